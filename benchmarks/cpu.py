@@ -1,13 +1,14 @@
 """What int8 products and forecast steps are worth on a CPU: steps, memory, decoding and images against the peers.
 
-Run `python -m benchmarks.cpu [--part steps memory decode images] [--family sd1 sdxl] [--quick]`; it writes
-`results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two images), at 512 px; all
-take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far they are from those in
-fp32, and whether the asked colours are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`) are
-installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to see that it runs.
+Run `python -m benchmarks.cpu [--part layers compile steps memory decode images] [--family sd1 sdxl] [--quick]`; it
+writes `results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two images), at 512 px;
+all take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far they are from those
+in fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`)
+are installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to see that it runs.
 
 All parts together take long: each can run by itself (`--part`, `--family`, `--way`, `--rounds`), and what it finds goes
-into the results of the others. `--keep FOLDER` keeps the full-size checkpoints for the next part.
+into the results of the others. `--keep FOLDER` keeps the full-size checkpoints for the next part. Images end after
+`--minutes`; the next run goes on with the prompts that are left.
 """
 
 from __future__ import annotations
@@ -20,24 +21,39 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import torch
+from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.resnet import ResnetBlock2D
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import CLIPTextConfig, CLIPTextModel
 
 from benchmarks.full_size import CPU, FAMILIES, ROOT, load_through_program, use_every_page, write_full_size_checkpoint
 from benchmarks.report import print_table, write_result
 from modules.memory import int8_matmul
+from modules.memory.compiling import CompiledBlocks
+from modules.memory.formats import FORMATS
+from modules.memory.formats.convrot import ROTATED as ROTATED_ROWS
+from modules.memory.formats.rotation import can_rotate
+from modules.memory.int8_matmul import multiply_in_int8, share_inputs
 from modules.memory.int8_support import Int8Support, measure
+from modules.memory.layer import manage, put
+from modules.models.architecture import read_architecture
+from modules.models.families.ldm.parts import build_vae
 from modules.models.loaded import LoadedModel
 from modules.models.precision import ComputeMode
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.vae.running import VaeRunner
 from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
@@ -46,11 +62,13 @@ from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
-from recipes.scenes.layout import SIZE_PX
-from recipes.scenes.scoring import background_colour, colour_prompts, shape_colour
+from recipes.scenes.images import draw
+from recipes.scenes.layout import SIZE_PX, random_scene
+from recipes.scenes.scoring import background_color, color_prompts, shape_color
 
-PARTS = ("steps", "memory", "decode", "images")
+PARTS = ("layers", "compile", "steps", "memory", "decode", "images")
 SIDE, QUICK_SIDE = 64, 16
+DECODED_SIDES = (32, 64)
 ROUNDS, QUICK_ROUNDS = 3, 1
 PROMPTS, QUICK_PROMPTS = 96, 2
 DENOISING_STEPS = 20
@@ -114,15 +132,17 @@ def stepper(unet: Any, family: str, side: int, dtype: torch.dtype) -> Step:
     return lambda: unet(x, t, encoder_hidden_states=context, added_cond_kwargs=added, return_dict=False)[0]
 
 
-def take_turns(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
+def take_turns(
+    steps: Mapping[str, Step], rounds: int, clock: Callable[[], float] = time.perf_counter, warm_up: int = 1
+) -> dict[str, float]:
     """Seconds of the quickest run of each, after one that warms up."""
     best = dict.fromkeys(steps, float("inf"))
-    for turn in range(rounds + 1):
+    for turn in range(rounds + warm_up):
         for name, step in steps.items():
-            began = time.perf_counter()
+            began = clock()
             step()
-            if turn:
-                best[name] = min(best[name], time.perf_counter() - began)
+            if turn >= warm_up:
+                best[name] = min(best[name], clock() - began)
                 print(f"{name}: {best[name]:.2f} s", flush=True)
     return best
 
@@ -190,22 +210,136 @@ def measure_memory(path: Path, family: str, side: int) -> dict[str, Any]:
     return {"peak_bytes": peaks, "ratio": peaks["int8 matmul"] / peaks["diffusers fp32"]}
 
 
+QUERIES = {"64x64": (2 * 4096, 320), "32x32": (2 * 1024, 640), "16x16": (2 * 256, 1280)}
+"""Of SD 1 at 512 px with guidance: tokens and width of self-attention, by side of the latents."""
+
+
 @torch.inference_mode()
-def measure_decoding(path: Path, side: int, rounds: int) -> dict[str, Any]:
-    """Seconds of decoding one image with our VAE, in fp32 and bf16, and with diffusers' own in fp32."""
-    z = torch.randn(1, 4, side, side, generator=torch.Generator().manual_seed(0))
-    full, half = WAYS["diffusers fp32"].load(path), WAYS["diffusers bf16"].load(path)
-    plain: Any = full.vae
-    seconds = take_turns(
-        {
-            "ours fp32": lambda: full.decode(z),
-            "ours bf16": lambda: half.decode(z),
-            "diffusers fp32": lambda: plain.decode(z / plain.config.scaling_factor, return_dict=False)[0],
-        },
-        rounds,
-    )
-    best = min(seconds["ours fp32"], seconds["ours bf16"])
-    return {"seconds": seconds, "ratio": best / seconds["diffusers fp32"]}
+def measure_layers(rounds: int, quick: bool) -> dict[str, Any]:
+    """CPU seconds of query, key and value in int8, with their input rounded once over rounded for each; and of the text
+    encoder of SD 1 with two prompts in fp32, with weights in int8, and multiplying in int8."""
+    shared: dict[str, float] = {}
+    generator = torch.Generator().manual_seed(0)
+    for storage in ("int8_row", "rotated"):
+        for name, (tokens, width) in QUERIES.items():
+            if storage == "rotated" and not can_rotate(width):
+                continue
+            x = torch.randn(2, tokens // (8 if quick else 2), width, generator=generator)
+            apart, together = (_queries(width, storage) for _ in range(2))
+            share_inputs(together)
+            ways: dict[str, Step] = {"apart": partial(_each, apart, x), "together": partial(_each, together, x)}
+            seconds = take_turns(ways, rounds, time.process_time)
+            shared[f"{name}, {storage}"] = seconds["together"] / seconds["apart"]
+    config = CLIPTextConfig(num_hidden_layers=2 if quick else 12, hidden_size=768, intermediate_size=3072)
+    config.num_attention_heads = 12
+    plain: Any = CLIPTextModel(config).eval()
+    decoded, quick_one = deepcopy(plain), deepcopy(plain)
+    for model in (decoded, quick_one):
+        for layer in [each for each in model.modules() if isinstance(each, nn.Linear)]:
+            _store(layer, "int8_row")
+            if model is quick_one:
+                multiply_in_int8(layer)
+        share_inputs(model)
+    tokens_of = torch.randint(0, 40000, (2, 77), generator=generator)
+    models = {"fp32": plain, "int8_row weights": decoded, "int8 matmul": quick_one}
+    texts: dict[str, Step] = {name: partial(model, tokens_of) for name, model in models.items()}
+    seconds = take_turns(texts, rounds, time.process_time)
+    true = plain(tokens_of).last_hidden_state
+    error = float((quick_one(tokens_of).last_hidden_state - true).norm() / true.norm())
+    ratios = {name: seconds[name] / seconds["fp32"] for name in models if name != "fp32"}
+    return {"rounded once over thrice": shared, "text encoder over fp32": ratios, "text encoder, relative error": error}
+
+
+@torch.inference_mode()
+def measure_compiled(rounds: int, side: int) -> dict[str, float]:
+    """CPU time of the first blocks of SD 1's UNet compiled, over as they are, by class and dtype; `side` in latents."""
+    found = {}
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        x, time_embedding = (torch.randn(2, *of, generator=generator).to(dtype) for of in ((320, side, side), (1280,)))
+        tokens, context = x.flatten(2).transpose(1, 2).contiguous(), torch.randn(2, 77, 768).to(dtype)
+        blocks: dict[str, tuple[nn.Module, Callable[[Any], Any]]] = {
+            "ResnetBlock2D": (
+                ResnetBlock2D(in_channels=320, temb_channels=1280, eps=1e-5),
+                lambda block, x=x, time_embedding=time_embedding: block(x, time_embedding),
+            ),
+            "BasicTransformerBlock": (
+                BasicTransformerBlock(320, 8, 40, cross_attention_dim=768),
+                lambda block, tokens=tokens, context=context: block(tokens, encoder_hidden_states=context),
+            ),
+        }
+        for name, (block, run) in blocks.items():
+            plain = block.to(dtype).eval()
+            compiled = deepcopy(plain)
+            with CompiledBlocks().around(nn.ModuleList([compiled]), [name]):
+                seconds = take_turns(
+                    {"plain": partial(run, plain), "compiled": partial(run, compiled)}, rounds, time.process_time
+                )
+            found[f"{name}, {str(dtype).removeprefix('torch.')}"] = seconds["compiled"] / seconds["plain"]
+    return found
+
+
+def _queries(width: int, storage: str) -> nn.Module:
+    layers = nn.ModuleList(_store(nn.Linear(width, width, bias=False), storage) for _ in range(3))
+    for layer in layers:
+        multiply_in_int8(layer)
+    return layers
+
+
+def _each(layers: Any, x: Tensor) -> list[Tensor]:
+    return [layer(x) for layer in layers]
+
+
+def _store(layer: nn.Linear, storage: str) -> nn.Linear:
+    chosen = ROTATED_ROWS if storage == "rotated" else FORMATS.get(storage)
+    encoded = chosen.encode(layer.weight.detach())
+    put(layer, "weight", encoded.data, encoded.scale)
+    manage(layer, {"weight": encoded.storage or chosen}, torch.float32)
+    return layer
+
+
+@torch.inference_mode()
+def measure_decoding(family: str, sides: Sequence[int], save: Callable[[dict[str, Any]], None]) -> None:
+    """CPU seconds of decoding one image by a full-size VAE with random weights as the program runs it, in fp32 and
+    bf16, and by diffusers' own in fp32, at several sizes; and how far the bundled model's images in bf16 are from those
+    in fp32. `save` gets what was found after each size."""
+    sizes = read_architecture(FAMILIES[family][1]).vae
+    torch.manual_seed(0)
+    full = build_vae(sizes).eval()
+    half = build_vae(sizes).to(torch.bfloat16).eval()
+    half.load_state_dict(full.state_dict())
+    runners = {dtype: VaeRunner(CPU, dtype, 8) for dtype in (torch.float32, torch.bfloat16)}
+    found: dict[str, Any] = {}
+    near = decoded_in_bf16_db()
+    for warm_up, side in zip((1, *(0,) * len(sides)), sides, strict=False):  # small ones first: once is enough then
+        z = torch.randn(1, 4, side, side, generator=torch.Generator().manual_seed(0))
+        seconds = take_turns(
+            {
+                "ours fp32": partial(runners[torch.float32].decode, full, z),
+                "ours bf16": partial(runners[torch.bfloat16].decode, half, z),
+                "diffusers fp32": partial(full.decode, z, return_dict=False),
+            },
+            1,
+            time.process_time,
+            warm_up,
+        )
+        best = min(seconds["ours fp32"], seconds["ours bf16"])
+        found[f"{8 * side} px"] = {"cpu_seconds": seconds, "ratio": best / seconds["diffusers fp32"]}
+        save({"sizes": found, "ratio": found[f"{8 * side} px"]["ratio"], "bf16_db": near})
+
+
+@torch.inference_mode()
+def decoded_in_bf16_db(count: int = 8) -> dict[str, float]:
+    """PSNR of drawn scenes, encoded by the bundled model's VAE and decoded in bf16, over decoded in fp32."""
+    random = Random(0)
+    scenes = [np.asarray(draw(random_scene(random)).convert("RGB")) for _ in range(count)]
+    images = torch.from_numpy(np.stack(scenes)).permute(0, 3, 1, 2) / 127.5 - 1
+    checkpoint = ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors"
+    models = [WAYS[name].load(checkpoint) for name in ("diffusers fp32", "diffusers bf16")]
+    latents = models[0].encode(images)
+    true, close = (model.decode(latents).clamp(-1, 1) for model in models)
+    distances = (10 * torch.log10(4 / (true - close).square().mean(dim=(1, 2, 3)))).tolist()
+    return {"median": statistics.median(distances), "lowest": min(distances)}
 
 
 class _Images:
@@ -216,82 +350,107 @@ class _Images:
         machine = Machine(CPU, torch.float32, torch.float32, int8=lambda dtype: Int8Support(0.0))
         self._engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
         self._output = Output(scratch)
-        self._prompts = colour_prompts()[:count]
+        self._prompts = color_prompts()[:count]
 
-    def draw(self, changes: Mapping[str, object], sampler: str = "DPM++ 2M", scheduler: str = "Karras") -> _Drawn:
-        """One image of each prompt, and what they took."""
-        images = []
+    def draw(
+        self, index: int, changes: Mapping[str, object], sampler: str, scheduler: str
+    ) -> tuple[Image.Image, float]:
+        """The image of one prompt, and the CPU seconds that it took."""
+        prompt = self._prompts[index]
+        request = GenerationRequest(
+            prompt=prompt.text,
+            width=SIZE_PX,
+            height=SIZE_PX,
+            steps=DENOISING_STEPS,
+            cfg_scale=6.0,
+            sampler=sampler,
+            scheduler=scheduler,
+            seed=prompt.seed,
+            subseed=0,
+            checkpoint="featherweight-scenes",
+            save_images=False,
+            save_grid=False,
+            settings=Settings().with_changes(changes),
+        )
         began = time.process_time()
-        for prompt in self._prompts:
-            request = GenerationRequest(
-                prompt=prompt.text,
-                width=SIZE_PX,
-                height=SIZE_PX,
-                steps=DENOISING_STEPS,
-                cfg_scale=6.0,
-                sampler=sampler,
-                scheduler=scheduler,
-                seed=prompt.seed,
-                subseed=0,
-                checkpoint="featherweight-scenes",
-                save_images=False,
-                save_grid=False,
-                settings=Settings().with_changes(changes),
-            )
-            images.append(generate(request, self._engine, self._output, Silent()).images[0].image)
-        return _Drawn(images, time.process_time() - began)
+        image = generate(request, self._engine, self._output, Silent()).images[0].image
+        return image, time.process_time() - began
 
-    def right(self, images: list[Image.Image]) -> list[bool]:
-        """Where background and shape have the colours that were asked for."""
-        pixels = [np.asarray(image) for image in images]
-        return [
-            background_colour(image) == prompt.background and shape_colour(image) == prompt.colour
-            for image, prompt in zip(pixels, self._prompts, strict=True)
-        ]
+    def is_right(self, index: int, image: Image.Image) -> bool:
+        """Whether background and shape have the colors that were asked for."""
+        prompt, pixels = self._prompts[index], np.asarray(image)
+        return bool(background_color(pixels) == prompt.background and shape_color(pixels) == prompt.color)
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """`seconds`: of the CPU."""
+ROW: dict[str, object] = {"fp8_storage": "Enable", "fp8_format": "int8_row"}
+ROTATED: dict[str, object] = {**ROW, "fp8_format": "int8_convrot"}
+IMAGE_WAYS: dict[str, dict[str, object]] = {
+    "forecast 0.5": {"forecast_strength": 0.5},
+    "int8_row weights": {**ROW, "compute_mode": "Manual cast"},
+    "int8_convrot weights": {**ROTATED, "compute_mode": "Manual cast"},
+    "int8 matmul": {**ROW, "compute_mode": "int8 matmul"},
+    "int8 matmul, convrot": {**ROTATED, "compute_mode": "int8 matmul"},
+}
+IMAGE_SAMPLERS = (("DPM++ 2M", "Karras"), ("Euler", "Automatic"))
+AT_A_TIME = 4
+"""Prompts after which another precision has its turn, for which the model is read again."""
+Scores = dict[str, dict[str, dict[str, Any]]]
+"""By way and sampler, then by the number of the prompt: what was found of its image."""
 
-    images: list[Image.Image]
-    seconds: float
 
-
-def measure_images(count: int, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """How far the images of each way are from those in fp32. Every layer multiplies in int8 here, those too that are
-    too small for it to pay: the bundled model has few others."""
-    row: dict[str, object] = {"fp8_storage": "Enable", "fp8_format": "int8_row"}
-    rotated: dict[str, object] = {**row, "fp8_format": "int8_convrot"}
-    ways: dict[str, dict[str, object]] = {
-        "int8_row weights": {**row, "compute_mode": "Manual cast"},
-        "int8_convrot weights": {**rotated, "compute_mode": "Manual cast"},
-        "int8 matmul": {**row, "compute_mode": "int8 matmul"},
-        "int8 matmul, convrot": {**rotated, "compute_mode": "int8 matmul"},
-        "forecast 0.5": {"forecast_strength": 0.5},
-    }
+def measure_images(scores: Scores, count: int, seconds: float, save: Callable[[], None]) -> None:
+    """Add to `scores` how far the images of each way are from those in fp32, for the prompts that are not in it yet,
+    until the time is up. Every layer multiplies in int8 here, those too that are too small for it to pay: the bundled
+    model has few others."""
     int8_matmul.MIN_PRODUCTS = 0
-    found: dict[str, Any] = {}
+    ends = time.monotonic() + seconds
+    wanted = [(way, *sampler) for sampler in IMAGE_SAMPLERS for way in IMAGE_WAYS if _is_measured(way, sampler[0])]
     with tempfile.TemporaryDirectory() as scratch:
         artist = _Images(Path(scratch), count)
-        for sampler, scheduler in (("DPM++ 2M", "Karras"), ("Euler", "Automatic")):
-            artist.draw({}, sampler, scheduler)  # reads the model, so that times begin alike
-            true = artist.draw({}, sampler, scheduler)
-            seen = artist.right(true.images)
-            for name, changes in ways.items():
-                if sampler == "Euler" and not name.startswith("forecast"):
-                    continue
-                drawn = artist.draw(changes, sampler, scheduler)
-                distances = [psnr_db(a, b) for a, b in zip(drawn.images, true.images, strict=True)]
-                kept = [now for now, then in zip(artist.right(drawn.images), seen, strict=True) if then]
-                found[f"{name}, {sampler}"] = {
-                    "median_db": statistics.median(distances),
-                    "lowest_db": min(distances),
-                    "right_of_those_right_in_fp32": sum(kept) / max(1, len(kept)),
-                    "time": drawn.seconds / true.seconds,
-                }
-                print(name, sampler, found[f"{name}, {sampler}"], flush=True)
-                save(found)
+        for begin in range(0, count, AT_A_TIME):
+            some = range(begin, min(count, begin + AT_A_TIME))
+            left = [one for one in wanted if any(str(index) not in scores.get(_name(*one), {}) for index in some)]
+            if not left:
+                continue
+            if time.monotonic() > ends:
+                break
+            artist.draw(some[0], {}, *IMAGE_SAMPLERS[0])  # reads the model, which is no part of a time
+            true = {sampler: [artist.draw(index, {}, *sampler) for index in some] for sampler in IMAGE_SAMPLERS}
+            for way, *sampler in left:
+                artist.draw(some[0], IMAGE_WAYS[way], *sampler)
+                for index, (image, took) in zip(some, true[sampler[0], sampler[1]], strict=True):
+                    drawn, now = artist.draw(index, IMAGE_WAYS[way], *sampler)
+                    scores.setdefault(_name(way, *sampler), {})[str(index)] = {
+                        "db": round(psnr_db(drawn, image), 2),
+                        "right": artist.is_right(index, drawn),
+                        "right_in_fp32": artist.is_right(index, image),
+                        "time": round(now / took, 3),
+                    }
+            print(json.dumps(of_images(scores)), flush=True)
+            save()
+
+
+def _is_measured(way: str, sampler: str) -> bool:
+    return sampler == IMAGE_SAMPLERS[0][0] or way.startswith("forecast")
+
+
+def _name(way: str, sampler: str, scheduler: str) -> str:
+    return f"{way}, {sampler}"
+
+
+def of_images(scores: Scores) -> dict[str, dict[str, float]]:
+    """What the scores of the prompts come to."""
+    found = {}
+    for name, by_prompt in scores.items():
+        rows = list(by_prompt.values())
+        kept = [row["right"] for row in rows if row["right_in_fp32"]]
+        found[name] = {
+            "prompts": len(rows),
+            "median_db": statistics.median(row["db"] for row in rows),
+            "lowest_db": min(row["db"] for row in rows),
+            "right_of_those_right_in_fp32": sum(kept) / max(1, len(kept)),
+            "time": statistics.median(row["time"] for row in rows),
+        }
     return found
 
 
@@ -310,6 +469,8 @@ def main() -> None:
     parser.add_argument("--way", nargs="+", choices=tuple(WAYS), help="of the part steps; the default is all of them")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--prompts", type=int, default=PROMPTS)
+    parser.add_argument("--minutes", type=float, default=15.0, help="for images; another run goes on where it ended")
+    parser.add_argument("--note", help="what else the machine did meanwhile, for the record")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where full-size checkpoints are kept")
     parser.add_argument("--quick", action="store_true", help="at a small size, nothing is written")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
@@ -322,14 +483,31 @@ def main() -> None:
     side, rounds = (QUICK_SIDE, QUICK_ROUNDS) if arguments.quick else (SIDE, arguments.rounds)
     result: dict[str, Any] = {"goals": GOALS, "image_px": 8 * side}
 
+    if arguments.note:
+        result["notes"] = {**earlier_result().get("notes", {}), **dict.fromkeys(arguments.part, arguments.note)}
+
     def save(content: dict[str, Any]) -> None:
         if not arguments.quick:
             write_result("cpu", {**earlier_result(), **content})
 
+    def keep(name: str, found: dict[str, Any]) -> None:
+        result[name] = found
+        save(result)
+
     for dtype in (torch.float32, torch.bfloat16):
         result[f"int8 product over {dtype}"] = measure(CPU, dtype).ratio
     with tempfile.TemporaryDirectory() as scratch:
-        for family in arguments.family if {"steps", "memory", "decode"} & set(arguments.part) else ():
+        if "layers" in arguments.part:
+            result["layers"] = measure_layers(rounds, arguments.quick)
+            save(result)
+        if "compile" in arguments.part:
+            result["compiled over plain"] = measure_compiled(rounds, side // 2)
+            save(result)
+        if "decode" in arguments.part:
+            for family in arguments.family:
+                sides = (QUICK_SIDE,) if arguments.quick else DECODED_SIDES
+                measure_decoding(family, sides, partial(keep, f"decode, {family}"))
+        for family in arguments.family if {"steps", "memory"} & set(arguments.part) else ():
             assert family in FAMILIES
             path = (arguments.keep or Path(scratch)) / f"{family}.safetensors"
             if not path.exists():
@@ -338,14 +516,20 @@ def main() -> None:
                 result[f"steps, {family}"] = measure_steps(path, family, side, rounds, names)
             if "memory" in arguments.part:
                 result[f"memory, {family}"] = measure_memory(path, family, side)
-            if "decode" in arguments.part:
-                result[f"decode, {family}"] = measure_decoding(path, side, rounds)
             save(result)
             if arguments.keep is None:
                 path.unlink()
     if "images" in arguments.part:
-        prompts = result["prompts"] = QUICK_PROMPTS if arguments.quick else arguments.prompts
-        result["images"] = measure_images(prompts, lambda found: save({**result, "images": found}))
+        prompts = QUICK_PROMPTS if arguments.quick else arguments.prompts
+        earlier = {} if arguments.quick else earlier_result()
+        scores: Scores = earlier.get("image_scores", {})
+
+        def save_images() -> None:
+            result.update(images=of_images(scores), image_scores=scores)
+            save(result)
+
+        measure_images(scores, prompts, 60 * arguments.minutes, save_images)
+        save_images()
     rows = []
     for family in arguments.family:
         for name, ratio in result.get(f"steps, {family}", {}).get("ratios", {}).items():

@@ -2,11 +2,13 @@
 
 Run `python -m benchmarks.disk_reads [--prompts N]` (Linux). The bundled model is loaded, one image is made, and then so
 many of other prompts: `read_bytes` of `/proc/self/io`, what came from the disk, and `rchar`, what any call to read was
-given, from the page cache too. The rows marked "dropped" have the system forget the checkpoint's pages after the first
-image, so that whatever is read from it again must come from the disk.
+given, from the page cache too; `major_faults` of mapped files count among the first. The rows marked "dropped" have the
+system forget the checkpoint's pages after the first image, so that whatever is read from it again must come from the
+disk.
 """
 
 import argparse
+import resource
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,13 +35,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fp8 row": {"fp8_storage": "Enable"},
     "gguf_q8_0": {"fp8_storage": "Enable", "fp8_format": "gguf_q8_0"},
 }
-COUNTERS = ("read_bytes", "rchar")
+COUNTERS = ("read_bytes", "rchar", "major_faults")
 
 
 def counters() -> dict[str, int]:
-    """What this process has read so far."""
+    """What this process has read so far, and how often it waited for a page of a mapped file (a library's, mostly)."""
     lines = (line.split(": ") for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines())
-    return {name: int(value) for name, value in lines if name in COUNTERS}
+    found = {name: int(value) for name, value in lines if name in COUNTERS}
+    return found | {"major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}
 
 
 def measure(changes: dict[str, Any], count: int, drop: bool, folder: Path) -> dict[str, int]:

@@ -223,6 +223,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompts", type=int, default=96)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=8.0, help="for images; another run goes on where it ended")
+    parser.add_argument("--note", default="", help="kept in the JSON with each part: what else ran")
     arguments = parser.parse_args(argv)
     runs: dict[str, Callable[[], Any]] = {
         "weights": measure_weights,
@@ -232,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     for part, run in runs.items():
         if part in arguments.parts:
-            _keep({part: run()})
+            _keep({part: run(), f"{part}_note": arguments.note})
     if "images" in arguments.parts:
         _more_images(arguments.prompts, arguments.steps, 60 * arguments.minutes)
     print_table(*table(read_result("formats")))

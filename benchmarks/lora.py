@@ -1,9 +1,10 @@
 """A rank-16 LoRA over all layers at Stable Diffusion 1's full size: time to apply it, to change its weight, and what a
 step costs with it, on 8-bit weights; alongside it diffusers with PEFT. And how faithful a LoRA is on 8-bit weights.
 
-Run `python -m benchmarks.lora [full-size] [fidelity]`; a part that is not named keeps what the JSON has of it. The
-checkpoint and the LoRA are made on the fly with random weights; images are compared with the bundled model and its
-example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
+Run `python -m benchmarks.lora [full-size] [fidelity] [five]`; a part that is not named keeps what the JSON has of it.
+`five` is the time of a step with five LoRAs of rank 32 over one without, in each format, resident and streamed from
+disk (`--px`: the image's side). The checkpoint and the LoRAs are made on the fly with random weights; images are
+compared with the bundled model and its example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,24 @@ from benchmarks.full_size import load_through_program, write_full_size_checkpoin
 from benchmarks.load import base_bytes, peak_bytes
 from benchmarks.lora_fidelity import applier_of, fidelity, lora_of, retention
 from benchmarks.report import RESULTS, print_table, write_result
+from benchmarks.streaming import stream_layout
 from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.applying import LoraMode, Use
 from modules.devices import native_bf16_cpu, release_memory
 from modules.models.loaded import LoadedModel
 
-PARTS = ("full-size", "fidelity")
+PARTS = ("full-size", "fidelity", "five")
 RANK = 16
 STORAGE = "fp8_e4m3fn_row"
 PAIRS = 2
 TURNS = 5  # of a step with and without the LoRA: a few per cent are to be seen
 DELTA = 0.003  # of the weights' size
+FIVE, FIVE_RANK, FIVE_TURNS = 5, 32, 2
+FIVE_STORAGES = ("fp8_e4m3fn_row", "int8_row", "gguf_q8_0", "code4")
+LATENT_PX = 8
 
 
-def write_lora(model: LoadedModel, path: Path) -> None:
+def write_lora(model: LoadedModel, path: Path, rank: int = RANK) -> None:
     """Random factors for every Linear and convolution, scaled to a delta of 0.3 % of the weights."""
     generator = torch.Generator().manual_seed(0)
     tensors: dict[str, torch.Tensor] = {}
@@ -54,8 +59,8 @@ def write_lora(model: LoadedModel, path: Path) -> None:
             shape = layer._parameters["weight"].shape  # type: ignore[union-attr]
             key = f"{prefix}_{name.replace('.', '_')}"
             ones = (1,) * (len(shape) - 2)
-            up = torch.randn(shape[0], RANK, *ones, generator=generator) * 0.02 * DELTA
-            down = torch.randn(RANK, *shape[1:], generator=generator) / RANK**0.5
+            up = torch.randn(shape[0], rank, *ones, generator=generator) * 0.02 * DELTA
+            down = torch.randn(rank, *shape[1:], generator=generator) / rank**0.5
             tensors |= {f"{key}.lora_up.weight": up.half(), f"{key}.lora_down.weight": down.half()}
     save_file(tensors, path)
 
@@ -156,6 +161,44 @@ def measure_ours(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
         applier.remove()
 
 
+def measure_five(
+    table: Table,
+    path: Path,
+    folder: Path,
+    storages: Sequence[str],
+    dtype: torch.dtype,
+    device: torch.device,
+    side_px: int,
+) -> Iterator[None]:
+    """Steps with and without five LoRAs in turn, in each format, resident and streamed; a row at a time."""
+    lora = folder / "five.safetensors"
+    for storage in storages:
+        for streaming in (None, stream_layout(folder / path.name)):
+            model = load_through_program(path, storage, dtype, device, streaming)
+            if not lora.is_file():
+                write_lora(model, lora, FIVE_RANK)
+            applier, step = applier_of(model, device), stepper(model.unet, dtype, device, side_px // LATENT_PX)
+            files = {f"{number}": lora_of(lora)["x"] for number in range(FIVE)}
+            uses = [Use(name, name, 1.0, 0.2 * (1 + number)) for number, name in enumerate(files)]
+            step()
+            ratios = []
+            for _ in range(FIVE_TURNS):
+                applier.apply(uses, files, LoraMode.EXACT)
+                step()  # what is kept between steps is made here
+                with_five = seconds(step)
+                applier.remove()
+                ratios.append(with_five / seconds(step))
+            way = "resident" if streaming is None else "streamed from disk"
+            what = f"step with five LoRAs of rank {FIVE_RANK} at {side_px} px, {storage}, {way}"
+            table.add(what, statistics.median(ratios), 1.10)
+            print(what, [f"{ratio:.3f}" for ratio in ratios], flush=True)
+            yield
+            if model.streaming is not None:
+                model.streaming.close()
+            del model, applier, step, files
+            gc.collect()
+
+
 def measure_peer(table: Table, path: Path, lora: Path, dtype: torch.dtype, device: torch.device) -> None:
     """diffusers and PEFT at full size, where PEFT is there."""
     if not lora_peer.is_there():
@@ -166,17 +209,41 @@ def measure_peer(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
         table.add(f"diffusers + PEFT: {what}", value)
 
 
+def run_five(name: str, options: argparse.Namespace, dtype: torch.dtype, device: torch.device) -> None:
+    """Part five has a JSON of its own, which says where and in which dtype it was measured."""
+    table, kept = Table(), RESULTS / f"{name}.json"
+    if kept.is_file():
+        table.result.update(json.loads(kept.read_text()))
+    table.result |= {"compute_dtype": str(dtype), "note": options.note}
+    with tempfile.TemporaryDirectory() as folder:
+        path = options.file or Path(folder) / "full.safetensors"
+        if options.file is None:
+            write_full_size_checkpoint(path)
+        for _ in measure_five(table, path, Path(folder), options.formats, dtype, device, options.px):
+            write_result(name, table.result)
+    print_table(("what", "measured", "goal", "met"), table.rows)
+
+
 @torch.inference_mode()
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="A LoRA at full size, and how faithful it is on 8-bit weights.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
-    parts = parser.parse_args().parts or PARTS
+    parser.add_argument("--px", type=int, default=512, help="side of the image of part five")
+    parser.add_argument("--formats", nargs="*", default=FIVE_STORAGES, help="of part five")
+    parser.add_argument("--file", type=Path, help="part five takes this SD1 checkpoint instead of a random one")
+    parser.add_argument("--note", default="", help="kept in the JSON: what else ran during part five")
+    options = parser.parse_args()
+    parts = options.parts or PARTS
     if unknown := set(parts) - set(PARTS):
         parser.error(f"unknown part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float16 if device.type == "cuda" else torch.bfloat16 if native_bf16_cpu() else torch.float32
     name = "lora" if device.type == "cpu" else f"lora-{torch.cuda.get_device_name().replace(' ', '-').lower()}"
+    if "five" in parts:
+        run_five(f"{name}-five", options, dtype, device)
+    if not {"full-size", "fidelity"} & set(parts):
+        return
     table = Table()
     kept = RESULTS / f"{name}.json"
     if kept.is_file() and set(parts) != set(PARTS):

@@ -15,6 +15,10 @@ PIPELINES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "sdxl": (StableDiffusionXLPipeline, ("text_encoder", "text_encoder_2", "unet", "vae")),
 }
 """By family: the class, and its models in the order of `FAMILIES`."""
+VECTOR_INPUT: dict[str, dict[str, object]] = {
+    "sdxl": {"class_embed_type": None, "addition_embed_type": "text_time", "addition_time_embed_dim": 256}
+}
+"""Settings of UNets to which our program gives the vector of text and sizes as it is, and diffusers its parts."""
 TINY_VOCABULARY = {"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2}
 
 
@@ -34,6 +38,8 @@ def write_pipeline_folder(folder: Path, family: str) -> None:
             CLIPTokenizer(vocab=TINY_VOCABULARY, merges=[], model_max_length=77).save_pretrained(folder / tokenizer)
             index[tokenizer] = ["transformers", "CLIPTokenizer"]
         else:
+            if name == "unet" and family in VECTOR_INPUT:
+                adapter.register_to_config(**VECTOR_INPUT[family])
             adapter.save_config(folder / name)
     EulerDiscreteScheduler(steps_offset=1).save_config(folder / "scheduler")
     index["scheduler"] = ["diffusers", "EulerDiscreteScheduler"]

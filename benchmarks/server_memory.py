@@ -1,10 +1,11 @@
 """What the server's process holds in memory while it makes an image of 512 px with a checkpoint of full size, over
 diffusers' pipeline in a process of its own.
 
-Run `python -m benchmarks.server_memory [sd1] [sdxl] [--steps N]`; both families without a word, and a family not named
-keeps its last result. Random weights in a file of 2.1 GB (SD1) and 6.9 GB (SDXL), written and removed. Each line is a
-process of its own on two threads. Memory is counted in two parts: what only the process has (RssAnon), and the pages of
-files that it maps (RssFile), which the system's file cache holds for all and drops where memory is short. Linux only.
+Run `python -m benchmarks.server_memory [sd1] [sdxl] [--steps N] [--lines WORD]`; both families without a word; what is
+not named, and lines without WORD in their titles, keep their last result. Random weights in a file of 2.1 GB (SD1) and
+6.9 GB (SDXL), written and removed. Each line is a process of its own on two threads. Memory is counted in two parts:
+what only the process has (RssAnon), and the pages of files that it maps (RssFile), which the system's file cache holds
+for all and drops where memory is short. Linux only.
 """
 
 import json
@@ -155,6 +156,7 @@ def main() -> None:
         run_peer(Path(words[1]), words[2], words[3])
         return
     steps = int(words.pop(words.index("--steps") + 1)) if "--steps" in words else 2
+    chosen = words.pop(words.index("--lines") + 1) if "--lines" in words else ""
     families = [word for word in words if not word.startswith("--")] or ["sd1", "sdxl"]
     results: dict[str, dict[str, dict[str, float]]] = read_result("server_memory").get("families", {})
     rows: list[tuple[str, ...]] = []
@@ -167,12 +169,12 @@ def main() -> None:
                 f"ours, {start}": partial(ours, checkpoint, start, steps, folder) for start in FLAGS
             }
             measured |= {f"diffusers, {dtype}": partial(peer, checkpoint, family, dtype, steps) for dtype in PEERS}
-            results[family] = {}
-            for title, measure in measured.items():
-                line = results[family][title] = measure()
+            lines = results.setdefault(family, {})
+            for title in (title for title in measured if chosen in title):
+                line = lines[title] = measured[title]()
                 print(json.dumps({"family": family, "line": title, **line}), flush=True)
                 write_result("server_memory", {"side_px": SIDE_PX, "steps": steps, "families": results})
-        for title, line in results[family].items():
+        for title, line in lines.items():
             sizes = (f"{line[part] / 1e9:.2f} GB" for part in ("own_bytes", "mapped_bytes"))
             rows.append((family, title, *sizes, f"{line['step_s']:.1f} s"))
     print_table(("family", "process", "own memory", "mapped files", "step"), rows)

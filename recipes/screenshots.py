@@ -1,4 +1,5 @@
-"""The pictures of the page in `docs/images`: the page with an image, the memory of its job, a comparison of precisions.
+"""The pictures of the page in `docs/images`: the page with an image, the memory of its job, inpainting, a comparison of
+precisions.
 
 Run `python -m recipes.screenshots` (needs Chromium and the packages of requirements-test.txt). A server of its own
 with the bundled model is started, its page is used as a user would, and what stands there is saved.
@@ -35,6 +36,34 @@ def show_memory(page: Page) -> None:
     memory.screenshot(path=IMAGES / "memory-timeline.png")
 
 
+def inpaint(page: Page) -> None:
+    """The circle of `make_image` painted over on img2img, and the star that came there."""
+    page.click("#txt2img_send_to_inpaint")
+    page.wait_for_selector("[data-canvas=inpaint].fw-canvas-filled")
+    page.fill("#img2img_prompt textarea", "a large yellow star on a blue background")
+    page.fill("#img2img_denoising_strength input[type=number]", "1")
+    canvas = page.locator("[data-canvas=inpaint] .fw-canvas-paint")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    if box is None:
+        raise SystemExit("The canvas of img2img is not in sight.")
+    x, y, width, height = box["x"], box["y"], box["width"], box["height"]
+    page.focus("[data-canvas=inpaint]")
+    page.mouse.move(x + 0.1 * width, y + 0.1 * height)
+    page.mouse.down()
+    for line in range(20):  # to and fro, until the circle is covered
+        down = y + (0.1 + 0.042 * line) * height
+        for across in (0.1, 0.9) if line % 2 == 0 else (0.9, 0.1):
+            page.mouse.move(x + across * width, down, steps=6)
+    page.mouse.up()
+    page.press("#img2img_prompt textarea", "Control+Enter")
+    page.wait_for_selector("#img2img_messages:has-text('Time taken')")
+    page.locator("#img2img_extra_tabs").scroll_into_view_if_needed()
+    page.evaluate("document.querySelector('#mode_img2img').scrollIntoView()")
+    page.mouse.move(0, 0)
+    page.screenshot(path=IMAGES / "inpainting.png")
+
+
 def compare_precisions(page: Page) -> None:
     """The comparison of the Precision tab with one prompt."""
     page.evaluate("featherweight.showTab('precision')")
@@ -61,6 +90,7 @@ def main() -> None:
         page.keyboard.press("Escape")  # the tour of a first visit
         make_image(page)
         show_memory(page)
+        inpaint(page)
         compare_precisions(page)
         browser.close()
 

@@ -24,7 +24,7 @@ ORDER = (
     ("settings",),
     ("sqlite_files",),
     ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder", "cores"),
-    ("errors", "extra_folders", "model_folders", "version"),
+    ("errors", "extra_folders", "model_folders", "version", "plots"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}

@@ -1,6 +1,7 @@
 """What 8 bits make of a model, over HTTP: report, comparison, conversion as tasks, and the reports they write."""
 
 from dataclasses import replace
+from functools import cache
 
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field
@@ -11,17 +12,25 @@ from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
 from modules.assembly import precision_work
 from modules.jobs.precision import COMPARED_BY_DEFAULT, ComparisonRequest, StorageOptions
+from modules.plots.drawing import script_source
 from modules.services import Services
 
 MODEL = "featherweight-scenes.safetensors"
 UNKNOWN_MODEL = "Unknown checkpoint 'gone'. Known: featherweight-scenes.safetensors [5fe1d58aba]."
 REPORT_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-    ),
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "private, no-cache",
 }
+
+
+@cache
+def report_headers() -> dict[str, str]:
+    """Of a report: it loads nothing, and runs only the script that draws its plot."""
+    policy = (
+        f"default-src 'none'; script-src {script_source()}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return {**REPORT_HEADERS, "Content-Security-Policy": policy}
 
 
 class StorageBody(Tolerant):
@@ -150,8 +159,8 @@ def precision_routes(services: Services) -> APIRouter:
 
     @routes.get("/reports/{name}", **documented(errors={404: "There is no report 'x.html'.", 422: "No name."}))
     def one_report(name: str) -> Response:
-        """A report, as HTML or JSON. The page is complete in itself: it loads nothing and runs nothing."""
+        """A report, as HTML or JSON. The page is complete in itself: it loads nothing and runs only its plot."""
         media_type = "text/html" if name.endswith(".html") else "application/json"
-        return Response(work.reports.read(name), media_type=f"{media_type}; charset=utf-8", headers=REPORT_HEADERS)
+        return Response(work.reports.read(name), media_type=f"{media_type}; charset=utf-8", headers=report_headers())
 
     return routes

@@ -71,7 +71,8 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         )
         check_names(request, services.catalogue)
         from modules.processing.comparison.compare import as_json, compare
-        from modules.processing.comparison.report_page import as_html, verdict
+        from modules.processing.comparison.report_page import as_html
+        from modules.processing.comparison.verdict import verdict
 
         formats = arguments.format or COMPARED_BY_DEFAULT
         output = Output(arguments.output.parent)

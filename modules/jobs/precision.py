@@ -118,8 +118,9 @@ class PrecisionWork:
             self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
             return {**facts_of(found), "json": f"{stem}.json"}
 
-        what = f"within {options.budget_gb:g} GB" if options.budget_bytes else f"as {options.storage}"
-        title = f"Precision report of {info.name} {what}"
+        title = f"Precision report of {info.name} as {options.storage}"
+        if options.budget_bytes:
+            title = f"Precision report of {info.name} within {options.budget_gb:g} GB"
         return TaskSpec(REPORT_TYPE, title, work, asdict(options))
 
     def convert(self, options: StorageOptions, name: str) -> Task:
@@ -163,7 +164,8 @@ class PrecisionWork:
         def work(task: Task) -> Outcome:
             self._import()
             from modules.processing.comparison.compare import as_json, compare
-            from modules.processing.comparison.report_page import as_html, verdict
+            from modules.processing.comparison.report_page import as_html
+            from modules.processing.comparison.verdict import verdict
 
             side = self._default_side(request)
             sized = replace(request, width=options.width or side, height=options.height or side)
@@ -270,7 +272,8 @@ class PrecisionWork:
 def write_series(reports: Reports, report: SeriesReport) -> str:
     """A page and numbers of images that were made elsewhere; gives the page's name. Raises `OutputError`."""
     from modules.processing.comparison.compare import as_json, rows_of
-    from modules.processing.comparison.report_page import as_html, verdict
+    from modules.processing.comparison.report_page import as_html
+    from modules.processing.comparison.verdict import verdict
 
     rows = rows_of(report.series)
     numbers = as_json(rows, report.captions, report.model)

@@ -24,6 +24,7 @@ CHAIN = "_hook_chain"
 class HookOrder(IntEnum):
     """Where in the chain a hook belongs; higher is further outside."""
 
+    COMPILED = -2  # the module's own forward, compiled: it does not call what is inside
     PART = -1  # computes for parts of its input, one after the other or as a batch: attention in tiles
     ADAPTER = 0  # changes a layer's input or adds to its output: hypernetworks, factors in training
     COMPUTE = 1  # computes the same in another way: split feed-forward

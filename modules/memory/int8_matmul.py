@@ -9,12 +9,15 @@ and needs no packed copy of the weight.
 Rounding an input to 127 steps of its largest value loses about 1 % of a Gaussian one. That weighs more where a layer's
 output hangs on small inputs; what each layer loses on made-up inputs with channels of very different size is measured
 at its first use, and one that loses too much decodes from then on.
+
+Layers that are given one input (query, key and value of an attention) share it rounded.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +64,69 @@ class Told:
             log.warning("int8 matmul: %s; it is decoded instead. Other layers like it are not named.", reason)
 
 
+@dataclass(frozen=True)
+class Rounded:
+    """The input of a linear layer in int8 [M, in], and float32 [M, 1] that its rows are to be multiplied with."""
+
+    data: Tensor
+    factors: Tensor
+
+
+class SharedInput:
+    """The last input of some layers, rounded, for those of them that are given it next. It is known by its identity and
+    version, held weakly, and given to each layer once: tensors of inference mode do not count their changes, and what
+    comes to a layer a second time may have been changed in between."""
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self._kept: tuple[weakref.ref[Tensor], int | None, int, Rounded] | None = None
+        self._taken: set[int] = set()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SharedInput:
+        return SharedInput(self._layers)
+
+    def get(self, layer: nn.Module, x: Tensor, group: int) -> Rounded | None:
+        """`x` rounded, rotated in groups of so many (0: not); None: it is another input, or the layer had it."""
+        kept = self._kept
+        if kept is None or kept[0]() is not x or kept[1:3] != (_version(x), group) or id(layer) in self._taken:
+            return None
+        self._take(layer)
+        return kept[3]
+
+    def put(self, layer: nn.Module, x: Tensor, group: int, rounded: Rounded) -> None:
+        """Keep it, made for `layer`."""
+        self._taken = set()
+        self._kept = (weakref.ref(x, self._forget), _version(x), group, rounded)
+        self._take(layer)
+
+    def _take(self, layer: nn.Module) -> None:
+        self._taken.add(id(layer))
+        if len(self._taken) >= self._layers:
+            self._kept = None
+
+    def _forget(self, gone: weakref.ref[Tensor]) -> None:
+        if self._kept is not None and self._kept[0] is gone:
+            self._kept = None
+
+
+def _version(x: Tensor) -> int | None:
+    return None if x.is_inference() else x._version
+
+
+def share_inputs(module: nn.Module) -> None:
+    """Have the linear layers inside one module that multiply in int8 and have inputs of one width share them."""
+    for parent in module.modules():
+        by_width: dict[int, list[Int8Product]] = {}
+        for layer in parent.children():
+            state = stored_state(layer)
+            if isinstance(layer, nn.Linear) and state is not None and isinstance(state.product, Int8Product):
+                by_width.setdefault(layer.in_features, []).append(state.product)
+        for products in by_width.values():
+            shared = SharedInput(len(products)) if len(products) > 1 else None
+            for product in products:
+                product.shared = shared
+
+
 def multiply_in_int8(layer: nn.Module, told: Told | None = None) -> bool:
     """Have a managed layer multiply in int8 where it can; False for one whose weights or geometry do not allow it.
     `told` is shared by the layers of a model."""
@@ -94,11 +160,12 @@ def _fits(layer: Any, weight: Tensor) -> bool:
 @dataclass
 class Int8Product:
     """The `Product` of one layer. `error`: what it loses on made-up inputs, relative; None until its first use.
-    `fails`: the kernel refused its shapes once, and is not asked again."""
+    `fails`: the kernel refused its shapes once, and is not asked again. `shared`: see `share_inputs`."""
 
     told: Told = field(default_factory=Told)
     error: float | None = None
     fails: bool = False
+    shared: SharedInput | None = None
 
     def __call__(self, layer: nn.Module, state: Stored, x: Tensor, bias: Tensor | None) -> Tensor | None:
         """See `Product`. None where the weight must be decoded: while something is trained, where an adapter changes
@@ -135,9 +202,13 @@ class Int8Product:
             scale = scale.expand(len(data))
         extra = None if bias is None else bias.float()
         if isinstance(layer, nn.Linear):
-            made = _linear(x, data, scale, extra, state.compute_dtype, storage)
+            group = storage.group if isinstance(storage, RotatedRowFormat) else 0
+            rounded = None if self.shared is None else self.shared.get(layer, x, group)
+            if self.shared is not None and rounded is None and (rounded := _rounded(x, group, len(data))) is not None:
+                self.shared.put(layer, x, group, rounded)
+            made = _linear(x, data, scale, extra, state.compute_dtype, group, rounded)
         elif data.shape[2] == 1:
-            made = _linear(x.permute(0, 2, 3, 1), data.flatten(1), scale, extra, state.compute_dtype, storage)
+            made = _linear(x.permute(0, 2, 3, 1), data.flatten(1), scale, extra, state.compute_dtype)
             made = None if made is None else made.permute(0, 3, 1, 2)
         else:
             made = _convolution(layer, x, data, scale, extra, state.compute_dtype)
@@ -167,30 +238,65 @@ def quantized(x: Tensor, peak: Tensor) -> Tensor:
 
 def row_peaks(rows: Tensor) -> Tensor:
     """The largest magnitude of each row [M, 1], float32; NaN where a row holds one."""
-    peaks = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_()).float()
+    if rows.dtype == torch.float32:  # without a copy of the rows, which is quicker in 16 bits
+        peaks = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_())
+    else:
+        peaks = rows.abs().amax(1, keepdim=True).float()
     return peaks.clamp_min_(SMALLEST_PEAK)
 
 
 def _linear(
-    x: Tensor, data: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype, storage: StorageFormat
+    x: Tensor,
+    data: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    group: int = 0,
+    rounded: Rounded | None = None,
 ) -> Tensor | None:
-    """`x` [..., in] times int8 `data` [out, in]: [..., out] in `dtype`; None if an input is not finite."""
+    """`x` [..., in], which may have been `rounded` before, times int8 `data` [out, in]: [..., out] in `dtype`; None if
+    an input is not finite. `group`: that x is rotated in, 0 for none."""
     rows = x.reshape(-1, x.shape[-1])
     count, outputs = len(rows), len(data)
     out = torch.empty(count, outputs, dtype=dtype, device=x.device)
-    on_cpu = x.device.type == "cpu"
-    step = max(64, SLICE_SUMS // max(outputs, rows.shape[1])) if on_cpu else count
     factor = data.t()
+    step = _rows_at_once(rows, outputs)
     for begin in range(0, count, step):
-        part = rows[begin : begin + step]
-        if isinstance(storage, RotatedRowFormat):
-            part = rotate(part.float(), storage.group)
-        peaks = row_peaks(part)
-        if on_cpu and not bool(torch.isfinite(peaks).all()):
+        where = slice(begin, begin + step)
+        part = _rounded_rows(rows[where], group) if rounded is None else rounded
+        if part is None:
             return None
-        sums = torch._int_mm(quantized(part, peaks).to(torch.int8), factor)
-        _scale_into(out[begin : begin + step], sums * peaks.mul_(1 / LARGEST), scale, bias)
+        left, factors = (part.data, part.factors) if rounded is None else (part.data[where], part.factors[where])
+        _scale_into(out[where], torch._int_mm(left, factor) * factors, scale, bias)
     return out.view(*x.shape[:-1], outputs)
+
+
+def _rows_at_once(rows: Tensor, outputs: int) -> int:
+    return max(64, SLICE_SUMS // max(outputs, rows.shape[1])) if rows.device.type == "cpu" else max(1, len(rows))
+
+
+def _rounded(x: Tensor, group: int, outputs: int) -> Rounded | None:
+    """All of `x` [..., in] rounded, in the slices in which a layer with so many outputs would do it; None if a value is
+    not finite."""
+    rows = x.reshape(-1, x.shape[-1])
+    data = torch.empty(rows.shape, dtype=torch.int8, device=x.device)
+    factors = torch.empty(len(rows), 1, device=x.device)
+    step = _rows_at_once(rows, outputs)
+    for begin in range(0, len(rows), step):
+        part = _rounded_rows(rows[begin : begin + step], group)
+        if part is None:
+            return None
+        data[begin : begin + step], factors[begin : begin + step] = part.data, part.factors
+    return Rounded(data, factors)
+
+
+def _rounded_rows(rows: Tensor, group: int) -> Rounded | None:
+    if group:
+        rows = rotate(rows.float(), group)
+    peaks = row_peaks(rows)
+    if rows.device.type == "cpu" and not bool(torch.isfinite(peaks).all()):
+        return None
+    return Rounded(quantized(rows, peaks).to(torch.int8), peaks.mul_(1 / LARGEST))
 
 
 def _scale_into(out: Tensor, sums: Tensor, scale: Tensor, bias: Tensor | None) -> None:

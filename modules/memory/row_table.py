@@ -1,7 +1,8 @@
 """Embedding tables that stay in the file they came from: only the rows that are looked up are read.
 
 A text model's vocabulary is its largest tensor (49,408 rows), and a prompt uses a few dozen of them. Left in the
-checkpoint the table costs no memory at all, is exact, and a look-up reads some kilobytes from the page cache.
+checkpoint the table costs the process no memory, is exact, and a look-up reads some kilobytes from the page cache,
+where loading leaves it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from modules.errors import CheckpointError
 
 STATE = "_row_table"
+CACHED_AT_ONCE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,18 @@ class RowTable:
         except OSError as error:
             raise CheckpointError(self._complaint(f"cannot be read any more ({error.strerror})")) from error
         return result
+
+    def bring_to_cache(self) -> None:
+        """Have the system hold the table's pages, which nothing else reads while a model loads: so that no later prompt
+        waits for the disk, as long as there is memory to spare. Raises `CheckpointError`."""
+        room, left = bytearray(CACHED_AT_ONCE), self.shape[0] * self.shape[1] * self.dtype.itemsize
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(self.begin)
+                while left > 0 and (count := file.readinto(memoryview(room)[: min(left, len(room))])):
+                    left -= count
+        except OSError as error:
+            raise CheckpointError(self._complaint(f"cannot be read any more ({error.strerror})")) from error
 
     def read_all(self) -> Tensor:
         """The whole table."""

@@ -13,7 +13,7 @@ from torch import nn
 
 from modules.errors import CheckpointError
 from modules.memory.formats.expected import expected_error
-from modules.memory.int8_matmul import Told, multiply_in_int8
+from modules.memory.int8_matmul import Told, multiply_in_int8, share_inputs
 from modules.memory.matmul import multiply_in_8_bits
 from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.budget import plan_budget
@@ -125,6 +125,8 @@ def load_model(
     for component in components:
         finish_buffers(component.module, plan.device)
         parts[component.name] = component.module.eval().requires_grad_(False)
+        if plan.mode is ComputeMode.INT8_MATMUL:
+            share_inputs(component.module)
     streaming = rest.start(parts, plan.streaming, plan.device) if rest is not None and plan.streaming else None
     seconds = time.monotonic() - began
     log.info("Loaded %s (%s, %s) in %.1f s", info.name, family.label, plan.label, seconds)

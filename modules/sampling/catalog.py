@@ -54,6 +54,7 @@ class SamplerSpec:
     """One sampler: its names, where its function lies, and what the caller has to know about it.
 
     `default_scheduler` is the schedule that Automatic means for it; None: the model's own, uniform in timesteps.
+    `multistep`: a step's direction is extrapolated from the outputs of the steps before.
     `second_order`: the model is called about twice a step, which counts in prompt schedules and progress.
     `uses_ensd`: the eta noise seed delta is part of the image's parameters.
     `brownian_noise`: its noise comes from a Brownian tree. `takes`: the sigma churn options it listens to.
@@ -71,6 +72,7 @@ class SamplerSpec:
     eta: EtaSource = EtaSource.NONE
     discard_next_to_last_sigma: bool = False
     uses_ensd: bool = False
+    multistep: bool = False
     second_order: bool = False
     brownian_noise: bool = False
     renoises: bool = False
@@ -140,7 +142,13 @@ _ANCESTRAL = EtaSource.ANCESTRAL
 
 # The order is the order of the drop-down.
 for _spec in (
-    SamplerSpec(name="DPM++ 2M", aliases=("k_dpmpp_2m",), target="dpmpp:sample_dpmpp_2m", default_scheduler="karras"),
+    SamplerSpec(
+        name="DPM++ 2M",
+        aliases=("k_dpmpp_2m",),
+        target="dpmpp:sample_dpmpp_2m",
+        default_scheduler="karras",
+        multistep=True,
+    ),
     SamplerSpec(
         name="DPM++ SDE",
         aliases=("k_dpmpp_sde",),
@@ -198,7 +206,7 @@ for _spec in (
         uses_ensd=True,
     ),
     SamplerSpec(name="Euler", aliases=("k_euler",), target="euler:sample_euler", takes=_CHURN),
-    SamplerSpec(name="LMS", aliases=("k_lms",), target="lms:sample_lms"),
+    SamplerSpec(name="LMS", aliases=("k_lms",), target="lms:sample_lms", multistep=True),
     SamplerSpec(name="Heun", aliases=("k_heun",), target="heun_dpm2:sample_heun", second_order=True, takes=_CHURN),
     SamplerSpec(
         name="DPM2",
@@ -255,8 +263,8 @@ for _spec in (
         needs_uncond=True,
         cfg_scale_multiplier=1 / 12.5,
     ),
-    SamplerSpec(name="PLMS", aliases=("plms",), target="plms:sample_plms", family=Family.TIMESTEP),
-    SamplerSpec(name="UniPC", aliases=("unipc",), target="unipc:sample_unipc", family=Family.TIMESTEP),
+    SamplerSpec(name="PLMS", aliases=("plms",), target="plms:sample_plms", family=Family.TIMESTEP, multistep=True),
+    SamplerSpec(name="UniPC", aliases=("unipc",), target="unipc:sample_unipc", family=Family.TIMESTEP, multistep=True),
     SamplerSpec(name="LCM", aliases=("k_lcm",), target="lcm:sample_lcm", family=Family.LCM),
 ):
     SAMPLERS.add(_spec.name, _spec, _spec.aliases)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.cli.running import flags_of, run_guarded
-from modules.cores import cores_here
+from modules.cores import core_groups, cores_here, divide, in_words, usable_cores
 from modules.flags.flags import PATHS, add_arguments
 from modules.paths import Paths, resolve_paths
 from modules.setup.environment import Environment
@@ -151,6 +151,8 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
     cores = cores_here()
     limited = f", of which this container may use {cores.quota:g}" if cores.quota is not None else ""
     found.fact("CPU", f"{cpu_name()}, {cores.physical} cores ({cores.logical} threads){limited}")
+    parts = [in_words(number for group in part for number in group) for part in divide(core_groups(usable_cores()), 2)]
+    found.fact("Two workers on it", f"cores {parts[0]} and {parts[1]}" if parts[0] else "share its one core")
     cards = nvidia_cards(run)
     for card in cards:
         found.fact("GPU", card)

@@ -107,7 +107,7 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
                 )
             )
     if broken:
-        problems.append(f"{_count(broken, 'file')} cannot be read and {_is(broken)} left out: {_some(broken)}.")
+        problems.append(f"Left out because they cannot be read ({len(broken)}): {_some(broken)}.")
     if not any(not sample.is_regularization for sample in samples):
         where = ", ".join(folder.path for folder in data.folders)
         found = f" {problems[-1]}" if broken else ""
@@ -115,21 +115,21 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
     without = [sample.path.name for sample in samples if not sample.captions]
     if without:
         problems.append(
-            f"{_count(without, 'image')} {'has' if len(without) == 1 else 'have'} no caption: {_some(without)}. "
+            f"Without a caption ({len(without)}): {_some(without)}. "
             "What is not said in words becomes part of the adapter."
         )
     if doubles:
-        problems.append(f"{_count(doubles, 'image')} {_is(doubles)} there twice: {_some(doubles)}. Delete one of each.")
+        problems.append(f"There twice ({len(doubles)}): {_some(doubles)}. Delete one of each.")
     if alike:
-        problems.append(f"{_count(alike, 'pair')} of images look alike: {_some(alike)}. They count double.")
+        problems.append(f"Images that look alike ({len(alike)}): {_some(alike)}. They count double.")
     if small:
         problems.append(
-            f"{_count(small, 'image')} {_is(small)} much smaller than {resolution} px and will be enlarged: "
-            f"{_some(small)}. Adapters learn the blur."
+            f"Much smaller than {resolution} px and will be enlarged ({len(small)}): {_some(small)}. "
+            "Adapters learn the blur."
         )
     trained = [sample for sample in samples if not sample.is_regularization]
     if len(trained) < FEW_IMAGES:
-        problems.append(f"There {'is' if len(trained) == 1 else 'are'} only {_count(trained, 'image')}: expect copies.")
+        problems.append(f"Few images ({len(trained)}): expect copies of them.")
     if data.masks and not any(sample.mask for sample in samples):
         problems.append(f"data.masks is on, and no image has a mask. One is called NAME{MASK_END}.")
     return FolderReport(tuple(samples), tuple(problems), tuple(tag_counts(samples)))
@@ -234,17 +234,9 @@ def _reason(error: BaseException) -> str:
     return "no image" if isinstance(error, UnidentifiedImageError) else str(error).splitlines()[0][:80]
 
 
-def _count(items: Sequence[object], noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
-
-
-def _is(items: Sequence[object]) -> str:
-    return "is" if len(items) == 1 else "are"
-
-
 def _some(names: Sequence[str]) -> str:
     listed = ", ".join(names[:NAMED])
-    return listed if len(names) <= NAMED else f"{listed} and {len(names) - NAMED} more"
+    return listed if len(names) <= NAMED else f"{listed} ... (+{len(names) - NAMED})"
 
 
 def folder_config(path: str) -> DataConfig:

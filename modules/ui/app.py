@@ -14,6 +14,8 @@ from fastapi import FastAPI
 from modules.api.auth import identity_of
 from modules.api.compression import CompressHtml
 from modules.api.extensions import add_extension_routes
+from modules.plots.drawing import SCRIPT as PLOT_SCRIPT
+from modules.plots.drawing import STYLE as PLOT_STYLE
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
@@ -42,7 +44,7 @@ from modules.ui.ui_config import UiConfig
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
-    *("core.js", "localization.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
+    *("localization.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *(
@@ -50,7 +52,6 @@ SCRIPTS = (
         "canvas_store.js",
         "img2img.js",
         "batch.js",
-        "plot.js",
         "memory.js",
         "notices.js",
         "queue.js",
@@ -159,6 +160,7 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
     theme, theme_fault = theme_of(services.settings.current.interface.gradio_theme)
     css, css_fault = user_css(services.paths.data_dir)
     faults = [fault for fault in (*built.faults, theme_fault, css_fault) if fault]
+    styles = (PLOT_STYLE, *(ASSETS / name for name in STYLES))
     mounted: FastAPI = gr.mount_gradio_app(
         app,
         built.blocks,
@@ -167,7 +169,7 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
         ssr_mode=False,
         footer_links=[],
         theme=theme,
-        css_paths=[*(ASSETS / name for name in STYLES), *services.scripts.page_styles, *([css] if css else [])],
+        css_paths=[*styles, *services.scripts.page_styles, *([css] if css else [])],
         head=_head(services, faults),
         allowed_paths=[],
         max_file_size="256mb",
@@ -186,7 +188,8 @@ def _head(services: Services, faults: Sequence[str]) -> str:
         "faults": list(faults),
     }
     forced = f"window.featherweightPage = {json.dumps(known)};"
-    ours = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    scripts = (ASSETS / "core.js", PLOT_SCRIPT, *(ASSETS / name for name in SCRIPTS))
+    ours = "\n".join(file.read_text(encoding="utf-8") for file in scripts)
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     looks = (ASSETS / "looks.css").read_text(encoding="utf-8")
     extensions = "".join(map(_script, services.scripts.page_scripts))

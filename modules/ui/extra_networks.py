@@ -35,7 +35,7 @@ PANEL = """
 @contextmanager
 def extra_networks_tabs(services: Services, tab: str = "txt2img") -> Iterator[None]:
     """Open the sub-tabs; what is built inside of the `with` becomes the tab Generation."""
-    with gr.Tabs(elem_id=f"{tab}_extra_tabs"):
+    with gr.Tabs(elem_id=f"{tab}_extra_tabs", overflow_behavior="wrap"):
         with gr.Tab("Generation", id=f"{tab}_generation", elem_id=f"{tab}_generation"):
             yield
         for page in ordered_pages(services.cards.pages.values(), services.settings.current):
@@ -54,5 +54,5 @@ def ordered_pages(pages: Iterable[CardPage], settings: Settings) -> list[CardPag
 
 def panel_html(tab: str, page: CardPage) -> str:
     """An empty panel of cards."""
-    orders = "".join(f"<option>{escape(order)}</option>" for order in ORDERS)
+    orders = "".join(f'<option value="{escape(order)}">{escape(order)}</option>' for order in ORDERS)
     return PANEL.format(tab=tab, page=page.id, title=escape(page.title), orders=orders)

@@ -74,7 +74,7 @@ def build_extras_tab(services: Services, when_opened: WhenOpened) -> ExtrasTab:
 
 
 def _build_inputs(mode: gr.State) -> tuple[gr.Tabs, gr.Image, list[gr.components.Component]]:
-    with gr.Tabs(elem_id="mode_extras", selected=SINGLE) as modes:
+    with gr.Tabs(elem_id="mode_extras", selected=SINGLE, overflow_behavior="wrap") as modes:
         with gr.Tab("Single Image", id=SINGLE, elem_id="extras_single_tab") as single:
             image = gr.Image(
                 label="Source",

@@ -137,7 +137,7 @@ def _build_interrogation() -> None:
 
 def _build_modes(form: Components) -> gr.Tabs:
     form["mode"] = mode = gr.Textbox(Mode.IMG2IMG.value, visible="hidden", elem_id="img2img_mode")
-    modes: gr.Tabs = gr.Tabs(elem_id="mode_img2img")
+    modes: gr.Tabs = gr.Tabs(elem_id="mode_img2img", overflow_behavior="wrap")
     with modes:
         for name, (title, tab_id, canvas_id) in CANVASES.items():
             with gr.Tab(title, id=name.value, elem_id=tab_id, render_children=True) as sub_tab:
@@ -153,7 +153,7 @@ def _build_modes(form: Components) -> gr.Tabs:
 
 def _build_batch(form: Components) -> None:
     form["batch_source"] = source = gr.Textbox("upload", visible="hidden", elem_id="img2img_batch_source_field")
-    with gr.Tabs(elem_id="img2img_batch_source"):
+    with gr.Tabs(elem_id="img2img_batch_source", overflow_behavior="wrap"):
         with gr.Tab("Upload", id="upload", elem_id="img2img_batch_upload_tab", render_children=True) as upload:
             gr.HTML('<div class="fw-batch-files"></div>', elem_id="img2img_batch_upload")
         with gr.Tab("From directory", id="directory", elem_id="img2img_batch_dir_tab", render_children=True) as folder:
@@ -195,7 +195,7 @@ def _build_batch(form: Components) -> None:
 def _build_sizing(services: Services, controls: Controls) -> gr.Tabs:
     form = controls.form
     form["sizing"] = sizing = gr.Textbox("to", visible="hidden", elem_id="img2img_sizing")
-    sizings: gr.Tabs = gr.Tabs(elem_id="img2img_tabs_resize")
+    sizings: gr.Tabs = gr.Tabs(elem_id="img2img_tabs_resize", overflow_behavior="wrap")
     with sizings:
         to = gr.Tab("Resize to", id="to", elem_id="img2img_tab_resize_to", render_children=True)
         with to, gr.Row(elem_classes=["fw-centered", "fw-unbroken"]):

@@ -104,7 +104,7 @@ def _build_upscale(operation: UpscaleOperation, services: Services) -> Component
             refresh = gr.Button("↻", elem_id="extras_refresh_upscalers", scale=0, min_width=44)
         with gr.Row():
             found |= make("upscaler_2_name", "upscaler_2_visibility")
-        with gr.Tabs(elem_id="extras_resize_mode"):
+        with gr.Tabs(elem_id="extras_resize_mode", overflow_behavior="wrap"):
             with gr.Tab("Scale by", elem_id="extras_scale_by_tab") as by, gr.Row():
                 found |= make("upscale_by", "max_side_length")
             with gr.Tab("Scale to", elem_id="extras_scale_to_tab") as to:

@@ -75,7 +75,7 @@ def build_precision_tab(services: Services, when_opened: WhenOpened) -> None:
                     scale=1,
                 )
                 refresh = gr.Button("↻", elem_id="refresh_precision_checkpoint", scale=0, min_width=44)
-            with gr.Tabs(elem_id="precision_tabs"):
+            with gr.Tabs(elem_id="precision_tabs", overflow_behavior="wrap"):
                 with gr.Tab("Report", id="report"):
                     report_fields = _storage_fields("report", EIGHT_BIT, services)
                     report = gr.Button("Make the report", variant="primary", elem_id="precision_report")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.jobs.job import JobStatus
+from modules.plots.drawing import SCRIPT
 from modules.processing.pipeline.stages import LABELS
 from modules.settings.definitions import visible_sections
 from modules.settings.setting import SettingType
@@ -20,8 +21,6 @@ from modules.ui.tooltips import tooltips
 HTML_ATTRIBUTES = ("title", "placeholder", "aria-label", "alt")
 UNREAD = ("script", "style", "pre", "code")
 VOID = ("area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
-FEW_CHOICES = 4
-"""So many choices of a setting stand side by side (settings_fields.js); more are the entries of a list."""
 COMPONENT_TEXTS = ("label", "info", "placeholder")
 MESSAGE_CALLS = ("note_box", "error_box", "Error", "Info", "Warning", "InvalidValueError", "message_box")
 NO_TEXTS = frozenset(
@@ -34,7 +33,28 @@ NO_TEXTS = frozenset(
         *("VAE", "SD VAE", "GPU", "CPU", "NV", "fp32", "fp16", "bf16", "clip", "deepbooru", "BLIP: num_beams"),
         *("Stable Diffusion", "Stable Diffusion XL", "Stable Diffusion 3", "Hypertile", "Zero Terminal SNR"),
         *("Approx NN", "Approx cheap", "sigma churn", "sigma tmin", "sigma tmax", "sigma noise", "sigma min"),
-        *("sigma max", "rho", "/home/me/stable-diffusion-webui"),
+        *("sigma max", "rho", "/home/me/stable-diffusion-webui", "Doggettx", "InvokeAI", "xformers", "sdp", "DPM++ 2M"),
+        *(
+            "The image {0}",
+            "{0} and {1}",
+            "step {0}.{1}",
+            "{0} ({1} of {2})",
+            "no image",
+            "UNet",
+            "safetensors",
+            "{0}, image {1}",
+        ),
+        *("{0} steps of {1}, {2}×{3} pixels, CFG scale {4}, seed {5}", "The image as PNG, its infotext inside."),
+        *(
+            "fp16 (16 bits)",
+            "bf16 (16 bits)",
+            "fp32 (32 bits)",
+            "fp8 e4m3fn, plain (8 bits)",
+            "fp8 e5m2, plain (8 bits)",
+        ),
+        *("GGUF (Q8_0, Q5_1, Q5_0 and 16 bits)", "FP8 matmul", "int8 matmul", "Autocast", "{0} (PSNR {1} dB)"),
+        *("4 GB", "6 GB", "8 GB", "12 GB", "16 GB"),
+        "The image is no image file that can be read (3 bytes, beginning with b'abc'). Give a PNG, JPEG, WebP ...",
     }
 )
 """Names, and words of code that look like texts; a translation need not have them."""
@@ -59,6 +79,26 @@ WORDS = (
     *("needs {0} of {1} GB", "needs {0} of {1} GB, main memory {2} of {3} GB"),
 )
 """What the server says of jobs while they run, and what scripts put together from single words."""
+
+RESULTS = (
+    *("jobs/extras.py", "jobs/interrogating.py", "jobs/merging.py", "jobs/precision.py", "jobs/training.py"),
+    *("models/merging/merge.py", "processing/comparison/verdict.py"),
+    *("training/finder.py", "training/folders.py", "training/run.py", "ui/precision_view.py"),
+)
+"""Files, most of them below the page, whose sentences stand in results: what came of a task, its title, its phases."""
+DESCRIBED = ("card_routes.py", "extras_routes.py", "gallery_routes.py")
+"""Files of the page whose sentences are examples in the documentation of routes."""
+NAMED_CHOICES = re.compile(
+    r"sampl|scheduler|checkpoint|_vae|upscaler|script_list|_model(_name)?$|_model_2nd|xyz_plot|ui_defaults_name|train_type|"
+    r"train_optimizer|append_interrogation"
+)
+"""Lists of names (`elem_id`): of these only the words in `OWN_CHOICES` are texts."""
+OWN_CHOICES = ("Automatic", "Use same checkpoint", "Use same sampler", "Use same scheduler", "Use same VAE")
+NAMED_SETTINGS = ("cross_attention_optimization", "fp8_format", "samples_format", "grid_format")
+"""Settings whose choices are names."""
+_UNSAID = ("documented", "print", "HTTPException", "ArgumentParser", "add_argument", "startswith", "get_logger")
+_SAID = re.compile(r"([A-Z]|\{\d\} ).* .*[.!?:]$", re.DOTALL)
+_PHRASE = re.compile(r"([A-Za-z]|\{\d\}[ :,])[^=_\\[\]/*]* [^=_\\[\]*]*")
 
 _LITERAL = re.compile(
     r"""//[^\n]*|/\*.*?\*/|(?P<regex>(?<=[=(,:\[!&|?{};\n])\s*/(?![/*])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+/[a-z]*)
@@ -153,8 +193,10 @@ def _texts_of(kind: str, props: Mapping[str, Any]) -> list[str]:
         and "fw-example" not in (props.get("elem_classes") or [])
     ):
         found.append(value)
-    if kind in ("radio", "checkboxgroup"):
-        found += [str(shown) for shown, _ in props.get("choices", ())]
+    if kind in ("radio", "checkboxgroup", "dropdown"):
+        choices = [str(shown) for shown, _ in props.get("choices") or ()]
+        is_named = kind == "dropdown" and NAMED_CHOICES.search(props.get("elem_id") or "")
+        found += [choice for choice in choices if not is_named or choice in OWN_CHOICES]
     return _worded(found) + (html_texts(value) if kind == "html" and isinstance(value, str) else [])
 
 
@@ -215,6 +257,45 @@ def message_texts(source: str) -> list[str]:
     return _worded(dict.fromkeys(found))
 
 
+def said_texts(source: str, phrases: bool = False) -> list[str]:
+    """The sentences in Python code that no call names as messages: those kept in a variable, and the texts of its HTML.
+    With `phrases` also what is no whole sentence: titles, phases, parts of a sentence. Docstrings, errors that are
+    raised, logs and the descriptions of routes are left out."""
+    found: list[str] = []
+
+    def take(text: str) -> None:
+        text = " ".join(text.split())
+        if re.search(r"<[a-z/]", text) and ">" in text:
+            pieces = [piece for one in html_texts(text) for piece in one.split(" · ")]
+            found.extend(_worded(piece for piece in pieces if not re.search(r"\{[a-z]\w*\}", piece)))
+        elif (_PHRASE if phrases else _SAID).fullmatch(text):
+            found.extend(_worded([text]))
+
+    def walk(node: ast.AST) -> None:
+        match node:
+            case ast.Raise() | ast.Assert() | ast.Expr(value=ast.Constant()):
+                return
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="log" | "re"))):
+                return
+            case ast.keyword(arg="errors" | "responses" | "description" | "summary" | "response_description"):
+                return
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _UNSAID or name[-5:] == "Error":
+                return
+            case ast.Constant(value=str(text)):
+                take(text)
+            case ast.JoinedStr():
+                take(next(_literals(node)))
+                for part in node.values:
+                    if isinstance(part, ast.FormattedValue):
+                        walk(part.value)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    walk(child)
+
+    walk(ast.parse(source))
+    return list(dict.fromkeys(found))
+
+
 def _literals(node: ast.expr) -> Iterator[str]:
     match node:
         case ast.Constant(value=str(text)):
@@ -238,10 +319,15 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     without what explains them, which is "explanations". A shipped translation has all of them."""
     folder = Path(__file__).parent
     found = component_texts(config)
-    scripts = sorted((folder / "assets").glob("*.js"))
+    scripts = [*sorted((folder / "assets").glob("*.js")), SCRIPT]
     found["browser"] = [text for file in scripts for text in script_texts(file.read_text("utf-8"))]
     found["messages"] = [
         text for file in sorted(folder.glob("*.py")) for text in message_texts(file.read_text("utf-8"))
+    ]
+    own = [file for file in sorted(folder.glob("*.py")) if file.name not in DESCRIBED]
+    found["said"] = [text for file in own for text in said_texts(file.read_text("utf-8"))]
+    found["results"] = [
+        text for name in RESULTS for text in said_texts((folder.parent / name).read_text("utf-8"), phrases=True)
     ]
     for method in DESCRIPTIONS.values():  # one of them is on the page at first
         found.setdefault("modelmerger", []).extend(html_texts(method))
@@ -262,5 +348,5 @@ def _settings_texts() -> list[str]:
         for setting in settings:
             texts += [setting.label, setting.hint]
             if setting.type is SettingType.CHOICE and isinstance(setting.choices, tuple):
-                texts += setting.choices if len(setting.choices) <= FEW_CHOICES else ()
+                texts += setting.choices if setting.key not in NAMED_SETTINGS else ()
     return _worded(texts)

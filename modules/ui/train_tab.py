@@ -244,7 +244,8 @@ def look_at(services: Services, place: str) -> tuple[str, list[list[str]], list[
     found = read_folders(folder_config(place), 0)
     tags = ", ".join(f"{html.escape(tag)} ({count})" for tag, count in found.tags[:TAGS_SHOWN])
     words = "".join(note_box(problem) for problem in found.problems)
-    said = f"<p>{len(found.samples)} images. {'Nothing is wrong with them.' if not found.problems else ''}</p>"
+    count = f"{len(found.samples)} {'image' if len(found.samples) == 1 else 'images'}"
+    said = f"<p>{count}</p>" if found.problems else f"<p>{count} · Nothing is wrong with them.</p>"
     root = Path(place).expanduser()
     images = []
     for sample in found.samples[:MAX_TABLE]:

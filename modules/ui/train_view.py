@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import TaskState
+from modules.plots.drawing import plot_place
 from modules.ui.messages import note_box
 from modules.ui.task_view import failure_box, task_bar
 
@@ -47,7 +47,7 @@ def curves(named: Mapping[str, Sequence[Sequence[float]]], best_step: int = 0) -
         "x": "step",
         "y": "loss",
     }
-    return f'<div class="fw-training-curves" data-plot="{escape(json.dumps(spec))}"></div>'
+    return f'<div class="fw-training-curves">{plot_place(spec)}</div>'
 
 
 def _sample(sample: Mapping[str, Any]) -> str:

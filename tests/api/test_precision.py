@@ -1,6 +1,8 @@
 """Reports, comparisons and conversions over HTTP: tasks, what they leave behind, and what is refused."""
 
 import json
+from base64 import b64encode
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -70,7 +72,9 @@ def test_a_comparison_leaves_a_page_and_numbers(client: TestClient, services: Se
     assert outcome["formats"][1]["psnr_db"][0] > 20
     page = client.get(f"{BASE}/reports/{outcome['page']}")
     assert page.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in page.headers["content-security-policy"]
+    policy = page.headers["content-security-policy"]
+    digest = sha256(page.text.split("<script>")[1].split("</script>")[0].encode()).digest()
+    assert "default-src 'none'" in policy and f"script-src 'sha256-{b64encode(digest).decode()}'" in policy
     assert "a &lt;b&gt;red&lt;/b&gt; cat" in page.text and "seed 3" in page.text
     names = [entry["name"] for entry in client.get(f"{BASE}/reports").json()]
     assert {outcome["page"], outcome["json"]} <= set(names)

@@ -194,7 +194,7 @@ def test_captions_are_edited(services: Services, tmp_path: Path, monkeypatch: py
         Image.fromarray(pixels).save(tmp_path / f"{index}.png")
     (tmp_path / "0.txt").write_text("A Cat, red\na cat", encoding="utf-8")
     said, rows, thumbnails = look_at(services, str(tmp_path))
-    assert "1 image has no caption: 1.png" in said
+    assert "Without a caption (1): 1.png" in said
     assert rows == [["0.png", "A Cat, red | a cat"], ["1.png", ""]]
     assert len(thumbnails) == 2
     rows = replaced(rows, "a cat", "a dog")

@@ -17,7 +17,7 @@ from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.store import JobStore
 from modules.jobs.workers.executor import WorkerExecutor, WorkerOptions, WorkerState
 from modules.jobs.workers.loop import is_device_failure
-from modules.jobs.workers.process import ProcessTransport, cause_of, processes, share_of
+from modules.jobs.workers.process import CpuOfMachine, ProcessTransport, Share, bind, cause_of, processes, share_of
 from modules.jobs.workers.protocol import JobFailed, Question, error_of, failure_of
 from modules.processing.record.output import Output
 from modules.processing.record.result import GeneratedImage, Result
@@ -357,13 +357,47 @@ def test_an_interrupted_job_is_not_tried_again(lanes: tuple[JobQueue, Slow, Slow
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
+def cpu_with(cores: int, limit: int | None = None) -> CpuOfMachine:
+    """Two threads a core: n and n + cores."""
+    return CpuOfMachine(tuple((number, number + cores) for number in range(cores)), limit or cores)
+
+
 def test_cores_and_gpus_are_shared() -> None:
-    assert share_of(0, 1, 4, 16).environment == {}
-    assert [share_of(i, 3, 0, 8, {}).threads for i in range(3)] == [2, 2, 2] and share_of(5, 6, 0, 2, {}).threads == 1
-    gpus = [share_of(index, 3, 2, 8, {}).environment["CUDA_VISIBLE_DEVICES"] for index in range(3)]
-    assert gpus == ["0", "1", "0"]
-    assert share_of(1, 2, 2, 8, {"CUDA_VISIBLE_DEVICES": "3,5"}).environment == {"CUDA_VISIBLE_DEVICES": "5"}
+    assert share_of(0, 1, 4, cpu_with(16)) == Share()
+    assert [share_of(i, 3, 0, cpu_with(8), {}).threads for i in range(3)] == [2, 2, 2]
+    gpus = [share_of(index, 3, 2, cpu_with(8), {}) for index in range(3)]
+    assert [share.environment["CUDA_VISIBLE_DEVICES"] for share in gpus] == ["0", "1", "0"]
+    assert not any(share.cores for share in gpus)
+    assert share_of(1, 2, 2, cpu_with(8), {"CUDA_VISIBLE_DEVICES": "3,5"}).environment == {"CUDA_VISIBLE_DEVICES": "5"}
     assert [name for name, _ in processes(2, build, Path(), lambda: 0)] == ["worker-1", "worker-2"]
+
+
+def test_workers_on_the_cpu_have_cores_of_their_own() -> None:
+    shares = [share_of(index, 3, 0, cpu_with(8), {}) for index in range(3)]
+    assert [sorted(share.cores) for share in shares] == [[0, 1, 8, 9], [2, 3, 4, 10, 11, 12], [5, 6, 7, 13, 14, 15]]
+    assert frozenset.union(*(share.cores for share in shares)) == frozenset(range(16))
+    few = share_of(5, 6, 0, cpu_with(2), {})
+    assert few.threads == 1 and not few.cores
+
+
+def test_a_quota_limits_the_threads_of_workers_and_not_their_cores() -> None:
+    share = share_of(0, 2, 0, cpu_with(8, limit=4), {})
+    assert share.threads == 2 and share.environment["OMP_NUM_THREADS"] == "2" and len(share.cores) == 8
+
+
+def test_a_worker_stays_on_its_cores(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    bound: list[frozenset[int]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: bound.append(cores), raising=False)
+    bind(Share())
+    bind(Share(cores=frozenset((2, 3)), threads=2))
+    assert bound == [frozenset((2, 3))]
+
+    def refuse(pid: int, cores: frozenset[int]) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    bind(Share(cores=frozenset((2, 3))))
+    assert "could not be bound to cores 2-3" in caplog.text
 
 
 def test_why_a_process_is_gone_is_said() -> None:

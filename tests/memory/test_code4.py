@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from modules.errors import InvalidValueError
 from modules.memory.changes import AllBranches, SideBranch, joined_branches
 from modules.memory.formats import FORMATS
-from modules.memory.formats.code4 import CODE4
+from modules.memory.formats.code4 import BLOCK, BOOKS, CODE4, HEADROOM, LEVELS, OFFSETS, STEPS_PER_OCTAVE
 from modules.memory.formats.expected import ERRORS, described
 from modules.memory.layer import Part, read_part, read_weight, stored_state
 from modules.memory.storage import StorageRules
@@ -37,6 +37,32 @@ def test_the_error_is_what_is_expected_and_below_that_of_other_formats_of_4_bits
     assert described("code4") == "code4: 4.5 bits per weight, expected error 6.6 %"
 
 
+def least_errors(weight: Tensor) -> Tensor:
+    """The smallest squared error of each block [rows, blocks], by trying each codebook and scale with each code."""
+    blocks = weight.double().unflatten(1, (-1, BLOCK))  # type: ignore[no-untyped-call]
+    peak = blocks.gather(2, blocks.abs().argmax(dim=2, keepdim=True))
+    top = peak.abs().amax(dim=1, keepdim=True) * HEADROOM
+    level = torch.round(torch.log2(peak.abs() / top) * -STEPS_PER_OCTAVE)
+    errors = []
+    for offset in OFFSETS:
+        factor = top * torch.exp2((level + offset).clamp(0, LEVELS - 1) / -STEPS_PER_OCTAVE) * peak.sign()
+        for book in torch.tensor(BOOKS, dtype=torch.float64).view(4, 16):
+            errors.append((blocks[..., None] - factor[..., None] * book).square().amin(dim=3).sum(dim=2))
+    return torch.stack(errors).amin(dim=0)
+
+
+def test_no_block_is_worse_than_if_everything_was_tried() -> None:
+    for weight in (
+        gaussian(48, 512),
+        gaussian(48, 512) ** 3,
+        gaussian(48, 512) * (1 + 30 * (gaussian(48, 512) > 0.05)),
+    ):
+        decoded = CODE4.decode(CODE4.encode(weight).data, None, torch.empty(weight.shape))
+        errors = (decoded - weight).square().unflatten(1, (-1, BLOCK)).sum(dim=2)  # type: ignore[no-untyped-call]
+        least = least_errors(weight)
+        assert float((errors / least).max()) < 1.01 and float(errors.sum() / least.sum()) < 1.0001
+
+
 def test_rows_of_zeros_and_blocks_far_below_the_row_stay_near_zero() -> None:
     weight = gaussian(4, 64)
     weight[1] = 0
@@ -46,6 +72,10 @@ def test_rows_of_zeros_and_blocks_far_below_the_row_stay_near_zero() -> None:
     assert torch.equal(decoded[1], torch.zeros(64))
     assert float(decoded[2, 16:32].abs().max()) < float(weight[2].abs().max()) / 100
     assert torch.isfinite(decoded).all()
+    for size, most in ((1e-38, 0.4), (1e-25, 0.03), (1e25, 0.03)):  # squares of which are nothing or infinite
+        sized = gaussian(4, 64) * size
+        decoded = CODE4.decode(CODE4.encode(sized).data, None, torch.empty(4, 64))
+        assert float((decoded / size - sized / size).norm()) < most
 
 
 def test_a_side_branch_has_its_full_effect() -> None:

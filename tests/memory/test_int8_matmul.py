@@ -6,10 +6,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modules.memory import int8_matmul as under_test
 from modules.memory.changes import AllBranches, SideBranch, joined_branches
 from modules.memory.formats import FORMATS
 from modules.memory.formats.convrot import ROTATED
-from modules.memory.int8_matmul import MAX_ERROR, Int8Product, Told, measured_error, multiply_in_int8
+from modules.memory.int8_matmul import (
+    MAX_ERROR,
+    Int8Product,
+    SharedInput,
+    Told,
+    measured_error,
+    multiply_in_int8,
+    share_inputs,
+)
 from modules.memory.layer import manage, put, stored_state, stored_tensors
 
 
@@ -292,3 +301,90 @@ def test_small_layers_decode_whatever_the_batch(monkeypatch: pytest.MonkeyPatch)
         layer(noise(1, 20, 64)), conv(noise(1, 32, 8, 8))
     assert all(state is not None and state.product is not None for state in states)
     assert [state.product.error is not None for state in states if state] == [True, True]  # type: ignore[union-attr]
+
+
+class Attention(nn.Module):
+    """Query, key and value of hidden states, or key and value of a context, and an output."""
+
+    def __init__(self, storage: str = "int8_row") -> None:
+        super().__init__()
+        self.to_q, self.to_k, self.to_v = (stored(nn.Linear(256, 48), storage) for _ in range(3))
+        self.to_out = stored(nn.Linear(48, 64))
+        for layer in self.children():
+            assert multiply_in_int8(layer)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        other = x if context is None else context
+        mixed: Tensor = self.to_out(self.to_q(x) * self.to_k(other) + self.to_v(other))
+        return mixed
+
+
+@pytest.fixture
+def roundings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The widths of the inputs that were rounded as a whole."""
+    found: list[int] = []
+    rounded = under_test._rounded
+
+    def counted(x: Tensor, group: int, outputs: int) -> Any:
+        found.append(x.shape[-1])
+        return rounded(x, group, outputs)
+
+    monkeypatch.setattr(under_test, "_rounded", counted)
+    return found
+
+
+@pytest.mark.parametrize("storage", ["int8_row", "rotated"])
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_query_key_and_value_round_their_input_once(mode: Any, storage: str, roundings: list[int]) -> None:
+    attention, x, context = Attention(storage), noise(2, 20, 256), noise(2, 20, 256, seed=2)
+    with mode():
+        apart = attention(x), attention(x, context)
+        assert roundings == []
+        share_inputs(attention)
+        together = attention(x), attention(x, context)
+    assert roundings == [256] * 3
+    assert all(torch.equal(a, b) for a, b in zip(apart, together, strict=True))
+    product = stored_state(attention.to_q).product  # type: ignore[union-attr]
+    assert isinstance(product, Int8Product) and product.shared is not None
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_an_input_that_was_changed_in_place_is_rounded_again(mode: Any) -> None:
+    attention = Attention()
+    share_inputs(attention)
+    with mode():
+        x = noise(2, 20, 256)
+        attention.to_q(x)
+        attention.to_k(x)
+        x.mul_(-1).add_(noise(2, 20, 256, seed=3))
+        once_more = attention.to_q(x)
+        if mode is torch.no_grad:  # where changes are counted, they are seen by every layer
+            x.add_(1)
+            once_more = attention.to_k(x)
+    fresh = Attention()
+    layer, other = (attention.to_k, fresh.to_k) if mode is torch.no_grad else (attention.to_q, fresh.to_q)
+    for name in ("weight", "bias"):
+        other._parameters[name] = layer._parameters[name]
+    other._buffers["weight_scale"] = layer._buffers["weight_scale"]
+    with mode():
+        assert torch.equal(other(x), once_more)
+
+
+def is_kept(shared: SharedInput) -> bool:
+    return shared._kept is not None
+
+
+def test_a_rounded_input_is_let_go_with_the_input(roundings: list[int]) -> None:
+    attention = Attention()
+    share_inputs(attention)
+    state = stored_state(attention.to_q)
+    assert state is not None and isinstance(state.product, Int8Product) and state.product.shared is not None
+    shared = state.product.shared
+    with torch.inference_mode():
+        x = noise(2, 20, 256)
+        attention.to_q(x)
+        assert is_kept(shared)
+        del x
+        assert not is_kept(shared)
+        attention(noise(2, 20, 256))
+        assert not is_kept(shared)  # all three had it

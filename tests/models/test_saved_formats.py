@@ -59,8 +59,8 @@ def test_what_is_saved_is_what_would_be_loaded(family: str, storage: str, tmp_pa
     assert f"{count} in {storage}; no further error" in saved.stored_note
     again = tmp_path / "again.safetensors"
     save_as(info_of(target), CONFIGS, storage_rules(storage), again)
-    assert load_file(again).keys() == load_file(target).keys()
-    assert all(torch.equal(value, load_file(target)[key]) for key, value in load_file(again).items())
+    first, second = load_file(target), load_file(again)
+    assert second.keys() == first.keys() and all(torch.equal(value, first[key]) for key, value in second.items())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -8,7 +8,7 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 
 from modules.errors import NumericalError
-from modules.models.vae.running import VaeRules, VaeRunner
+from modules.models.vae.running import VaeRules, VaeRunner, quick_layout
 from modules.models.vae.tiling import SMALLEST_TILE, decode_tiled, encode_tiled
 
 CPU = torch.device("cpu")
@@ -116,3 +116,24 @@ def test_running_out_of_memory_is_left_to_the_caller(vae: AutoencoderKL) -> None
     runner = VaeRunner(CPU, torch.float32, 32)
     with pytest.raises(torch.OutOfMemoryError):
         runner.decode(Halting(vae, limit=8), torch.randn(1, 4, 12, 12))
+
+
+@pytest.mark.parametrize("tile_px", [0, 64])
+def test_in_16_bits_on_the_cpu_channels_lie_last(vae: Any, tile_px: int) -> None:
+    """Nearly the same image, as close to that in 32 bits, given in the usual layout; 32 bits are left alone."""
+    latent = torch.randn(1, 4, 40, 24, generator=torch.Generator().manual_seed(0))
+    half = AutoencoderKL.from_config(vae.config).to(torch.bfloat16).eval()
+    half.load_state_dict(vae.state_dict())
+    seen: list[bool] = []
+    half.decoder.conv_in.register_forward_pre_hook(
+        lambda module, inputs: seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    runner = VaeRunner(CPU, torch.bfloat16, DOWNSCALE, VaeRules(tile_px=tile_px))
+    with torch.inference_mode():
+        decoded = runner.decode(half, latent)
+        true = VaeRunner(CPU, torch.float32, DOWNSCALE).decode(vae, latent)
+        plain = whole(half, latent.to(torch.bfloat16)).float()
+    assert seen and (tile_px > 0 or seen[0])
+    assert decoded.is_contiguous() and decoded.dtype == torch.float32
+    assert (decoded - true).norm() < 1.3 * (plain - true).norm() + 0.01 * true.norm()
+    assert quick_layout(latent) is latent

@@ -9,7 +9,8 @@ from PIL import Image
 
 from modules.errors import Interrupted, UnknownNameError
 from modules.processing.comparison.compare import UNSTORED, Row, as_json, check_storages, compare, psnr_db, ssim
-from modules.processing.comparison.report_page import as_html, verdict
+from modules.processing.comparison.report_page import as_html
+from modules.processing.comparison.verdict import verdict
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from tests.processing.recorded import request_of
@@ -82,7 +83,7 @@ def test_the_page_has_units_no_scripts_and_escapes() -> None:
     assert page.index('class="verdict"') < page.index("<table>") < page.index("<figure>")
     assert "20 steps, 64x64 px" in page
     assert "<b>120 ms" not in page and "120 ms <small>1.20 ×" in page
-    assert page.count("<script") == 1 and "</script><b>" not in page
+    assert page.count("<script") == 2 and "</script><b>" not in page
     numbers = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert numbers["prompts"] == ["</script><b>"]
 

@@ -64,7 +64,7 @@ def test_it_says_what_there_is_and_nothing_is_wrong(root: Path) -> None:
     assert found.faults == []
     assert "4 compute (2: 9 ms, 4: 5 ms) on Some CPU, 4 cores" in text
     for words in (
-        *("Test GPU, 24576 MiB (20000 MiB free), driver 580.1", f"{TORCH_VERSION}+cpu", "cores"),
+        *("Test GPU, 24576 MiB (20000 MiB free), driver 580.1", f"{TORCH_VERSION}+cpu", "cores", "Two workers on it"),
         *(f"1 in {root / 'models' / 'Stable-diffusion'}", "1 entries", "in order, 1 tables", "0.40 of the time"),
     ):
         assert words in text

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 from playwright import sync_api
 
 from modules.api.app import build_api
 from modules.services import Services
 from modules.ui.localization import LANGUAGES, NONE, SHIPPED, chosen, find_localizations, preferred, read_localization
 from modules.ui.routes import page_routes
-from modules.ui.texts import NO_TEXTS, html_texts, message_texts, page_texts, script_texts
+from modules.ui.texts import NAMED_CHOICES, NO_TEXTS, html_texts, message_texts, page_texts, said_texts, script_texts
 from tests.fakes import fake_services, page_config
 from tests.ui.browser import needs_browser, open_page, served
 
@@ -106,6 +107,19 @@ def test_texts_are_found_by_code() -> None:
     assert message_texts("note_box(f'{count} images')\nerror_box('Bad')") == ["{0} images", "Bad"]
 
 
+def test_sentences_in_variables_and_results_are_found_by_code() -> None:
+    code = """\"\"\"A docstring is none.\"\"\"
+log.info("Merged it all.")
+done = f"{name} is ready, {size}."
+html = f"<p>{count} images. {'All is well.' if not found else ''}</p><b title='A tip'>Two words</b>"
+phase = f"hashing {name}"
+raise OutputError("This one goes into the log of errors.")
+"""
+    sentences = ["{0} is ready, {1}.", "A tip", "{0} images. {1}", "Two words", "All is well."]
+    assert sorted(said_texts(code)) == sorted(sentences)
+    assert sorted(said_texts(code, phrases=True)) == sorted([*sentences, "hashing {0}"])
+
+
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: str) -> None:
     table = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
@@ -119,27 +133,49 @@ def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: st
 
 TABS = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "queue", "history")
 
+VERDICT = (
+    "a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; details differ (PSNR 26.5 dB); "
+    "a step takes 6% less time. c strays furthest: another image (PSNR 9.5 dB)."
+)
+VERDICT_SHOWN = (
+    "⟦a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; ⟦details differ⟧ (PSNR 26.5 dB); "
+    "⟦a step takes 6% less time⟧.⟧ ⟦c strays furthest: ⟦another image⟧ (PSNR 9.5 dB).⟧"
+)
+
+REPORT = "#precision_result .fw-outcome"
+
+FOLDER_REPORT = "#train_captions_report"
+
 SETTINGS_PAGES = ("Defaults", "Actions", "Sysinfo", "Licences", "Show all pages")
 
-UNTRANSLATED = """(names) => {
+UNTRANSLATED = """([names, within]) => {
+  const root = document.querySelector(within);
   const found = new Set();
   const skipped =
     "script, style, textarea, pre, code, svg, [translate=no], .fw-example, .token, #fw_scales, #fw_brand";
   const look = (text, element) => {
     if (names.includes(text.trim()) || /\\.safetensors( \\[\\w+\\])?$/.test(text.trim())) return;
+    if (/^[\\d.]+ [MG]B$/.test(text.trim())) return;
     if (/\\p{L}{2}/u.test(text) && !text.includes("⟦") && !element.closest(skipped)) found.add(text.trim());
   };
-  const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const nodes = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (nodes.nextNode()) {
     const element = nodes.currentNode.parentElement;
     if (element.checkVisibility()) look(nodes.currentNode.data, element);
   }
   for (const name of ["placeholder", "title"]) {
-    for (const element of document.querySelectorAll(`[${name}]`)) {
+    for (const element of root.querySelectorAll(`[${name}]`)) {
       if (element.checkVisibility()) look(element.getAttribute(name), element);
     }
   }
   return [...found];
+}"""
+
+
+CHOICES = """() => {
+  const { get } = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value");
+  return [...document.querySelectorAll("input[role=combobox]")].filter((input) => input.checkVisibility())
+    .map((input) => [input.closest("[id]:not(input)").id, get.call(input), input.value]);
 }"""
 
 
@@ -175,23 +211,52 @@ class TestInTheBrowser:
             assert "Steps: 20" in page.inner_text("#txt2img_infotext")  # is the image's, not the page's
             for fold in page.query_selector_all("#tab_txt2img .fw-script button.label-wrap:not(.open)"):
                 fold.click()
-            left = {tab: untranslated(page, tab) for tab in TABS}
+            shown: list[list[str]] = []
+            left = {}
+            for tab in TABS:
+                left[tab] = untranslated(page, tab)
+                shown += page.evaluate(CHOICES)
+            named = [row for row in shown if NAMED_CHOICES.search(row[0]) or row[1] in NO_TEXTS]
+            assert {row[0]: row[1] for row in shown if row[1] and "⟦" not in row[1] and row not in named} == {}
+            assert ["⟦Automatic⟧", "Automatic"] in [row[1:] for row in shown], "who reads the field gets the value"
             page.evaluate("featherweight.showTab('settings')")
             pages = page.query_selector_all("#settings_list [data-place]")[-len(SETTINGS_PAGES) :]
             for name, button in zip(SETTINGS_PAGES, pages, strict=True):
                 button.click()
                 left[name] = untranslated(page, "settings")
+            left |= self.results(page, fakes)
+            assert page.evaluate("(text) => featherweight.text(text)", VERDICT) == VERDICT_SHOWN
             assert {tab: found for tab, found in left.items() if found} == {}
         finally:
             page.evaluate("localStorage.clear()")
             page.close()
             file.unlink()
 
+    def results(self, page: sync_api.Page, fakes: Services) -> dict[str, list[str]]:
+        """What stands untranslated in a precision report and in the check of a folder of images."""
+        page.evaluate("featherweight.showTab('precision')")
+        page.click("#precision_report")
+        page.wait_for_selector(f"{REPORT} table")
+        page.evaluate("featherweight.showTab('train')")
+        folder = fakes.paths.data_dir / "few"
+        folder.mkdir()
+        for name, shade in (("a", 10), ("b", 10), ("c", 200)):
+            Image.new("RGB", (32, 32), (shade, 0, 0)).save(folder / f"{name}.png")
+        (folder / "broken.png").write_bytes(b"nothing")
+        page.click("#train_captions button.label-wrap")
+        page.fill("#train_captions_folder :is(input, textarea)", str(folder))
+        page.click("#train_captions_look")
+        page.wait_for_selector(f"{FOLDER_REPORT} .fw-note")
+        return {
+            "the report": untranslated(page, "precision", REPORT),
+            "the folder": untranslated(page, "train", FOLDER_REPORT),
+        }
 
-def untranslated(page: sync_api.Page, tab: str) -> list[str]:
+
+def untranslated(page: sync_api.Page, tab: str, within: str = "body") -> list[str]:
     """What a tab shows that does not come out of the table; names and what lists hold are nobody's language."""
     page.evaluate(f"featherweight.showTab('{tab}')")
     page.wait_for_function(f"document.querySelector('#tab_{tab}')?.offsetParent")
     page.wait_for_timeout(400)
-    found: list[str] = page.evaluate(UNTRANSLATED, sorted(NO_TEXTS))
+    found: list[str] = page.evaluate(UNTRANSLATED, [sorted(NO_TEXTS), within])
     return found

@@ -10,14 +10,14 @@ from tests.ui.browser import needs_browser, watched_page
 pytestmark = needs_browser
 WIDTH, HEIGHT = 390, 844
 SUB_TABS = """(id) => {
-  const bar = document.querySelector(`#${id} .tab-container:not(.visually-hidden)`);
-  const shown = [...bar.querySelectorAll("button[role=tab]")].filter((button) => button.offsetParent);
-  const menu = document.querySelector(`#${id} .overflow-menu`);
-  const left = [...document.querySelectorAll(`#${id} .overflow-dropdown button`)];
-  const room = (menu?.offsetParent ? menu.getBoundingClientRect().left : innerWidth)
-    - Math.max(...shown.map((button) => button.getBoundingClientRect().right));
-  const names = (buttons) => buttons.map((button) => button.textContent.trim());
-  return { shown: names(shown), left: names(left), room };
+  const bar = document.querySelector(`#${id} > .tab-wrapper .tab-container`);
+  const boxes = [...bar.querySelectorAll("button[role=tab]")].map((button) => button.getBoundingClientRect());
+  return {
+    lines: new Set(boxes.map((box) => Math.round(box.top))).size,
+    reachable: boxes.filter((box) => box.left >= 0 && box.right <= innerWidth && box.height >= 24).length,
+    fewest: Math.ceil(boxes.reduce((sum, box) => sum + box.width, 0) / bar.clientWidth),
+    scrolled: document.documentElement.scrollWidth > innerWidth,
+  };
 }"""
 
 
@@ -42,10 +42,23 @@ def test_the_image_is_in_sight_after_generate(phone: sync_api.Page) -> None:
     assert box["y"] >= 0 and box["y"] + box["height"] <= button["y"] + 1, "between the top and the fixed Generate"
 
 
-def test_sub_tabs_of_img2img_stand_where_there_is_room(phone: sync_api.Page) -> None:
-    phone.evaluate("featherweight.showTab('img2img')")
-    phone.wait_for_selector("#mode_img2img", state="visible")
-    phone.wait_for_timeout(500)
-    found = phone.evaluate(SUB_TABS, "mode_img2img")
-    assert len(found["shown"]) >= 2, found
-    assert not found["left"] or found["room"] < 110, found  # no tab that is in the menu has room beside the others
+@pytest.mark.parametrize(
+    ("tab", "sub_tabs", "count"),
+    [("txt2img", "txt2img_extra_tabs", 5), ("img2img", "img2img_extra_tabs", 5), ("img2img", "mode_img2img", 6)],
+)
+def test_all_sub_tabs_are_in_sight(phone: sync_api.Page, tab: str, sub_tabs: str, count: int) -> None:
+    """Without a menu, in as few lines as they need."""
+    phone.evaluate("name => featherweight.showTab(name)", tab)
+    phone.wait_for_selector(f"#{sub_tabs}", state="visible")
+    phone.wait_for_timeout(300)
+    found = phone.evaluate(SUB_TABS, sub_tabs)
+    assert found["reachable"] == count, found
+    assert found["lines"] <= found["fewest"] + 1 and not found["scrolled"], found
+
+
+def test_a_card_is_reached_by_its_sub_tab(phone: sync_api.Page) -> None:
+    phone.evaluate("featherweight.showTab('txt2img')")
+    phone.tap("#txt2img_extra_tabs > .tab-wrapper button[role=tab]:has-text('Checkpoints')")
+    phone.locator("#txt2img_checkpoints .card").first.wait_for()
+    phone.tap("#txt2img_extra_tabs > .tab-wrapper button[role=tab]:has-text('Generation')")
+    phone.wait_for_selector("#txt2img_steps", state="visible")

@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from modules.cores import cgroup_cores, core_groups, divide, in_words, usable_cores
 from modules.jobs.workers.loop import DEVICE_FAILED, Asking, Host, WorkerLoop
 from modules.jobs.workers.protocol import Command, Report
+
+log = logging.getLogger(__name__)
 
 END_WAIT_S = 5.0
 
@@ -23,30 +26,57 @@ END_WAIT_S = 5.0
 @dataclass(frozen=True)
 class Share:
     """What one of several workers may use. `environment` is set before anything is imported; `threads` None: as PyTorch
-    chooses."""
+    chooses. `cores`: the logical cores that it runs on, no other worker of this server among them; empty: any."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
+    cores: frozenset[int] = frozenset()
 
 
-def share_of(index: int, count: int, gpus: int, cores: int, environment: Mapping[str, str] = os.environ) -> Share:
+@dataclass(frozen=True)
+class CpuOfMachine:
+    """`groups`: the logical cores of each physical one that may be used. `limit`: how many may compute at once, by a
+    container's quota and OMP_NUM_THREADS."""
+
+    groups: tuple[tuple[int, ...], ...]
+    limit: int
+
+
+def share_of(
+    index: int, count: int, gpus: int, cpu: CpuOfMachine, environment: Mapping[str, str] = os.environ
+) -> Share:
     """The part of this machine that worker `index` (from 0) of `count` gets: a GPU for each, by turns where there are
-    fewer GPUs than workers; without a GPU the cores are split. One worker alone gets everything."""
+    fewer GPUs than workers; without a GPU the physical cores are split, so that the workers do not wait for each
+    other's. One worker alone gets everything."""
     if count == 1:
         return Share()
     if gpus == 0:
-        threads = max(1, cores // count)
-        return Share({"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}, threads)
+        own = divide(cpu.groups, count)[index]
+        threads = max(1, min(len(own), cpu.limit // count))
+        words = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        return Share(words, threads, frozenset(number for group in own for number in group))
     visible = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     names = visible or [str(number) for number in range(gpus)]
     return Share({"CUDA_VISIBLE_DEVICES": names[index % len(names)]})
 
 
-def cores_of_machine() -> int:
-    """The cores that this process may use, or as many threads as OMP_NUM_THREADS allows."""
+def cpu_of_machine() -> CpuOfMachine:
+    """What this process may use."""
+    groups, quota = core_groups(usable_cores()), cgroup_cores()
+    limit = len(groups) if quota is None else max(1, min(len(groups), round(quota)))
     wanted = os.environ.get("OMP_NUM_THREADS", "")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, int(wanted)) if wanted.isdigit() and int(wanted) > 0 else cores
+    return CpuOfMachine(groups, min(limit, int(wanted)) if wanted.isdigit() and int(wanted) > 0 else limit)
+
+
+def bind(share: Share) -> None:
+    """Keep this process and the threads that it starts on its own cores; where the system refuses, the log says so."""
+    if not share.cores or not hasattr(os, "sched_setaffinity"):
+        return
+    try:
+        os.sched_setaffinity(0, share.cores)
+        log.info("computes on cores %s with %s threads", in_words(share.cores), share.threads)
+    except OSError as error:  # the container was given other cores meanwhile
+        log.warning("could not be bound to cores %s (%s): it computes on any", in_words(share.cores), error)
 
 
 Build = Callable[[Path, Asking], Host]
@@ -130,6 +160,7 @@ def _enter(connection: Connection, build: Build, data_dir: Path, share: Share, l
     faulthandler.enable()
     logging.basicConfig(level=log_level, format=f"%(asctime)s %(levelname)s [{_name()}] %(message)s", force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    bind(share)
     if share.threads is not None:
         import torch
 
@@ -144,7 +175,11 @@ def _name() -> str:
 
 
 def processes(
-    count: int, build: Build, data_dir: Path, gpus: Callable[[], int], cores: Callable[[], int] = cores_of_machine
+    count: int,
+    build: Build,
+    data_dir: Path,
+    gpus: Callable[[], int],
+    cpu: Callable[[], CpuOfMachine] = cpu_of_machine,
 ) -> Sequence[tuple[str, Callable[[], ProcessTransport]]]:
     """`count` workers, by name, and how each is begun. `gpus` is asked when the first one begins."""
 
@@ -152,7 +187,7 @@ def processes(
         name = f"worker-{index + 1}"
 
         def now() -> ProcessTransport:
-            share = share_of(index, count, gpus() if count > 1 else 0, cores())
+            share = share_of(index, count, gpus() if count > 1 else 0, cpu())
             return ProcessTransport(name, build, data_dir, share)
 
         return now

@@ -25,7 +25,14 @@ HEADROOM = 2.0**0.125
 """Of the row's scale over its largest weight: a block's scale may be above its largest weight too."""
 OFFSETS = (-1, 0, 1, 2)
 """Steps from the scale that puts a block's largest weight on 1 which are tried."""
-ENCODED_AT_ONCE = 1 << 17  # elements
+DECODED_AT_ONCE = 1 << 17  # elements
+ENCODED_AT_ONCE = 1 << 16
+"""Elements: with the tables, what is on the way stays in a core's second-level cache."""
+ENCODED_AT_ONCE_ON_GPU = 1 << 22
+RANGE, CELLS_PER_ONE = 2.0, 1 << 12
+"""Weights over their block's scale are below 1.6 in magnitude, see `OFFSETS`; looked up in so many cells per unit."""
+CELLS = int(2 * RANGE * CELLS_PER_ONE)
+SMALLEST_FACTOR = 2.0**-120
 BOOKS = (
     *(-0.9048, -0.6667, -0.5199, -0.3957, -0.2863, -0.1854, -0.0936, -0.0108),
     *(0.07, 0.1585, 0.2551, 0.3532, 0.4503, 0.56, 0.6968, 0.9983),
@@ -81,7 +88,8 @@ class Code4Format(BlockFormat):
         self.check(rows.shape)
         count, row_bytes = row_count(rows.shape), self.row_bytes(rows.shape)
         data = torch.empty((count, row_bytes), dtype=torch.uint8, device=rows.device)
-        step = max(1, ENCODED_AT_ONCE // row_width(rows.shape))
+        at_once = ENCODED_AT_ONCE if rows.device.type == "cpu" else ENCODED_AT_ONCE_ON_GPU
+        step = max(1, at_once // row_width(rows.shape))
         for where, part, _ in checked_slices(rows):
             target = data[where]
             for begin in range(0, len(part), step):
@@ -93,7 +101,7 @@ class Code4Format(BlockFormat):
         assert scale is None, f"{self.name} holds its scales in its rows"
         wide = out.view(len(data), -1)
         blocks = wide.shape[1] // BLOCK
-        step = len(data) if data.is_cuda else max(1, ENCODED_AT_ONCE // max(1, wide.shape[1]))
+        step = len(data) if data.is_cuda else max(1, DECODED_AT_ONCE // max(1, wide.shape[1]))
         for begin in range(0, len(data), max(step, 1)):
             part = data[begin : begin + step]
             top = part[:, :SCALE_BYTES].contiguous().view(torch.float32)
@@ -105,32 +113,72 @@ class Code4Format(BlockFormat):
         return out
 
 
+@cache
+def _error_pairs(device: torch.device) -> tuple[Tensor, Tensor]:
+    """The squared errors of the two first and of the two last codebooks in each cell, as the bits of one number:
+    int64 [CELLS] each."""
+    with torch.inference_mode(False):
+        values = (torch.arange(CELLS, dtype=torch.float64) + 0.5) / CELLS_PER_ONE - RANGE
+        distances = values[:, None, None] - torch.tensor(BOOKS, dtype=torch.float64).view(4, 16)
+        errors = distances.square().amin(dim=2).float().to(device)  # [CELLS, 4]
+        first, last = (errors[:, books].contiguous().view(torch.int64).view(-1) for books in (slice(2), slice(2, 4)))
+        return first, last
+
+
+@cache
+def _codes_of_cells(device: torch.device) -> tuple[Tensor, Tensor]:
+    """For each codebook and cell the code at its lower end, uint8 [4 * CELLS], and from where in it on the next one is
+    nearer, float32 [4 * CELLS]: no cell is wide enough for two such bounds."""
+    with torch.inference_mode(False):
+        books = torch.tensor(BOOKS).view(4, 16)
+        bounds = torch.nn.functional.pad((books[:, 1:] + books[:, :-1]) / 2, (0, 1), value=torch.inf)
+        # The cell of a number is computed with a rounding, so each begins a little lower than it should.
+        ends = ((torch.arange(CELLS, dtype=torch.float64) - 0.01) / CELLS_PER_ONE - RANGE).float()
+        codes = torch.stack([torch.bucketize(ends, own[:-1]) for own in bounds])
+        limits = bounds.gather(1, codes)
+        return codes.to(device, torch.uint8).view(-1), limits.to(device).view(-1)
+
+
 def _encoded(weights: Tensor) -> Tensor:
-    """Rows [n, width] as bytes: for each block the codebook and scale with the smallest squared error."""
-    blocks = weights.unflatten(1, (-1, BLOCK))  # type: ignore[no-untyped-call]
-    peak = blocks.gather(2, blocks.abs().argmax(dim=2, keepdim=True))
-    top = peak.abs().amax(dim=1, keepdim=True) * HEADROOM
-    sign = torch.where(peak < 0, -1.0, 1.0)
-    share = (peak.abs() / top).nan_to_num(0.0).clamp_min(2.0**-20)
-    level = torch.round(torch.log2(share) * -STEPS_PER_OCTAVE)
-    best = torch.full_like(peak, torch.inf)
-    heads = torch.zeros_like(peak, dtype=torch.uint8)
-    codes = torch.zeros_like(blocks, dtype=torch.uint8)
-    turned = (sign < 0).to(torch.uint8) << 7
-    for offset in OFFSETS:
-        below = (level + offset).clamp_(0, LEVELS - 1)
-        factor = top * torch.exp2(-below / STEPS_PER_OCTAVE) * sign
-        scaled = torch.where(factor == 0, 0.0, blocks / factor)
-        for number, book in enumerate(_books(weights.device)):
-            chosen = torch.bucketize(scaled, (book[1:] + book[:-1]) / 2, out_int32=True)
-            error = (book[chosen] - scaled).square_().sum(dim=2, keepdim=True).mul_(factor.square())
-            better = error < best
-            best = torch.where(better, error, best)
-            heads = torch.where(better, turned | (below.to(torch.uint8) << 2) | number, heads)
-            codes = torch.where(better, chosen.to(torch.uint8), codes)
-    flat = codes.flatten(1)
-    bytes_of_top = top[:, 0].contiguous().view(torch.uint8)
-    return torch.cat([bytes_of_top, heads.flatten(1), flat[:, ::2] | (flat[:, 1::2] << 4)], dim=1)
+    """Rows [n, width] as bytes: for each block the codebook and scale with the smallest squared error.
+
+    The errors are looked up in cells that are much narrower than the distance between two codes, those of two codebooks
+    at once; the codes are then the nearest ones."""
+    count, device = len(weights), weights.device
+    blocks = weights.reshape(-1, BLOCK).t().contiguous()  # [16, blocks]: sums over a block add whole vectors
+    low, high = blocks.amin(dim=0), blocks.amax(dim=0)
+    peak = torch.maximum(high, -low)
+    top = peak.view(count, -1).amax(dim=1, keepdim=True) * HEADROOM
+    tops = top.expand(count, len(peak) // count).reshape(-1)
+    is_turned = high < -low
+    share = (peak / tops).nan_to_num_(0.0).clamp_min_(2.0**-20)
+    level = share.log2_().mul_(-STEPS_PER_OCTAVE).round_()
+    below = (level + torch.tensor(OFFSETS, device=device)[:, None]).clamp_(0, LEVELS - 1)  # [offsets, blocks]
+    factors = torch.exp2(below / -STEPS_PER_OCTAVE).mul_(torch.where(is_turned, -tops, tops))
+    # Of rows that are next to nothing the inverse would be infinite: their codes are those of zeros.
+    inverse = torch.where(factors.abs() < SMALLEST_FACTOR, torch.zeros_like(factors), 1 / factors)
+    places = inverse * CELLS_PER_ONE
+    middle = torch.tensor(RANGE * CELLS_PER_ONE, device=device)
+    errors = torch.empty((len(OFFSETS), len(peak), 4), device=device)
+    for number in range(len(OFFSETS)):
+        cells = torch.addcmul(middle, blocks, places[number]).int().view(-1)
+        for books, pairs in zip((slice(2), slice(2, 4)), _error_pairs(device), strict=True):
+            found = pairs.index_select(0, cells).view(torch.float32)
+            errors[number, :, books] = found.view(BLOCK, -1, 2).sum(dim=0)
+    errors.mul_(torch.exp2(below * (-2 / STEPS_PER_OCTAVE))[:, :, None])  # of the row's scale, which all have
+    # The lowest bits of an error say whose it is, so that the smallest error brings that along.
+    candidates = torch.arange(4 * len(OFFSETS), dtype=torch.int32, device=device).view(-1, 1, 4)
+    best = errors.view(torch.int32).bitwise_and_(-len(OFFSETS) * 4).bitwise_or_(candidates).amin(dim=0).amin(dim=1)
+    offset, book = ((best >> 2) & 3).long()[None], best & 3
+    scaled = blocks * inverse.gather(0, offset)
+    cells = torch.add(middle, scaled, alpha=CELLS_PER_ONE).int().add_(book * CELLS).view(-1)
+    codes_of_cells, limits = _codes_of_cells(device)
+    codes = codes_of_cells.index_select(0, cells).add_(scaled.view(-1) > limits.index_select(0, cells))
+    codes = codes.view(BLOCK, -1)
+    packed = (codes[::2] | (codes[1::2] << 4)).t().reshape(count, -1)
+    chosen = below.gather(0, offset)[0].to(torch.uint8)
+    heads = (is_turned.to(torch.uint8) << 7) | (chosen << 2) | book.to(torch.uint8)
+    return torch.cat([top.contiguous().view(torch.uint8), heads.view(count, -1), packed], dim=1)
 
 
 CODE4 = Code4Format("code4", BLOCK, 1 + BLOCK // 2, _no_blocks)

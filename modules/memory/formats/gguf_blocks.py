@@ -19,6 +19,8 @@ from modules.memory.formats.format import FORMATS
 SMALL, LARGE = 32, 256
 NON_LINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """The 16 values of the IQ4 types."""
+GATHER_BITS = sum(1 << (56 - 7 * place) for place in range(8))
+"""Times this, the lowest bit of byte k becomes bit 56 + k; the other products miss the last byte or are beyond it."""
 
 
 def _half(data: Tensor) -> Tensor:
@@ -154,14 +156,20 @@ def _inverse(number: Tensor) -> Tensor:
 
 
 def _signed_peak(blocks: Tensor) -> Tensor:
-    """The number of the largest magnitude of each block, with its sign [n]."""
-    return blocks.gather(1, blocks.abs().argmax(dim=1, keepdim=True))[:, 0]
+    """The number of the largest magnitude of each block, with its sign [n]; the first one where two are equal."""
+    low, high = blocks.amin(dim=1), blocks.amax(dim=1)
+    peak = torch.where(high > -low, high, low)
+    equal = (high == -low).nonzero()[:, 0]  # seldom: and to search each block costs as much as all the rest
+    if len(equal):
+        rows = blocks[equal]
+        peak[equal] = rows.gather(1, rows.abs().argmax(dim=1, keepdim=True))[:, 0]
+    return peak
 
 
 def _high_bytes(codes: Tensor) -> Tensor:
-    """Bit 4 of 32 numbers as 4 bytes."""
-    bits = (codes >> 4).reshape(-1, 4, 8)
-    return torch.stack([bits[:, :, shift] << shift for shift in range(8)]).sum(dim=0).to(torch.uint8)
+    """Bit 4 of 32 numbers as 4 bytes: eight are one integer, whose product has all eight bits in its last byte."""
+    bits = (codes >> 4).contiguous().view(torch.int64)  # numbers below 32: each byte is 0 or 1
+    return (bits * GATHER_BITS >> 56).to(torch.uint8)  # of the copies of the sign only the lowest byte is taken
 
 
 def _to_q8_0(blocks: Tensor) -> Tensor:

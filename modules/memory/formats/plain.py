@@ -57,8 +57,8 @@ class PlainFormat:
 def _is_below_largest(codes: Tensor) -> bool:
     """Whether every 8-bit float is below the largest of its dtype; what is NaN, infinite or too large is not. Cheaper
     than to look at the weights: there are half as many bytes, and they are in the cache."""
-    magnitudes = codes.view(torch.int8) & 0x7F
-    return int(magnitudes.amax()) < MAX_CODES[codes.dtype]
+    largest = MAX_CODES[codes.dtype]  # of the positive ones, and with the sign's bit of the negative ones
+    return int(codes.view(torch.int8).amax()) < largest and int(codes.view(torch.uint8).amax()) < largest | 0x80
 
 
 def _write_clamped(part: Tensor, through: torch.dtype | None, numbers: Tensor | None, target: Tensor) -> int:

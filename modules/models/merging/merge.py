@@ -294,5 +294,5 @@ class _YamlBeside:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+    more = f" ... (+{len(names) - LISTED_NAMES})" if len(names) > LISTED_NAMES else ""
     return ", ".join(names[:LISTED_NAMES]) + more

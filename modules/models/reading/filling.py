@@ -327,6 +327,7 @@ def _look_up_table(file: TensorSource, slot: _Slot) -> None:
     stat = path.stat()
     shape = (entry.shape[0], entry.shape[1])
     table = RowTable(path, entry.begin, shape, entry.dtype, stat.st_size, stat.st_mtime_ns)
+    table.bring_to_cache()
     look_up_in_file(slot.layer, table, slot.target.dtype, slot.target.device)
 
 

@@ -61,16 +61,16 @@ class VaeRunner:
         return self._finite(vae, lambda tile: self._moments(vae, images, tile), "made of an image")
 
     def _decode(self, vae: Any, latent: Tensor, tile: int) -> Tensor:
-        latent = latent.to(self.device, self.dtype)
+        latent = quick_layout(latent.to(self.device, self.dtype))
         decoded: Tensor = decode_tiled(vae, latent, tile) if tile else vae.decode(latent, return_dict=False)[0]
-        return decoded.float()
+        return decoded.float().contiguous()
 
     def _moments(self, vae: Any, images: Tensor, tile: int) -> Tensor:
-        images = images.to(self.device, self.dtype)
+        images = quick_layout(images.to(self.device, self.dtype))
         if tile and max(images.shape[-2:]) > tile * self.downscale:
-            return encode_tiled(vae, images, tile).float()
+            return encode_tiled(vae, images, tile).float().contiguous()
         moments: Tensor = vae.encode(images).latent_dist.parameters
-        return moments.float()
+        return moments.float().contiguous()
 
     def _finite(self, vae: Any, run: Callable[[int], Tensor], did: str) -> Tensor:
         result = run(self.rules.tile_px // self.downscale)
@@ -87,3 +87,11 @@ class VaeRunner:
                 "--disable-nan-check lets such images through."
             )
         return result
+
+
+def quick_layout(x: Tensor) -> Tensor:
+    """`x` [B,C,H,W] with its channels last in memory where that is quicker: in 16 bits on the CPU, where a VAE then
+    takes 0.95 of its time. What follows keeps the layout. In 32 bits it changes the last digits and saves nothing."""
+    if x.device.type != "cpu" or x.dtype.itemsize != 2:
+        return x
+    return x.contiguous(memory_format=torch.channels_last)

@@ -1,6 +1,7 @@
 """The comparison of precisions as a page of its own: a verdict, a table, the images, and how to read them.
 
-Everything is inside of the file (images as data), nothing is loaded from elsewhere, and no script runs.
+Everything is inside of the file (images as data) and nothing is loaded from elsewhere. The only script that runs draws
+the plot, as on the page; without it the plot's numbers stand there as a table.
 """
 
 from __future__ import annotations
@@ -13,46 +14,12 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageChops
 
+from modules.plots.drawing import plot_place, standalone_script, standalone_style
 from modules.processing.comparison.compare import Row, as_json
+from modules.processing.comparison.verdict import closeness, megabytes, name_of, verdict
 
 AMPLIFIED = 8
 MAX_COLUMNS = 6
-CLOSENESS = (
-    (40.0, "no difference to be seen"),
-    (30.0, "small differences, hard to see"),
-    (20.0, "details differ"),
-    (float("-inf"), "another image"),
-)
-"""From this PSNR in dB on, in words; customary limits for images of 8 bits a channel."""
-CHART_WIDTH, CHART_HEIGHT = 560, 160
-COLOURS = ("#777", "#2563eb", "#d97706", "#dc2626", "#059669", "#7c3aed", "#0891b2")
-
-
-def closeness(psnr_db: float) -> str:
-    """A PSNR in words."""
-    if psnr_db == float("inf"):
-        return "identical"
-    return next(words for limit, words in CLOSENESS if psnr_db >= limit)
-
-
-def verdict(rows: Sequence[Row]) -> str:
-    """What one wins and loses, in one or two sentences."""
-    first, others = rows[0], rows[1:]
-    if not others:
-        return f"Only {_name(first)} was made; there is nothing to compare it with."
-    smaller = [row for row in others if row.weight_bytes < first.weight_bytes]
-    if not smaller:
-        return f"No other format is smaller than {_name(first)} ({_megabytes(first.weight_bytes)})."
-    best = max(smaller, key=lambda row: (row.mean_psnr_db, -row.weight_bytes))
-    saved = 1 - best.weight_bytes / first.weight_bytes
-    text = (
-        f"{_name(best)} comes closest to {_name(first)}: its weights need {_megabytes(best.weight_bytes)} instead of "
-        f"{_megabytes(first.weight_bytes)}, {saved:.0%} less; {_closeness_of(best)}; {_time_of(best, first)}."
-    )
-    worst = min(smaller, key=lambda row: row.mean_psnr_db)
-    if worst is not best and worst.mean_psnr_db < best.mean_psnr_db - 3:
-        text += f" {_name(worst)} strays furthest: {_closeness_of(worst)}."
-    return text
 
 
 def as_html(rows: Sequence[Row], prompts: Sequence[str], title: str, made_with: str = "") -> str:
@@ -63,13 +30,15 @@ def as_html(rows: Sequence[Row], prompts: Sequence[str], title: str, made_with: 
         title=html.escape(title),
         made_with=f"<p class='with'>{html.escape(made_with)}</p>" if made_with else "",
         verdict=html.escape(verdict(rows)),
-        first=html.escape(_name(first)),
+        first=html.escape(name_of(first)),
         table="\n".join(_table_row(row, first, any(row.peak_memory_bytes for row in rows)) for row in rows),
         images="\n".join(_images_of(rows, index, prompt) for index, prompt in enumerate(prompts)),
         chart=_chart(rows),
         columns=min(len(rows), MAX_COLUMNS),
         peak_head="<th>Peak memory</th>" if any(row.peak_memory_bytes for row in rows) else "",
         data=data,
+        plot_style=standalone_style(),
+        plot_script=standalone_script(),
     )
 
 
@@ -89,7 +58,7 @@ td.n {{ font-variant-numeric: tabular-nums; white-space: nowrap; }} small {{ opa
 figure {{ margin: 0; font-size: .9rem; }}
 figure img {{ width: 100%; height: auto; display: block; border-radius: 4px; }} figcaption b {{ display: block; }}
 summary {{ cursor: pointer; margin: .8rem 0; }} dt {{ font-weight: 600; }} dd {{ margin: 0 0 .5rem; }}
-svg text {{ fill: currentColor; font-size: 12px; }}
+{plot_style}
 </style></head><body>
 <h1>Precision comparison</h1>
 <p>{title}</p>
@@ -115,6 +84,7 @@ from 30 dB it is hard to see, below 20 dB it is another image.</dd>
 look whether it is still good, not only whether it is the same.</dd>
 </dl>
 <script type="application/json" id="data">{data}</script>
+<script>{plot_script}</script>
 </body></html>
 """
 
@@ -125,46 +95,23 @@ CHART = """<h2>Where the images part</h2>
 {chart}"""
 
 
-def _name(row: Row) -> str:
-    return row.label or row.storage
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def _closeness_of(row: Row) -> str:
-    if row.mean_psnr_db == float("inf"):
-        return "its images are identical"
-    return f"{closeness(row.mean_psnr_db)} (PSNR {row.mean_psnr_db:.1f} dB)"
-
-
-def _time_of(row: Row, first: Row) -> str:
-    if not first.seconds_per_step or not row.seconds_per_step:
-        return "the time was not measured"
-    factor = row.seconds_per_step / first.seconds_per_step
-    if 0.95 <= factor <= 1.05:
-        return "a step takes as long"
-    return f"a step takes {abs(factor - 1):.0%} {'longer' if factor > 1 else 'less time'}"
-
-
 def _table_row(row: Row, first: Row, with_peak: bool) -> str:
     share = row.weight_bytes / max(first.weight_bytes, 1)
     of_16 = row.weight_bytes / max(row.fp16_bytes, 1)
-    weights = f"{_megabytes(row.weight_bytes)} <small>{share:.0%}"
+    weights = f"{megabytes(row.weight_bytes)} <small>{share:.0%}"
     if first.weight_bytes != first.fp16_bytes:
         weights += f", {of_16:.0%} of 16 bit"
     bar = f'</small><span class="bar" style="width:{max(share, 0.01) * 9:.2f}rem"></span>'
     factor = row.seconds_per_step / first.seconds_per_step if first.seconds_per_step else 1.0
     time = f"{row.seconds_per_step * 1e3:.0f} ms" + ("" if row is first else f" <small>{factor:.2f} ×</small>")
-    peak = f'<td class="n">{_megabytes(row.peak_memory_bytes or 0)}</td>' if with_peak else ""
+    peak = f'<td class="n">{megabytes(row.peak_memory_bytes or 0)}</td>' if with_peak else ""
     if row is first:
         close = "<small>what the others are measured against</small>"
     elif row.mean_psnr_db == float("inf"):
         close = "identical"
     else:
         close = f"{closeness(row.mean_psnr_db)} <small>PSNR {row.mean_psnr_db:.1f} dB, SSIM {row.mean_ssim:.3f}</small>"
-    name = html.escape(_name(row))
+    name = html.escape(name_of(row))
     return (
         f'<tr><td><b>{name}</b></td><td class="n">{weights}{bar}</td><td class="n">{time}</td>'
         f"{peak}<td>{close}</td></tr>"
@@ -188,7 +135,7 @@ def _images_of(rows: Sequence[Row], index: int, prompt: str) -> str:
 
 
 def _figure(row: Row, image: Image.Image, caption: str) -> str:
-    name = html.escape(_name(row))
+    name = html.escape(name_of(row))
     return (
         f'<figure><img src="{_data_uri(image)}" alt="{name}"><figcaption><b>{name}</b>{caption}</figcaption></figure>'
     )
@@ -213,35 +160,29 @@ def _chart(rows: Sequence[Row]) -> str:
     """The latents' differences over the steps, a line a format; nothing where the latents are not known."""
     if not any(differences for row in rows for differences in row.latent_differences):
         return ""
-    return CHART.format(first=html.escape(_name(rows[0])), chart=_lines(rows))
+    lines = [(name_of(row), _mean_of(row.latent_differences)) for row in rows[1:]]
+    if max((len(line) for _, line in lines), default=0) < 2 or not any(max(line, default=0) for _, line in lines):
+        return CHART.format(first=html.escape(name_of(rows[0])), chart="<p>There is no difference.</p>")
+    spec = {
+        "label": "Differences of latents by step",
+        "lines": [{"name": name, "points": list(enumerate(line, start=1))} for name, line in lines],
+        "fromZero": True,
+        "x": "step",
+        "y": "size",
+    }
+    return CHART.format(first=html.escape(name_of(rows[0])), chart=plot_place(spec, _numbers(lines)))
 
 
-def _lines(rows: Sequence[Row]) -> str:
-    lines = [(_name(row), _mean_of(row.latent_differences)) for row in rows[1:]]
-    most = max((max(line, default=0.0) for _, line in lines), default=0.0)
-    steps = max((len(line) for _, line in lines), default=0)
-    if steps < 2 or most <= 0:
-        return "<p>There is no difference.</p>"
-    parts = [
-        f'<svg width="{CHART_WIDTH + 250}" height="{CHART_HEIGHT + 30}" role="img" '
-        f'aria-label="Differences of latents by step">',
-        f'<path d="M40 5V{CHART_HEIGHT}H{CHART_WIDTH}" fill="none" stroke="currentColor" opacity=".4"/>',
-        f'<text x="34" y="14" text-anchor="end">{most:.2g}</text>',
-        f'<text x="34" y="{CHART_HEIGHT}" text-anchor="end">0</text>',
-        f'<text x="40" y="{CHART_HEIGHT + 18}">step 1</text>',
-        f'<text x="{CHART_WIDTH}" y="{CHART_HEIGHT + 18}" text-anchor="end">step {steps}</text>',
-    ]
-    for number, (name, line) in enumerate(lines):
-        colour = COLOURS[(number + 1) % len(COLOURS)]
-        across, down = (CHART_WIDTH - 40) / (steps - 1), (CHART_HEIGHT - 10) / most
-        points = " ".join(
-            f"{40 + across * step:.1f},{CHART_HEIGHT - down * value:.1f}" for step, value in enumerate(line)
-        )
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        top = 16 + 20 * number
-        parts.append(f'<rect x="{CHART_WIDTH + 16}" y="{top - 9}" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{CHART_WIDTH + 34}" y="{top + 2}">{html.escape(name)}</text>')
-    return "".join((*parts, "</svg>"))
+def _numbers(lines: Sequence[tuple[str, Sequence[float]]]) -> str:
+    """The lines as a table, for readers without scripts."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name, _ in lines)
+    rows = "".join(
+        f"<tr><td>step {step + 1}</td>"
+        + "".join(f'<td class="n">{line[step]:.2g}</td>' if step < len(line) else "<td></td>" for _, line in lines)
+        + "</tr>"
+        for step in range(max(len(line) for _, line in lines))
+    )
+    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _mean_of(lists: Sequence[Sequence[float]]) -> list[float]:

@@ -41,6 +41,7 @@ from modules.upscalers.upscalers import Upscalers
 
 if TYPE_CHECKING:
     from modules.adapters.embeddings import Embedding
+    from modules.memory.compiling import CompiledBlocks
     from modules.models.families.family import ModelFamily
     from modules.models.loaded import LoadedModel
     from modules.models.precision import PrecisionPlan
@@ -94,6 +95,7 @@ class Engine:
         self.tiny_vaes = tiny_vaes or TinyVaeFolders()
         self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
         self.faces = faces or FaceRestorers({}, lambda _: self.machine.device)
+        self._compiled: CompiledBlocks | None = None
         self._configs_dir = configs_dir
         self._prompts_dir = prompts_dir
         self._find_machine = find_machine
@@ -126,6 +128,15 @@ class Engine:
                 if self._machine is None:
                     self._machine = self._find_machine()
         return self._machine
+
+    @property
+    def compiled(self) -> CompiledBlocks:
+        """The blocks that were compiled so far. Imports torch."""
+        if self._compiled is None:
+            from modules.memory.compiling import CompiledBlocks
+
+            self._compiled = CompiledBlocks()
+        return self._compiled
 
     @property
     def hashing(self) -> HashProgress | None:

@@ -10,6 +10,7 @@ from modules.models.loaded import LoadedModel
 from modules.models.vae.running import VaeRules
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.attention import attention_of, using_attention
+from modules.processing.engine.compiling import using_compiled_blocks
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import using_split_feed_forward
 from modules.processing.engine.headroom import GpuWatch
@@ -104,11 +105,16 @@ class ModelInUse:
         contexts.enter_context(circular_padding(model.modules, self._request.tiling))
         contexts.enter_context(using_attention((model.unet, model.vae), way.attention))
         contexts.enter_context(using_split_feed_forward(model.unet, settings.optimizations.split_feed_forward))
+        wanted_compiled = settings.optimizations.torch_compile
+        contexts.enter_context(using_compiled_blocks(model, wanted_compiled, engine.compiled, self._tell))
         machine = engine.machine
         self._watch = watch = GpuWatch(model, headroom_bytes(settings), lambda: machine.read_memory(model.device))
         watch.begin_job()
         contexts.enter_context(recovering(model, way.attention, self.upscaling, watch=watch))
         self._merge_tokens()
+
+    def _tell(self, note: str) -> None:
+        self._notices[note] = None
 
     def apply_adapters(self, tags: PromptTags) -> ActiveAdapters:
         """Have the adapters of a prompt on the model and no others, and in its prompts the words of all embeddings

@@ -166,12 +166,15 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     """
     import torch
 
+    from modules.memory.compiling import keep_compiled_in
     from modules.memory.cpu_threads import use_threads
     from modules.memory.int8_support import int8_support
 
     device = choose_device(flags)
     if device.type == "cpu":
         use_threads(flags.cpu_threads, cache_dir / "threads.json" if cache_dir is not None else None)
+    if cache_dir is not None:
+        keep_compiled_in(cache_dir / "compiled")
     measured = cache_dir / "int8.json" if cache_dir is not None else None
     card = device.type == "cuda" and is_gtx_16xx(
         torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)

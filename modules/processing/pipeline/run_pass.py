@@ -27,10 +27,10 @@ from modules.processing.pipeline.starts.start import Start
 from modules.processing.pipeline.step_recording import BatchRecorder, PassRecording, pass_identity
 from modules.processing.pipeline.steps import StepProgress
 from modules.prompting.padding import CondPadding
-from modules.sampling.catalog import SAMPLERS, Family
+from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family
 from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.flow import NoiseLevels, trained_timesteps
-from modules.sampling.forecast import Forecast, ForecastOptions, forecast_problem
+from modules.sampling.forecast import Forecast, ForecastOptions, forecast_problem, usable_strength
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
 from modules.sampling.schedules import build_sigmas
@@ -286,7 +286,8 @@ def forecast_of(plan: PassSettings, calls: int) -> Forecast | None:
     churn = plan.settings.sampler.s_churn
     if strength <= 0 or forecast_problem(plan.sampler, calls, eta_of(plan.sampler, plan.settings), churn) is not None:
         return None
-    return Forecast(calls, ForecastOptions(strength))
+    usable = usable_strength(plan.sampler, SCHEDULES.get(plan.scheduler), strength)
+    return Forecast(calls, ForecastOptions(usable))
 
 
 def _padding(settings: Settings) -> CondPadding:

@@ -166,6 +166,8 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
         fields |= _as_set(settings, SamplerSettings.skip_early_cond)
     if Used.FORECAST in facts.used:
         fields |= _as_set(settings, OptimizationSettings.forecast_strength)
+    if settings.optimizations.torch_compile:
+        fields |= _as_set(settings, OptimizationSettings.torch_compile)
     if Used.PADDING in facts.used:
         fields["Pad conds v0" if settings.optimizations.pad_cond_uncond_v0 else "Pad conds"] = True
     if settings.compatibility.use_downcasted_alpha_bar:

@@ -139,6 +139,14 @@ class OptimizationSettings(SettingsGroup):
         "in 8 bits: faster on NVIDIA GPUs of compute capability 8.9 or newer, less exact, no effect elsewhere. int8 "
         "matmul does so with the int8 formats: fast on CPUs with VNNI or AMX, where Automatic chooses it.",
     )
+    torch_compile = flag(
+        "Compile blocks (torch.compile)",
+        False,
+        infotext="Torch compile",
+        hint="The blocks of UNets and transformers are compiled at their first use for each image size, which takes a "
+        "minute or more. Meant for GPUs: on CPUs a step takes as long as before. Needs a C++ compiler (CPU) or Triton "
+        "(GPU). No effect on streamed weights and with 8-bit matmul.",
+    )
     lora_mode = choice(
         "LoRA mode",
         "Automatic",

@@ -37,14 +37,6 @@
 
   fw.cardSettings = null;
 
-  fw.element = (tag, properties = {}, ...children) => {
-    const { dataset = {}, attributes = {}, ...rest } = properties;
-    const made = Object.assign(document.createElement(tag), rest);
-    Object.assign(made.dataset, dataset);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
-  };
   const element = fw.element;
 
   fw.previewAddress = (page, card) =>

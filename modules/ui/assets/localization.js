@@ -4,9 +4,11 @@
   const KEY = "featherweight.language";
   const ATTRIBUTES = ["placeholder", "title", "aria-label", "alt"];
   const LEFT_ALONE = "script, style, textarea, pre, code, svg, [translate=no], .fw-infotext, .fw-example";
+  const CHOICE = "input[role=combobox], input[role=listbox]"; // the field of a list of Gradio's
   const LONGEST = 600; // characters of a text in which parts may change
   const SHORT = 8; // letters; a pattern of fewer takes numbers only, or it would fit everybody's words
   const MAX_CACHED = 4000;
+  const BETWEEN = [/( · )/, /(?<=[.!?])( )(?=\p{Lu})/u, /( \([^()]*\)$)/]; // what a text is put together with
   let texts = null;
   let patterns = [];
   let cached = new Map();
@@ -42,16 +44,20 @@
   function translated(source) {
     if (Object.hasOwn(texts, source)) return texts[source];
     if (source.length > LONGEST) return source;
+    const sentences = source.split(/(?<=[.!?]) /);
+    const said = sentences.length > 1 ? sentences.map(translated) : [];
+    if (said.length && said.every((text, place) => text !== sentences[place])) return said.join(" ");
     for (const pattern of patterns) {
       if (!source.includes(pattern.piece)) continue;
       const parts = pattern.regex.exec(source);
-      if (parts) return pattern.shown.replace(/\{(\d)\}/g, (_, place) => known(parts[pattern.places.indexOf(place) + 1]));
+      if (parts) return pattern.shown.replace(/\{(\d)\}/g, (_, place) => translated(parts[pattern.places.indexOf(place) + 1]));
     }
-    if (!source.includes(" · ")) return source;
-    return source.split(" · ").map(translated).join(" · ");
+    for (const between of BETWEEN) {
+      const pieces = source.split(between);
+      if (pieces.length > 1) return pieces.map((piece, place) => (place % 2 ? piece : translated(piece))).join("");
+    }
+    return source;
   }
-
-  const known = (part) => (Object.hasOwn(texts, part) ? texts[part] : part);
 
   function pattern([source, shown]) {
     const pieces = source.split(/\{\d\}/);
@@ -65,6 +71,27 @@
       shown,
       letters,
     };
+  }
+
+  // A list's field shows what its value is called; who asks it for the value gets what the server wrote.
+  function showChoice(input) {
+    if (input.fwShowsChoice || input.closest(`[translate=no]`)) return;
+    input.fwShowsChoice = true;
+    const { get, set } = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value");
+    let source = get.call(input);
+    const draw = () => set.call(input, document.activeElement === input ? source : fw.text(source));
+    Object.defineProperty(input, "value", {
+      configurable: true,
+      get: () => source,
+      set: (value) => {
+        source = String(value ?? "");
+        draw();
+      },
+    });
+    input.addEventListener("input", () => (source = get.call(input)), true);
+    input.addEventListener("focus", draw, true);
+    input.addEventListener("blur", () => setTimeout(draw));
+    draw();
   }
 
   function show(node) {
@@ -91,6 +118,7 @@
     if (root.nodeType !== Node.ELEMENT_NODE) return;
     const nodes = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     while (nodes.nextNode()) show(nodes.currentNode);
+    for (const input of root.querySelectorAll(CHOICE)) showChoice(input);
     const selector = ATTRIBUTES.map((name) => `[${name}]`).join(", ");
     for (const element of [root, ...root.querySelectorAll(selector)]) {
       for (const name of ATTRIBUTES) if (element.hasAttribute(name)) showAttribute(element, name);

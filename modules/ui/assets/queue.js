@@ -60,6 +60,7 @@
     const list = place().querySelector(".fw-queue-lists");
     list.replaceChildren(
       ...workers(state.workers),
+      ...fw.workDone(state.workers),
       ...section("Running", state.running_all, (job) => row(job, runningButtons(job))),
       ...section(
         `Waiting (${state.waiting_total})`,
@@ -113,6 +114,34 @@
       fw.element("table", { className: "fw-workers" }, fw.element("thead", {}, head), fw.element("tbody", {}, ...rows)),
     ];
   }
+
+  // What the workers have done since the page looked first: a line each, or of all together where there are many.
+  const MOST_LINES = 4;
+  const KEPT_LOOKS = 600;
+  const done = []; // [seconds since the first look, jobs by name]
+  let firstLook = 0;
+  fw.workDone = (list) => {
+    if (list.length < 2) return [];
+    firstLook ||= Date.now();
+    done.push([(Date.now() - firstLook) / 1000, new Map(list.map((worker) => [worker.name, worker.jobs]))]);
+    if (done.length > KEPT_LOOKS) done.splice(1, 1);
+    if (done.length < 2) return [];
+    const names = list.map((worker) => worker.name);
+    const since = (jobs, name) => (jobs.get(name) || 0) - (done[0][1].get(name) || 0);
+    const all = (jobs) => names.reduce((sum, name) => sum + since(jobs, name), 0);
+    const lines = names.length > MOST_LINES
+      ? [{ name: "All workers", points: done.map(([at, jobs]) => [at, all(jobs)]) }]
+      : names.map((name) => ({ name, points: done.map(([at, jobs]) => [at, since(jobs, name)]) }));
+    const label = "Jobs done by the workers";
+    const plot = fw.plot({
+      label,
+      lines,
+      showX: (seconds) => fw.duration(seconds),
+      fromZero: true,
+      table: { head: ["Worker", "Jobs"], rows: list.map((worker) => [worker.name, String(since(done[done.length - 1][1], worker.name))]) },
+    });
+    return [fw.element("h3", { textContent: label }), plot];
+  };
 
   // How long the jobs that ended took, the oldest first; nothing for a single one.
   function times(ended) {

@@ -4,6 +4,8 @@ import vm from "node:vm";
 
 const ASSETS = new URL("../../../modules/ui/assets/", import.meta.url);
 
+const PLOTS = new URL("../../../modules/plots/", import.meta.url);
+
 export class Storage {
   constructor() {
     this.items = new Map();
@@ -74,7 +76,7 @@ export function load(names, { prefixes = ["one"], fields = [], elements = {}, re
   };
   vm.createContext(context);
   for (const name of ["core.js", ...names]) {
-    vm.runInContext(readFileSync(new URL(name, ASSETS), "utf8"), context, { filename: name });
+    vm.runInContext(readFileSync(new URL(name, name === "plot.js" ? PLOTS : ASSETS), "utf8"), context, { filename: name });
   }
   const fw = window.featherweight;
   Object.assign(fw, { keepAwake: () => {}, letSleep: () => {}, chime: () => {} });

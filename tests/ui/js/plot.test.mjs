@@ -7,7 +7,7 @@ const LINES = [
   { name: "held-out", points: [[0, 0.6], [4, 0.4]] },
 ];
 
-const drawn = (spec) => load(["cards.js", "plot.js"]).fw.plot({ label: "Loss over the steps", lines: LINES, ...spec });
+const drawn = (spec) => load(["plot.js"]).fw.plot({ label: "Loss over the steps", lines: LINES, ...spec });
 const inside = (element, tag) => element.children.flatMap((child) => [...(child.tagName === tag ? [child] : []), ...(child.children ? inside(child, tag) : [])]);
 
 test("lines lie on one scale and are named for those who do not see them", () => {
@@ -38,4 +38,22 @@ test("arrow keys go from point to point and say what stands there", () => {
   press("End");
   press("ArrowRight");
   assert.equal(said.textContent, "step 4 · loss 0.125 · held-out 0.4");
+});
+
+test("a fifth line looks different from the first", () => {
+  const lines = Array.from({ length: 5 }, (_, index) => ({ name: String(index), points: [[0, index], [1, index]] }));
+  const looks = inside(drawn({ lines }), "polyline").map(({ attributes }) => attributes.class + attributes["stroke-dasharray"]);
+  assert.equal(new Set(looks).size, 5);
+});
+
+test("the work of two workers is two lines, of five one, and the table has each", () => {
+  const workers = (count, jobs) => Array.from({ length: count }, (_, index) => ({ name: `worker-${index + 1}`, jobs: jobs + index }));
+  for (const [count, lines] of [[2, 2], [5, 1]]) {
+    const { fw } = load(["plot.js", "progress.js", "queue.js"]);
+    assert.equal(fw.workDone(workers(count, 3)).length, 0); // nothing to compare with yet
+    const [, plot] = fw.workDone(workers(count, 7));
+    assert.equal(inside(plot, "polyline").length, lines);
+    assert.deepEqual(inside(plot, "tr").at(-1).children.map((cell) => cell.textContent), [`worker-${count}`, "4"]);
+  }
+  assert.equal(load(["plot.js", "queue.js"]).fw.workDone([]).length, 0);
 });

@@ -1,10 +1,19 @@
 // Plots in one style: lines over a common axis, bands behind them, the numbers as a table beneath. The plot takes the
 // focus; the arrow keys go from point to point, and the line below says what stands there.
 (() => {
-  const fw = window.featherweight;
+  const fw = (window.featherweight ||= {}); // a document of its own has none of the page's scripts
   const SVG = "http://www.w3.org/2000/svg";
   const [WIDE, HIGH, LEFT, TOP, BOTTOM] = [640, 190, 4, 18, 24];
   const DASHES = ["", "6 3", "2 3", "8 3 2 3"]; // lines differ by more than their colors
+
+  fw.element = (tag, properties = {}, ...children) => {
+    const { dataset = {}, attributes = {}, ...rest } = properties;
+    const made = Object.assign(document.createElement(tag), rest);
+    Object.assign(made.dataset, dataset);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  };
 
   const shape = (name, attributes, text) => {
     const made = document.createElementNS(SVG, name);
@@ -12,6 +21,16 @@
     if (text !== undefined) made.textContent = text;
     return made;
   };
+
+  const dashes = (index) => DASHES[(index + Math.floor(index / DASHES.length)) % DASHES.length];
+
+  // A line as the plot has it, before its name.
+  function sample(index) {
+    const line = shape("line", { x1: 0, x2: 22, y1: 3, y2: 3, class: `fw-plot-line fw-plot-line-${index % 4}`, "stroke-dasharray": dashes(index) });
+    const svg = shape("svg", { viewBox: "0 0 22 6", "aria-hidden": "true" });
+    svg.append(line);
+    return svg;
+  }
 
   // `label` says what is seen; `lines` are { name, points: [[x, y], ...] }; `bands` are { name, from, to, level };
   // `marks` are { name, x }; `showX` and `showY` write numbers; `fromZero` lets the axis begin there; `table` is
@@ -43,7 +62,7 @@
         svg.append(shape("circle", { cx, cy, r: 3, class: `fw-plot-dot fw-plot-line-${index % 4}` }));
       }
       const points = line.points.map((point) => `${x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`).join(" ");
-      svg.append(shape("polyline", { points, class: `fw-plot-line fw-plot-line-${index % 4}`, "stroke-dasharray": DASHES[index % 4] }));
+      svg.append(shape("polyline", { points, class: `fw-plot-line fw-plot-line-${index % 4}`, "stroke-dasharray": dashes(index) }));
     });
     svg.append(shape("line", { x1: LEFT, x2: WIDE - LEFT, y1: HIGH - BOTTOM, y2: HIGH - BOTTOM, class: "fw-plot-axis" }));
     svg.append(shape("text", { x: LEFT, y: TOP - 5 }, showY(high)));
@@ -55,7 +74,7 @@
     svg.append(cursor);
 
     const said = fw.element("span", { className: "fw-plot-said", attributes: { "aria-live": "polite" } });
-    const legend = shown.map((line, index) => fw.element("span", { className: `fw-plot-name fw-plot-name-${index % 4}`, textContent: line.name }));
+    const legend = shown.map((line, index) => fw.element("span", { className: "fw-plot-name" }, sample(index), line.name));
     const named = marks.map((mark) => fw.element("span", { textContent: mark.name }));
     const stops = [...new Set(shown.flatMap((line) => line.points.map(([at]) => at)))].sort((one, other) => one - other);
     let place = -1;
@@ -100,7 +119,7 @@
   }
 
   // What the server describes (`data-plot` of an element, as JSON) is drawn where it stands.
-  const SHOWN = { step: (value) => `step ${value}`, loss: (value) => value.toPrecision(3) };
+  const SHOWN = { step: (value) => `step ${value}`, loss: (value) => value.toPrecision(3), size: (value) => value.toPrecision(2) };
   fw.drawPlots = (root = document) => {
     for (const place of root.querySelectorAll("[data-plot]")) {
       const { x, y, ...spec } = JSON.parse(place.dataset.plot);

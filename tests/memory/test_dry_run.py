@@ -130,4 +130,4 @@ def test_what_is_remembered_is_like_the_first_time(run: Callable[[Tensor], Tenso
 
 
 def is_view(tensor: Tensor, base: Tensor) -> bool:
-    return tensor.untyped_storage()._cdata == base.untyped_storage()._cdata
+    return bool(tensor.untyped_storage()._cdata == base.untyped_storage()._cdata)

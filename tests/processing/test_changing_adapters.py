@@ -11,13 +11,13 @@ from modules.adapters.adapter_facts import digests_of, read_metadata
 from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
 from tests.extensions import adapters_of
-from tests.processing.test_fp8_images import PLAIN, make, pixels
+from tests.processing.test_fp8_images import SHORT, make, pixels
 from tests.recordings import REFERENCE, tiny_adapters
 
 SOURCE = REFERENCE / "models" / "Lora" / "tiny-lora-a.safetensors"
 RECORDED = digests_of(SOURCE).tensors
 METADATA = {**read_metadata(SOURCE), "sshs_model_hash": RECORDED}
-PROMPT = {**PLAIN, "prompt": "a red cat <lora:mine:1>", "steps": 2}
+PROMPT = {**SHORT, "prompt": "a red cat <lora:mine:1>"}
 
 
 def scaled(factor: float) -> dict[str, Tensor]:
@@ -127,17 +127,17 @@ def test_a_network_from_the_settings_is_recorded_as_its_tag(
 ) -> None:
     engine.adapters = tiny_adapters()
     name = tag.split(":")[1]
-    made = make(engine, tmp_path, PLAIN, {setting: name})
+    made = make(engine, tmp_path, SHORT, {setting: name})
     recorded = str(parse_infotext(made.samples[0].infotext)["Prompt"])
-    assert recorded == f"{PLAIN['prompt']}{tag}" == made.info.prompts[0]
-    again = make(engine, tmp_path, {**PLAIN, "prompt": recorded}, {})
+    assert recorded == f"{SHORT['prompt']}{tag}" == made.info.prompts[0]
+    again = make(engine, tmp_path, {**SHORT, "prompt": recorded}, {})
     assert (pixels(again) == pixels(made)).all()
     assert again.samples[0].infotext == made.samples[0].infotext
-    twice = make(engine, tmp_path, {**PLAIN, "prompt": recorded}, {setting: name})
+    twice = make(engine, tmp_path, {**SHORT, "prompt": recorded}, {setting: name})
     assert twice.samples[0].infotext == made.samples[0].infotext
 
 
 def test_a_network_from_the_settings_that_is_missing_is_not_recorded(engine: Engine, tmp_path: Path) -> None:
-    made = make(engine, tmp_path, PLAIN, {"sd_lora": "gone"})
-    assert parse_infotext(made.samples[0].infotext)["Prompt"] == PLAIN["prompt"]
+    made = make(engine, tmp_path, SHORT, {"sd_lora": "gone"})
+    assert parse_infotext(made.samples[0].infotext)["Prompt"] == SHORT["prompt"]
     assert any("'gone' was not found" in notice for notice in made.notices)

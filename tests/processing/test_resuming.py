@@ -25,7 +25,8 @@ from modules.sampling.catalog import SAMPLERS
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.forked import forked
-from tests.recordings import CONFIGS, TINY, cpu_machine
+from tests.models.family_files import write_family
+from tests.recordings import CONFIGS, cpu_machine
 
 AT_ONCE = {"queue_resume_after": 0, "queue_resume_every": 0, "samples_save": False, "save_images_add_number": True}
 
@@ -52,14 +53,13 @@ class KilledAt(Silent):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two of the smallest: no image of theirs is compared with a recorded one."""
     folder = tmp_path_factory.mktemp("resuming") / "models"
     folder.mkdir()
-    tensors = load_file(TINY)
+    tensors = load_file(write_family(folder.parent, "sd1"))
     save_file(tensors, folder / "a.safetensors")
     other = {name: value * 1.01 if name.startswith("model.") else value for name, value in tensors.items()}
     save_file(other, folder / "b.safetensors")
-    for name in ("a", "b"):
-        (folder / f"{name}.yaml").write_bytes(TINY.with_suffix(".yaml").read_bytes())
     return folder
 
 
@@ -249,8 +249,7 @@ def test_a_checkpoint_that_was_replaced_is_not_taken_for_the_old_one(
     models: Path, run: RunRecording, tmp_path: Path
 ) -> None:
     (own := tmp_path / "own").mkdir()
-    for name in ("a.safetensors", "a.yaml"):
-        (own / name).write_bytes((models / name).read_bytes())
+    (own / "a.safetensors").write_bytes((models / "a.safetensors").read_bytes())
     engine = engine_of(own)
     killed(engine, request(), run, 3, tmp_path)
     engine.unload()

@@ -26,6 +26,7 @@ from tests.models.files import tiny_tensors, write_checkpoint
 from tests.processing.recorded import request_of
 from tests.processing.test_vae_files import other_vae
 from tests.recordings import CONFIGS, REFERENCE, cpu_machine, tiny_adapters
+from tests.thorough import thoroughly
 
 PAYLOAD: dict[str, Any] = {
     "prompt": "a cat",
@@ -110,12 +111,14 @@ def facts(engine: Engine) -> ModelFacts:
     return model
 
 
+# Every way with the exact mode; what is merged is handed over layer by layer in each of them.
 @pytest.mark.parametrize(
     ("mode", "fp8", "ways"),
     [
         ("exact", "Enable", WAYS),
         ("merge from full precision", "Disable", ("Layers",)),
-        ("merge from full precision", "Enable", WAYS),
+        ("merge from full precision", "Enable", ("Blocks",)),
+        thoroughly("merge from full precision", "Enable", WAYS),
         ("merge into fp8", "Enable", ("Layers",)),
     ],
 )

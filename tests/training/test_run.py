@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +25,7 @@ from modules.training.preview import PreviewRenderer, PreviewSample
 from modules.training.run import Finished, Places, Progress, TrainingRun, overfitting, run_training, smoothed
 from modules.training.state import History
 from recipes.loras.example import SHIPPED
+from tests.forked import forked
 from tests.recordings import CONFIGS, TINY
 
 SIDE = 64
@@ -115,27 +114,26 @@ def test_images_made_between_two_steps_change_no_bit(images: Path, tmp_path: Pat
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+LONGER = {"optimizer": "prodigy", "learning_rate": 1.0, "steps": 4, "accumulation": 2}
+
+
+def killed_training(images: str, folder: str) -> None:
+    """Killed after its state of step 2 was written."""
+
+    def kill(progress: Progress) -> None:
+        if progress.phase.startswith("step 3 "):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train(config(Path(images), training=LONGER), Path(folder), kill)
+
+
 def test_after_kill_9_a_training_goes_on_to_the_same_bits(images: Path, tmp_path: Path) -> None:
-    """A process of its own, killed after its state of step 2 was written."""
-    settings = config(images, training={"optimizer": "prodigy", "learning_rate": 1.0, "steps": 4, "accumulation": 2})
-    script = tmp_path / "train.py"
-    script.write_text(
-        f"""
-import sys, time; sys.path.insert(0, {str(Path.cwd())!r})
-from pathlib import Path
-from tests.training.test_run import config, train
-def wait(progress):
-    if progress.phase.startswith("step 3 "):
-        print("waiting", flush=True); time.sleep(60)
-train(config(Path({str(images)!r}), training={{"optimizer": "prodigy", "learning_rate": 1.0, "steps": 4,
-      "accumulation": 2}}), Path({str(tmp_path / "killed")!r}), wait)
-""",
-        encoding="utf-8",
-    )
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert any(line.strip() == "waiting" for line in process.stdout)
-        os.kill(process.pid, signal.SIGKILL)
+    """In a process of its own."""
+    process = forked().Process(target=killed_training, args=(str(images), str(tmp_path / "killed")), daemon=True)
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+    settings = config(images, training=LONGER)
     finished = train(settings, tmp_path / "killed")
     assert "Resumed at step 2." in finished.notices
     whole = train(settings, tmp_path / "whole")

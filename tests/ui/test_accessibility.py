@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from playwright import sync_api
 
+from tests.thorough import is_thorough
 from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
@@ -108,6 +109,8 @@ def test_no_serious_finding_and_no_small_target(axe_page: sync_api.Page, tab: st
         assert page.evaluate(SERIOUS, RULES) == [], f"{width} px, light"
         assert page.evaluate(SMALL) == [], f"{width} px"
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{width} px: it scrolls sideways"
+        if width != WIDTHS[-1] and not is_thorough():
+            continue  # colors of a theme are the same at every width
         set_theme(page, "dark")  # of which only colors can be wrong
         page.wait_for_timeout(100)
         assert page.evaluate(SERIOUS, {"type": "rule", "values": ["color-contrast"]}) == [], f"{width} px, dark"

@@ -199,6 +199,10 @@ def child_peak(path: Path, family: str, side: int, name: str) -> int:
     return peak_bytes() - base
 
 
+def _calling(*args: Tensor, **more: Tensor) -> Callable[[Any], Any]:
+    return lambda block: block(*args, **more)
+
+
 def measure_memory(path: Path, family: str, side: int) -> dict[str, Any]:
     """Peaks of a process each, and the ratio."""
     peaks = {}
@@ -261,11 +265,11 @@ def measure_compiled(rounds: int, side: int) -> dict[str, float]:
         blocks: dict[str, tuple[nn.Module, Callable[[Any], Any]]] = {
             "ResnetBlock2D": (
                 ResnetBlock2D(in_channels=320, temb_channels=1280, eps=1e-5),
-                lambda block, x=x, time_embedding=time_embedding: block(x, time_embedding),
+                _calling(x, time_embedding),
             ),
             "BasicTransformerBlock": (
                 BasicTransformerBlock(320, 8, 40, cross_attention_dim=768),
-                lambda block, tokens=tokens, context=context: block(tokens, encoder_hidden_states=context),
+                _calling(tokens, encoder_hidden_states=context),
             ),
         }
         for name, (block, run) in blocks.items():

@@ -186,10 +186,8 @@ def test_what_was_compiled_is_kept_where_the_environment_does_not_say_otherwise(
     assert environment == {CACHE_VARIABLE: str(tmp_path), THREADS_VARIABLE: "1"}
 
 
-@pytest.mark.skipif(
-    "FEATHERWEIGHT_SLOW_TESTS" not in os.environ or compiler_problem(CPU) is not None,
-    reason="takes half a minute: set FEATHERWEIGHT_SLOW_TESTS=1; needs a C++ compiler",
-)
+@pytest.mark.thorough  # takes half a minute
+@pytest.mark.skipif(compiler_problem(CPU) is not None, reason="needs a C++ compiler")
 def test_a_block_compiled_by_the_real_compiler(
     model: Model, x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

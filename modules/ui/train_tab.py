@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ def build_train_tab(services: Services, when_opened: WhenOpened) -> None:
             _build_details(fields)
             find = fields.pop("find")
         with gr.Column(scale=4, elem_id="train_results_panel"):
+            refusal = gr.HTML(elem_id="train_refusal")
             result = gr.HTML(_shown(services), elem_id="train_result")
     _build_captions(services)
     timer = gr.Timer(LOOK_EVERY_S, active=False)
@@ -55,45 +56,39 @@ def build_train_tab(services: Services, when_opened: WhenOpened) -> None:
         return form_config(services, dict(zip(fields, values, strict=True)))
 
     def submit(*values: Any) -> list[Any]:
-        try:
-            work.start(config(values))
-        except FeatherweightError as error:
-            return [error_box(str(error)), *controls()]
-        return look()
+        return pressed(lambda: work.start(config(values)))
 
     def search(*values: Any) -> list[Any]:
-        try:
-            work.find_rate(config(values))
-        except FeatherweightError as error:
-            return [error_box(str(error)), *controls()]
-        return look()
-
-    def controls() -> list[Any]:
-        working, paused = _is_working(services), _paused(services)
-        word = "Resume" if paused is not None and not working else "Pause"
-        return [gr.Timer(active=working), gr.update(value=word, interactive=working or paused is not None)]
-
-    def look() -> list[Any]:
-        return [_shown(services), *controls()]
+        return pressed(lambda: work.find_rate(config(values)))
 
     def stop() -> list[Any]:
         """Pause what works, or go on with what was paused."""
         if (paused := _paused(services)) is not None and not _is_working(services):
-            try:
-                services.queue.again(paused)
-            except FeatherweightError as error:
-                return [error_box(str(error)), *controls()]
-            return look()
+            return pressed(lambda: services.queue.again(paused))
         for kind in (TRAINING_KIND, RATE_KIND):
             for task in services.queue.tasks(kind):
                 services.queue.interrupt(task.task_id, why="cancelled")
-        return look()
+        return ["", *look()]
+
+    def pressed(act: Callable[[], object]) -> list[Any]:
+        """What a button does. A refusal stays until the next one is pressed, whatever is being trained meanwhile."""
+        try:
+            act()
+        except FeatherweightError as error:
+            return [error_box(str(error)), *look()]
+        return ["", *look()]
+
+    def look() -> list[Any]:
+        working, paused = _is_working(services), _paused(services)
+        word = "Resume" if paused is not None and not working else "Pause"
+        controls = [gr.Timer(active=working), gr.update(value=word, interactive=working or paused is not None)]
+        return [_shown(services), *controls]
 
     inputs, outputs = list(fields.values()), [result, timer, pause]
-    start.click(submit, inputs=inputs, outputs=outputs, **HIDDEN_EVENT)
+    start.click(submit, inputs=inputs, outputs=[refusal, *outputs], **HIDDEN_EVENT)
     assert isinstance(find, gr.Button)
-    find.click(search, inputs=inputs, outputs=outputs, **HIDDEN_EVENT)
-    pause.click(stop, outputs=outputs, **HIDDEN_EVENT)
+    find.click(search, inputs=inputs, outputs=[refusal, *outputs], **HIDDEN_EVENT)
+    pause.click(stop, outputs=[refusal, *outputs], **HIDDEN_EVENT)
     timer.tick(look, outputs=outputs, **HIDDEN_EVENT)
     when_opened(look, outputs=outputs, **HIDDEN_EVENT)
 

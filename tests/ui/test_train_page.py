@@ -38,7 +38,7 @@ def fill(page: Page, name: str, folder: Path, steps: int) -> None:
 def test_a_training_is_started_and_ends_among_the_cards(page: Page, fakes: Services, images: Path) -> None:
     page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")
     page.click("#train_start")
-    page.wait_for_selector("#train_result >> text=Give the adapter a name")
+    page.wait_for_selector("#train_refusal >> text=Give the adapter a name")
     fill(page, "by page", images, 1)
     page.click("#train_start")
     page.wait_for_selector("#train_result >> text=by page.safetensors is ready")
@@ -59,7 +59,7 @@ def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
     image = fakes.queue.submit(GenerationRequest(steps=1, width=64, height=64))
     assert image.wait(30) and image.is_let_in
     page.click("#train_start")
-    page.wait_for_selector("#train_result >> text=cut off is being trained already")
+    page.wait_for_selector("#train_refusal >> text=cut off is being trained already")
     page.click("#train_pause:has-text('Pause')")
     page.wait_for_selector("#train_result >> text=/Paused at step \\d+/")
     page.click("#train_pause:has-text('Resume')")

@@ -60,6 +60,7 @@ class Query:
 
 def parse_query(text: str) -> Query:
     """Read a search. Raises `InvalidValueError` with what is wrong."""
+    text = text.replace("\0", " ")  # which ends a text in SQLite's full-text search
     if len(text) > MAX_CHARS:
         raise InvalidValueError(f"The search has {len(text)} characters; allowed are {MAX_CHARS}.")
     words: list[Words] = []

@@ -96,6 +96,7 @@ def found(history: History, text: str) -> list[int]:
         ("-is:missing circle", [2, 1]),
         ("'; DROP TABLE entries; --", []),
         ("(((", [3, 2, 1]),
+        ("circle\0-ground", [1]),
     ],
 )
 def test_a_search_finds(history: History, text: str, expected: list[int]) -> None:

@@ -1,5 +1,5 @@
 """What each switch that saves memory saves and costs: one image of 512 px with a checkpoint of Stable Diffusion 1's
-full size (random weights), on the CPU, each switch in a process of its own.
+full size (random weights), on the CPU in fp32, each switch in a process of its own.
 
 Run `python -m benchmarks.switches [SWITCH ...]`; switches that are not named keep what `results/switches.json` has of
 them. `--folder DIR` keeps the checkpoint there for the next time. Peaks are those of the process, by stage, less what
@@ -56,7 +56,9 @@ def image(checkpoint: str, folder: Path | None, settings: dict[str, Any], side: 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as data:
         services = build_services(
-            Flags(data_dir=data, use_cpu=("all",), ckpt_dir=str(folder) if folder else None, no_hashing=True)
+            Flags(
+                data_dir=data, use_cpu=("all",), ckpt_dir=str(folder) if folder else None, no_half=True, no_hashing=True
+            )
         )
         values = {"live_previews_enable": False, "return_grid": False, **settings}
         request = GenerationRequest(

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from benchmarks.full_size import CPU, FAMILIES, ROOT, load_through_program, use_every_page, write_full_size_checkpoint
-from benchmarks.report import print_table, write_result
+from benchmarks.report import print_table, read_result, write_result
 from modules.memory import int8_matmul
 from modules.memory.compiling import CompiledBlocks
 from modules.memory.formats import FORMATS
@@ -460,8 +460,7 @@ def of_images(scores: Scores) -> dict[str, dict[str, float]]:
 
 def earlier_result() -> dict[str, Any]:
     """What the other parts found, of this file's results."""
-    file = ROOT / "benchmarks" / "results" / "cpu.json"
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    found = read_result("cpu")
     return {name: part for name, part in found.items() if name not in ("machine", "environment")}
 
 

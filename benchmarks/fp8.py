@@ -23,7 +23,7 @@ import torch
 
 from benchmarks import fp8_card
 from benchmarks.full_size import ROOT, load_through_program, use_every_page, write_full_size_checkpoint
-from benchmarks.report import RESULTS, print_table, write_result
+from benchmarks.report import print_table, read_result, write_result
 from modules.devices import native_bf16_cpu
 
 FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row", "int8_row")
@@ -163,8 +163,7 @@ def measure(parts: Sequence[str]) -> None:
     """Measure these parts, print what is known of all, write it."""
     on_gpu = torch.cuda.is_available()
     name = f"fp8-{torch.cuda.get_device_name().replace(' ', '-').lower()}" if on_gpu else "fp8"
-    kept = RESULTS / f"{name}.json"
-    result: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() and set(parts) != set(PARTS) else {}
+    result: dict[str, Any] = read_result(name) if set(parts) != set(PARTS) else {}
 
     def row(what: str, value: float | str, goal: float | None) -> None:
         result[what] = {"value": value, "goal": goal}

@@ -9,7 +9,6 @@ compared with the bundled model and its example LoRAs. `benchmarks/lora_peer.py`
 
 import argparse
 import gc
-import json
 import statistics
 import tempfile
 import time
@@ -26,7 +25,7 @@ from benchmarks.fp8 import stepper
 from benchmarks.full_size import load_through_program, write_full_size_checkpoint
 from benchmarks.load import base_bytes, peak_bytes
 from benchmarks.lora_fidelity import applier_of, fidelity, lora_of, retention
-from benchmarks.report import RESULTS, print_table, write_result
+from benchmarks.report import print_table, read_result, write_result
 from benchmarks.streaming import stream_layout
 from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.applying import LoraMode, Use
@@ -211,10 +210,8 @@ def measure_peer(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
 
 def run_five(name: str, options: argparse.Namespace, dtype: torch.dtype, device: torch.device) -> None:
     """Part five has a JSON of its own, which says where and in which dtype it was measured."""
-    table, kept = Table(), RESULTS / f"{name}.json"
-    if kept.is_file():
-        table.result.update(json.loads(kept.read_text()))
-    table.result |= {"compute_dtype": str(dtype), "note": options.note}
+    table = Table()
+    table.result |= read_result(name) | {"compute_dtype": str(dtype), "note": options.note}
     with tempfile.TemporaryDirectory() as folder:
         path = options.file or Path(folder) / "full.safetensors"
         if options.file is None:
@@ -245,9 +242,8 @@ def main() -> None:
     if not {"full-size", "fidelity"} & set(parts):
         return
     table = Table()
-    kept = RESULTS / f"{name}.json"
-    if kept.is_file() and set(parts) != set(PARTS):
-        table.result.update(json.loads(kept.read_text()))
+    if set(parts) != set(PARTS):
+        table.result.update(read_result(name))
     table.result["compute_dtype"] = str(dtype)
     if "full-size" in parts:
         with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,6 @@ Rows that need a card say "not measured" without one.
 
 import argparse
 import gc
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.report import RESULTS, print_table, write_result
+from benchmarks.report import print_table, read_result, write_result
 from modules.memory.checkpointing import ByBudget, Every, Listed, enable_gradient_checkpointing
 from modules.memory.checkpointing.solving import peak_bytes as peak_bytes_of
 from modules.memory.checkpointing.solving import solve
@@ -461,8 +460,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in arguments.rows or ROWS:
         row = ROWS.get(name)()
-        path = RESULTS / "memory.json"
-        known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else {}
+        known = read_result("memory").get("rows", {})
         write_result("memory", {"rows": {**known, ROWS.canonical(name): row}})
 
 

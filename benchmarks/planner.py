@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import RESULTS, print_table, write_result
+from benchmarks.report import print_table, read_result, write_result
 
 GOAL = 0.10
 ROOT = Path(__file__).parent.parent
@@ -165,7 +165,7 @@ def proposals_main() -> None:
             for row in rows
         ],
     )
-    before = json.loads((RESULTS / "planner.json").read_text(encoding="utf-8"))
+    before = read_result("planner")
     machine_before = before.pop("machine")
     met = all(row["all_fit"] and row["proposals_cpu_s"] <= PROPOSAL_GOAL_S for row in rows)
     found = {"rows": rows, "goal_s": PROPOSAL_GOAL_S, "met": met}

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import RESULTS, print_table, write_result
+from benchmarks.report import print_table, read_result, write_result
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = "featherweight-scenes.safetensors"
@@ -157,10 +157,9 @@ def main() -> None:
         if not path.is_file():
             write_full_size_checkpoint(path)
         for switch in arguments.switches or SWITCHES:
-            stored = RESULTS / "switches.json"
-            known = json.loads(stored.read_text(encoding="utf-8"))["switches"] if stored.exists() else {}
+            known = read_result("switches").get("switches", {})
             write_result("switches", {"switches": {**known, switch: summary(in_child(path, switch))}})
-    rows = json.loads(stored.read_text(encoding="utf-8"))["switches"]
+    rows = read_result("switches")["switches"]
     print_table(
         ("switch", *(f"{stage}, GB" for stage in STAGES), "seconds"),
         [

@@ -104,8 +104,8 @@ class SharedInput:
         if len(self._taken) >= self._layers:
             self._kept = None
 
-    def _forget(self, gone: weakref.ref[Tensor]) -> None:
-        if self._kept is not None and self._kept[0] is gone:
+    def _forget(self, reference: weakref.ref[Tensor]) -> None:
+        if self._kept is not None and self._kept[0] is reference:
             self._kept = None
 
 

@@ -85,7 +85,7 @@ RESULTS = (
     *("models/merging/merge.py", "processing/comparison/verdict.py"),
     *("training/finder.py", "training/folders.py", "training/run.py", "ui/precision_view.py"),
 )
-"""Files, most of them below the page, whose sentences stand in results: what came of a task, its title, its phases."""
+"""Files, most of them below the page, whose sentences appear in results: what came of a task, its title, its phases."""
 DESCRIBED = ("card_routes.py", "extras_routes.py", "gallery_routes.py")
 """Files of the page whose sentences are examples in the documentation of routes."""
 NAMED_CHOICES = re.compile(

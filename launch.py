@@ -59,5 +59,12 @@ def main(argv: list[str]) -> int:
     return subprocess.call([python, os.path.abspath(__file__), *argv])  # noqa: PTH100 - see the docstring
 
 
+def __getattr__(name: str) -> object:
+    """What install.py of extensions calls: `launch.is_installed`, `launch.run_pip`."""
+    from modules.compat import launch_utils
+
+    return getattr(launch_utils, name)
+
+
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -25,7 +25,8 @@ from modules.devices import freeze_gc
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import Flags
 from modules.folder_lock import FolderLock
-from modules.jobs.queue import JobQueue
+from modules.jobs.dispatch import Dispatcher
+from modules.jobs.restart import Restart
 from modules.jobs.when_done import DoneActions
 from modules.paths import resolve_paths
 from modules.processing.engine.chosen_checkpoint import store_first_loaded, stored_checkpoint
@@ -58,7 +59,7 @@ def main(flags: Flags) -> int:
             return 1
         opened.callback(services.history.close)
         opened.callback(services.spool.close)
-        opened.callback(services.queue.close)
+        opened.callback(services.dispatcher.close)
         opened.callback(services.scripts.callbacks.call, Moment.SCRIPT_UNLOADED)
         return serve(services, listener)
 
@@ -95,20 +96,21 @@ def serve(services: Services, listener: socket.socket) -> int:
         app,
         log_level="info" if flags.api_log else "warning",
         http=SlowHeadProtocol,
+        proxy_headers=False,  # the guard hears those of trusted proxies
         timeout_keep_alive=flags.timeout_keep_alive,
         timeout_graceful_shutdown=REQUESTS_END_S,
         ssl_keyfile=flags.tls_keyfile,
         ssl_certfile=flags.tls_certfile,
         root_path=f"/{flags.subpath.strip('/')}" if flags.subpath else "",
     )
-    server = Server(config, services.queue)
+    server = Server(config, services.dispatcher)
     freeze_gc()
     threading.Thread(target=_stop_when, args=(stop, server), daemon=True).start()
-    restored = services.queue.restore()
+    restored = Restart(services.queue).restore()
     if restored:
         log.warning("%d jobs of the last start wait in line%s.", restored, ", paused" * services.queue.is_paused)
     services.engine.on_loaded(lambda model: store_first_loaded(services.settings, services.catalogue, model.info))
-    services.queue.on_done(
+    services.dispatcher.on_done(
         DoneActions(
             unload=services.models.unload,
             exit=stop.set,
@@ -116,7 +118,7 @@ def serve(services: Services, listener: socket.socket) -> int:
         )
     )
     services.workers.start()
-    services.queue.start()
+    services.dispatcher.start()
     services.history.importer.start()
     services.spool.start()
     if not (flags.skip_load_model_at_start or flags.ui_debug_mode):
@@ -161,9 +163,9 @@ class Server(uvicorn.Server):
     Whatever still computes after that is cut off; what was finished is saved by then, and the record names the rest.
     """
 
-    def __init__(self, config: uvicorn.Config, queue: JobQueue) -> None:
+    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher) -> None:
         super().__init__(config)
-        self._queue = queue
+        self._dispatcher = dispatcher
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -183,7 +185,7 @@ class Server(uvicorn.Server):
         cut_off = threading.Timer(END_S, os._exit, [0])
         cut_off.daemon = True
         cut_off.start()
-        await asyncio.to_thread(self._queue.close, JOB_ENDS_S)
+        await asyncio.to_thread(self._dispatcher.close, JOB_ENDS_S)
         await super().shutdown(sockets)
 
 

@@ -42,25 +42,25 @@ from benchmarks.full_size import CPU, FAMILIES, ROOT, load_through_program, use_
 from benchmarks.report import print_table, read_result, write_result
 from modules.memory import int8_matmul
 from modules.memory.compiling import CompiledBlocks
-from modules.memory.formats import FORMATS
 from modules.memory.formats.convrot import ROTATED as ROTATED_ROWS
+from modules.memory.formats.format import FORMATS
 from modules.memory.formats.rotation import can_rotate
 from modules.memory.int8_matmul import multiply_in_int8, share_inputs
 from modules.memory.int8_support import Int8Support, measure
 from modules.memory.layer import manage, put
-from modules.models.architecture import read_architecture
-from modules.models.families.ldm.parts import build_vae
-from modules.models.loaded import LoadedModel
-from modules.models.precision import ComputeMode
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.vae.running import VaeRunner
+from modules.models.autoencoders.kl import KlAutoencoder, build_kl
+from modules.models.autoencoders.running import VaeRunner
+from modules.models.families.architecture import read_architecture
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import ComputeMode
 from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
 from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, random_scene
@@ -307,20 +307,21 @@ def measure_decoding(family: str, sides: Sequence[int], save: Callable[[dict[str
     """CPU seconds of decoding one image by a full-size VAE with random weights as the program runs it, in fp32 and
     bf16, and by diffusers' own in fp32, at several sizes; and how far the bundled model's images in bf16 are from those
     in fp32. `save` gets what was found after each size."""
-    sizes = read_architecture(FAMILIES[family][1]).vae
+    autoencoder = read_architecture(FAMILIES[family][1]).autoencoder
+    assert isinstance(autoencoder, KlAutoencoder)
     torch.manual_seed(0)
-    full = build_vae(sizes).eval()
-    half = build_vae(sizes).to(torch.bfloat16).eval()
+    full = build_kl(autoencoder.sizes).eval()
+    half = build_kl(autoencoder.sizes).to(torch.bfloat16).eval()
     half.load_state_dict(full.state_dict())
-    runners = {dtype: VaeRunner(CPU, dtype, 8) for dtype in (torch.float32, torch.bfloat16)}
+    runners = {dtype: VaeRunner(CPU, dtype) for dtype in (torch.float32, torch.bfloat16)}
     found: dict[str, Any] = {}
     near = decoded_in_bf16_db()
     for warm_up, side in zip((1, *(0,) * len(sides)), sides, strict=False):  # small ones first: once is enough then
         z = torch.randn(1, 4, side, side, generator=torch.Generator().manual_seed(0))
         seconds = take_turns(
             {
-                "ours fp32": partial(runners[torch.float32].decode, full, z),
-                "ours bf16": partial(runners[torch.bfloat16].decode, half, z),
+                "ours fp32": partial(runners[torch.float32].decode, autoencoder, full, z),
+                "ours bf16": partial(runners[torch.bfloat16].decode, autoencoder, half, z),
                 "diffusers fp32": partial(full.decode, z, return_dict=False),
             },
             1,

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from recipes.scenes.layout import SIZE_PX
 from recipes.scenes.scoring import (
     LANDSCAPE_PROMPTS,

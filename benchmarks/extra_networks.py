@@ -98,7 +98,7 @@ def served(data: Path) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(10)
-        services.queue.close()
+        services.dispatcher.close()
 
 
 def list_seconds(address: str) -> float:

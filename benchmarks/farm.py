@@ -24,7 +24,7 @@ from PIL import Image
 from benchmarks.report import print_table, write_result
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.lanes import Lane
-from modules.jobs.queue import JobQueue, Models, QueueOptions
+from modules.jobs.line import Models, QueueOptions
 from modules.jobs.store import JobStore
 from modules.jobs.workers.executor import WorkerExecutor
 from modules.jobs.workers.protocol import (
@@ -37,10 +37,11 @@ from modules.jobs.workers.protocol import (
     RunJob,
     Stop,
 )
-from modules.processing.pipeline.stages import Stage
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, GenerationInfo, Result
+from modules.processing.request.stages import Stage
+from tests.queues import JobQueue
 
 GOAL_MS = 5.0
 JOBS_PER_WORKER = 4

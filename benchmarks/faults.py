@@ -14,15 +14,16 @@ from pathlib import Path
 
 from PIL import Image
 
+from benchmarks import long_line
 from benchmarks.report import print_table, write_result
 from modules.history.service import HistoryService
 from modules.jobs.job import Job
-from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
-from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, Result
 from tests.fakes import result_of
 from tests.faults.kills import kill_at_random
+from tests.queues import JobQueue
 
 KILLS, JOBS = 200, 50
 TIMED = 300
@@ -51,7 +52,7 @@ def overhead_ms(folder: Path) -> float:
     Image.new("RGB", (8, 8)).save(path)
     history = HistoryService.open(folder / "history.sqlite", folder / "thumbnails.sqlite", folder / "trash")
     queue = JobQueue(Instant(path), JobStore(folder / "jobs.sqlite"))
-    queue.listen(history)
+    queue.images.listen(history)
     queue.start()
     times = []
     for number in range(TIMED):
@@ -69,9 +70,10 @@ def main() -> None:
     jobs = int(sys.argv[2]) if len(sys.argv) > 2 else JOBS
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
+        line = long_line.measured(Path(folder) / "line", long_line.JOBS)
         cost = overhead_ms(Path(folder))
         found = kill_at_random(Path(folder) / "data", kills, jobs)
-    counts = {**asdict(found), "queue_overhead_per_job_ms": cost}
+    counts = {**asdict(found), "queue_overhead_per_job_ms": cost, "long_line": line}
     print_table(["counted", ""], [(name.replace("_", " "), str(count)) for name, count in counts.items()])
     write_result("faults", {**counts, "seconds": time.monotonic() - began, "met": found.is_whole and cost < 10})
 

@@ -22,25 +22,24 @@ from torch import Tensor, nn
 from benchmarks.full_size import ROOT, load_through_program
 from benchmarks.report import print_table, read_result, write_result
 from modules.memory.changes import AllBranches, SideBranch, joined_branches
-from modules.memory.formats import FORMATS
 from modules.memory.formats.blocks import for_weight, kept_bytes
-from modules.memory.formats.expected import bits_per_weight
+from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats
+from modules.memory.formats.format import FORMATS
 from modules.memory.layer import manage, put, read_weight, stored_state
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.reading.tensor_file import TensorFile
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.tensor_file import TensorFile
 from modules.processing.comparison.compare import UNSTORED, compare
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
-from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
-from modules.settings.sections.optimizations import OptimizationSettings
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
 
 BUNDLED = ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors"
 PARTS = ("weights", "images", "steps", "load", "lora")
-NAMES = [name for name, storage in FORMATS.items() if storage.dtype.itemsize == 1]
-CHOSEN = [name for name in NAMES if name in (OptimizationSettings.fp8_format.setting.choices or ())]
+NAMES = [name for name, spec in FORMAT_SPECS.items() if spec.is_narrow]
+CHOSEN = chosen_formats()
 """What a model can be stored in by the settings; the others are read from files."""
 BEST_DB = 99.0  # for equal images
 SIDE_PX = 128  # that the bundled model was trained on
@@ -92,7 +91,7 @@ def measure_weights() -> dict[str, Any]:
     kinds = kinds_of_weights()
     rows: dict[str, Any] = {}
     for name in NAMES:
-        row: dict[str, Any] = {"bits": bits_per_weight(FORMATS.get(name))}
+        row: dict[str, Any] = {"bits": FORMAT_SPECS.get(name).bits}
         for kind, weights in kinds.items():
             off = [(float((stored(w, name)[0] - w).square().sum()), float(w.square().sum())) for w in weights]
             row[kind] = (sum(error for error, _ in off) / sum(norm for _, norm in off)) ** 0.5

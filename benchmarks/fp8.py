@@ -130,7 +130,7 @@ def short(dtype: torch.dtype) -> str:
 
 def row_errors() -> dict[str, float]:
     """The largest relative error of Gaussian rows over 60 orders of magnitude, by format."""
-    from modules.memory.formats import FORMATS as ENTRIES
+    from modules.memory.formats.format import FORMATS as ENTRIES
 
     worst: dict[str, float] = {}
     for name in ("fp8_e4m3fn_row", "int8_row"):

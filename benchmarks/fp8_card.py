@@ -12,9 +12,9 @@ from torch import Tensor
 
 from benchmarks.full_size import load_through_program, write_full_size_checkpoint
 from modules.memory.streaming.groups import Level
-from modules.models.denoiser_context import DenoiserContext
-from modules.models.loaded import LoadedModel
-from modules.models.stream_layout import StreamLayout
+from modules.models.families.denoiser_context import DenoiserContext
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.stream_layout import StreamLayout
 
 STORAGE = "fp8_e4m3fn"
 STEPS = 20  # of each of a pair

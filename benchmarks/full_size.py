@@ -10,20 +10,19 @@ import torch
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from modules.models.architecture import LdmArchitecture, read_architecture
-from modules.models.families.ldm.parts import build_unet, build_vae
+from modules.models.families.architecture import LdmArchitecture, read_architecture
+from modules.models.families.ldm.parts import build_unet
 from modules.models.families.sd2.family import TEXT_PREFIX as OPEN_CLIP_PREFIX
 from modules.models.families.sdxl.family import BIG_G_PREFIX, CLIP_L_PREFIX
-from modules.models.layouts.keymaps.clip_text import clip_text_keymap, open_clip_keymap
-from modules.models.layouts.keymaps.keymap import KeyMap
-from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap
-from modules.models.layouts.keymaps.ldm_vae import vae_keymap
-from modules.models.layouts.open_clip_layout import LayoutWriter
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
-from modules.models.precision import ComputeMode, PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.stream_layout import StreamLayout
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.open_clip_layout import LayoutWriter
+from modules.models.loading.precision import ComputeMode, PrecisionPlan
+from modules.models.loading.stream_layout import StreamLayout
+from modules.models.names.clip_text import clip_text_keymap, open_clip_keymap
+from modules.models.names.keymap import KeyMap
+from modules.models.names.ldm_unet import UNetLayout, unet_keymap
 from modules.processing.engine.precision import storage_rules
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +34,7 @@ SDXL_YAML = ROOT / "configs" / "sd_xl_base.yaml"
 
 def sd1_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
     """The three components on the meta device with their key maps."""
-    unet, vae = architecture.unet_sizes, architecture.vae
+    unet, vae = architecture.unet_sizes, architecture.autoencoder.component()
     text = CLIPTextConfig(
         vocab_size=49408,
         hidden_size=768,
@@ -48,13 +47,13 @@ def sd1_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]
         return [
             (CLIPTextModel(text), clip_text_keymap()),
             (build_unet(unet), unet_keymap(UNetLayout(unet.levels, unet.blocks_per_level, unet.attention_levels))),
-            (build_vae(vae), vae_keymap(vae.levels, vae.blocks_per_level)),
+            (vae.module, vae.keymap),
         ]
 
 
 def sd2_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
     """The three components of SD 2 on the meta device with their key maps."""
-    unet, vae = architecture.unet_sizes, architecture.vae
+    unet, vae = architecture.unet_sizes, architecture.autoencoder.component()
     text = CLIPTextConfig(
         vocab_size=49408, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16
     )
@@ -62,13 +61,13 @@ def sd2_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]
         return [
             (CLIPTextModel(text), open_clip_keymap(OPEN_CLIP_PREFIX, 24, with_projection=False)),
             (build_unet(unet), unet_keymap(UNetLayout(unet.levels, unet.blocks_per_level, unet.attention_levels))),
-            (build_vae(vae), vae_keymap(vae.levels, vae.blocks_per_level)),
+            (vae.module, vae.keymap),
         ]
 
 
 def sdxl_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
     """The four components of SDXL on the meta device with their key maps."""
-    unet, vae = architecture.unet_sizes, architecture.vae
+    unet, vae = architecture.unet_sizes, architecture.autoencoder.component()
     first = CLIPTextConfig(
         vocab_size=49408, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12
     )
@@ -85,7 +84,7 @@ def sdxl_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]
             (CLIPTextModel(first), clip_text_keymap(prefix=CLIP_L_PREFIX)),
             (CLIPTextModelWithProjection(second), open_clip_keymap(BIG_G_PREFIX, 32, with_projection=True)),
             (build_unet(unet), unet_keymap(UNetLayout(unet.levels, unet.blocks_per_level, unet.attention_levels))),
-            (build_vae(vae), vae_keymap(vae.levels, vae.blocks_per_level)),
+            (vae.module, vae.keymap),
         ]
 
 

@@ -38,9 +38,9 @@ def load_ours(path: Path, dtype_name: str) -> tuple[int, int]:
     """Peak above the base and bytes of the weights."""
     import torch
 
-    from modules.models.loading import load_model
-    from modules.models.precision import PrecisionPlan
-    from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+    from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+    from modules.models.loading.load_model import load_model
+    from modules.models.loading.precision import PrecisionPlan
 
     info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).entries[0]
     base = base_bytes()

@@ -30,7 +30,7 @@ from benchmarks.streaming import stream_layout
 from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.applying import LoraMode, Use
 from modules.devices import native_bf16_cpu, release_memory
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
 
 PARTS = ("full-size", "fidelity", "five")
 RANK = 16

@@ -15,11 +15,11 @@ from modules.adapters.adapter_file import AdapterFile, read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use, add_branches
 from modules.adapters.targets import TargetTable
 from modules.memory.changes import Budget, SideBranch, changed_weight
-from modules.memory.formats import FORMATS
+from modules.memory.formats.format import FORMATS
 from modules.memory.layer import stored_state, unmanage
 from modules.memory.storage import StoredLayers
-from modules.models.full_precision import FullPrecisionFile
-from modules.models.loaded import LoadedModel
+from modules.models.loading.full_precision import FullPrecisionFile
+from modules.models.loading.loaded import LoadedModel
 from modules.sampling.discrete import scaled_linear_alphas_cumprod
 from recipes.loras.example import LORAS, SHIPPED
 from recipes.scenes.model import SceneModel

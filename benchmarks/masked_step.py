@@ -18,15 +18,15 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.report import print_table, write_result
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
-from modules.processing.pipeline.hooks import NO_HOOKS
-from modules.processing.pipeline.pass_settings import PassSettings
 from modules.processing.pipeline.run_pass import build_guidance, guided_denoiser, pass_levels
 from modules.processing.pipeline.starts.image import ImageStart
-from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, Mask, SourceImage
+from modules.processing.request.hooks import NO_HOOKS
+from modules.processing.request.pass_settings import PassSettings
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import FromImage, Mask, SourceImage
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.types import Denoise
 

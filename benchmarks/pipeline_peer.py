@@ -8,7 +8,7 @@ from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDif
 from transformers import CLIPTokenizer
 
 from benchmarks.full_size import FAMILIES
-from modules.models.architecture import read_architecture
+from modules.models.families.architecture import read_architecture
 
 PIPELINES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "sd1": (StableDiffusionPipeline, ("text_encoder", "unet", "vae")),

@@ -43,10 +43,10 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
     from modules.assembly import build_services
     from modules.flags.flags import Flags
     from modules.processing.memory_estimate.estimate import MemoryEstimator
-    from modules.processing.pipeline.events import Silent
     from modules.processing.pipeline.generate import generate
     from modules.processing.record.output import Output
-    from modules.processing.request import GenerationRequest
+    from modules.processing.request.events import Silent
+    from modules.processing.request.request import GenerationRequest
 
     torch.set_num_threads(1)
     rows = []
@@ -95,7 +95,7 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
                     },
                 }
             )
-        services.queue.close()
+        services.dispatcher.close()
     return rows
 
 
@@ -112,7 +112,7 @@ def time_proposals() -> list[dict[str, Any]]:
     from modules.flags.flags import Flags
     from modules.processing.memory_estimate.proposals import propose
     from modules.processing.memory_estimate.words import plan_reply
-    from modules.processing.request import GenerationRequest
+    from modules.processing.request.request import GenerationRequest
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +147,7 @@ def time_proposals() -> list[dict[str, Any]]:
                     "nothing_fits": plan_reply(found, proposals)["nothing_fits"],
                 }
             )
-        services.queue.close()
+        services.dispatcher.close()
     return rows
 
 

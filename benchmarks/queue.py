@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.report import print_table, write_result
-from modules.jobs.queue import JobQueue, Models, QueueOptions
+from modules.jobs.line import Models, QueueOptions
 from modules.jobs.store import JobStore
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
+from tests.queues import JobQueue
 
 JOBS = 10_000
 USERS, MODELS = 5, 4
@@ -60,6 +61,13 @@ def request(number: int) -> GenerationRequest:
     return GenerationRequest(prompt=f"image {number}, " * 10, user=f"user{number % USERS}", settings=settings)
 
 
+def take_and_put_back(queue: JobQueue) -> None:
+    """What a lane does to begin with the next."""
+    entry = queue.take(queue.lanes[0])
+    assert entry is not None
+    queue.put_back(entry)
+
+
 def measured(folder: Path, jobs: int) -> dict[str, float]:
     """All numbers, in milliseconds of CPU time."""
     timed = Timed({})
@@ -70,10 +78,10 @@ def measured(folder: Path, jobs: int) -> dict[str, float]:
         queue.submit(one, f"job-{number}")
     timed.ms["submit, each"] = round((time.process_time() - began) / jobs * 1000, 3)
     last = f"job-{jobs - 1}"
-    timed.take("the first 100 in order", lambda: queue.line(100))
-    timed.take("the first 500 in order", lambda: queue.line(500))
+    timed.take("the first 100 in order", lambda: queue.first(100))
+    timed.take("the first 500 in order", lambda: queue.first(500))
     timed.take("progress of the last", lambda: queue.progress(last))
-    timed.take("take the next", lambda: queue._take(queue._lanes[0]))
+    timed.take("take the next", lambda: take_and_put_back(queue))
     timed.take("run next", lambda: queue.run_next(last))
     timed.take("move to the end", lambda: queue.move_before(last, None))
     timed.take("edit", lambda: queue.change(last, lambda request: replace(request, steps=request.steps + 1)))

@@ -48,10 +48,10 @@ def image(checkpoint: str, folder: Path | None, settings: dict[str, Any], side: 
     from modules.assembly import build_services
     from modules.flags.flags import Flags
     from modules.memory.timeline import resident_bytes
-    from modules.processing.pipeline.events import Silent
     from modules.processing.pipeline.generate import generate
     from modules.processing.record.output import Output
-    from modules.processing.request import GenerationRequest
+    from modules.processing.request.events import Silent
+    from modules.processing.request.request import GenerationRequest
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as data:
@@ -76,7 +76,7 @@ def image(checkpoint: str, folder: Path | None, settings: dict[str, Any], side: 
         before, began = resident_bytes(), time.process_time()
         result = generate(request, services.engine, Output(Path(data)), Silent())
         seconds = time.process_time() - began
-        services.queue.close()
+        services.dispatcher.close()
     assert result.memory is not None
     return {"before": before, "seconds": seconds, "timings": result.timings_s, "timeline": result.memory.as_dict()}
 

@@ -28,8 +28,8 @@ from torch.nn import functional as F
 from benchmarks.full_size import ROOT, write_full_size_checkpoint, write_full_size_header
 from benchmarks.report import print_table, write_result
 from modules.devices import release_memory, tune_allocator
-from modules.models.meta_model import build_meta_model
-from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.loading.meta_model import build_meta_model
 from modules.training.base_model import load_base
 from modules.training.config import config_of
 from modules.training.memory_plan import GB, StepEstimator, plan_memory

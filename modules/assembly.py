@@ -1,7 +1,8 @@
 """Builds the long-lived objects of one running program and wires them; the server and the command line share it."""
 
+import hashlib
 import logging
-import sqlite3
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,35 +17,40 @@ from modules.captioning.captioners import Captioners
 from modules.detection.detectors import FOLDER as DETECTORS_FOLDER
 from modules.detection.detectors import Detectors
 from modules.devices import choose_device, gpu_count, tune_allocator
+from modules.downloads.downloads import Downloads
+from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
 from modules.flags.flags import Flags
 from modules.history.service import HistoryService
-from modules.jobs.extras import Extras
-from modules.jobs.in_process import InProcessExecutor
-from modules.jobs.interrogating import interrogation_starters
+from modules.images.saving import check_folder
+from modules.jobs.dispatch import Dispatcher
 from modules.jobs.lanes import Lane
-from modules.jobs.merging import Merger, merge_starters
+from modules.jobs.line import Line, QueueOptions
 from modules.jobs.needed_models import models_of
-from modules.jobs.precision import PrecisionWork, measured, write_series
-from modules.jobs.queue import JobQueue, QueueOptions
-from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
 from modules.jobs.tasks import Starter
-from modules.jobs.training import TrainingWork
+from modules.jobs.work.captions import interrogation_starters
+from modules.jobs.work.downloads import download_starters, with_downloads
+from modules.jobs.work.extras import Extras
+from modules.jobs.work.merging import Merger, merge_starters
+from modules.jobs.work.precision import PrecisionWork, measured, write_series
+from modules.jobs.work.reports import Reports
+from modules.jobs.work.training import TrainingWork
 from modules.jobs.workers.executor import Transport, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.farm import Farm, check_installed, farm_workers
 from modules.jobs.workers.group import Workers, worker_lane
 from modules.jobs.workers.host import EngineHost, embedding_names, files_known, refresh_files
+from modules.jobs.workers.in_process import InProcessExecutor
 from modules.jobs.workers.loop import Asking, AskingOutput
 from modules.jobs.workers.process import processes
 from modules.jobs.workers.sdapi import RemoteWorker, addresses_of, remote_lane
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
-from modules.models.modules_catalogue import ModuleCatalogue
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.vae.files import VaeCatalogue
-from modules.models.vae.tiny_vae_files import TinyVaeFolders
+from modules.models.autoencoders.files import VaeCatalogue
+from modules.models.autoencoders.tiny_vae_files import TinyVaeFolders
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.paths import Paths, resolve_paths
 from modules.postprocessing.faces import CodeFormerOperation, GfpganOperation
 from modules.postprocessing.operations import Operations
@@ -62,15 +68,18 @@ from modules.processing.engine.precision import (
 )
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.memory_estimate.planner import LocalPlanner
-from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
-from modules.processing.record.output import Output, check_folder
+from modules.processing.record.output import Output
 from modules.processing.record.recordings import Recordings
 from modules.processing.record.spool import Spool
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import Result
+from modules.processing.request.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
 from modules.scripts.form_operations import form_operations
+from modules.scripts.host import Host, JobView, set_host
 from modules.scripts.library import ScriptLibrary
+from modules.scripts.processing import Making, Processed, make_elsewhere
 from modules.scripts.program import Program
 from modules.scripts.settings import add_settings
 from modules.services import Services
@@ -105,22 +114,24 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     estimator = _estimator_of(flags, paths, engine)
     allowed = None if access.is_local else output_folders(flags, paths, settings.current)
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
-    temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
-    spool = Spool((paths.data_dir / "spool", temporary))
+    spool = Spool((paths.data_dir / "spool", temporary_spool(paths.data_dir)), allowed)
     recordings = Recordings(paths.data_dir / RESUME_FOLDER)
     output = Output(paths.data_dir, allowed=allowed, spool=spool, recordings=recordings)
     store = JobStore(paths.jobs_file)
     workers = workers_of(flags, root, paths, computing, output, estimator, allowed)
     settings.subscribe(lambda after, changed: workers.change_settings(after))
     lanes = workers.lanes or (Lane(InProcessExecutor(engine, output, scripts, estimator)),)
-    queue = JobQueue(lanes, store, lambda: queue_options(settings.current), models_of(catalogue), recordings)
-    workers.wakes(queue.wake)
+    downloads = Downloads(paths, FileTransport(Tokens.read(paths.data_dir / TOKENS_FILE, os.environ)))
+    lanes = with_downloads(lanes, downloads)
+    queue = Line(store, lambda: queue_options(settings.current), models_of(catalogue), recordings)
+    dispatcher = Dispatcher(queue, lanes)
+    workers.wakes(dispatcher.wake)
     history = HistoryService.open(
         paths.data_dir / "history.sqlite", paths.cache_dir / "thumbnails.sqlite", paths.outputs_dir / "trash"
     )
-    queue.listen(history)
+    queue.images.listen(history)
     spool.on_pressure = queue.pause
-    spool.listen(lambda before, after: _saved_late(store, history, before, after))
+    spool.listen(queue.images.saved_late)
     services = Services(
         flags,
         paths,
@@ -128,6 +139,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         catalogue,
         engine,
         queue,
+        dispatcher,
         PROGRAM_VERSION,
         estimator,
         computing.captioners,
@@ -139,6 +151,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         history_folders=allowed,
         cards=cards_of(paths, catalogue, engine, scripts),
         workers=workers,
+        downloads=downloads,
         notices=(
             *paths.notices,
             *settings.notices,
@@ -148,8 +161,43 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
             *access.notices,
         ),
     )
-    queue.repeats(task_starters(services))
+    queue.repeats.add({**task_starters(services), **download_starters(downloads)})
+    offer_to_extensions(computing.host, services)
     return services
+
+
+def offer_to_extensions(host: Host, services: Services) -> None:
+    """What extensions reach in the server's process: images are made by the queue, and it says which job runs."""
+    queue = services.queue
+
+    def run(request: GenerationRequest) -> Result:
+        job = queue.submit(request)
+        job.wait()
+        return job.result()
+
+    def running() -> JobView:
+        job = queue.running_job()
+        if job is None:
+            return JobView()
+        now = queue.progress(job.task_id)
+        images = job.request.batch_count * job.request.batch_size
+        facts = (job.type, now.step, now.total_steps, now.images_done, images, now.phase, now.preview)
+        return JobView(*facts, is_interrupted=job.is_interrupt_requested)
+
+    def interrupt() -> None:
+        if queue.running_job() is not None:
+            queue.interrupt()
+
+    def skip() -> None:
+        if queue.running_job() is not None:
+            queue.skip()
+
+    host.run, host.job, host.interrupt, host.skip = run, running, interrupt, skip
+    host.facts = lambda: services.models.status.model
+    host.unload = services.models.unload
+    host.output_folders = services.history_folders
+    styles = services.scripts.program.styles
+    make_elsewhere(Making(lambda p: Processed(run(p.for_queue())), lambda: services.settings.current, None, styles))
 
 
 class Parts(Protocol):
@@ -172,7 +220,7 @@ class Parts(Protocol):
     @property
     def estimator(self) -> MemoryEstimator: ...
     @property
-    def queue(self) -> JobQueue: ...
+    def queue(self) -> Line: ...
     @property
     def history_folders(self) -> tuple[Path, ...] | None: ...
 
@@ -198,6 +246,7 @@ class Computing:
     captioners: Captioners
     scripts: ScriptLibrary
     operations: Operations
+    host: Host
 
 
 def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: bool = True) -> Computing:
@@ -236,15 +285,21 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed, loads))
     captioners = captioners_of(flags, paths)
     program = program_of(paths, catalogue, engine, settings, captioners)
-    scripts = load_scripts(flags, paths, settings.current, program)
+    scripts = ScriptLibrary(program=program)
+    host = Host(
+        flags, paths, settings, engine, program, scripts, facts=lambda: engine.status.model, unload=engine.unload
+    )
+    set_host(host)
+    load_scripts(flags, paths, settings.current, program, scripts)
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
     engine.adapters.add_types(scripts.adapters.types)
+    engine.auxiliaries.wanted = scripts.auxiliary_files
     engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
     operations = operations_of(engine, scripts)
     scripts.form_operations = form_operations(operations, program.pixel_upscalers, lambda: settings.current)
-    return Computing(settings, catalogue, engine, captioners, scripts, operations)
+    return Computing(settings, catalogue, engine, captioners, scripts, operations, host)
 
 
 @dataclass(frozen=True)
@@ -259,7 +314,7 @@ class WorkerParts:
     captioners: Captioners
     operations: Operations
     estimator: MemoryEstimator
-    queue: JobQueue
+    queue: Line
     history_folders: tuple[Path, ...] | None
 
 
@@ -281,7 +336,7 @@ def worker_host(flags: Flags, root: Path, allowed: tuple[Path, ...] | None, data
         found.captioners,
         found.operations,
         estimator,
-        JobQueue((), JobStore(None)),
+        Line(JobStore(None)),
         allowed,
     )
     has_room = partial(_has_room, estimator)
@@ -306,7 +361,7 @@ def workers_of(
     engine, settings, catalogue = computing.engine, computing.settings, computing.catalogue
 
     def loaded(title: str) -> None:
-        catalogue.cache.read_again()  # the worker may have taken its sum
+        catalogue.cache.read_again()  # the worker may have computed its hash
         catalogue.refresh()
         info = catalogue.find(title)
         if info is not None:
@@ -354,16 +409,11 @@ def workers_of(
     return Workers(executors, remotes, lanes)
 
 
-def _saved_late(store: JobStore, history: HistoryService, before: Path | None, after: Path) -> None:
-    """An image that was kept aside is saved: record and history follow."""
-    try:
-        if before is not None:
-            store.image_moved(before, after)
-            if history.history.file_moved(before, after):
-                return
-        history.importer.take(after)
-    except (OSError, sqlite3.Error, FeatherweightError) as error:
-        log.warning("%s is saved, but not in the records: %s", after, error)
+def temporary_spool(data_dir: Path) -> Path:
+    """Where images are kept that the data folder does not take: in the system's temporary folder, under a name that no
+    other data folder has."""
+    name = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"featherweight-spool-{name}"
 
 
 def queue_options(settings: Settings) -> QueueOptions:
@@ -521,15 +571,23 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
     return folders
 
 
-def load_scripts(flags: Flags, paths: Paths, settings: Settings, program: Program | None = None) -> ScriptLibrary:
-    """The scripts of the extensions that are neither disabled one by one nor all at once."""
+def load_scripts(
+    flags: Flags,
+    paths: Paths,
+    settings: Settings,
+    program: Program | None = None,
+    library: ScriptLibrary | None = None,
+) -> ScriptLibrary:
+    """The scripts of the extensions that are neither disabled one by one nor all at once, in `library` if given."""
+    library = library or ScriptLibrary(program=program or Program())
     mode = settings.hidden.disable_all_extensions
     if flags.disable_all_extensions or mode == "all":
-        return ScriptLibrary()
+        return library
     folders = paths.extension_dirs
     if flags.disable_extra_extensions or mode == "extra":
         folders = (paths.builtin_extensions_dir,)
-    return ScriptLibrary.load(folders, settings.hidden.disabled_extensions, program)
+    library.add(folders, settings.hidden.disabled_extensions)
+    return library
 
 
 def output_folders(flags: Flags, paths: Paths, settings: Settings) -> tuple[Path, ...]:
@@ -562,6 +620,7 @@ def locked_settings(flags: Flags) -> frozenset[str]:
     if flags.freeze_settings:
         return frozenset(SETTINGS)
     locked = set((flags.freeze_specific_settings or "").split(",")) - {""}
+    locked |= {key for key, setting in SETTINGS.items() if setting.by_hand}
     sections = set((flags.freeze_settings_in_sections or "").split(",")) - {""}
     for key, setting in SETTINGS.items():
         if setting.section.id in sections or (flags.hide_ui_dir_config and key in DIRECTORY_KEYS):

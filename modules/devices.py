@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from modules.errors import InvalidValueError
+from modules.facades import names_from
 
 if TYPE_CHECKING:
     import torch
@@ -292,3 +293,6 @@ def release_memory(device: torch.device) -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
+
+
+__getattr__ = names_from("devices")  # what extensions import besides

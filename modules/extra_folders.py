@@ -29,7 +29,9 @@ def read_extra_folders(file: Path) -> tuple[Folders, tuple[str, ...]]:
         if not isinstance(listed, list) or not all(isinstance(one, str) and Path(one).is_absolute() for one in listed):
             notices.append(f"{file.name}: {kind} was left out: it takes a list of full paths. Correct {file}.")
             continue
-        folders[kind] = tuple(Path(one) for one in listed)
+        above = [one for one in listed if file.resolve().is_relative_to(Path(one).resolve())]
+        notices += [f"{file.name}: {one} was left out of {kind}: it holds the data folder itself." for one in above]
+        folders[kind] = tuple(Path(one) for one in listed if one not in above)
     return folders, tuple(notices)
 
 

@@ -1,7 +1,10 @@
-"""One server per data folder: a lock that ends with the process, however that ends."""
+"""Locks between processes that end with their process, however that ends: one server per data folder, and one writer
+per file."""
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,19 +43,29 @@ class FolderLock:
         self._file.close()
 
 
-def _locked(file: BinaryIO) -> bool:
-    """Take the lock without waiting; False when another process has it."""
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """While open, no other process or thread is in here for the same file: each waits for its turn to read, change and
+    replace it. The lock is on `NAME.lock` next to it, which stays. Raises OSError where that cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("ab") as file:
+        _locked(file, waits=True)
+        yield
+
+
+def _locked(file: BinaryIO, *, waits: bool = False) -> bool:
+    """Take the lock; False when another process has it and this one does not wait."""
     try:
         if sys.platform == "win32":
             import msvcrt
 
             file.seek(4096)  # beyond the text, which stays readable
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if waits else msvcrt.LK_NBLCK, 1)
             file.seek(0)
         else:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         import errno
 

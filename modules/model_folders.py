@@ -1,10 +1,14 @@
 """A look at folders: each directory is listed once, and what lies next to a file is known without asking the disk."""
 
 import hashlib
+import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 def as_folders(folders: Path | Iterable[Path] | None) -> tuple[Path, ...]:
@@ -95,6 +99,47 @@ def inside(path: Path, roots: Iterable[Path]) -> Path | None:
     except (OSError, RuntimeError):  # RuntimeError: a ring of links
         return None
     return None
+
+
+@dataclass
+class FilesBelow:
+    """Looks at folders of models, as often as their catalogue is brought up to date. What cannot be read (a dying disk,
+    a network share that is gone) is left out, and `faults` names it."""
+
+    faults: tuple[str, ...] = ()
+
+    def of(self, folders: Iterable[Path], suffixes: Collection[str]) -> list[tuple[Path, list[Path]]]:
+        """By folder the files of these suffixes (lower case, with dot) below it, by name without regard to case. Links
+        to folders are not followed. A folder that is not there is empty."""
+        faults: list[str] = []
+
+        def failed(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                faults.append(
+                    f"{error.filename} cannot be read ({error.strerror}), so that its models are not there. Look at "
+                    "the disk or the network share, or take the folder out of the folders of models."
+                )
+
+        found = []
+        for folder in folders:
+            files = [
+                path
+                for place, _, names in os.walk(folder, onerror=failed)
+                for path in (Path(place, name) for name in names)
+                if path.suffix.lower() in suffixes and _is_there(path)
+            ]
+            found.append((folder, sorted(files, key=lambda path: str(path).lower())))
+        for fault in set(faults) - set(self.faults):
+            log.warning("%s", fault)
+        self.faults = tuple(dict.fromkeys(faults))
+        return found
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:  # a link that leads nowhere, an entry that the disk does not give
+        return False
 
 
 def _walk(directory: str) -> Iterator[tuple[str, dict[str, os.DirEntry[str]]]]:

@@ -8,24 +8,29 @@ from collections.abc import Callable
 from typing import Any
 
 from modules.access.roles import open_to
+from modules.scripts.acting import acting_now
 from modules.scripts.callbacks import (
     AfterCFGCallbackParams,
+    BeforeTokenCounterParams,
     CFGDenoisedParams,
     CFGDenoiserParams,
     ExtraNoiseParams,
     ImageGridLoopParams,
     ImageSaveParams,
     Moment,
+    UiTrainTabParams,
 )
-from modules.scripts.loading import register_callback
+from modules.scripts.loading import calling_file, host_callbacks, register_callback
 
 __all__ = [
     "AfterCFGCallbackParams",
+    "BeforeTokenCounterParams",
     "CFGDenoisedParams",
     "CFGDenoiserParams",
     "ExtraNoiseParams",
     "ImageGridLoopParams",
     "ImageSaveParams",
+    "UiTrainTabParams",
     "open_to",
 ]
 
@@ -110,6 +115,54 @@ def on_image_grid(callback: Callback, *, name: str | None = None) -> None:
 def on_script_unloaded(callback: Callback, *, name: str | None = None) -> None:
     """`callback()`: the program ends."""
     register_callback(Moment.SCRIPT_UNLOADED, callback, name)
+
+
+def on_ui_train_tabs(callback: Callback, *, name: str | None = None) -> None:
+    """Accepted and never called: the Train tab here has no room for tabs of others; `on_ui_tabs` adds a tab."""
+    register_callback(Moment.UI_TRAIN_TABS, callback, name)
+
+
+def on_before_reload(callback: Callback, *, name: str | None = None) -> None:
+    """`callback()`: the page is about to be built again."""
+    register_callback(Moment.BEFORE_RELOAD, callback, name)
+
+
+def on_before_token_counter(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(BeforeTokenCounterParams)`: the tokens of a prompt are about to be counted; the prompt may be
+    replaced."""
+    register_callback(Moment.BEFORE_TOKEN_COUNTER, callback, name)
+
+
+def on_list_optimizers(callback: Callback, *, name: str | None = None) -> None:
+    """Accepted and never called: the setting cross_attention_optimization has the program's own list."""
+
+
+def on_list_unets(callback: Callback, *, name: str | None = None) -> None:
+    """Accepted and never called: the denoiser is the checkpoint's own."""
+
+
+def remove_current_script_callbacks() -> None:
+    """Take away what the extension's file has registered whose code runs."""
+    loading = calling_file()
+    now = acting_now()
+    label = loading.extension if loading is not None else now.extension if now is not None else None
+    host_callbacks().remove(lambda entry: entry.extension == label)
+
+
+def remove_callbacks_for_function(callback_func: Callback) -> None:
+    """Take away what was registered with this function."""
+    host_callbacks().remove(lambda entry: entry.function == callback_func)
+
+
+def add_callback(
+    callbacks: Any, fun: Callback, *, name: str | None = None, category: str = "unknown", **unused: Any
+) -> None:
+    """Register a function for a moment by its name ("cfg_denoiser"). Raises `ValueError` for one that there is not."""
+    register_callback(Moment(category), fun, name)
+
+
+def clear_callbacks() -> None:
+    """The program takes callbacks away when it ends."""
 
 
 def __getattr__(name: str) -> Any:

@@ -5,13 +5,15 @@ from pathlib import Path
 
 from modules.access import Access
 from modules.captioning.captioners import Captioners
+from modules.downloads.downloads import Downloads
 from modules.flags.flags import Flags
 from modules.history.service import HistoryService
 from modules.jobs.batch import Batches
-from modules.jobs.queue import JobQueue
+from modules.jobs.dispatch import Dispatcher
+from modules.jobs.line import Line
 from modules.jobs.workers.group import ModelHost, Workers
 from modules.model_cards.cards import CardLibrary
-from modules.models.reading.catalogue import CheckpointCatalogue
+from modules.models.files.catalogue import CheckpointCatalogue
 from modules.paths import Paths
 from modules.postprocessing.operations import Operations
 from modules.processing.engine.engine import Engine
@@ -31,7 +33,8 @@ class Services:
     settings: SettingsStore
     catalogue: CheckpointCatalogue
     engine: Engine
-    queue: JobQueue
+    queue: Line
+    dispatcher: Dispatcher
     version: str
     estimator: MemoryEstimator
     captioners: Captioners
@@ -43,10 +46,18 @@ class Services:
     operations: Operations = field(default_factory=Operations)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
     workers: Workers = field(default_factory=Workers)
+    downloads: Downloads | None = None
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the start by what they went into; written while the program starts."""
     history_folders: tuple[Path, ...] | None = None  # that may be imported; None: any
     notices: tuple[str, ...] = ()  # what the user should know about this start: damaged files, an open door
+
+    @property
+    def folder_faults(self) -> tuple[str, ...]:
+        """Folders of models that could not be read when it was last looked."""
+        engine = self.engine
+        catalogues = (self.catalogue, engine.vaes, engine.modules, engine.upscalers.catalogue)
+        return tuple(dict.fromkeys(fault for one in catalogues for fault in one.faults))
 
     @property
     def planner(self) -> Planner:

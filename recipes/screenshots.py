@@ -1,15 +1,19 @@
 """The pictures of the page in `docs/images`: the page with an image, the memory of its job, inpainting, a comparison of
 precisions.
 
+`python -m recipes.screenshots tabs FOLDER` saves every tab in both themes at three widths, to be looked at.
+
 Run `python -m recipes.screenshots` (needs Chromium and the packages of requirements-test.txt). A server of its own
 with the bundled model is started, its page is used as a user would, and what stands there is saved.
 """
 
 import re
 import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.page import ARGUMENTS, program
 
@@ -75,13 +79,45 @@ def compare_precisions(page: Page) -> None:
     page.locator("#precision_result").screenshot(path=IMAGES / "precision-comparison.png")
 
 
-def main() -> None:
-    """Make them all."""
+TABS = (
+    *("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "queue", "history", "settings"),
+)
+WIDTHS = {1440: 900, 1280: 800, 390: 844}
+"""In pixels, with their heights."""
+
+
+def show_tabs(browser: Browser, address: str, folder: Path) -> None:
+    """Every tab in light and dark at each width, after one image was made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for theme in ("light", "dark"):
+        for width, height in WIDTHS.items():
+            page = browser.new_page(viewport={"width": width, "height": height}, locale="en-US")
+            page.set_default_timeout(LIMIT_MS)
+            page.goto(f"{address}/?__theme={theme}")
+            page.wait_for_selector("#txt2img_generate")
+            page.wait_for_timeout(3000)
+            page.keyboard.press("Escape")
+            if (theme, width) == ("light", 1440):
+                page.fill("#txt2img_prompt textarea", PROMPT)
+                page.press("#txt2img_prompt textarea", "Control+Enter")
+                page.wait_for_selector("#txt2img_messages:has-text('Time taken')")
+            for tab in TABS:
+                page.evaluate("name => featherweight.showTab(name)", tab)
+                page.wait_for_timeout(1500)
+                page.screenshot(path=folder / f"{tab}-{width}-{theme}.png")
+            page.close()
+
+
+def main(words: Sequence[str] = ()) -> None:
+    """Make those of `docs/images`; with the words `tabs FOLDER`, all tabs into that folder."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         raise SystemExit("Chromium is not installed (apt-get install chromium).")
     with program() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
+        if words[:1] == ["tabs"]:
+            show_tabs(browser, address, Path(words[1] if len(words) > 1 else IMAGES / "tabs"))
+            return
         page = browser.new_page(viewport={"width": 1440, "height": 900}, locale="en-US", color_scheme="light")
         page.set_default_timeout(LIMIT_MS)
         page.goto(address)
@@ -96,4 +132,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

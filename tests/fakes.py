@@ -19,14 +19,14 @@ from modules.errors import Interrupted, Skipped
 from modules.flags.flags import Flags
 from modules.images.naming import NameContext
 from modules.jobs.job import Job
-from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
-from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.record.output import name_context
-from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, GenerationInfo, Result
 from modules.services import Services
+from tests.queues import JobQueue
 from tests.recordings import TINY
 
 T = TypeVar("T")
@@ -70,16 +70,16 @@ class FakeExecutor:
 def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
     """A program with the fake executor; its checkpoints are real files, and none of them is ever loaded for a job.
 
-    `flags` are fields of `Flags`. Close it with `services.queue.close()`.
+    `flags` are fields of `Flags`. Close it with `services.dispatcher.close()`.
     """
     built = build_services(Flags(data_dir=str(data_dir), ckpt=str(TINY), use_cpu=("all",), **flags))
     built.catalogue.with_hash(built.catalogue.get(TINY.name))  # its title gets the hash now, not halfway
-    built.queue.close()
+    built.dispatcher.close()
     queue = JobQueue(FakeExecutor(), JobStore(None))
-    queue.listen(built.history)
+    queue.images.listen(built.history)
     if start:
         queue.start()
-    return replace(built, queue=queue)
+    return replace(built, queue=queue, dispatcher=queue.dispatcher)
 
 
 def _image(request: GenerationRequest, seed: int, subseed: int) -> GeneratedImage:

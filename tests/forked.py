@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-PRELOADED = ["webui", "modules.api.app", "modules.api.guard", "modules.models.loading", "tests.fakes"]
+PRELOADED = ["webui", "modules.api.app", "modules.api.guard", "modules.models.loading.load_model", "tests.fakes"]
 WAIT_S = 120
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine

@@ -5,29 +5,61 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 MODULES = ROOT / "modules"
 ORDER = (
+    ("compat",),
     ("setup", "ui"),
     ("api", "cli"),
     ("assembly",),
     ("services",),
-    ("jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
+    ("extension_store", "jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
     ("training",),
     ("scripts", "history"),
     ("postprocessing",),
     ("processing", "model_cards", "detection"),
     ("adapters", "faces", "captioning"),
+    ("downloads",),
     ("models", "images", "upscalers"),
     ("prompting", "sampling", "access"),
-    ("memory",),
     ("settings",),
+    ("memory",),
     ("sqlite_files",),
-    ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder", "cores"),
+    (
+        "flags",
+        "devices",
+        "paths",
+        "registry",
+        "atomic_files",
+        "folder_lock",
+        "show_folder",
+        "cores",
+        "public_addresses",
+    ),
     ("errors", "extra_folders", "model_folders", "version", "plots"),
+    ("facades",),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}
+FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "models": (("merging",), ("loading",), ("families",), ("text_encoders", "autoencoders"), ("names",), ("files",)),
+    "jobs": (
+        ("workers", "batch"),
+        ("work",),
+        ("restart",),
+        ("dispatch", "needed_models", "editing", "ownership"),
+        ("line",),
+        ("images", "waiting", "repeats", "when_done"),
+        ("known",),
+        ("store", "order", "lanes"),
+        ("input_files", "tasks"),
+        ("job",),
+    ),
+    "processing": (("memory_estimate", "comparison"), ("pipeline",), ("record",), ("engine",), ("request",)),
+}
+"""The subfolders and files of a room, from the top down, where they are floors."""
 
 
 def dotted(path: Path) -> str:
@@ -71,6 +103,25 @@ def test_imports_go_down() -> None:
         for name, others in imports().items()
         for other, line in others.items()
         if room(other) != room(name) and ROW[room(other)] <= ROW[room(name)]
+    ]
+    assert upward == []
+
+
+def floor(name: str) -> str:
+    """The subfolder that a file of a room is in; for a file outside of all its own name."""
+    return name.split(".")[2]
+
+
+@pytest.mark.parametrize("inside", FLOORS)
+def test_subfolders_import_down_only(inside: str) -> None:
+    row = {folder: number for number, folders in enumerate(FLOORS[inside]) for folder in folders}
+    own = {name: others for name, others in imports().items() if room(name) == inside and name != f"modules.{inside}"}
+    assert {floor(name) for name in own} <= set(row)
+    upward = [
+        f"{name}:{line} imports {other}"
+        for name, others in own.items()
+        for other, line in others.items()
+        if other in own and floor(other) != floor(name) and row[floor(other)] <= row[floor(name)]
     ]
     assert upward == []
 

@@ -110,7 +110,7 @@ class Access:
         return self.file.check(name, password) if self.file is not None and name not in self.api.names else None
 
     def by_password_at_once(self, name: str, password: str) -> Identity | None:
-        """As `by_password` where that takes no time; None where it has to be computed, or is wrong."""
+        """Who has this name and password, without computing; None where a hash is needed, or it is wrong."""
         if self.api.accepts(name, password):
             return self._of_flag(name)
         return self.file.knows(name, password) if self.file is not None and name not in self.api.names else None

@@ -217,7 +217,7 @@ class AuthFile:
         return account.identity
 
     def knows(self, name: str, password: str) -> Identity | None:
-        """As `check` where the answer is remembered, else None; takes no time."""
+        """Whether the password is right, where that is remembered; else None. Takes no time."""
         account = self.accounts().get(name)
         mark = hmac.digest(self._secret, f"{name}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
         with self._lock:

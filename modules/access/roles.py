@@ -64,6 +64,11 @@ class Identity:
         """Whether the work and the images of `owner` are theirs to change."""
         return self.is_admin or (self.role.includes(Role.USER) and bool(self.name) and owner == self.name)
 
+    @property
+    def asks_for(self) -> str | None:
+        """Whose work they are shown; None: everybody's."""
+        return None if self.is_admin else self.name
+
     def may_see(self, owner: str) -> bool:
         """Whether they may look at the images of `owner`."""
         return self.is_admin or self.sees is Sees.ALL or (bool(self.name) and owner == self.name)

@@ -1,5 +1,6 @@
 """A file of the LoRA family: its tensors by layer. Never runs code that a file brings."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.algorithms import full, glora, ia3, loha, lokr, lora, oft
 from modules.adapters.algorithms.adapter import COMMON_ENDS, Adapter, Factors
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.reading.tensor_file import TensorFile
+from modules.models.files.tensor_file import TensorFile
 
 BUNDLE = "bundle_emb."
+NAMED_FACTOR = re.compile(r"\.(lora_[AB])\.[^.]+\.weight$")
+"""PEFT puts the name of an adapter ("default") between."""
 FLAT_STARTS = ("lora_", "oft_", "lycoris_")
 ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ...] = (
     (lora.read_lora, lora.ENDS),
@@ -79,6 +82,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
 
 def split_key(key: str) -> tuple[str, str]:
     """A tensor's name as layer and end: at the first dot for kohya's names, before the known ends for dotted ones."""
+    key = NAMED_FACTOR.sub(r".\1.weight", key)
     if "." not in key or key.startswith(FLAT_STARTS):
         layer, _, end = key.partition(".")
         return layer, end

@@ -40,9 +40,8 @@ from modules.memory.changes import (
     joined_scales,
 )
 from modules.memory.delta_branch import DeltaBranch, wants_delta_branch
-from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.formats.blocks import weight_shape
-from modules.memory.formats.names import dtype_name
+from modules.memory.formats.format import FORMATS, StorageFormat, dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
 from modules.memory.layer import Stored, manage, put, shape_of, stored_state, stored_tensors
 from modules.memory.scratch import release_scratch

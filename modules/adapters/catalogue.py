@@ -79,8 +79,8 @@ class AdapterCatalogue:
         return None
 
     def find_current(self, text: str) -> AdapterInfo | None:
-        """As `find`, the file as it is now; the folders are looked at again for one that is new, has changed, or has
-        gone."""
+        """Find an adapter by name as its file is now: the folders are read again for one that is new, changed, or
+        missing."""
         info = self.find(text)
         if info is not None and _is_current(info):
             return info

@@ -17,7 +17,7 @@ from torch import Tensor
 from modules.adapters.adapter_facts import EMBEDDING_IMAGE_SUFFIXES, EMBEDDING_SUFFIXES, AdapterError
 from modules.adapters.adapter_file import read_pickle, read_tensors
 from modules.adapters.image_embedding import read_image
-from modules.model_folders import as_folders
+from modules.model_folders import FilesBelow, as_folders
 
 log = logging.getLogger(__name__)
 SHORT_HASH = 12
@@ -57,6 +57,7 @@ class EmbeddingStore:
     def __init__(self, folders: Path | Iterable[Path] | None) -> None:
         self._folders = as_folders(folders)
         self._lock = threading.Lock()
+        self._below = FilesBelow()
         self._seen: dict[Path, tuple[int, int]] = {}
         self._loaded: dict[Path, Embedding] = {}
         self._broken: dict[Path, str] = {}
@@ -95,10 +96,8 @@ class EmbeddingStore:
         return tuple(self._loaded.values())
 
     def _files(self) -> list[Path]:
-        suffixes = (*EMBEDDING_SUFFIXES, *EMBEDDING_IMAGE_SUFFIXES)
-        held = (path for folder in self._folders if folder.is_dir() for path in sorted(folder.rglob("*")))
-        found = [path for path in held if path.suffix.lower() in suffixes]
-        return [path for path in found if path.is_file() and ".preview." not in path.name]
+        found = self._below.of(self._folders, (*EMBEDDING_SUFFIXES, *EMBEDDING_IMAGE_SUFFIXES))
+        return [path for _, files in found for path in sorted(files) if ".preview." not in path.name]
 
     def _place_of(self, path: Path) -> int:
         """The number of the folder that a file lies in."""

@@ -12,11 +12,14 @@ from modules.adapters.adapter_facts import AdapterError
 from modules.errors import InvalidValueError
 from modules.memory.changes import LayerChange
 from modules.memory.layer import shape_of
-from modules.models.layouts.open_clip_layout import original_name
-from modules.models.layouts.row_map import Rows
+from modules.models.loading.open_clip_layout import original_name
+from modules.models.names.row_map import Rows
 
 TEXT_ENCODER = "text_encoder"
-STARTS = re.compile(r"^(oft|lycoris)_(?=unet_|transformer_|te[123]?_)")
+DENOISER = "model.diffusion_model."
+"""Before the names of a denoiser in a whole checkpoint, which may hold an adapter of its text tokens too."""
+ORIGINAL_LEVEL = re.compile(r"^(model\.)?diffusion_model\.|^transformer\.(?=(double|single)_blocks\.)")
+STARTS = re.compile(r"^(oft|lycoris)_(?=unet_|transformer_(?!blocks_)|te[123]?_)")
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ def _names(component: str, path: str, original: str | None) -> Iterator[str]:
         yield _kohya("lora_transformer", path)
         yield f"unet.{path}"
         yield f"transformer.{path}"
+        yield path
         if original is not None:
             yield from _original_names(component, original)
         return
@@ -112,13 +116,13 @@ def _names(component: str, path: str, original: str | None) -> Iterator[str]:
     yield f"{component}.text_model.{path}"
     yield f"{component}.{path}"
     if original is not None:
-        yield original
+        yield from _original_names("unet" if original.startswith(DENOISER) else component, original)
 
 
 def _original_names(component: str, original: str) -> Iterator[str]:
     """Names after the original layout."""
     if component == "unet":
-        short = original.removeprefix("model.diffusion_model.")
+        short = original.removeprefix(DENOISER)
         yield _kohya("lora_unet", short)
         yield short
     yield original
@@ -130,10 +134,12 @@ def _kohya(prefix: str, path: str) -> str:
 
 def _normalised(name: str) -> str:
     """Other spellings: `oft_unet_` (kohya's OFT), `lycoris_` (LyCORIS around diffusers' names),
-    `processor.to_q_lora` (diffusers before PEFT), `base_model.model.` (PEFT's own files)."""
+    `processor.to_q_lora` (diffusers before PEFT), `base_model.model.` (PEFT's own files), `diffusion_model.` and
+    `transformer.` before names of the original layout."""
     name = STARTS.sub("lora_", name)
     name = re.sub(r"^lycoris_", "lora_unet_", name)
     name = re.sub(r"^base_model\.model\.", "", name)
+    name = ORIGINAL_LEVEL.sub("", name)
     name = re.sub(r"\.processor\.(to_[qkv])_lora$", r".\1", name)
     return re.sub(r"\.processor\.to_out_lora$", ".to_out.0", name)
 

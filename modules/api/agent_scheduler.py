@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 from fastapi import APIRouter, Request, Response
 
-from modules.api.auth import identity_of, own_queue
+from modules.api.auth import identity_of
 from modules.api.documentation import documented
 from modules.api.generation import TXT2IMG_ERRORS
 from modules.api.queue import changing, check_parameters, image_paths, request_of, retried
@@ -23,9 +23,9 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.editing import api_values
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.ownership import claimed
-from modules.jobs.queue import UNREADABLE
+from modules.jobs.repeats import UNREADABLE
 from modules.jobs.store import FINAL, JobRecord
-from modules.processing.request import request_from_json, request_to_json, tab_of
+from modules.processing.request.request import request_from_json, request_to_json, tab_of
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 
@@ -121,15 +121,15 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     @routes.get("/queue", **documented(QUEUE))
     def whole(request: Request, limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """The task that runs, and those that wait."""
-        own = own_queue(request, queue)
-        line = own.line(_offset(offset) + _limit(limit))[_offset(offset) :]
-        running = next(iter(own.running_entries), None)
+        who = identity_of(request)
+        line = queue.first(_offset(offset) + _limit(limit), who)[_offset(offset) :]
+        running = next(iter(queue.running(who)), None)
         return {
             "current_task_id": running.task_id if running else None,
             "pending_tasks": [
                 _task(queue.record(entry.task_id), services, number) for number, entry in enumerate(line)
             ],
-            "total_pending_tasks": own.waiting_count,
+            "total_pending_tasks": queue.waiting_count(who),
             "paused": queue.is_paused,
         }
 
@@ -137,7 +137,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     def history(request: Request, status: str | None = None, limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """Ended tasks, what ended last first; of one status or of all."""
         statuses = FINAL if status is None else tuple(item for item in FINAL if item.value == status)
-        user = own_queue(request, queue).user
+        user = identity_of(request).asks_for
         found = queue.store.ended_jobs(statuses, _limit(limit), _offset(offset), user) if statuses else []
         return {
             "total": queue.store.count(statuses, user) if statuses else 0,
@@ -147,7 +147,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     @routes.get("/export", **documented([{**TASK, "request": {"prompt": "a large red circle"}}]))
     def export(request: Request, limit: int = MAX_SHOWN, offset: int = 0) -> list[dict[str, Any]]:
         """Waiting tasks with all that is needed to put them in line elsewhere."""
-        line = own_queue(request, queue).line(_offset(offset) + _limit(limit))[_offset(offset) :]
+        line = queue.first(_offset(offset) + _limit(limit), identity_of(request))[_offset(offset) :]
         records = (queue.record(entry.task_id) for entry in line if isinstance(entry, Job))
         return [{**_task(record, services), "request": _portable(record, services)} for record in records]
 
@@ -186,7 +186,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     @routes.post("/queue/clear", **documented(DONE))
     def clear(request: Request) -> dict[str, Any]:
         """Cancel everything that waits."""
-        return _done(f"{own_queue(request, queue).clear()} tasks were taken out of the queue")
+        return _done(f"{queue.clear(who=identity_of(request))} tasks were taken out of the queue")
 
     @routes.post("/history/clear", **documented(DONE))
     def clear_history() -> dict[str, Any]:
@@ -198,25 +198,25 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     def requeue_failed(request: Request) -> dict[str, Any]:
         """Put all failed tasks in line again."""
         return _done("Failed tasks were put in line again") | {
-            "task_ids": retried(services, own_queue(request, queue).user)
+            "task_ids": retried(services, identity_of(request).asks_for)
         }
 
     @routes.get("/task/{id}", **documented({"success": True, "data": TASK}, errors=GONE))
     def one(id: str, request: Request) -> dict[str, Any]:
         """A task."""
-        return {"success": True, "data": _task(own_queue(request, queue).record(id), services)}
+        return {"success": True, "data": _task(queue.record(id, identity_of(request)), services)}
 
     @routes.get("/task/{id}/position", **documented({"status": "pending", "position": 1}, errors=GONE))
     def position(id: str, request: Request) -> dict[str, Any]:
         """Its status, and its place in line from 1; null for one that does not wait."""
-        record = own_queue(request, queue).record(id)
-        line = [entry.task_id for entry in queue.line(MAX_IMPORTED)]
+        record = queue.record(id, identity_of(request))
+        line = [entry.task_id for entry in queue.first(MAX_IMPORTED)]
         return {"status": _word(record.status), "position": line.index(id) + 1 if id in line else None}
 
     @routes.get("/task/{id}/results", response_model=None, **documented(RESULTS, errors=GONE))
     def results(id: str, request: Request, zip: bool = False) -> Response | dict[str, Any]:
         """The images of a task with their infotexts, as data URIs or as a zip file."""
-        record = own_queue(request, queue).record(id)
+        record = queue.record(id, identity_of(request))
         files = [path for path in image_paths(record) if path.is_file()]
         if zip:
             return _zipped(files, id)
@@ -229,21 +229,22 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     @routes.put("/task/{id}", **documented(DONE, errors=GONE))
     def change(id: str, body: TaskChange, request: Request) -> dict[str, Any]:
         """Have a waiting task ask for something else."""
-        own_queue(request, queue).require(id)
+        who = identity_of(request)
+        queue.record(id, who)
         parameters = dict(body.params or {})
         check_parameters(request, parameters)
         if body.checkpoint is not None:
             parameters["checkpoint"] = body.checkpoint
         if parameters:
-            queue.change(id, changing(services, parameters))
+            queue.change(id, changing(services, parameters), who)
         if body.name:
-            queue.rename(id, body.name)
+            queue.rename(id, body.name, who)
         return _done("Task updated")
 
     @routes.delete("/task/{id}", **documented(DONE, errors=GONE))
     def delete(id: str, request: Request) -> dict[str, Any]:
         """Cancel a task that waits or runs; forget one that has ended."""
-        if own_queue(request, queue).record(id).status.is_final:
+        if queue.record(id, identity_of(request)).status.is_final:
             queue.store.remove([id])
         else:
             queue.interrupt(id, why="cancelled")
@@ -261,8 +262,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     @routes.post("/task/{id}/requeue", **documented(WITH_ID, errors=GONE))
     def requeue(id: str, request: Request) -> dict[str, Any]:
         """Put a task in line once more, with its seeds."""
-        own_queue(request, queue).require(id)
-        return _done("Task requeued") | {"task_id": queue.again(id).task_id}
+        return _done("Task requeued") | {"task_id": queue.again(id, who=identity_of(request)).task_id}
 
     @routes.post("/task/{id}/move/{over_id}", **documented(DONE, errors=GONE))
     def move(id: str, over_id: str) -> dict[str, Any]:
@@ -276,22 +276,19 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     @routes.post("/task/{id}/bookmark", **documented(DONE, errors=GONE))
     def bookmark(id: str, request: Request) -> dict[str, Any]:
         """Keep a task when the history is cleared."""
-        own_queue(request, queue).require(id)
-        queue.bookmark(id)
+        queue.bookmark(id, who=identity_of(request))
         return _done("Task bookmarked")
 
     @routes.post("/task/{id}/unbookmark", **documented(DONE, errors=GONE))
     def unbookmark(id: str, request: Request) -> dict[str, Any]:
         """The opposite."""
-        own_queue(request, queue).require(id)
-        queue.bookmark(id, False)
+        queue.bookmark(id, False, who=identity_of(request))
         return _done("Task unbookmarked")
 
     @routes.post("/task/{id}/rename", **documented(DONE, errors=GONE))
     def rename(id: str, name: str, request: Request) -> dict[str, Any]:
         """Give a task another title."""
-        own_queue(request, queue).require(id)
-        queue.rename(id, name)
+        queue.rename(id, name, identity_of(request))
         return _done("Task renamed")
 
     return routes

@@ -10,7 +10,9 @@ from modules.api.agent_scheduler import agent_scheduler_routes
 from modules.api.auth import PasswordCheck, install_auth
 from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
+from modules.api.downloads import download_routes
 from modules.api.errors import install_error_handlers
+from modules.api.extension_store import extension_store_routes
 from modules.api.extra_networks import extra_network_routes
 from modules.api.extras import extras_routes
 from modules.api.generation import generation_routes
@@ -65,7 +67,10 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(precision_routes(services))
     app.include_router(about_routes(services))
     app.include_router(takeover_routes(services))
+    if services.downloads is not None:
+        app.include_router(download_routes(services))
     app.include_router(extra_network_routes(services))
+    app.include_router(extension_store_routes(services))
     add_docs_page(app)
     _close_the_rest(app)
     return app

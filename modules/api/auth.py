@@ -19,8 +19,6 @@ from modules.access.auth_file import KEY_MARK
 from modules.access.roles import ANYBODY, Identity, NotAllowedError
 from modules.api.errors import reply
 from modules.api.permissions import OpenRoute, Rule, Zone, rule_for, zone_of
-from modules.jobs.ownership import OwnQueue
-from modules.jobs.queue import JobQueue
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +45,6 @@ def identity_of(request: HTTPConnection) -> Identity:
 def user_of(request: Request) -> str:
     """The name of who sent a request; empty without users."""
     return identity_of(request).name
-
-
-def own_queue(request: Request, queue: JobQueue) -> OwnQueue:
-    """The queue as whoever sent a request sees it."""
-    return OwnQueue(queue, identity_of(request))
 
 
 class PasswordCheck:

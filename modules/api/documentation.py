@@ -22,6 +22,7 @@ TAGS = {
     "history": "Finished images: searching, marking, deleting, importing, comparing.",
     "agent scheduler": "The same queue by the routes of the Agent Scheduler extension.",
     "tasks": "Long work alongside the images: how far it is, and stopping it.",
+    "downloads": "Getting models: what there is, what a file will need here, downloading it.",
     "precision": "What 8-bit weights make of a model: report, comparison, conversion.",
     "training": "Adapters and embeddings from images: training as a task, a learning rate, new embeddings.",
     "page": "What the page itself asks; may change between versions.",
@@ -58,7 +59,7 @@ def documented(reply: Any = None, errors: Mapping[int, str] | None = None) -> di
 
 
 def documented_image(subtype: str, errors: Mapping[int, str] | None = None) -> dict[str, Any]:
-    """As `documented`, for a route that answers with an image of this type, such as png."""
+    """What FastAPI documents of a route that answers with an image of this type, such as png."""
     reply = {"description": "The image.", "content": {f"image/{subtype}": {"example": f"({subtype.upper()})"}}}
     return {"responses": {200: reply, **_error_replies(errors or {})}}
 

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Request
 
 from modules.api.auth import user_of
 from modules.api.documentation import documented
-from modules.api.generation import ended_before_the_client
+from modules.api.generation import wait_for
 from modules.api.replies import REPLY_FORMATS
 from modules.api.reply_models import ExtrasBatchReply, ExtrasSingleReply, FailureItem
 from modules.api.schemas import ExtrasBatchBody, ExtrasBody, ExtrasSingleBody
 from modules.assembly import extras_of
-from modules.errors import Interrupted, InvalidValueError
+from modules.errors import InvalidValueError
 from modules.images.encode import Quality, to_base64
-from modules.jobs.extras import ExtrasImage, ExtrasRequest, ExtrasRun, Source, chunks_of, text_of, unique_names
+from modules.jobs.work.extras import ExtrasImage, ExtrasRequest, ExtrasRun, Source, chunks_of, text_of, unique_names
 from modules.services import Services
 from modules.settings.values import Settings
 
@@ -32,9 +32,7 @@ def extras_routes(services: Services) -> APIRouter:
     async def run(wanted: ExtrasRequest, request: Request) -> ExtrasRun:
         started = await asyncio.to_thread(extras_of(services).start, wanted)
         task = started.task
-        if not await ended_before_the_client(task, request):
-            await asyncio.to_thread(services.queue.interrupt, task.task_id, why="left by its client")
-            raise Interrupted("The client went away before the images were done.")
+        await wait_for(task, request, services.queue)
         task.result()
         return started
 

@@ -8,17 +8,16 @@ a name which changes its address in between (DNS rebinding) gains nothing. Redir
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from modules.errors import InvalidValueError
+from modules.public_addresses import Resolve, is_public, resolve
 from modules.settings.values import Settings
 from modules.version import PROGRAM_VERSION
 
@@ -29,15 +28,6 @@ MAX_URL_CHARS = 2048
 CHUNK_BYTES = 64 * 1024
 PORTS = {"http": 80, "https": 443}
 REDIRECTS = (301, 302, 303, 307, 308)
-NAT64 = ipaddress.ip_network("64:ff9b::/96")  # holds an IPv4 address in its last 32 bits (RFC 6052)
-
-Resolve = Callable[[str, int], Sequence[str]]
-"""(host, port) -> its addresses; raises `OSError` where there are none."""
-
-
-def resolve(host: str, port: int) -> Sequence[str]:
-    """By the system."""
-    return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 @dataclass(frozen=True)
@@ -124,24 +114,6 @@ def _address(place: SplitResult, what: str, forbids_local: bool, find_addresses:
             "itself as base64 text."
         )
     return found[0]
-
-
-def is_public(text: str) -> bool:
-    """Whether an address is one of the Internet's: not private, loopback, link-local, shared, reserved or multicast,
-    also where an IPv6 address holds an IPv4 one."""
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address):
-        held = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-        if address in NAT64:
-            held.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        if any(inner is not None and not is_public(str(inner)) for inner in held):
-            return False
-        if address.ipv4_mapped is not None:
-            return True
-    return address.is_global and not address.is_multicast
 
 
 def _port(place: SplitResult) -> int:

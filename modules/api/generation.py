@@ -7,17 +7,18 @@ from contextlib import suppress
 from fastapi import APIRouter, Request
 
 from modules.access.roles import Role
-from modules.api.auth import identity_of, own_queue
+from modules.api.auth import identity_of
 from modules.api.documentation import documented
 from modules.api.replies import txt2img_reply
 from modules.api.reply_models import Nothing, PngInfoReply, Txt2ImgReply
 from modules.api.requests import request_from
 from modules.api.schemas import GenerationBody, Img2ImgBody, PngInfoBody, Txt2ImgBody
-from modules.errors import Interrupted
+from modules.errors import BusyError, Interrupted
 from modules.images.encode import decode_base64
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
-from modules.jobs.job import Entry
+from modules.jobs.job import Entry, JobStatus
+from modules.jobs.line import Line
 from modules.jobs.ownership import claimed
 from modules.services import Services
 
@@ -27,6 +28,7 @@ TXT2IMG_ERRORS = {
     404: "Unknown sampler 'Oiler'. Did you mean 'Euler'? Known: DPM++ 2M, DPM++ SDE, ...",
     422: "width is 7; allowed is 16 to 8192 pixels.",
 }
+PAUSED_S = 30.0  # how long a client waits for a job in a paused line
 IMG2IMG_ERRORS = {
     404: "Init image not found: give at least one image as base64 text in init_images.",
     422: "The mask is empty: it marks nothing to paint. Paint the part that should change.",
@@ -53,11 +55,7 @@ def generation_routes(services: Services) -> APIRouter:
         # Whoever names the job or has its images saved may come back for them.
         is_lasting = wanted.save_images or bool(body.force_task_id)
         job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0), is_lasting)
-        if not await ended_before_the_client(job, request):
-            log.info("%s: the client went away; the job %s.", job.task_id, "goes on" if is_lasting else "ends")
-            if not is_lasting:
-                await asyncio.to_thread(services.queue.interrupt, job.task_id, why="left by its client")
-            raise Interrupted("The client went away before the job ended.")
+        await wait_for(job, request, services.queue, stays=is_lasting)
         return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)
 
     @routes.post("/txt2img", **documented(errors=TXT2IMG_ERRORS))
@@ -85,19 +83,23 @@ def generation_routes(services: Services) -> APIRouter:
     @routes.post("/interrupt")
     def interrupt(request: Request) -> Nothing:
         """Stop the running job within one step."""
-        own_queue(request, services.queue).interrupt()
+        services.queue.interrupt(who=identity_of(request))
         return Nothing()
 
     @routes.post("/skip", **documented())
     def skip(request: Request) -> None:
         """Leave the running batch and go on with the next."""
-        own_queue(request, services.queue).skip()
+        services.queue.skip(who=identity_of(request))
 
     return routes
 
 
-async def ended_before_the_client(job: Entry, request: Request) -> bool:
-    """Wait for the job or for its client to go away; no thread waits meanwhile. False for the latter."""
+async def wait_for(job: Entry, request: Request, queue: Line, stays: bool = False) -> None:
+    """Wait until the job has ended; no thread waits meanwhile.
+
+    Raises `Interrupted` when the client goes away first, `BusyError` when the job stands in a paused line for
+    `PAUSED_S`. `stays`: somebody comes back for the job, so that it is not taken out of the line then.
+    """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
     def tell() -> None:
@@ -110,9 +112,28 @@ async def ended_before_the_client(job: Entry, request: Request) -> bool:
 
     job.when_final(tell)
     waits = [asyncio.create_task(ended.wait()), asyncio.create_task(gone())]
+    paused_since: float | None = None
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        return ended.is_set()
+        while not (await asyncio.wait(waits, timeout=PAUSED_S / 10, return_when=asyncio.FIRST_COMPLETED))[0]:
+            if job.status is not JobStatus.QUEUED or not queue.is_paused:
+                paused_since = None
+            elif paused_since is None:
+                paused_since = loop.time()
+            elif loop.time() - paused_since > PAUSED_S:
+                break
+        if ended.is_set():
+            return
+        is_paused = not waits[1].done()
     finally:
         for wait in waits:
             wait.cancel()
+    if not stays:
+        await asyncio.to_thread(queue.interrupt, job.task_id, why="left by its client")
+    if is_paused:
+        what = f"is still in line, as {job.task_id}" if stays else "was taken out of the line"
+        raise BusyError(
+            f"The queue is paused, so that the job did not begin; it {what}. Resume the queue in its tab or with POST "
+            "/featherweight/v1/queue/resume."
+        )
+    log.info("%s: the client went away; the job %s.", job.task_id, "goes on" if stays else "ends")
+    raise Interrupted("The client went away before the job ended.")

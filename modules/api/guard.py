@@ -25,6 +25,7 @@ from modules.access.auth_file import KEY_MARK
 from modules.api.auth import TOO_MANY
 from modules.api.errors import reply
 from modules.api.permissions import API_PATHS
+from modules.api.proxies import Proxies
 from modules.flags.flags import Flags
 
 COOKIE = "featherweight-token"
@@ -87,19 +88,23 @@ class Origins:
 
 
 class Guard:
-    """The ASGI middleware around everything else. It refuses with a sentence, and makes all cookies strict."""
+    """The ASGI middleware around everything else. It refuses with a sentence, makes all cookies strict, and keeps other
+    sites from showing the page inside of theirs."""
 
-    def __init__(self, app: ASGIApp, names: Names, origins: Origins, access: Access) -> None:
+    def __init__(self, app: ASGIApp, names: Names, origins: Origins, access: Access, proxies: Proxies) -> None:
         self._app = app
         self._names = names
         self._origins = origins
         self._access = access
+        self._proxies = proxies
+        self._policy = page_policy(origins)
         self._throttle = access.throttle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        scope = self._proxies.heard(scope, self._names.includes)
         connection = HTTPConnection(scope)
         address = connection.client.host if connection.client else ""
         refusal = self._refusal(connection, address)
@@ -110,9 +115,20 @@ class Guard:
         async def send_strict(message: Message) -> None:
             if message["type"] == "http.response.start":
                 _make_cookies_strict(message)
+                self._protect_page(message)
             await send(message)
 
         await self._app(scope, receive, send_strict)
+
+    def _protect_page(self, message: Message) -> None:
+        """A page says what it may load and who may show it inside of another, unless its route has said so already."""
+        headers = MutableHeaders(scope=message)
+        if not headers.get("content-type", "").startswith("text/html"):
+            return
+        headers.setdefault("Content-Security-Policy", self._policy)
+        headers.setdefault("X-Content-Type-Options", "nosniff")
+        if not self._origins.listed and self._origins.pattern is None:
+            headers.setdefault("X-Frame-Options", "SAMEORIGIN")
 
     def _refusal(self, connection: HTTPConnection, address: str) -> Response | None:
         """What a request is answered that is not let in."""
@@ -205,7 +221,20 @@ def install_guard(app: FastAPI, flags: Flags, access: Access) -> None:
         allow_headers=["*"] if origins != Origins() else [],
         allow_credentials=origins != Origins(),
     )
-    app.add_middleware(Guard, names=Names.of(flags), origins=origins, access=access)
+    proxies = Proxies(flags.trusted_proxy)
+    app.add_middleware(Guard, names=Names.of(flags), origins=origins, access=access, proxies=proxies)
+
+
+def page_policy(origins: Origins) -> str:
+    """The Content-Security-Policy of pages. Gradio's scripts and styles stand inline, and it makes functions of texts;
+    everything comes from this server. Origins that may call (CORS) may also show the page inside of theirs."""
+    frames = " ".join(("'self'", *origins.listed)) if origins.pattern is None else "*"
+    return (
+        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; "
+        "connect-src 'self' data: blob:; worker-src 'self' blob:; frame-src 'self' blob: data:; object-src 'none'; "
+        f"base-uri 'self'; form-action 'self'; frame-ancestors {frames}"
+    )
 
 
 def host_name(host: str) -> str:

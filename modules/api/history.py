@@ -28,10 +28,11 @@ from modules.history.difference import Difference, difference
 from modules.history.store import PAGE, HistoryEntry
 from modules.history.thumbnails import media_type_of
 from modules.images.reading import read_image
+from modules.images.saving import check_folder
 from modules.jobs.ownership import claimed
-from modules.jobs.queue import UNREADABLE
-from modules.processing.record.output import check_folder
-from modules.processing.request import GenerationRequest, request_from_json
+from modules.jobs.repeats import UNREADABLE
+from modules.memory.formats.catalog import chosen_formats
+from modules.processing.request.request import GenerationRequest, request_from_json
 from modules.services import Services
 from modules.show_folder import show_folder
 
@@ -40,7 +41,7 @@ EVERYBODY = "*"
 NOT_THERE = "The history has no image {}; it may have been deleted."
 NO_IMAGE = "The history has no image 1767225600000000; it may have been deleted."
 MEDIA_TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp", ".avif": "avif"}
-PRECISIONS = ("fp16", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row", "int8_convrot")
+PRECISIONS = (*chosen_formats(), "fp16")
 CACHED = {"Cache-Control": "private, max-age=86400", "X-Content-Type-Options": "nosniff"}
 GONE = "{}: the file is no longer at {}. Import its new folder in the History tab to have it found again."
 
@@ -240,7 +241,7 @@ def history_routes(services: Services) -> APIRouter:
         """Folders that are or were imported: state and counts of files."""
         return [ImportItem(**found) for found in history.imports()]
 
-    @routes.post("/import", **documented(errors={422: "/old is no folder of this machine."}))
+    @routes.post("/import", **documented(errors={422: "/old is not a folder on this machine."}))
     def import_folder(body: FolderBody) -> list[ImportItem]:
         """Take the images of a folder and all below into the history, in the background."""
         folder = Path(body.folder).expanduser()

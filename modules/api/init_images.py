@@ -8,9 +8,9 @@ from modules.api.schemas import ImageBody
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.images.encode import decode_image
 from modules.images.reading import read_image
-from modules.processing.parameters import Parameter
-from modules.processing.pasting import images_begun_with, pasted_mask, pasted_start
-from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, SourceImage
+from modules.processing.request.parameters import Parameter
+from modules.processing.request.pasting import images_begun_with, pasted_mask, pasted_start
+from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, SourceImage
 from modules.settings.values import Settings
 
 

@@ -6,13 +6,13 @@ from fastapi import APIRouter, Request
 
 from modules.api.auth import user_of
 from modules.api.documentation import documented
-from modules.api.generation import ended_before_the_client
+from modules.api.generation import wait_for
 from modules.api.reply_models import InterrogateReply
 from modules.api.schemas import InterrogateBody
 from modules.captioning.captioners import NAMES
-from modules.errors import Interrupted, UnknownNameError
+from modules.errors import UnknownNameError
 from modules.images.encode import decode_image
-from modules.jobs.interrogating import start_interrogation
+from modules.jobs.work.captions import start_interrogation
 from modules.services import Services
 
 ERRORS = {404: "Image not found: give one as base64 text in image.", 422: "There is no tagging model: put a folder ..."}
@@ -39,9 +39,7 @@ def interrogate_routes(services: Services) -> APIRouter:
             services.settings.current,
             user_of(request),
         )
-        if not await ended_before_the_client(task, request):
-            await asyncio.to_thread(services.queue.interrupt, task.task_id, why="left by its client")
-            raise Interrupted("The client went away before the caption was there.")
+        await wait_for(task, request, services.queue)
         return InterrogateReply(caption=task.result()["caption"])
 
     return routes

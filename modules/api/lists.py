@@ -20,11 +20,13 @@ from modules.api.reply_models import (
     UpscalerItem,
     VaeItem,
 )
+from modules.extension_store.origin import origin_of
 from modules.faces.restorer_types import RESTORERS
 from modules.model_cards.few_steps import checkpoint_few_steps, few_steps_json
-from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
+from modules.processing.request.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.scripts.extension import Extension
 from modules.scripts.library import script_info
 from modules.services import Services
 
@@ -155,8 +157,9 @@ def list_routes(services: Services) -> APIRouter:
 
     @routes.get("/extensions")
     def extensions() -> list[ExtensionItem]:
-        """Extensions that were installed from a repository: this version has none."""
-        return []
+        """The extensions of the user's folder, those that are switched off too."""
+        found = [one for one in services.scripts.extensions.values() if not one.is_built_in]
+        return [_extension_item(one) for one in found]
 
     @routes.post("/refresh-checkpoints", **documented())
     def refresh_checkpoints() -> None:
@@ -179,3 +182,16 @@ def list_routes(services: Services) -> APIRouter:
 def _few_steps(name: str) -> FewStepsItem | None:
     found = few_steps_json(checkpoint_few_steps(name))
     return None if found is None else FewStepsItem.model_validate(found)
+
+
+def _extension_item(extension: Extension) -> ExtensionItem:
+    origin = origin_of(extension.folder)
+    return ExtensionItem(
+        name=extension.name,
+        remote=origin.address,
+        branch=origin.branch,
+        commit_hash=origin.commit,
+        version=origin.version,
+        commit_date=int(extension.folder.stat().st_mtime),
+        enabled=extension.is_enabled,
+    )

@@ -137,7 +137,7 @@ def _source(text: str) -> str:
 
 PROTECTED = {
     "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # without any, a browser sends the form with `Origin: null`
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": (

@@ -20,7 +20,7 @@ def memory_routes(services: Services) -> APIRouter:
         """Memory of a finished job, stage by stage. Bytes of this process in main memory (rss) and of the graphics
         card's allocator; null where the system does not tell. `samples` are [seconds, stage, rss, allocated, reserved].
         Without `id_task`, of the job that ended last; without stages where none has ended yet."""
-        job = services.queue.get(id_task) if id_task else services.queue.last_done()
+        job = services.queue.known.get(id_task) if id_task else services.queue.known.last_done()
         record = job.result().memory if job is not None and job.has_result else None
         if id_task and record is None:
             raise UnknownNameError(NO_TIMELINE)

@@ -32,6 +32,8 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("GET /gradio_api/app_id/", "GET /gradio_api/info", "GET /gradio_api/info/", "GET /gradio_api/openapi.json"),
         *("GET /gradio_api/theme.css", "GET /gradio_api/startup-events"),
         "GET /gradio_api/custom_component/{id}/{environment}/{type}/{file_name}",
+        # scripts and pictures in the folders of extensions
+        *("GET /file={path:path}", "POST /internal/extension-fault"),
         # files of Gradio's cache: the names are hashes of what they hold
         *("GET /gradio_api/file={path_or_url:path}", "GET /gradio_api/file/{path:path}"),
         *("POST /gradio_api/upload", "GET /gradio_api/upload_progress"),
@@ -56,6 +58,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         ),
         *("POST /internal/progress", "GET /internal/pending-tasks", "GET /sdapi/v1/progress"),
         *("GET /featherweight/v1/queue", "GET /featherweight/v1/queue/job", "GET /featherweight/v1/queue/image"),
+        "GET /featherweight/v1/queue/start-image",
         *("GET /featherweight/v1/history", "GET /featherweight/v1/history/count"),
         *("GET /featherweight/v1/history/values", "GET /featherweight/v1/history/of-job"),
         *("GET /featherweight/v1/history/one", "GET /featherweight/v1/history/thumbnail"),
@@ -118,6 +121,8 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("GET /internal/sysinfo", "GET /internal/sysinfo-download", "POST /internal/extra-networks/notes"),
         *("POST /internal/extra-networks/preview", "POST /internal/extra-networks/checkpoint"),
         *("POST /featherweight/v1/precision-report", "POST /featherweight/v1/precision-comparison"),
+        *("POST /featherweight/v1/downloads", "POST /featherweight/v1/downloads/look"),
+        "GET /featherweight/v1/downloads/known",
         *("POST /featherweight/v1/convert", "GET /featherweight/v1/reports", "GET /featherweight/v1/reports/{name}"),
         # everybody's work
         "GET /featherweight/v1/workers",
@@ -134,6 +139,11 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /featherweight/v1/train", "POST /featherweight/v1/train/learning-rate"),
         *("POST /sdapi/v1/create/embedding", "POST /sdapi/v1/create/hypernetwork"),
         *("POST /sdapi/v1/train/embedding", "POST /sdapi/v1/train/hypernetwork"),
+        # extensions, whose code runs with the program's rights
+        *("GET /featherweight/v1/extensions", "GET /featherweight/v1/extensions/index"),
+        *("POST /featherweight/v1/extensions/switch", "POST /featherweight/v1/extensions/install"),
+        *("POST /featherweight/v1/extensions/update", "POST /featherweight/v1/extensions/restore"),
+        *("POST /featherweight/v1/extensions/remove", "POST /featherweight/v1/extensions/packages"),
         # the page and its defaults for all
         *("POST /internal/reload-page", "GET /internal/settings", "POST /internal/settings", "GET /internal/licences"),
         # of Gradio, not used by this page
@@ -197,7 +207,7 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
         "modules.ui.image_tab:_taking.<locals>.take",
         "modules.ui.txt2img_tab:_switched_accordion.<locals>.<lambda>",
         "modules.ui.txt2img_tab:_build_hires.<locals>.look",
-        "modules.ui.scripts_panel:build_scripts.<locals>.show",
+        "modules.ui.scripts_panel:_build_scripts.<locals>.show",
         "modules.ui.extras_tab:_build_inputs.<locals>.<lambda>",
         "modules.ui.extras_tab:_wire.<locals>.submit",
         "modules.ui.extras_tab:_wire.<locals>.stop",
@@ -217,6 +227,7 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
         "modules.ui.train_tab:_build_captions.<locals>.read",
         "modules.ui.train_tab:_build_captions.<locals>.write",
         "modules.ui.train_tab:build_train_tab.<locals>.look",
+        "modules.ui.train_tab:build_train_tab.<locals>.opened",
         "modules.ui.train_tab:build_train_tab.<locals>.search",
         "modules.ui.train_tab:build_train_tab.<locals>.stop",
         "modules.ui.train_tab:build_train_tab.<locals>.submit",

@@ -11,7 +11,7 @@ from modules.api.reply_models import ReportItem, TaskItem
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
 from modules.assembly import precision_work
-from modules.jobs.precision import COMPARED_BY_DEFAULT, ComparisonRequest, StorageOptions
+from modules.jobs.work.precision import COMPARED_BY_DEFAULT, ComparisonRequest, StorageOptions
 from modules.plots.drawing import script_source
 from modules.services import Services
 

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request
 
-from modules.api.auth import identity_of, own_queue
+from modules.api.auth import identity_of
 from modules.api.documentation import documented
 from modules.api.reply_models import (
     ClearedReply,
@@ -19,6 +19,7 @@ from modules.jobs.tasks import Task
 from modules.services import Services
 
 NOTICE = "styles.csv could not be read: it is a folder. No styles are used from it."
+PAUSED = "The queue is paused: Resume in the Queue tab lets it go on"
 STOPPING = "stops after this image; Interrupt again stops at once"
 
 
@@ -30,10 +31,12 @@ def progress_routes(services: Services) -> APIRouter:
     @routes.get("/sdapi/v1/progress")
     def progress(request: Request, skip_current_image: bool = False) -> ProgressReply:
         """Where the running job stands; all zero when there is none, or when it is another user's."""
-        own = own_queue(request, queue)
-        job = own.running
+        who = identity_of(request)
+        job = queue.running_job(who)
         if job is None:
-            return _task_progress(own.running_task)
+            task = queue.running_task(who)
+            is_held = task is None and queue.is_paused and queue.waiting_count(who) > 0
+            return ProgressReply(textinfo=PAUSED) if is_held else _task_progress(task)
         state = job.progress()
         done, total = job.request.batch_count, max(state.total_steps // max(job.request.batch_count, 1), 1)
         return ProgressReply(
@@ -57,7 +60,7 @@ def progress_routes(services: Services) -> APIRouter:
     @routes.post("/internal/progress", response_model_exclude_unset=True)
     def task_progress(body: ProgressBody, request: Request) -> TaskProgressReply:
         """Where a task stands, with a new preview when there is one the caller has not seen."""
-        job = own_queue(request, queue).find(body.id_task or "")
+        job = queue.known.find(body.id_task or "", identity_of(request))
         if job is None:
             return _unknown_task()
         state = queue.progress(job.task_id)
@@ -81,13 +84,13 @@ def progress_routes(services: Services) -> APIRouter:
     @routes.get("/internal/pending-tasks")
     def pending_tasks(request: Request) -> PendingTasksReply:
         """Task ids of the running job and those in line."""
-        tasks = [entry.task_id for entry in own_queue(request, queue).pending if isinstance(entry, Job)]
+        tasks = [entry.task_id for entry in queue.pending(identity_of(request)) if isinstance(entry, Job)]
         return PendingTasksReply(size=len(tasks), tasks=tasks)
 
     @routes.post("/internal/clear-queue")
     def clear_queue(request: Request) -> ClearedReply:
         """Take everything that waits out of the line; what runs goes on."""
-        return ClearedReply(cleared=own_queue(request, queue).clear())
+        return ClearedReply(cleared=queue.clear(who=identity_of(request)))
 
     @routes.get("/internal/notices", **documented([NOTICE]))
     def notices(request: Request) -> list[str]:
@@ -95,7 +98,7 @@ def progress_routes(services: Services) -> APIRouter:
         if not identity_of(request).is_admin:
             return []  # about files of the server's machine
         spool = (services.spool.notice,) if services.spool.notice else ()
-        return list(dict.fromkeys((*spool, *services.notices, *queue.store.notices)))
+        return list(dict.fromkeys((*spool, *services.notices, *queue.store.notices, *services.folder_faults)))
 
     @routes.get("/internal/ping")
     def ping() -> Nothing:
@@ -118,12 +121,18 @@ def _task_progress(task: Task | None) -> ProgressReply:
     )
 
 
+STARTING = "Next in line: the worker starts"
+TRYING_AGAIN = "Trying again: the worker starts"
+
+
 def _text(job: Job, position: int, phase: str, is_paused: bool) -> str:
     if job.status is JobStatus.QUEUED:
         if is_paused:
-            return "The queue is paused: Resume in the Queue tab lets it go on"
+            return PAUSED
         if job.standing.waits_for:
             return f"Waits: {job.standing.waits_for}"
+        if position == 0:
+            return TRYING_AGAIN if job.was_put_back else STARTING
         return f"In line: {position} {'job' if position == 1 else 'jobs'} before this one"
     return STOPPING if job.is_stopping_after_batch else phase
 

@@ -1,27 +1,33 @@
 """The queue over HTTP: what runs, waits and has ended, its order, and what happens when it is done."""
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
-from modules.api.auth import identity_of, own_queue
+from modules.api.auth import identity_of
 from modules.api.documentation import documented, documented_image
 from modules.api.reply_models import Nothing, QueueCount, QueueEntry, QueueReply, TaskIdReply, WorkerReply
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.images.encode import encode_image
 from modules.jobs.editing import api_values, request_infotext, with_api_values
 from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus
-from modules.jobs.ownership import OwnQueue, check_overrides
-from modules.jobs.queue import UNREADABLE, WhenDone
+from modules.jobs.ownership import check_overrides
+from modules.jobs.repeats import UNREADABLE
 from modules.jobs.store import JobRecord
 from modules.jobs.tasks import Task
-from modules.processing.request import GenerationRequest, request_from_json
+from modules.jobs.when_done import WhenDone
+from modules.processing.request.request import GenerationRequest, request_from_json
+from modules.processing.request.source_images import FromImage
 from modules.services import Services
 
+ADAPTER = re.compile(r"<(?:lora|lyco|hypernet):([^:<>]+)")
+THUMBNAIL_PX = 128
 NO_JOB = "No waiting job has the task id 'task(abc)'; it may have begun or ended."
 SHOWN_ENDED = 20
 MAX_SHOWN = 500
@@ -46,6 +52,9 @@ ENTRY: dict[str, Any] = {
     "eta_s": None,
     "images": 0,
     "error": None,
+    "details": "512x768 · 20 steps · 4 images",
+    "adapters": ["ink"],
+    "has_start_image": False,
     "parameters": None,
     "infotext": None,
 }
@@ -116,36 +125,33 @@ def queue_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/featherweight/v1/queue", tags=["queue"])
     queue = services.queue
 
-    def own(request: Request) -> OwnQueue:
-        return own_queue(request, queue)
-
     @routes.get("", **documented(EXAMPLE))
     def whole(request: Request, limit: int = 100) -> QueueReply:
         """What runs, what waits in the order in which it will run, and what ended last: one's own work, for admins
         everybody's."""
-        view = own(request)
-        running = [entry_reply(entry) for entry in view.running_entries]
+        who = identity_of(request)
+        running = [entry_reply(entry) for entry in queue.running(who)]
         limit = max(0, min(limit, MAX_SHOWN))
         return QueueReply(
             paused=queue.is_paused,
-            when_done=queue.when_done.value,
+            when_done=services.dispatcher.when_done.value,
             running=running[0] if running else None,
             running_all=running,
-            workers=worker_replies(services) if view.identity.is_admin else [],
-            waiting=[entry_reply(entry) for entry in view.line(limit)],
-            waiting_total=view.waiting_count,
+            workers=worker_replies(services) if who.is_admin else [],
+            waiting=[entry_reply(entry) for entry in queue.first(limit, who)],
+            waiting_total=queue.waiting_count(who),
             ended=[
-                record_reply(record) for record in queue.store.ended_jobs(limit=min(limit, SHOWN_ENDED), user=view.user)
+                record_reply(one) for one in queue.store.ended_jobs(limit=min(limit, SHOWN_ENDED), user=who.asks_for)
             ],
-            failed_total=queue.store.count((JobStatus.FAILED,), view.user),
+            failed_total=queue.store.count((JobStatus.FAILED,), who.asks_for),
         )
 
     @routes.get("/job", **documented(errors={404: "No job has the task id 'task(abc)'."}))
     def one(task_id: str, request: Request) -> QueueEntry:
         """One job with its parameters, by the names of POST /sdapi/v1/txt2img, and as an infotext that fills a form."""
-        record = own(request).record(task_id)
+        record = queue.record(task_id, identity_of(request))
         wanted = request_of(record, services)
-        entry = queue.find_entry(task_id)
+        entry = queue.known.find_entry(task_id)
         reply = entry_reply(entry) if entry is not None and not entry.status.is_final else record_reply(record)
         if wanted is not None:
             reply.parameters = api_values(wanted)
@@ -157,10 +163,29 @@ def queue_routes(services: Services) -> APIRouter:
     )
     def image(task_id: str, request: Request, index: int = 0) -> FileResponse:
         """A finished image of a job, from its file."""
-        paths = image_paths(own(request).record(task_id))
+        paths = image_paths(queue.record(task_id, identity_of(request)))
         if not 0 <= index < len(paths) or not paths[index].is_file():
             raise UnknownNameError(f"The job has no image {index}, or its file was taken away.")
         return FileResponse(paths[index], headers={"X-Content-Type-Options": "nosniff"})
+
+    @routes.get(
+        "/start-image",
+        response_class=Response,
+        **documented_image("jpeg", errors={404: "The job starts from no image."}),
+    )
+    def start_image(task_id: str, request: Request, whole: bool = False) -> Response:
+        """What a job of img2img that waits or runs starts from: made small, or the `whole` image as PNG."""
+        who = identity_of(request)
+        queue.record(task_id, who)
+        entry = queue.known.find(task_id, who)
+        start = entry.request.start if entry is not None else None
+        if not isinstance(start, FromImage):
+            raise UnknownNameError("The job starts from no image, or has ended.")
+        if whole:
+            return Response(encode_image(start.images[0].image, "png"), media_type="image/png")
+        small = start.images[0].image.convert("RGB")
+        small.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
+        return Response(encode_image(small, "jpg"), media_type="image/jpeg")
 
     @routes.post("/pause")
     def pause() -> Nothing:
@@ -177,19 +202,21 @@ def queue_routes(services: Services) -> APIRouter:
     @routes.post("/clear")
     def clear(request: Request) -> QueueCount:
         """Cancel everything that waits; what runs goes on."""
-        return QueueCount(count=own(request).clear())
+        return QueueCount(count=queue.clear(identity_of(request)))
 
     @routes.post("/retry-failed")
     def retry_failed(request: Request) -> QueueCount:
         """Put all failed jobs in line once more, and forget that they failed."""
-        return QueueCount(count=len(retried(services, own(request).user)))
+        return QueueCount(count=len(retried(services, identity_of(request).asks_for)))
 
     @routes.post("/when-done", **documented(errors={422: "No command is set (setting queue_done_command)."}))
     def when_done(body: WhenDoneBody) -> Nothing:
         """Choose what happens once when the line is worked off: nothing, unload, exit, sleep, or command."""
         if body.action is WhenDone.COMMAND and not services.settings.current.system.queue_done_command.strip():
-            raise InvalidValueError("No command is set: enter one in Settings > System (queue_done_command).")
-        queue.set_when_done(body.action)
+            raise InvalidValueError(
+                "No command is set: write one into config.json (queue_done_command) while the server is ended."
+            )
+        services.dispatcher.set_when_done(body.action)
         return Nothing()
 
     @routes.post("/next", **documented(errors={404: NO_JOB}))
@@ -201,19 +228,19 @@ def queue_routes(services: Services) -> APIRouter:
     @routes.post("/move", **documented(errors={404: NO_JOB}))
     def move(body: MoveBody, request: Request) -> Nothing:
         """Put a waiting job elsewhere in line."""
-        own(request).move_before(body.task_id, body.before)
+        queue.move_before(body.task_id, body.before, identity_of(request))
         return Nothing()
 
     @routes.post("/cancel")
     def cancel(body: QueueId, request: Request) -> Nothing:
         """Take a job out of the line, or stop it within one step; what is finished is kept."""
-        own(request).interrupt(body.task_id, why="cancelled")
+        queue.interrupt(body.task_id, why="cancelled", who=identity_of(request))
         return Nothing()
 
     @routes.post("/remove", **documented(errors={404: "No job has the task id 'task(abc)'."}))
     def remove(body: QueueId, request: Request) -> Nothing:
         """Forget an ended job, with the images that it began with. What it made stays."""
-        if not own(request).record(body.task_id).status.is_final:
+        if not queue.record(body.task_id, identity_of(request)).status.is_final:
             raise InvalidValueError("The job waits or runs; cancel it first.")
         queue.store.remove([body.task_id])
         return Nothing()
@@ -221,22 +248,20 @@ def queue_routes(services: Services) -> APIRouter:
     @routes.post("/again", **documented(errors={404: "No job has the task id 'task(abc)'."}))
     def again(body: AgainBody, request: Request) -> TaskIdReply:
         """Put a job in line once more, with its seeds or with others. Answers with the new task id."""
-        own(request).require(body.task_id)
-        return TaskIdReply(task_id=queue.again(body.task_id, body.seed).task_id)
+        return TaskIdReply(task_id=queue.again(body.task_id, body.seed, identity_of(request)).task_id)
 
     @routes.post("/rename", **documented(errors={404: "No job has the task id 'task(abc)'."}))
     def rename(body: RenameBody, request: Request) -> Nothing:
         """Give a job another title."""
-        own(request).require(body.task_id)
-        queue.rename(body.task_id, body.title)
+        queue.rename(body.task_id, body.title, identity_of(request))
         return Nothing()
 
     @routes.post("/change", **documented(errors={404: NO_JOB, 422: "width is 7; allowed is 16 to 8192."}))
     def change(body: ChangeBody, request: Request) -> QueueEntry:
         """Have a waiting job ask for something else."""
-        own(request).require(body.task_id)
+        queue.record(body.task_id, identity_of(request))
         check_parameters(request, body.parameters)
-        return entry_reply(queue.change(body.task_id, changing(services, body.parameters)))
+        return entry_reply(queue.change(body.task_id, changing(services, body.parameters), identity_of(request)))
 
     return routes
 
@@ -259,7 +284,7 @@ def worker_replies(services: Services) -> list[WorkerReply]:
 
 
 def changing(services: Services, parameters: dict[str, Any]) -> Any:
-    """What `JobQueue.change` does with a request."""
+    """What `Line.change` does with a request."""
     upscalers = services.engine.upscalers.catalogue.names
     return lambda request: with_api_values(request, parameters, services.catalogue, upscalers)
 
@@ -306,7 +331,11 @@ def entry_reply(entry: Entry) -> QueueEntry:
         fraction, phase, eta_s, done = progress.fraction, progress.phase, progress.eta_s, progress.images_done
         done = done or len(entry.made)
     standing = entry.standing
+    request = entry.request if isinstance(entry, Job) else None
     return QueueEntry(
+        details="" if request is None else details_of(request),
+        adapters=[] if request is None else list(dict.fromkeys(ADAPTER.findall(request.prompt))),
+        has_start_image=request is not None and isinstance(request.start, FromImage),
         task_id=entry.task_id,
         type=entry.type,
         is_image_job=isinstance(entry, Job),
@@ -323,6 +352,14 @@ def entry_reply(entry: Entry) -> QueueEntry:
         eta_s=eta_s,
         images=done,
     )
+
+
+def details_of(request: GenerationRequest) -> str:
+    """What tells jobs of one prompt apart: "512x768 · 20 steps · 4 images"."""
+    width, height = request.size_px
+    count = request.batch_count * request.batch_size
+    size = f"{width}x{height}" + ("" if request.hires is None else " · hires")
+    return f"{size} · {request.steps} steps" + (f" · {count} images" if count > 1 else "")
 
 
 def record_reply(record: JobRecord) -> QueueEntry:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from modules.api.reply_models import Txt2ImgReply
 from modules.api.schemas import GenerationBody
 from modules.images.encode import Quality, to_base64
-from modules.processing.record.result import ImageRole, Result
+from modules.processing.request.result import ImageRole, Result
 from modules.settings.values import Settings
 
 REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other formats are sent as PNG
@@ -84,7 +84,7 @@ def shown_as(name: str) -> str:
 
 
 def attached_as(name: str) -> str:
-    """As `shown_as`, for a file that the browser saves."""
+    """The headers of a file that the browser saves instead of showing it."""
     return f"attachment; {_named(name)}"
 
 

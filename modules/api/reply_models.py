@@ -334,7 +334,7 @@ class ScriptArgument(Reply):
     """One argument of a script."""
 
     label: str = Field(examples=["X type"])
-    value: object = Field(examples=[1])
+    value: object = Field(examples=["Nothing"])
     minimum: object = Field(examples=[None])
     maximum: object = Field(examples=[None])
     step: object = Field(examples=[None])
@@ -367,6 +367,66 @@ class ExtensionItem(Reply):
     version: str = Field(examples=["5fe1d58a"])
     commit_date: int = Field(examples=[1767225600])
     enabled: bool = Field(examples=[True])
+
+
+class FaultItem(Reply):
+    """What failed of an extension."""
+
+    where: str = Field(examples=["scripts/mine.py"])
+    reason: str = Field(examples=["It needs the package cv2, which is not installed."])
+    missing: str = Field(examples=["cv2"], description="the module, package or name that is missing; empty: none is")
+
+
+class InstalledExtension(Reply):
+    """One folder of extensions."""
+
+    name: str = Field(examples=["sd-webui-mine"])
+    folder: str = Field(examples=["/home/me/featherweight/extensions/sd-webui-mine"])
+    is_built_in: bool = Field(examples=[False])
+    is_enabled: bool = Field(examples=[True], description="whether it was loaded at this start")
+    will_be_enabled: bool = Field(examples=[True], description="whether it will be loaded at the next start")
+    remote: str = Field(examples=["https://example.org/sd-webui-mine"])
+    version: str = Field(examples=["5fe1d58a"])
+    files: list[str] = Field(examples=[["scripts/mine.py"]], description="its scripts that were loaded")
+    hooks: list[str] = Field(examples=[["process", "on_ui_tabs"]], description="what it takes part in")
+    faults: list[FaultItem]
+    notices: list[str] = Field(examples=[["The program does this itself: the extension is left out."]])
+    size_bytes: int = Field(examples=[120000])
+    start_ms: float = Field(examples=[35.5], description="what loading it took")
+    image_ms: float = Field(examples=[0.4], description="what its hooks took in this process's last job, per image")
+    replaced_by: str = Field(examples=[""], description="the part of the program that does its work instead")
+    packages: list[str] = Field(examples=[["opencv-python"]], description="packages that it wants and that are missing")
+    refused_packages: dict[str, str] = Field(examples=[{}], description="packages that cannot be had, and why")
+    has_installer: bool = Field(examples=[False], description="whether it brings an install.py")
+    can_restore: bool = Field(examples=[False])
+
+
+class ExtensionList(Reply):
+    """All extensions, and what may be done with them."""
+
+    extensions: list[InstalledExtension]
+    may_change: bool = Field(
+        examples=[True], description="whether this server installs, updates and removes extensions"
+    )
+    optional_packages: list[str] = Field(
+        examples=[["matplotlib"]], description="packages that many extensions want and that are not installed"
+    )
+
+
+class ExtensionDone(Reply):
+    """What came of a change; it counts after the next start."""
+
+    name: str = Field(examples=["sd-webui-mine"])
+    message: str = Field(examples=["sd-webui-mine is installed. Start the program again to load it."])
+
+
+class ExtensionOffer(Reply):
+    """An entry of an index."""
+
+    name: str = Field(examples=["Mine"])
+    address: str = Field(examples=["https://example.org/sd-webui-mine"])
+    description: str = Field(examples=["Does something with images."])
+    tags: list[str] = Field(examples=[["editing"]])
 
 
 # -- server ----------------------------------------------------------------------------------------------------------
@@ -484,6 +544,9 @@ class QueueEntry(Reply):
     eta_s: float | None = Field(default=None, examples=[2.4])
     images: int = Field(default=0, examples=[1])
     error: str | None = Field(default=None, examples=[None])
+    details: str = Field(default="", examples=["512x768 · 20 steps · 4 images"])
+    adapters: list[str] = Field(default=[], examples=[["ink"]])
+    has_start_image: bool = Field(default=False, examples=[False])
     parameters: dict[str, object] | None = Field(default=None, examples=[{"prompt": PROMPT, "steps": 20}])
     infotext: str | None = Field(default=None, examples=[INFOTEXT])
 
@@ -582,6 +645,32 @@ class ReportItem(Reply):
     name: str = Field(examples=["precision-comparison-20260101-120000.html"])
 
 
+class KnownModelItem(Reply):
+    """A model of the list that ships; `parts` are the names of entries that it cannot do without."""
+
+    name: str = Field(examples=["z-image-turbo"])
+    label: str = Field(examples=["Z-Image Turbo"])
+    repository: str = Field(examples=["Comfy-Org/z_image_turbo"])
+    file: str = Field(examples=["split_files/diffusion_models/z_image_turbo_bf16.safetensors"])
+    size_gb: float = Field(examples=[12.31])
+    licence: str = Field(examples=["Apache-2.0"])
+    good_for: str = Field(examples=["photographs and legible text in 8 steps"])
+    parts: list[str] = Field(examples=[["qwen3-4b", "flux-vae"]])
+
+
+class LookReply(Reply):
+    """What a file is, before it is downloaded. `fits` null: that cannot be said yet."""
+
+    name: str = Field(examples=["z_image_turbo_bf16.safetensors"])
+    line: str = Field(examples=["a checkpoint, 6.15 B parameters in BF16, 12.31 GB"])
+    folder: str = Field(examples=["Stable-diffusion"])
+    size_bytes: int = Field(examples=[12_309_866_400])
+    is_there: bool = Field(examples=[False])
+    fits: bool | None = Field(examples=[True])
+    verdict: str = Field(examples=["It fits: needs 3.1 of 15.8 GB."])
+    parts: list[KnownModelItem] = Field(examples=[[]])
+
+
 # -- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -596,6 +685,10 @@ class EngineReply(Reply):
     hashing: str = Field(examples=[""])
     is_bundled: bool = Field(examples=[True], description="whether the chosen checkpoint is the bundled model")
     size: int | None = Field(examples=[512])
+    usual: str = Field(
+        examples=["Steps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1"],
+        description="what such models are usually sampled with, as an infotext; empty: nothing special",
+    )
     switch_seconds: float | None = Field(examples=[2.31])
     settings: dict[str, object] = Field(examples=[{"show_progressbar": True, "live_preview_refresh_period": 1000}])
 

@@ -6,17 +6,19 @@ from typing import Any
 from modules.api.init_images import start_from
 from modules.api.schemas import GenerationBody, ImageBody
 from modules.errors import InvalidValueError
+from modules.images.foreign.reading import infotext_of_json
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.processing.checking import check_names
-from modules.processing.parameters import Parameter
-from modules.processing.pasting import pasted_hires, pasted_values
-from modules.processing.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest, HiresRequest
-from modules.processing.start import FromImage, FromNoise, check_start
+from modules.processing.request.checking import check_names
+from modules.processing.request.parameters import Parameter
+from modules.processing.request.pasting import pasted_hires, pasted_values
+from modules.processing.request.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest, HiresRequest
+from modules.processing.request.source_images import FromImage, FromNoise, check_start
 from modules.prompting.styles import StyleBook
-from modules.sampling.catalog import SAMPLERS, EtaSource, split_legacy_name
+from modules.sampling.catalog import SAMPLERS, EtaSource
+from modules.sampling.names import split_legacy_name
 from modules.scripts.callbacks import Moment
-from modules.scripts.library import filled_args, pasted_args
+from modules.scripts.library import pasted_args, read_args
 from modules.services import Services
 from modules.settings.values import Settings
 
@@ -29,16 +31,17 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
     The `infotext` field fills only what the caller did not set. Raises `FeatherweightError` for values and names
     that are not there.
     """
-    _refuse_unbuilt(body)
     current = services.settings.current
     overrides = dict(body.override_settings or {})
     values = _values(body, REQUEST_ROWS)
     values["sampler"], values["scheduler"] = _sampler(body)
     has_hires = not isinstance(body, ImageBody)
+    values |= _first_pass_size(body)
     hires = _hires_values(body) if body.enable_hr and has_hires else None
     parsed: Mapping[str, Any] = {}
     if body.infotext:
-        parsed = parse_infotext(body.infotext, backward_compatible=current.compatibility.auto_backcompat)
+        written = infotext_of_json(body.infotext) or body.infotext
+        parsed = parse_infotext(written, backward_compatible=current.compatibility.auto_backcompat)
         services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, body.infotext, parsed)
         given = body.given()
         values |= _pasted(pasted_values(parsed), _left_out(REQUEST_ROWS, given))
@@ -80,14 +83,19 @@ def _scripts(body: GenerationBody, services: Services, parsed: Mapping[str, Any]
     values: dict[str, Any] = {}
     if body.script_name:
         script = services.scripts.find(body.script_name, is_img2img)
-        values = {"script": script.title(), "script_args": filled_args(script, body.script_args or [])}
+        values = {
+            "script": script.title(),
+            "script_args": read_args(script, body.script_args or [], body.script_name),
+        }
     given = {}
     for title, entry in (body.alwayson_scripts or {}).items():
         args = entry.get("args") if isinstance(entry, dict) else entry
         if not args and title.lower() not in {script.title().lower() for script in services.scripts.scripts}:
             continue  # stable-diffusion-api sends an empty ControlNet with every request
         script = services.scripts.find_alwayson(title, is_img2img)
-        given[script.title()] = filled_args(script, args or [])
+        if script.title() in given:
+            raise InvalidValueError(f"{title} is given twice: it is another name of {script.title()}. Give it once.")
+        given[script.title()] = read_args(script, args or [], title)
     for script in services.scripts.alwayson_of(is_img2img) if parsed else ():
         args = pasted_args(script, parsed) if script.title() not in given else None
         if args is not None:
@@ -145,7 +153,14 @@ def _settings(body: GenerationBody, current: Settings, overrides: dict[str, Any]
     return settings.with_changes(changes)
 
 
-def _refuse_unbuilt(body: GenerationBody) -> None:
-    """What would silently change the image if it were ignored."""
-    if body.firstphase_width or body.firstphase_height:
-        raise InvalidValueError("firstphase_width and firstphase_height are no longer used: set hr_scale instead.")
+def _first_pass_size(body: GenerationBody) -> dict[str, Any]:
+    """The size of the first pass where an old client names it by itself; hires fix enlarges it by `hr_scale`."""
+    width, height = body.firstphase_width or 0, body.firstphase_height or 0
+    if not width and not height:
+        return {}
+    if width <= 0 or height <= 0:
+        raise InvalidValueError(
+            f"firstphase_width and firstphase_height are {width} and {height}: both are the size of the first pass in "
+            "pixels. Set both, or neither and hr_scale instead."
+        )
+    return {"width": width, "height": height}

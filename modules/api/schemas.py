@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from modules.processing.parameters import Parameter, Tab
-from modules.processing.request import IMG2IMG_PARAMETERS, PARAMETERS
+from modules.processing.request.parameters import Parameter, Tab
+from modules.processing.request.request import IMG2IMG_PARAMETERS, PARAMETERS
 
 EXAMPLE: dict[str, Any] = {
     "prompt": "a large red circle on a blue background",

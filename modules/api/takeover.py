@@ -9,7 +9,7 @@ from modules.api.documentation import documented
 from modules.api.reply_models import TakeoverReply
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, OutputError
-from modules.processing.record.output import check_folder
+from modules.images.saving import check_folder
 from modules.services import Services
 from modules.takeover.takeover import Report, Target, take_over
 
@@ -24,7 +24,7 @@ def takeover_routes(services: Services) -> APIRouter:
     """The route below /featherweight/v1."""
     routes = APIRouter(prefix="/featherweight/v1", tags=["server"])
 
-    @routes.post("/import-folder", **documented(errors={422: "/old is no folder of this machine."}))
+    @routes.post("/import-folder", **documented(errors={422: "/old is not a folder on this machine."}))
     def import_folder(body: TakeoverBody) -> TakeoverReply:
         """Take over models (by path), styles, settings, defaults and outputs of another program; nothing there changes,
         and nothing here is overwritten."""

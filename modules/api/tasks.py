@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request
 
-from modules.api.auth import own_queue
+from modules.api.auth import identity_of
 from modules.api.documentation import documented
 from modules.api.reply_models import TaskItem
 from modules.jobs.tasks import Task
@@ -37,18 +37,18 @@ def task_routes(services: Services) -> APIRouter:
     def list_tasks(request: Request) -> list[TaskItem]:
         """Long work, the newest first. Reports, comparisons, conversions, merges: those that wait, the one that runs,
         and the last that ended."""
-        return [task_reply(task) for task in own_queue(request, queue).tasks()]
+        return [task_reply(task) for task in queue.known.tasks(who=identity_of(request))]
 
     @routes.get("/tasks/{task_id}", **documented(errors={404: UNKNOWN}))
     def one_task(task_id: str, request: Request) -> TaskItem:
         """How far a task is. Ask again until `status` is done, failed or interrupted; then `outcome` or `error` says
         what came of it. Times are seconds, `fraction` is 0 to 1."""
-        return task_reply(own_queue(request, queue).task(task_id))
+        return task_reply(queue.known.task(task_id, identity_of(request)))
 
     @routes.post("/tasks/{task_id}/cancel", **documented(errors={404: UNKNOWN}))
     def cancel(task_id: str, request: Request) -> TaskItem:
         """Stop a task. It stops at its next step and leaves no half files; one that has ended stays as it is."""
-        task = own_queue(request, queue).task(task_id)
+        task = queue.known.task(task_id, identity_of(request))
         queue.interrupt(task_id, why="cancelled")
         return task_reply(task)
 

@@ -1,5 +1,5 @@
-"""What an image shows, in words: a sentence (clip) or tags (deepbooru), by the user's models, or for the images of the
-bundled model by looking at colors and outlines.
+"""What an image shows, in words: a sentence (clip) or tags (deepbooru), by the user's models, or where there is none by
+what extensions offer.
 
 Torch, transformers and onnxruntime are imported on first use.
 """
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from modules.captioning.scenes import describe
 from modules.errors import CheckpointError, UnknownNameError
+from modules.model_folders import FilesBelow
 from modules.settings.values import Settings
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ CLIP, DEEPBOORU = "clip", "deepbooru"
 NAMES = {CLIP: CLIP, DEEPBOORU: DEEPBOORU, "deepdanbooru": DEEPBOORU}
 """What the API calls them."""
 TAGGER_FOLDERS = ("deepbooru", "torch_deepdanbooru", "taggers")
+DESCRIBERS: dict[str, Callable[[Image.Image], str | None]] = {}
+"""What describes an image where there is no model, by the name of the way; extensions add theirs. None: it cannot."""
 _ARTICLE = re.compile(r"^(?:an?|the) ")
 
 
@@ -132,7 +134,7 @@ class Captioners:
 
     @staticmethod
     def _seen(image: Image.Image) -> str | None:
-        return describe(image)
+        return next((text for way in DESCRIBERS.values() if (text := way(image))), None)
 
 
 def model_folder(place: Path) -> Path | None:
@@ -145,8 +147,8 @@ def model_folder(place: Path) -> Path | None:
 
 def file_in(place: Path, suffixes: tuple[str, ...]) -> Path | None:
     """The first file by name with one of these endings, in a folder or in those in it."""
-    found = [path for path in place.rglob("*") if path.suffix.lower() in suffixes and path.is_file()]
-    return min(found) if found else None
+    (found,) = FilesBelow().of((place,), suffixes)
+    return min(found[1], default=None)
 
 
 def tagger_folder(place: Path) -> Path | None:

@@ -12,14 +12,14 @@ from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
 from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
-from modules.jobs.precision import COMPARED, COMPARED_BY_DEFAULT, described
-from modules.jobs.queue import fix_seeds
-from modules.processing.checking import check_names
+from modules.jobs.line import fix_seeds
+from modules.jobs.work.precision import COMPARED, COMPARED_BY_DEFAULT, described
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.precision import PrecisionOptions
-from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.checking import check_names
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 
 
 def main(argv: Sequence[str]) -> int:
@@ -95,4 +95,4 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         print(arguments.output)
         return 0
     finally:
-        services.queue.close()
+        services.dispatcher.close()

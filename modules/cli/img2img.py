@@ -12,9 +12,9 @@ from modules.cli.txt2img import add_job_words, check_output, job_values, run_job
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
 from modules.images.reading import read_image
-from modules.processing.checking import check_names
-from modules.processing.request import IMG2IMG_PARAMETERS, MIN_SIDE_PX, GenerationRequest
-from modules.processing.start import MASK_PREFIX, FromImage, Mask, SourceImage, check_start
+from modules.processing.request.checking import check_names
+from modules.processing.request.request import IMG2IMG_PARAMETERS, MIN_SIDE_PX, GenerationRequest
+from modules.processing.request.source_images import MASK_PREFIX, FromImage, Mask, SourceImage, check_start
 
 SIDE_STEP_PX = 8
 
@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             check_start(start, request.batch_size)
             check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
             requests.append((request, _output(arguments, path)))
-        services.queue.start()
+        services.dispatcher.start()
         codes = []
         for request, output in requests:
             codes.append(run_job(request, output, services, flags))
@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
                 break
         return max(codes)
     finally:
-        services.queue.close()
+        services.dispatcher.close()
 
 
 def _check_masks(arguments: argparse.Namespace) -> None:

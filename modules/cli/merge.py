@@ -10,10 +10,11 @@ from modules.assembly import build_services
 from modules.cli.running import flags_of, run_guarded
 from modules.errors import InvalidValueError
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
-from modules.jobs.merging import Merger
-from modules.models.merging.request import FORMAT_NAMES, SUFFIX, ConfigSource, MergeMethod, MergeOptions
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.vae.files import BUILT_IN
+from modules.jobs.work.merging import Merger
+from modules.memory.formats.catalog import all_formats
+from modules.models.autoencoders.files import BUILT_IN
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.merging.request import SUFFIX, ConfigSource, MergeMethod, MergeOptions
 
 METHODS = {
     "none": MergeMethod.NO_INTERPOLATION,
@@ -47,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="name in the folder of checkpoints, or a path that begins with / or a dot (default: from the models)",
     )
-    parser.add_argument("--format", default="fp16", choices=FORMAT_NAMES, help="default fp16")
+    parser.add_argument("--format", default="fp16", choices=all_formats(), help="default fp16")
     parser.add_argument("--bake-in-vae", default=BUILT_IN, metavar="NAME", help="a VAE file's name")
     parser.add_argument("--discard", default="", metavar="REGEX", help="leave out tensors in whose name it is found")
     parser.add_argument("--config-from", default="any", choices=list(CONFIGS), help="whose YAML is copied")
@@ -74,7 +75,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         request = merger.resolve(_options(arguments, name))
         result = merger.run(request, _progress, arguments.skip, not arguments.keep_text_encoder)
     finally:
-        services.queue.close()
+        services.dispatcher.close()
     for notice in result.notices:
         print(notice, file=sys.stderr)
     print(f"{result.tensors} tensors, {result.size_bytes / 1e6:.1f} MB, {result.seconds:.1f} s", file=sys.stderr)

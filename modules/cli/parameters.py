@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from modules.processing.parameters import UNSET, Parameter, Section, Tab, number
-from modules.processing.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, HiresRequest
-from modules.processing.start import IMAGE_ROWS, MASK_ROWS
+from modules.processing.request.parameters import UNSET, Parameter, Section, Tab, number
+from modules.processing.request.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, HiresRequest
+from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS
+from modules.sampling.names import split_names
 
 GROUPS = {
     Section.HIRES: ("hires fix", "a second pass at a larger size; on with --hires-scale"),
@@ -49,7 +50,7 @@ def _reading(row: Parameter) -> dict[str, Any]:
 
 def request_values(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of a `GenerationRequest` that the options say. Raises `InvalidValueError` for numbers out of range."""
-    values = _given(arguments, REQUEST_ROWS)
+    values = split_names(_given(arguments, REQUEST_ROWS))
     if getattr(arguments, "hires_scale", None) is not None:
         values["hires"] = HiresRequest(**_given(arguments, HIRES_ROWS))
     return values

@@ -15,7 +15,7 @@ from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.memory_estimate.estimate import MemoryEstimate
 from modules.processing.memory_estimate.proposals import Proposal
 from modules.processing.memory_estimate.words import GB, plan_line, plan_reply
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 
 MAX_GB = 1_000_000
 
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         print(json.dumps(plan_reply(plan, proposals), indent=1) if arguments.json else report(plan, proposals))
         return 0 if plan.fits else 2
     finally:
-        services.queue.close()
+        services.dispatcher.close()
 
 
 def _bytes(gigabytes: float) -> int:

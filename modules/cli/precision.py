@@ -11,8 +11,8 @@ from modules.assembly import build_services
 from modules.cli.running import flags_of, run_guarded
 from modules.flags.flags import MODELS, PATHS, add_arguments
 from modules.memory.storage import StorageRules
+from modules.models.files.catalogue import CheckpointInfo
 from modules.models.merging.conversion import PrecisionReport, report_precision, save_as
-from modules.models.reading.catalogue import CheckpointInfo
 from modules.processing.engine.precision import BUDGET_FORMAT, storage_rules
 from modules.services import Services
 
@@ -130,7 +130,7 @@ def _guarded(arguments: argparse.Namespace, run: Callable[[Services, CheckpointI
         try:
             return run(services, services.catalogue.get(str(file) if file.is_file() else arguments.checkpoint))
         finally:
-            services.queue.close()
+            services.dispatcher.close()
 
     return run_guarded(work)
 

@@ -115,7 +115,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             return 0
         finished = run_training(config, work.places(), shown)
     finally:
-        services.queue.close()
+        services.dispatcher.close()
     shown.finished(finished)
     print("\n".join(map(str, finished.files)))
     return 0

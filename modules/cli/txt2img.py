@@ -18,11 +18,11 @@ from modules.errors import InvalidValueError
 from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.images.encode import Quality, encode_image
 from modules.jobs.job import Job
-from modules.processing.checking import check_names
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.precision import PrecisionOptions
-from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.checking import check_names
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, Result
 from modules.scripts.library import filled_args, named_args
 from modules.services import Services
 
@@ -80,10 +80,10 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         values = {"width": side.default_size_px, "height": side.default_size_px, **request_values(arguments)}
         request = GenerationRequest(**values, **job_values(arguments, script), checkpoint=checkpoint, settings=settings)
         check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
-        services.queue.start()
+        services.dispatcher.start()
         return run_job(request, arguments.output, services, flags)
     finally:
-        services.queue.close()
+        services.dispatcher.close()
 
 
 def job_values(arguments: argparse.Namespace, script: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class OnnxNetwork:
         self.labels = _labels(self._session)
 
     def run(self, pixels: NDArray[np.float32]) -> Sequence[NDArray[Any]]:
-        """As `Network.run`."""
+        """The detector's raw output for one image, see `Network.run`."""
         outputs: Sequence[NDArray[Any]] = self._session.run(None, {self._input: pixels})
         return outputs
 
@@ -78,7 +78,7 @@ class TorchNetwork:
 
     @torch.inference_mode()
     def run(self, pixels: NDArray[np.float32]) -> Sequence[NDArray[Any]]:
-        """As `Network.run`."""
+        """The detector's raw output for one image, see `Network.run`."""
         rows, maps = self._network(torch.from_numpy(pixels))
         return [output.numpy() for output in (rows, maps) if output is not None]
 

@@ -149,7 +149,7 @@ class Head(nn.Module):
             raise ValueError(f"{name}.cv2 gives no boxes")
 
     def forward(self, levels: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """As `YoloV8.forward`."""
+        """The detector's raw output for a batch of images, see `YoloV8.forward`."""
         distances, scores = _distances(_joined(self.cv2, levels)), _joined(self.cv3, levels).sigmoid()
         middles, strides = _grid(levels)
         first, second = (middles - distances[:, :2]) * strides, (middles + distances[:, 2:]) * strides

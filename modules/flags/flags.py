@@ -5,11 +5,13 @@ The names are the reference UI's, so that start scripts keep working. A flag tha
 environment exists.
 """
 
+import re
 import shlex
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 from modules.errors import FeatherweightError
@@ -188,6 +190,9 @@ class Flags:
     allow_host: tuple[str, ...] = values(
         SERVER, "a further name this server may be called by, as behind a reverse proxy; repeatable", "append"
     )
+    trusted_proxy: tuple[str, ...] = values(
+        SERVER, "address or network of a reverse proxy whose X-Forwarded-* headers are believed; repeatable", "append"
+    )
     gradio_auth_path: str | None = file(SERVER, "file of user:password lines, added to --gradio-auth")
     auth_file: str | None = file(SERVER, "file of users with hashed passwords and roles (launch.py user makes it)")
     session_idle_hours: int = value(SERVER, "a login ends when it is not used for so long", 12, whole_number(1, 8760))
@@ -281,19 +286,22 @@ def flag_name(name: str) -> str:
 
 
 def add_arguments(parser: ArgumentParser, groups: Iterable[str] = GROUPS) -> None:
-    """Add the flags of `groups` to any parser; flags that were not given stay out of its namespace."""
+    """Add the flags of `groups` to any parser, those without effect last, in a group of their own; flags that were not
+    given stay out of its namespace."""
     sections = {name: parser.add_argument_group(name) for name in groups}
+    appendix = parser.add_argument_group("accepted from the reference UI, without effect here")
     for field in fields(Flags):
         option = option_of(field)
         if option.group in sections:
-            sections[option.group].add_argument(flag_name(field.name), dest=field.name, **_keywords(field))
+            section = appendix if field.name in NO_EFFECT else sections[option.group]
+            section.add_argument(flag_name(field.name), dest=field.name, **_keywords(field))
 
 
 def _keywords(field: "Field[Any]") -> dict[str, Any]:
     """argparse's arguments for one field; the help says when a flag has no effect here."""
     option = option_of(field)
     reason = NO_EFFECT.get(field.name)
-    text = f"accepted, no effect: {reason}" if reason else option.help
+    text = reason or option.help
     keywords: dict[str, Any] = {"help": text.replace("%", "%%"), "default": SUPPRESS}
     if option.parse is None:
         return keywords | {"action": "store_true"}
@@ -319,16 +327,33 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
     parser = _Parser(prog="launch.py", allow_abbrev=False, epilog=_EPILOG)
     add_arguments(parser)
     namespace, unknown = parser.parse_known_args(words)
-    if unknown:
+    if unknown and not set(_options_in(unknown)) <= extension_options(namespace):
         raise UsageError(_unknown_message(unknown, parser._actions))
     return flags_from(namespace)
 
 
 _EPILOG = (
-    "Also: launch.py txt2img --help (an image without a server), launch.py doctor (what is wrong), "
-    "launch.py update, launch.py import FOLDER (of the reference UI), launch.py --test [pytest arguments] "
-    "(all checks). Words in the environment variable COMMANDLINE_ARGS are added at the end."
+    "Commands, each with --help: txt2img and img2img (images without a server), plan (what an image needs), train, "
+    "merge, convert, precision-report and precision-compare, user, import FOLDER (of the reference UI), doctor (what "
+    "is wrong), update, texts (translations). launch.py --test [pytest arguments] runs all checks. Words in the "
+    "environment variable COMMANDLINE_ARGS are added at the end."
 )
+
+
+_ADDED = re.compile(r"""add_argument\(\s*["'](--[\w-]+)["']""")
+
+
+def extension_options(namespace: Namespace) -> set[str]:
+    """The flags that `preload.py` of the user's extensions add, as their texts say; they read these themselves."""
+    folder = Path(getattr(namespace, "data_dir", None) or Path(__file__).parents[2]) / "extensions"
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in folder.glob("*/preload.py"))
+    return {name for text in texts for name in _ADDED.findall(text)}
+
+
+def _options_in(words: Sequence[str]) -> list[str]:
+    """The flags among words; a word that belongs to none is taken for one."""
+    found = [word.partition("=")[0] for word in words if word.startswith("-")]
+    return found or list(words)
 
 
 def _environment_words(environ: Mapping[str, str]) -> list[str]:

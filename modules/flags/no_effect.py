@@ -3,7 +3,7 @@
 Whoever builds what a flag asks for removes its line. Standard library only.
 """
 
-_NO_LDSR = "LDSR is not built yet; ESRGAN, Real-ESRGAN, BSRGAN, DAT, HAT, ScuNET and SwinIR files are read"
+_NO_LDSR = "LDSR is no upscaler here; ESRGAN, Real-ESRGAN, BSRGAN, DAT, HAT, ScuNET and SwinIR files are read"
 _NO_EXTENSIONS = "extensions are not installed or updated by the program; put their folders into extensions/"
 _NO_TUNNEL = "no public tunnel is opened; put a reverse proxy before --listen instead"
 _NO_DOWNLOAD = "nothing is downloaded at start"
@@ -17,16 +17,16 @@ NO_EFFECT: dict[str, str] = {
     "skip_version_check": "versions are pinned in requirements.txt",
     "reinstall_xformers": "xformers is not installed by itself; run pip install xformers",
     "update_check": "nothing is looked up on the network at start",
-    "log_startup": "a detailed record of the start is not built yet",
-    "dump_sysinfo": "the system report is not built yet",
-    "textual_inversion_templates_dir": "training from the page is not built yet",
+    "log_startup": "the log has the times of the start",
+    "dump_sysinfo": "launch.py doctor prints what this program runs on",
+    "textual_inversion_templates_dir": "the Train tab takes its texts from captions",
     "unload_gfpgan": _NOT_IN_REFERENCE,
     "ldsr_models_path": _NO_LDSR,
     "deepdanbooru": _NOT_IN_REFERENCE,
-    "upcast_sampling": "a step in 32 bits alone is not built yet; --no-half computes everything in 32 bits",
+    "upcast_sampling": "--no-half computes everything in 32 bits",
     "lowram": "checkpoints are always read tensor by tensor, straight to where they belong",
     "disable_model_loading_ram_optimization": "loading has only one way, which holds no second copy of the model",
-    "opt_channelslast": "the channels-last layout is not built yet",
+    "opt_channelslast": "there is one layout of the weights",
     "always_batch_cond_uncond": _NOT_IN_REFERENCE,
     "max_batch_count": _NOT_IN_REFERENCE,
     "xformers_flash_attention": "xformers chooses its kernel by itself",
@@ -51,7 +51,6 @@ NO_EFFECT: dict[str, str] = {
     "show_negative_prompt": _NOT_IN_REFERENCE,
     "gradio_img2img_tool": _NOT_IN_REFERENCE,
     "gradio_inpaint_tool": _NOT_IN_REFERENCE,
-    "enable_insecure_extension_access": _NO_EXTENSIONS,
     "allow_code": "there is no script that runs code",
     "administrator": "there are no administrative functions yet",
 }

@@ -53,7 +53,7 @@ class Importer:
         """Import a folder and all below. Raises `InvalidValueError` for what is no folder."""
         folder = folder.expanduser().absolute()
         if not folder.is_dir():
-            raise InvalidValueError(f"{folder} is no folder of this machine. Give the full path of one with images.")
+            raise InvalidValueError(f"{folder} is not a folder on this machine. Give the full path of one with images.")
         self._history.note_import(folder, RUNNING, {})
         with self._condition:
             if folder not in self._waiting:
@@ -62,12 +62,6 @@ class Importer:
                 self._thread = threading.Thread(target=self._work, name="featherweight-import", daemon=True)
                 self._thread.start()
             self._condition.notify_all()
-
-    def take(self, path: Path) -> None:
-        """Take in one file now. Raises `OutputError`, `BusyError`."""
-        file = self._look(path, Counter())
-        if file is not None:
-            self._history.add([file])
 
     def stop(self) -> None:
         """Stop what is being imported; what was taken in stays."""

@@ -9,15 +9,16 @@ from pathlib import Path
 from PIL import Image
 
 from modules.atomic_files import fingerprint
-from modules.errors import FeatherweightError
+from modules.errors import BusyError, FeatherweightError, OutputError
 from modules.history.importing import Importer
 from modules.history.store import History
 from modules.history.thumbnails import Thumbnails, small_copy
-from modules.processing.record.result import GeneratedImage
+from modules.processing.request.result import GeneratedImage
 
 log = logging.getLogger(__name__)
 
 MAX_HELD = 64  # images in memory that wait for their thumbnails; others are read again from their files
+LATE_RETRY_S = 2.0  # how often images are written again that the history did not take
 MAX_PENDING = 10_000  # more are made when they are looked at
 
 
@@ -52,6 +53,16 @@ class HistoryService:
                 self._thread.start()
             self._condition.notify()
 
+    def saved_late(self, task_id: str, user: str, image: GeneratedImage, before: Path | None) -> None:
+        """See `ImageListener`."""
+        try:
+            if before is not None and image.path is not None and self.history.file_moved(before, image.path):
+                return
+        except (OutputError, BusyError) as error:
+            log.warning("%s is in the history where it was kept before: %s", image.path, error)
+            return
+        self.finished(task_id, user, image)
+
     def close(self) -> None:
         """End the threads and close the files."""
         with self._condition:
@@ -67,11 +78,16 @@ class HistoryService:
     def _work(self) -> None:
         while True:
             with self._condition:
-                while not self._pending and not self._closing:
+                while not self._pending and not self._closing and not self.history.is_behind:
                     self._condition.wait()
                 if self._closing:
                     return
-                path, image = self._pending.popleft()
+                if not self._pending:
+                    self._condition.wait(LATE_RETRY_S)
+                path, image = self._pending.popleft() if self._pending else (None, None)
+            self.history.take_late()
+            if path is None:
+                continue
             try:
                 if image is None:
                     self.thumbnails.of(fingerprint(path), path)

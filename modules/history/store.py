@@ -24,7 +24,8 @@ from modules.atomic_files import fingerprint, output_error
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
 from modules.history.facets import number_of, searchable
 from modules.history.query import Query, Value, Words, parse_query
-from modules.processing.record.result import GeneratedImage
+from modules.images.sanitize import without_controls
+from modules.processing.request.result import GeneratedImage
 from modules.sqlite_files import (
     check_version,
     check_whole,
@@ -133,7 +134,8 @@ class History:
         self._path = path
         self._lock = threading.RLock()
         self._facets: dict[tuple[str, str], int] = {}
-        self._late: deque[ImageFile] = deque(maxlen=MAX_LATE)
+        self._late: deque[ImageFile] = deque(maxlen=MAX_LATE)  # changed by one thread at a time that has the lock
+        self._coming: deque[ImageFile] = deque(maxlen=MAX_LATE)  # filled by any thread, without waiting
         try:
             self._db = self._connect()
         except sqlite3.Error as error:
@@ -144,15 +146,14 @@ class History:
     def close(self) -> None:
         """Close the file; the history cannot be used afterwards."""
         with self._lock:
-            if self._late:
-                self._take_late()
+            self.take_late(LOCK_WAIT_S)
             self._db.close()
 
     # -- images come -------------------------------------------------------------------------------------------------
 
     def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
-        """Take in an image of a job. One without a file has no place here. Never raises; see `ImageListener`. While the
-        file takes nothing, images wait for the next one, or for the end."""
+        """Take in an image of a job. One without a file has no place here. Never raises and never waits for long, see
+        `ImageListener`: while the file takes nothing, images wait for `take_late`, or for the end."""
         if image.path is None:
             return
         try:
@@ -173,19 +174,32 @@ class History:
         except OSError as error:
             log.warning("%s is not in the history: %s", image.path.name, error)
             return
-        with self._lock:
-            self._late.append(file)
-        self._take_late()
+        self._coming.append(file)
+        self.take_late()
 
-    def _take_late(self) -> None:
-        with self._lock:
-            late = list(self._late)
+    @property
+    def is_behind(self) -> bool:
+        """Whether images wait for the file to take them."""
+        return bool(self._late or self._coming)
+
+    def take_late(self, wait_s: float = 0.05) -> None:
+        """Write the images that wait; one that another thread or program holds is waited for so long. Never raises."""
+        if not self.is_behind or not self._lock.acquire(timeout=wait_s):
+            return
+        try:
+            while self._coming:
+                self._late.append(self._coming.popleft())
+            self._db.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
             try:
-                self.add(late)
+                self.add(tuple(self._late))
             except (OutputError, BusyError) as error:
-                log.warning("%d images are not in the history yet: %s", len(late), error)
+                log.warning("%d images are not in the history yet: %s", len(self._late), error)
             else:
                 self._late.clear()
+            finally:
+                self._db.execute(f"PRAGMA busy_timeout = {int(LOCK_WAIT_S * 1000)}")
+        finally:
+            self._lock.release()
 
     def add(self, files: Sequence[ImageFile]) -> int:
         """Take in files in one transaction; those whose path is known already replace what was known of it. Returns how
@@ -333,7 +347,8 @@ class History:
 
     def tag(self, entry_id: int, tags: Iterable[str]) -> HistoryEntry:
         """Give an image these tags instead of those it has. Raises `UnknownNameError`, `InvalidValueError`."""
-        plain = tuple(dict.fromkeys(" ".join(tag.split()) for tag in tags if tag.strip()))
+        words = (without_controls(" ".join(tag.split())) for tag in tags)
+        plain = tuple(dict.fromkeys(word for word in words if word))
         if len(plain) > MAX_TAGS or any(len(tag) > MAX_TAG_CHARS for tag in plain):
             raise InvalidValueError(f"An image has at most {MAX_TAGS} tags of {MAX_TAG_CHARS} characters each.")
         return self._changed(replace(self.entry(entry_id), tags=plain))
@@ -373,7 +388,14 @@ class History:
         self._changed(replace(self.entry(entry_id), path=path, is_missing=False))
 
     def file_moved(self, before: Path, after: Path) -> bool:
-        """A file was moved by this program; whether it is one of the history."""
+        """A file was moved by this program; whether it is one of the history, or waits to be one."""
+        with self._lock:
+            while self._coming:
+                self._late.append(self._coming.popleft())
+            for index, file in enumerate(self._late):
+                if file.path == before:
+                    self._late[index] = replace(file, path=after)
+                    return True
         with self._using():
             row = self._db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(before)),)).fetchone()
         if row is not None:

@@ -82,6 +82,7 @@ def encode_image(
             f"An image of {image.width}x{image.height} with {len(infotext or '')} characters of infotext does not fit "
             f"into the format {name}; choose png."
         )
+    image = _with_fitting_transparency(image)
     options = _options(name, infotext, quality or Quality(), items)
     stream = BytesIO()
     _in_mode_of(image, name).save(stream, format=name, **options)
@@ -100,6 +101,17 @@ def _options(name: str, infotext: str | None, quality: Quality, items: Mapping[s
             options = {"quality": quality.quality}
     # An empty block also keeps the EXIF of a source image out.
     return options | {"exif": exif_bytes(infotext) if infotext else b""}
+
+
+def _with_fitting_transparency(image: Image.Image) -> Image.Image:
+    """Without the note of a transparent color that is left from another mode: Pillow does not write such an image."""
+    found = image.info.get("transparency")
+    types: dict[str, tuple[type, ...]] = {"RGB": (tuple, list), "L": (int,), "1": (int,), "P": (int, bytes)}
+    if found is None or isinstance(found, types.get(image.mode, ())):
+        return image
+    image = image.copy()
+    del image.info["transparency"]
+    return image
 
 
 def _in_mode_of(image: Image.Image, name: str) -> Image.Image:

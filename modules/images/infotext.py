@@ -25,6 +25,7 @@ FIELD_ORDER = (
     "Sampler",
     "Schedule type",
     "CFG scale",
+    "Distilled CFG Scale",
     "Image CFG scale",
     "Seed",
     "Face restoration",
@@ -61,6 +62,7 @@ FIELD_ORDER = (
 MAX_TEXT_CHARS = 4_000_000
 """Of an infotext, and of all texts in an image together: reading them takes less than a second."""
 
+_MAX_OBJECT_CHARS = 4096
 _MIN_FIELDS = 3  # a last line with fewer is taken for a line of the prompt
 _KEY_CHARACTER = re.compile(r"[\w \-/]")
 _QUOTED = re.compile(r'\s*("(?:\\.|[^\\"])+")(?:,|$)')
@@ -74,6 +76,8 @@ def quote(value: object) -> str:
     Beyond the reference UI also what a reader would otherwise change: leading quotes, outer blanks, control
     characters.
     """
+    if isinstance(value, Mapping):  # as the reference UI writes it
+        return json.dumps(value, ensure_ascii=False)
     text = str(value)
     ambiguous = text.startswith('"') or text != text.strip() or any(character < " " for character in text)
     return json.dumps(text, ensure_ascii=False) if ambiguous or "," in text or ":" in text else text
@@ -186,10 +190,22 @@ def _pairs(line: str) -> Iterator[tuple[str, str]]:
         if key is None:
             position = colon + 1
             continue
-        match = _QUOTED.match(line, colon + 1) or _PLAIN.match(line, colon + 1)
+        match = _object_at(line, colon + 1) or _QUOTED.match(line, colon + 1) or _PLAIN.match(line, colon + 1)
         assert match is not None  # _PLAIN matches anywhere
         yield key, match.group(1)
         position = match.end()
+
+
+def _object_at(line: str, start: int) -> re.Match[str] | None:
+    """A JSON object as a field's value, which may hold commas; None for anything else."""
+    begin = start + (line[start : start + 1] == " ")
+    if line[begin : begin + 1] != "{":
+        return None
+    try:
+        _, length = json.JSONDecoder().raw_decode(line[begin : begin + _MAX_OBJECT_CHARS])
+    except (ValueError, RecursionError):
+        return None
+    return re.compile(rf"\s*(.{{{length}}})(?:,|$)").match(line, start)
 
 
 def _key_before(line: str, start: int, colon: int) -> str | None:

@@ -1,40 +1,44 @@
-"""A grid with legends: what its columns and rows stand for, written above and next to it."""
+"""A grid with legends: what its columns and rows stand for, written above and next to it.
+
+Sizes, colors and the font are those of the reference UI, so that the same grid has the same size.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
 from modules.errors import InvalidValueError
 from modules.settings.values import Settings
 
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
-
-PADDING_PX = 8
-SMALLEST_FONT_PX = 8
-MAX_FONT_PX = 30
-WIDEST_LABEL = 0.75  # of a cell's width: the column that the rows' labels get
+FONT_FILE = Path(__file__).parent / "fonts" / "Roboto-Regular.ttf"
+"""By Christian Robertson for Google, Apache License 2.0."""
+FONT_SHARE = 25  # of a cell's width and height together is the size of the font
+STRIKE_PX = 4
 
 
 @dataclass(frozen=True)
 class LegendStyle:
-    """Colors as "#rrggbb", and a font file; without one a plain font that Pillow brings."""
+    """Colors as "#rrggbb", and a font file; "": Roboto."""
 
     ink: str = "#000000"
+    faint_ink: str = "#999999"
     paper: str = "#ffffff"
     font_file: str = ""
 
     @classmethod
     def of(cls, settings: Settings) -> "LegendStyle":
         """As the settings for grids say."""
-        return cls(settings.saving.grid_text_active_color, settings.saving.grid_background_color, settings.saving.font)
+        saving = settings.saving
+        return cls(
+            saving.grid_text_active_color, saving.grid_text_inactive_color, saving.grid_background_color, saving.font
+        )
 
-    def font(self, size_px: float) -> Font:
+    def font(self, size_px: int) -> ImageFont.FreeTypeFont:
         """The font at a size; raises `InvalidValueError` for a file that is none."""
-        if not self.font_file:
-            return ImageFont.load_default(size_px)
         try:
-            return ImageFont.truetype(self.font_file, size_px)
+            return ImageFont.truetype(self.font_file or str(FONT_FILE), max(1, size_px))
         except OSError as error:
             raise InvalidValueError(
                 f"The font {self.font_file!r} cannot be used: {error}. Choose a TrueType file, or none, in Settings > "
@@ -45,67 +49,120 @@ class LegendStyle:
 PLAIN = LegendStyle()
 
 
+@dataclass(frozen=True)
+class LegendLine:
+    """A line of a label; what is not active in its column or row is faint and struck through."""
+
+    text: str
+    is_active: bool = True
+
+
+Label = str | Sequence[LegendLine]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line as it is drawn: no wider than its column, with its size in pixels."""
+
+    text: str
+    is_active: bool
+    width: int
+    height: int
+
+
+class _Writer:
+    """Breaks, measures and draws labels in one size of the font."""
+
+    def __init__(self, size_px: int, style: LegendStyle) -> None:
+        self._style, self._size_px = style, size_px
+        self._font = style.font(size_px)
+        self._measure = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+        self.spacing = size_px // 2
+
+    def lines(self, label: Label, room: int) -> list[_Line]:
+        """The lines of a label, broken at blanks so that they fit into `room` pixels."""
+        given = [LegendLine(label)] if isinstance(label, str) else label
+        return [self._line(text, line.is_active) for line in given for text in self._broken(line.text, room)]
+
+    def height(self, lines: Sequence[_Line]) -> int:
+        """Of lines above each other."""
+        return sum(line.height + self.spacing for line in lines) - self.spacing
+
+    def draw(self, draw: ImageDraw.ImageDraw, lines: Sequence[_Line], middle: tuple[float, float], room: int) -> None:
+        """Lines around a point; one that is a single long word gets a smaller font."""
+        x, y = middle[0], middle[1] - self.height(lines) / 2
+        for line in lines:
+            ink = self._style.ink if line.is_active else self._style.faint_ink
+            font, center = self._fitting(line.text, room), y + line.height / 2
+            draw.text((x, center), line.text, ink, font, anchor="mm")
+            if not line.is_active:
+                half = line.width // 2
+                draw.line((x - half, center, x + half, center), ink, STRIKE_PX)
+            y += line.height + self.spacing
+
+    def _broken(self, text: str, room: int) -> list[str]:
+        lines = [""]
+        for word in text.split():
+            longer = f"{lines[-1]} {word}".strip()
+            if self._measure.textlength(longer, self._font) <= room:
+                lines[-1] = longer
+            else:
+                lines.append(word)
+        return lines
+
+    def _line(self, text: str, is_active: bool) -> _Line:
+        left, top, right, bottom = self._measure.textbbox((0, 0), text, self._font)
+        return _Line(text, is_active, int(right - left), int(bottom - top))
+
+    def _fitting(self, text: str, room: int) -> ImageFont.FreeTypeFont:
+        font, size_px = self._font, self._size_px
+        while size_px > 1 and self._measure.textlength(text, font) > room:
+            size_px -= 1
+            font = self._style.font(size_px)
+        return font
+
+
 def grid_with_legend(
     cells: Sequence[Sequence[Image.Image | None]],
-    columns: Sequence[str],
-    rows: Sequence[str],
+    columns: Sequence[Label],
+    rows: Sequence[Label],
     margin_px: int = 0,
-    title: str = "",
     style: LegendStyle = PLAIN,
 ) -> Image.Image:
-    """Rows of images (None: empty) with labels; empty labels take no room. Sizes are those of the largest image."""
+    """Rows of images (None: empty) with labels; where all are empty they take no room. Cells are as large as the
+    largest image."""
     images = [cell for row in cells for cell in row if cell is not None]
     if not images:
         raise ValueError("a grid needs at least one image")
     width = max(image.width for image in images)
     height = max(image.height for image in images)
-    font = style.font(min(max(SMALLEST_FONT_PX, width // 10), MAX_FONT_PX))
-    draw = ImageDraw.Draw(Image.new("RGB", (1, 1)))
-    left = 0
-    if any(rows):
-        widest = max(draw.textlength(word, font=font) for label in rows for word in label.split() or [""])
-        left = int(max(width * WIDEST_LABEL, min(widest + 2 * PADDING_PX, width * 1.5)))
-    wrapped = [_wrapped(draw, label, font, width) for label in columns]
-    top = max((_height(draw, text, font) for text in wrapped if text), default=0)
-    head = _height(draw, title, font) if title else 0
-    across = left + len(columns) * width + (len(columns) - 1) * margin_px
-    down = head + top + len(rows) * height + (len(rows) - 1) * margin_px
-    sheet = Image.new("RGB", (across, down), style.paper)
-    draw = ImageDraw.Draw(sheet)
-    if title:
-        draw.text((across / 2, head / 2), title, style.ink, font, anchor="mm", align="center")
-    for column, text in enumerate(wrapped):
-        x = left + column * (width + margin_px)
-        draw.multiline_text((x + width / 2, head + top / 2), text, style.ink, font, anchor="mm", align="center")
-    for number, label in enumerate(rows):
-        y = head + top + number * (height + margin_px)
-        if label:
-            text = _wrapped(draw, label, font, left)
-            draw.multiline_text((left / 2, y + height / 2), text, style.ink, font, anchor="mm", align="center")
-        for column, image in enumerate(cells[number]):
+    writer = _Writer((width + height) // FONT_SHARE, style)
+    left = width * 3 // 4 if any(_words(label) for label in rows) else 0
+    heads = [writer.lines(label, width) for label in columns]
+    sides = [writer.lines(label, left) for label in rows]
+    top = 0
+    if any(_words(label) for label in columns):
+        top = max(writer.height(lines) for lines in heads) + writer.spacing * 2
+    size = (
+        left + len(columns) * width + (len(columns) - 1) * margin_px,
+        top + len(rows) * height + (len(rows) - 1) * margin_px,
+    )
+    sheet = Image.new("RGB", size, style.paper)
+    for row, images_of_row in enumerate(cells):
+        for column, image in enumerate(images_of_row):
             if image is not None:
-                x = left + column * (width + margin_px)
-                sheet.paste(image, (x + (width - image.width) // 2, y + (height - image.height) // 2))
+                x = left + column * (width + margin_px) + (width - image.width) // 2
+                y = top + row * (height + margin_px) + (height - image.height) // 2
+                sheet.paste(image, (x, y))
+    draw = ImageDraw.Draw(sheet)
+    for column, lines in enumerate(heads):
+        if top:
+            writer.draw(draw, lines, (left + column * (width + margin_px) + width / 2, top / 2), width)
+    for row, lines in enumerate(sides):
+        if left:
+            writer.draw(draw, lines, (left / 2, top + row * (height + margin_px) + height / 2), left)
     return sheet
 
 
-def _height(draw: ImageDraw.ImageDraw, text: str, font: Font) -> int:
-    box = draw.multiline_textbbox((0, 0), text, font=font)
-    return int(box[3] - box[1]) + 3 * PADDING_PX
-
-
-def _wrapped(draw: ImageDraw.ImageDraw, text: str, font: Font, width: int) -> str:
-    """Broken at blanks, and inside of words that are wider than a cell."""
-    room = width - 2 * PADDING_PX
-    lines: list[str] = []
-    for word in text.split():
-        candidate = f"{lines[-1]} {word}" if lines else word
-        if lines and draw.textlength(candidate, font=font) <= room:
-            lines[-1] = candidate
-            continue
-        while draw.textlength(word, font=font) > room and len(word) > 1:
-            fits = next(n for n in range(len(word), 0, -1) if n == 1 or draw.textlength(word[:n], font=font) <= room)
-            lines.append(word[:fits])
-            word = word[fits:]
-        lines.append(word)
-    return "\n".join(lines)
+def _words(label: Label) -> str:
+    return label if isinstance(label, str) else "".join(line.text for line in label)

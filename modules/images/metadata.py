@@ -8,8 +8,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import InvalidValueError
+from modules.images.foreign.reading import foreign_infotext, infotext_of_json
 from modules.images.infotext import MAX_TEXT_CHARS
-from modules.images.novelai import novelai_infotext
 from modules.images.reading import open_image
 
 PARAMETERS = "parameters"
@@ -77,8 +77,10 @@ def read_metadata(source: Image.Image | bytes | Path) -> tuple[str | None, dict[
             f"The image holds {chars:,} characters of text; allowed are {MAX_TEXT_CHARS:,}. Save it without its texts."
         )
     if infotext is None:
-        infotext = novelai_infotext(texts, image.width, image.height)
-    return (None if infotext is None else _text(infotext)), texts
+        return foreign_infotext(texts, image.width, image.height), texts
+    written = _text(infotext)
+    converted = infotext_of_json(written)
+    return (written, texts) if converted is None else (converted, {PARAMETERS: written, **texts})
 
 
 def png_info(infotext: str | None, items: Mapping[str, str] | None = None) -> PngInfo:

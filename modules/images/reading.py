@@ -69,7 +69,7 @@ def read_image(
     except _DAMAGED:
         upright = image  # an EXIF block that cannot be read turns nothing
     if upright.mode == "P" and "transparency" in upright.info:
-        info = upright.info
+        info = {name: value for name, value in upright.info.items() if name != "transparency"}
         upright = upright.convert("RGBA")
         upright.info = info
     return upright
@@ -87,7 +87,8 @@ def _read(path: Path, what: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InvalidValueError(f"{what} {path} cannot be read: {error.strerror}.") from error
+        named = what if what.endswith(str(path)) else f"{what} {path}"
+        raise InvalidValueError(f"{named} cannot be read: {error.strerror}.") from error
 
 
 def _too_large(what: str, size: str, max_pixels: int) -> InvalidValueError:

@@ -16,6 +16,7 @@ from modules.atomic_files import (
     write_and_sync,
     write_atomic,
 )
+from modules.errors import OutputError
 from modules.images.claims import claim_number
 from modules.images.encode import Quality, encode_image, format_of, holds
 from modules.images.filenames import apply_pattern, image_pattern, numbered_stem, subfolder_of
@@ -197,3 +198,13 @@ def large_copy(
         image = image.resize(size, Image.Resampling.LANCZOS)
     infotext = infotext if settings.infotext.enable_pnginfo and holds("jpg", image.size, infotext) else None
     return encode_image(image, "jpg", infotext, Quality.of(settings)) if holds("jpg", image.size, None) else None
+
+
+def check_folder(folder: Path, allowed: tuple[Path, ...] | None) -> None:
+    """Raise `OutputError` for a folder outside of the allowed ones, links followed."""
+    if allowed is None or any(folder.resolve().is_relative_to(place.resolve()) for place in allowed):
+        return
+    raise OutputError(
+        f"Images may not be saved in {folder}: other machines reach this server, so that its outputs stay in "
+        f"{', '.join(map(str, allowed))}. Start it with --gradio-allowed-path FOLDER to allow another folder."
+    )

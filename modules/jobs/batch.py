@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from modules.access.roles import ANYBODY, Identity
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import Job, JobStatus
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 
 log = logging.getLogger(__name__)
 KEPT_BATCHES = 16

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.models.reading.catalogue import CheckpointCatalogue
-from modules.processing.checking import check_names
-from modules.processing.parameters import Parameter
-from modules.processing.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest
+from modules.models.files.catalogue import CheckpointCatalogue
+from modules.processing.request.checking import check_names
+from modules.processing.request.parameters import Parameter
+from modules.processing.request.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest
 from modules.sampling.catalog import SAMPLERS
 
 CHECKPOINT_NAMES = ("checkpoint", "sd_model_checkpoint")

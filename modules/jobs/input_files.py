@@ -11,7 +11,7 @@ from PIL import Image
 
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import InvalidValueError, OutputError
-from modules.processing.start import SourceImage
+from modules.processing.request.source_images import SourceImage
 
 log = logging.getLogger(__name__)
 

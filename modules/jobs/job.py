@@ -12,16 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped, UnknownNameError
-from modules.processing.pipeline.stages import Part, Stage, stage_text
+from modules.images.sanitize import without_controls
 from modules.processing.record.made import Made, MadeImage
-from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import GenerationRequest, request_to_json
-from modules.processing.start import SourceImage
+from modules.processing.record.spool import SavedLate
+from modules.processing.request.request import GenerationRequest, request_to_json
+from modules.processing.request.result import GeneratedImage, Result
+from modules.processing.request.source_images import SourceImage
+from modules.processing.request.stages import Part, Stage, stage_text
 
 IMAGE_TYPE = "txt2img"
 MAX_TITLE_CHARACTERS = 80
@@ -65,6 +67,8 @@ class Standing:
     attempts: int = 0  # tries since the last image was finished
     is_lasting: bool = True  # whether somebody comes back for it after a restart
     avoids: frozenset[str] = frozenset()  # names of workers that could not do it
+    is_held: ClassVar[bool] = False  # see `modules.jobs.order.Facts`; the line says it beside the standings
+    is_left: bool = False  # a task that stands between two of its steps, for images that were let in
 
 
 class WorkerLostError(FeatherweightError):
@@ -97,7 +101,7 @@ class Entry(ABC):
         self.standing = Standing()
         self.task_id = task_id
         self.type = type
-        self.title = title
+        self.title = without_controls(title)
         self.created_at = time.time() if created_at is None else created_at
         self._lock = threading.Lock()
         self._finished = threading.Event()
@@ -243,6 +247,7 @@ class Job(Entry):
         self._skip = threading.Event()
         self._stops_after_batch = False
         self._result: Result | None = None
+        self._moved: list[SavedLate] = []
         self._notices: list[str] = []
         self.is_let_in = False  # a task that is left for it holds memory meanwhile
         self.removed = 0  # how many of its images were deleted since it ended
@@ -271,7 +276,7 @@ class Job(Entry):
 
     def ask_instead(self, request: GenerationRequest) -> None:
         """Ask for something else; only while it waits and nothing of it is made."""
-        self._request, self.title = request, title_of(request)
+        self._request, self.title = request, without_controls(title_of(request))
 
     def compute(self, executor: Executor) -> Ending:
         self.request  # noqa: B018 - a record that cannot be read ends the job here
@@ -282,6 +287,7 @@ class Job(Entry):
         if self._notices:
             result = replace(result, notices=(*self._notices, *result.notices))
         with self._lock:
+            result = replace(result, images=tuple(map(self._where_it_is, result.images)))
             self._result = result
         outcome = {
             "images": recorded_images(result.images),
@@ -295,6 +301,12 @@ class Job(Entry):
         super().begin()
         with self._lock:
             self._phase = "starting"
+
+    @property
+    def was_put_back(self) -> bool:
+        """Whether a worker was lost while it computed this."""
+        with self._lock:
+            return bool(self._notices)
 
     def put_back(self, notice: str) -> None:
         super().put_back(notice)
@@ -408,6 +420,22 @@ class Job(Entry):
     def has_result(self) -> bool:
         """Whether the job ended with a result, complete or what it had when it was interrupted."""
         return self._result is not None
+
+    def saved_late(self, saved: SavedLate) -> None:
+        """An image of this job that could not be saved is where it belongs."""
+        with self._lock:
+            self._moved.append(saved)
+            self._images = list(map(self._where_it_is, self._images))
+            if self._result is not None:
+                images = tuple(map(self._where_it_is, self._result.images))
+                self._result = replace(self._result, images=images)
+
+    def _where_it_is(self, image: GeneratedImage) -> GeneratedImage:
+        for saved in self._moved:
+            is_it = image.path == saved.before and (image.path is not None or image.infotext == saved.unsaved.infotext)
+            if is_it:
+                return replace(image, path=saved.after)
+        return image
 
     def remove_image(self, image: GeneratedImage) -> None:
         """Forget one of the images of a final job."""

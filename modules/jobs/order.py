@@ -5,8 +5,9 @@ jumps changes nothing.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 MAX_OVERTAKEN = 12  # how often work may be passed over in favour of the loaded model
 
@@ -23,6 +24,21 @@ class Waiting:
     is_held: bool = False  # cannot run now
 
 
+class Facts(Protocol):
+    """What the order depends on, of a piece of work: a `Waiting`, or the `Standing` of an entry."""
+
+    @property
+    def user(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def overtaken(self) -> int: ...
+    @property
+    def is_pinned(self) -> bool: ...
+    @property
+    def is_held(self) -> bool: ...
+
+
 @dataclass(frozen=True)
 class Choice:
     """What to take: its index, and the indexes of what it overtakes."""
@@ -31,8 +47,10 @@ class Choice:
     overtaken: tuple[int, ...] = ()
 
 
-def choose(line: Sequence[Waiting], loaded: str, turns: Mapping[str, int], groups: bool = True) -> Choice | None:
-    """The next of a line. None where nothing can run.
+def choose(
+    line: Sequence[Facts], loaded: str, turns: Mapping[str, int], groups: bool = True, held: Collection[int] = ()
+) -> Choice | None:
+    """The next of a line. None where nothing can run. `held`: indexes of what cannot run besides.
 
     Pinned work first. Then the users with the fewest turns; of these one with work for the loaded model, so that the
     model changes once in a round. Of that user's work the first for the loaded model, unless the user's first has been
@@ -41,7 +59,7 @@ def choose(line: Sequence[Waiting], loaded: str, turns: Mapping[str, int], group
     first: dict[str, int] = {}  # by user
     fitting: dict[str, int] = {}
     for index, item in enumerate(line):  # one pass: thousands may wait
-        if item.is_held:
+        if item.is_held or index in held:
             continue
         if item.is_pinned:
             return Choice(index)
@@ -63,10 +81,11 @@ def choose(line: Sequence[Waiting], loaded: str, turns: Mapping[str, int], group
     index = min(candidates)
     user = line[index].user
     passed = range(first[user], index)
-    return Choice(index, tuple(other for other in passed if line[other].user == user and not line[other].is_held))
+    overtaken = (other for other in passed if line[other].user == user and not line[other].is_held)
+    return Choice(index, tuple(other for other in overtaken if other not in held))
 
 
-def turns_of_newcomer(user: str, line: Sequence[Waiting], turns: Mapping[str, int]) -> int:
+def turns_of_newcomer(user: str, line: Sequence[Facts], turns: Mapping[str, int]) -> int:
     """The turns that a user counts with who has had nothing in line: no fewer than those who wait, so that a time
     without jobs is no claim to be served first for long."""
     others = [turns.get(item.user, 0) for item in line]
@@ -74,28 +93,35 @@ def turns_of_newcomer(user: str, line: Sequence[Waiting], turns: Mapping[str, in
 
 
 def in_order(
-    line: Sequence[Waiting], loaded: str, turns: Mapping[str, int], limit: int, groups: bool = True
+    line: Sequence[Facts],
+    loaded: str,
+    turns: Mapping[str, int],
+    limit: int,
+    groups: bool = True,
+    held: Collection[int] = (),
 ) -> list[int]:
     """The indexes of what runs first, at most `limit`: what `choose` gives, asked again and again, but looking at each
     piece of work a few times only. What is held is not among them."""
-    return _Foretold(line, loaded, turns, groups).first(limit)
+    return _Predicted(line, loaded, turns, groups, held).first(limit)
 
 
-class _Foretold:
+class _Predicted:
     """A line that is worked off in thought."""
 
-    def __init__(self, line: Sequence[Waiting], loaded: str, turns: Mapping[str, int], groups: bool) -> None:
+    def __init__(
+        self, line: Sequence[Facts], loaded: str, turns: Mapping[str, int], groups: bool, held: Collection[int]
+    ) -> None:
         self._line = line
         self._loaded = loaded if groups else ""
         self._groups = groups
         self._turns = dict(turns)
         self._overtaken = [item.overtaken for item in line]
-        self._is_taken = [item.is_held for item in line]
+        self._is_taken = [item.is_held or index in held for index, item in enumerate(line)]
         self._pinned = deque[int]()
         self._of_user: dict[str, deque[int]] = {}
         self._fitting: dict[tuple[str, str], deque[int]] = {}
         for index, item in enumerate(line):
-            if item.is_held:
+            if self._is_taken[index]:
                 continue
             if item.is_pinned:
                 self._pinned.append(index)

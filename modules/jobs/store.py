@@ -18,9 +18,9 @@ from typing import Any
 from modules.atomic_files import fingerprint
 from modules.errors import BusyError, FeatherweightError, OutputError
 from modules.jobs.input_files import InputFiles, names_in
-from modules.jobs.job import Entry, JobStatus, Standing
+from modules.jobs.job import IMAGE_TYPE, Entry, JobStatus, Standing
 from modules.processing.record.made import MadeImage
-from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.processing.request.result import GeneratedImage, ImageRole
 from modules.sqlite_files import check_version, check_whole, is_damage, is_locked, keep_database_aside, reason_of
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,8 @@ ADDED_COLUMNS = {  # since version 2, and since version 3
     "is_bookmarked": "INTEGER NOT NULL DEFAULT 0",
     "is_lasting": "INTEGER NOT NULL DEFAULT 1",
 }
+COLUMNS = ("task_id", "kind", "status", "created_at", "started_at", "ended_at", "error", "outcome", *ADDED_COLUMNS)
+"""All but the request."""
 LATER_INDEXES = """
 CREATE INDEX IF NOT EXISTS jobs_by_status ON jobs (status, position);
 CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended_at);
@@ -366,10 +368,15 @@ class JobStore:
         return self._query(sql, (user, limit))
 
     def waiting(self) -> list[JobRecord]:
-        """What has not ended, in order: what ran when the server ended comes first."""
+        """What has not ended, in order: what ran when the server ended comes first. The requests of image jobs are left
+        out, because thousands may wait: `get` has them."""
+        columns = ", ".join(f"jobs.{name}" for name in COLUMNS)
         rows = self._rows(
-            "SELECT * FROM jobs WHERE status IN (?, ?) ORDER BY status = ?, position, created_at",
-            (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.QUEUED),
+            f"SELECT {columns}, CASE "
+            "WHEN kind != ? OR typeof(request) != 'text' OR NOT json_valid(request) THEN request "
+            "WHEN json_type(request) = 'object' THEN '{}' ELSE request END AS request "
+            "FROM jobs WHERE status IN (?, ?) ORDER BY status = ?, position, created_at",
+            (IMAGE_TYPE, JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.QUEUED),
         )
         records = {row["task_id"]: _record(row) for row in rows}
         for task_id in (task_id for task_id, record in records.items() if record is None):

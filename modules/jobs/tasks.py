@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from modules.errors import FeatherweightError, Interrupted
 from modules.jobs.job import Ending, Entry, Executor, Job, JobStatus
-from modules.processing.start import SourceImage
+from modules.processing.request.source_images import SourceImage
 
 Outcome = Mapping[str, Any]
 """What a task gives back, ready for JSON."""
@@ -116,7 +116,7 @@ class Task(Entry):
         self.on_note(self.task_id, key, data)
 
     def let_images_in(self, admits: Callable[[Job], bool]) -> int:
-        """See `JobQueue.let_images_in`."""
+        """See `Line.let_images_in`."""
         return self.on_let_in(self, admits)
 
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class MetaRun:
                     layer._buffers[name] = _empty(buffer, torch.device("meta"), dtype)
 
     def measure(self, run: Callable[[], object]) -> int:
-        """As `DryRun.measure`: the most bytes on the device."""
+        """The most bytes that a call has on the device at once."""
         counter = _Counter(meta_is=self._device.type, outcomes=self._outcomes)
         with torch.no_grad(), counter:
             run()

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.memory.formats import StorageFormat
 from modules.memory.formats.convrot import RotatedRowFormat
+from modules.memory.formats.format import StorageFormat
 from modules.memory.formats.rotation import rotate
 from modules.memory.layer import Stored, stored_state, stored_tensors
 from modules.memory.recovery import is_out_of_memory

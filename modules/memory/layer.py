@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.memory.formats import StorageFormat
 from modules.memory.formats.blocks import is_packed, weight_shape
 from modules.memory.formats.convrot import RotatedRowFormat
+from modules.memory.formats.format import StorageFormat
 from modules.memory.frozen import frozen_convolution, frozen_linear, has_plain_padding
 from modules.memory.scratch import scratch
 

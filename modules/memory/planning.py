@@ -50,7 +50,7 @@ class Corrections:
             return len(self._known.get(key, ()))
 
     def correct(self, keys: Sequence[str], predicted: int, extra: int = 0) -> int:
-        """What work of `predicted` bytes will take, by the first of `keys` (the nearest kin first) that knows
+        """What work of `predicted` bytes will take, by the first of `keys` (the most similar first) that knows
         anything. Without observations: `predicted` and `extra`."""
         with self._lock:
             known = next((items for key in keys if (items := self._known.get(key))), ())

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.formats.blocks import for_weight
+from modules.memory.formats.format import FORMATS, Encoded, StorageFormat
 from modules.memory.layer import SCALE_SUFFIX, manage, put, stored_state
 from modules.memory.skip import SkipRules
 
@@ -68,7 +68,7 @@ class StorageRules:
 class StoredLayers:
     """Takes encoded weights one after the other, and makes their layers stored ones when all of them are there.
 
-    Loading feeds it from a file (`modules.models.reading.filling`). `saturated` counts by label how many values of a
+    Loading feeds it from a file (`modules.models.loading.filling`). `saturated` counts by label how many values of a
     weight were beyond its format's range.
     """
 

@@ -13,7 +13,7 @@ from typing import Any
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import InvalidValueError
 from modules.model_folders import Near
-from modules.models.layouts.diffusers_folder import sibling_file
+from modules.models.files.diffusers_folder import sibling_file
 
 TEXTS = ("description", "notes", "activation text", "negative text", "sd version", "vae")
 WEIGHT = "preferred weight"

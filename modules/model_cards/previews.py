@@ -16,7 +16,7 @@ from modules.adapters.catalogue import EMBEDDED
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import UnknownNameError
 from modules.model_folders import Near, inside
-from modules.models.layouts.diffusers_folder import sibling_file
+from modules.models.files.diffusers_folder import sibling_file
 
 MEDIA_TYPES = {
     ".png": "image/png",

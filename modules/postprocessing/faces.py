@@ -100,5 +100,6 @@ def _restored(
         pp.on_progress(index / count, f"face {index + 1} of {count}")
 
     unload = pp.settings.face_restoration.face_restoration_unload
-    found = faces.restore(pp.image, name, weight, on_face, unload=unload)
-    return found if visibility >= 1 else Image.blend(pp.image, found, visibility)
+    image = pp.image.convert("RGB")
+    found = faces.restore(image, name, weight, on_face, unload=unload)
+    return found if visibility >= 1 else Image.blend(image, found, visibility)

@@ -57,7 +57,7 @@ class Operations:
         return sorted(self._by_name.values(), key=lambda one: (ranks.get(one.name, len(ranks)), one.order, one.name))
 
     def run_in_form(self, image: PostprocessedImage, arguments: Arguments) -> list[PostprocessedImage]:
-        """As `run`, whatever the settings say of the Extras tab."""
+        """Run the operations in order, also those that the settings hide from the Extras tab."""
         return self._run(image, arguments, self._ordered(image.settings))
 
     def run(self, image: PostprocessedImage, arguments: Arguments) -> list[PostprocessedImage]:

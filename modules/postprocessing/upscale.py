@@ -11,7 +11,7 @@ from PIL import Image
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.postprocessing.operation import UPSCALERS, Field, PostprocessedImage, ScriptPostprocessing
-from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS
+from modules.processing.request.upscaling import PIXEL_UPSCALERS
 from modules.upscalers.limits import UpscalerLimits
 from modules.upscalers.upscalers import Upscalers
 
@@ -135,7 +135,7 @@ class UpscaleOperation(ScriptPostprocessing):
         pp.info["Postprocess upscaler"] = args["upscaler_1_name"]
         if visibility > 0:
             other = self._upscaled(pp, second, args, (0.5, 1.0))
-            first = Image.blend(first, other, visibility)
+            first = Image.blend(first, other.convert(first.mode), visibility)
             pp.info["Postprocess upscaler 2"] = second
         pp.image = first
         if pp.settings.saving.use_upscaler_name_as_suffix:
@@ -224,14 +224,14 @@ class UpscaleOperation(ScriptPostprocessing):
             pp.on_progress(begin + (end - begin) * index / count, f"{name}, tile {index + 1} of {count}")
 
         from modules.processing.engine.recovery import recovering_upscaler
-        from modules.processing.pipeline.stages import Stage
+        from modules.processing.request.stages import Stage
 
         limits = UpscalerLimits()
         with recovering_upscaler(limits) as recovery:
             return recovery.run(
                 Stage.ENLARGE,
                 lambda: self._upscalers.enlarge(
-                    image, name, size, pp.settings, on_tile, limits, at_least_once=factor == 1
+                    image.convert("RGB"), name, size, pp.settings, on_tile, limits, at_least_once=factor == 1
                 ),
             )
 

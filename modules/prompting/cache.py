@@ -47,6 +47,7 @@ class ResultIdentity:
     embeddings: tuple[tuple[str, str], ...] = ()  # name and hash of every textual inversion that could match
     adapters: tuple[AdapterUse, ...] = ()
     lora_mode: str = ""
+    settings: tuple[tuple[str, object], ...] = ()  # that affect encodings and differ from their defaults
     facts: tuple[tuple[object, ...], ...] = ()  # what the family's encodings depend on besides: size, crop, layers ...
     cache_version: int = CACHE_VERSION
 

@@ -13,11 +13,15 @@ from modules.prompting.schedule import parse_schedule
 
 @dataclass(frozen=True, eq=False)
 class Conditioning:
-    """What the denoiser attends to: `crossattn` [tokens, D] and, in families that have one, a
-    `vector` [P]."""
+    """What the denoiser attends to: `crossattn` [tokens, D] and, in families that have one, a `vector` [P].
+
+    `mask` [tokens], True where a token counts, says how it is padded to the length of another: with zeros that the
+    mask leaves out. None: by repeating the last vector, as CLIP wants it.
+    """
 
     crossattn: Tensor
     vector: Tensor | None = None
+    mask: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

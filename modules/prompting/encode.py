@@ -70,12 +70,14 @@ class TextTower:
 @dataclass(frozen=True)
 class TextOptions:
     """How text becomes an encoding: the settings `emphasis`, `comma_padding_backtrack`, `CLIP_stop_at_last_layers` and
-    `use_old_emphasis_implementation`."""
+    `use_old_emphasis_implementation`. `settings`: those that encodings depend on and that differ from their defaults,
+    with their values; what is cached is known by them."""
 
     emphasis: Emphasis = Emphasis.ORIGINAL
     comma_backtrack: int = 20
     clip_skip: int = 1
     old_emphasis: bool = False  # see old_emphasis.py
+    settings: tuple[tuple[str, object], ...] = ()
 
 
 def encode_groups(

@@ -5,6 +5,9 @@ from enum import StrEnum
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from modules.prompting.conditioning import Conditioning
 
 
 class CondPadding(StrEnum):
@@ -45,6 +48,42 @@ def stack_encodings(encodings: Sequence[Tensor]) -> Tensor:
     """Encodings [T, D] of any lengths as one batch [B, max T, D]; shorter ones repeat their last vector."""
     longest = max(encoding.shape[0] for encoding in encodings)
     return torch.stack([fit_tokens(encoding, longest) for encoding in encodings])
+
+
+def stack_masks(conditionings: Sequence[Conditioning]) -> Tensor | None:
+    """The masks of `stack_conditionings` [B, max T]; None where no conditioning has one."""
+    if all(item.mask is None for item in conditionings):
+        return None
+    longest = max(item.crossattn.shape[0] for item in conditionings)
+    rows = []
+    for item in conditionings:
+        tokens = item.crossattn.shape[0]
+        mask = item.crossattn.new_ones(tokens, dtype=torch.bool) if item.mask is None else item.mask
+        rows.append(F.pad(mask, (0, longest - tokens)))
+    return torch.stack(rows)
+
+
+def stack_conditionings(conditionings: Sequence[Conditioning]) -> Tensor:
+    """Encodings of any lengths as one batch [B, max T, D]: shorter ones are filled up with zeros where a conditioning
+    has a mask, see `stack_masks`, else with their last vector."""
+    encodings = [item.crossattn for item in conditionings]
+    if all(item.mask is None for item in conditionings):
+        return stack_encodings(encodings)
+    longest = max(encoding.shape[0] for encoding in encodings)
+    return torch.stack([fill_with_zeros(encoding, longest) for encoding in encodings])
+
+
+def fill_with_zeros(encoding: Tensor, tokens: int) -> Tensor:
+    """`encoding` [..., T, D] filled up to `tokens` with zeros."""
+    return F.pad(encoding, (0, 0, 0, tokens - encoding.shape[-2]))
+
+
+def pad_masked(cond: Tensor, cond_mask: Tensor, uncond: Tensor, uncond_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """`cond` [B, T, D] and `uncond` [B', T', D] as one batch of equal length, and its mask, both padded with zeros."""
+    longest = max(cond.shape[1], uncond.shape[1])
+    both = torch.cat([fill_with_zeros(cond, longest), fill_with_zeros(uncond, longest)])
+    masks = [F.pad(mask, (0, longest - mask.shape[1])) for mask in (cond_mask, uncond_mask)]
+    return both, torch.cat(masks)
 
 
 def _append_empty(encoding: Tensor, empty: Tensor, times: int) -> Tensor:

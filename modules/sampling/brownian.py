@@ -146,7 +146,8 @@ class BrownianNoise:
     """Step noise from one Brownian path an image, seeded by the image's seed, so independent of batch position.
 
     `sigmas` give the range of the paths: the whole schedule, also where img2img starts in the middle. With
-    `per_image` False the batch is one path with the first image's seed (the reference UI's option against batch
+    `per_image` False the batch is one path, with the seed that k-diffusion draws where it is given none: the first
+    draw of PyTorch's generator, which the last image's noise has just seeded (the reference UI's option against batch
     determinism). Noise is [B, C, H, W] fp32 on `device`, of unit variance.
     """
 
@@ -165,7 +166,7 @@ class BrownianNoise:
         path_shape: tuple[int, ...] = shape if per_image else (len(seeds), *shape)
         self._paths = [
             BrownianPath(start, end, path_shape, seed, source, self._device)
-            for seed in (seeds if per_image else seeds[:1])
+            for seed in (seeds if per_image else [drawn_seed(seeds[-1])])
         ]
         self._per_image = per_image
 
@@ -177,3 +178,8 @@ class BrownianNoise:
         if rows is not None:
             noise *= torch.tensor(rows, dtype=noise.dtype).reshape(-1, *[1] * (noise.ndim - 1))
         return noise.to(self._device)
+
+
+def drawn_seed(seed: int) -> int:
+    """The first seed in [0, 2^63 - 1) that a generator of PyTorch on the CPU draws after it was seeded with `seed`."""
+    return int(torch.randint(0, 2**63 - 1, (), generator=torch.Generator().manual_seed(seed)))

@@ -292,20 +292,6 @@ for _schedule in (
     SCHEDULES.add(_schedule.name, _schedule, (_schedule.label, *_schedule.aliases))
 
 
-def split_legacy_name(name: str) -> tuple[str, str]:
-    """Split an old combined name into sampler and schedule label: "DPM++ 2M Karras" -> ("DPM++ 2M", "Karras").
-
-    A plain sampler name or alias gives (its registered name, "Automatic"). Raises `UnknownNameError` otherwise.
-    """
-    if name not in SAMPLERS:
-        for schedule in _by_length_of_label():
-            for ending in (schedule.label, schedule.name, *schedule.aliases):
-                head = name[: -len(ending) - 1]
-                if name.lower().endswith(f" {ending.lower()}") and head in SAMPLERS:
-                    return SAMPLERS.canonical(head), schedule.label
-    return SAMPLERS.canonical(name), "Automatic"
-
-
 def effective_schedule(sampler: SamplerSpec, schedule: ScheduleSpec) -> ScheduleSpec:
     """The schedule that is really used: what Automatic means for this sampler, or `schedule` itself.
 
@@ -314,8 +300,3 @@ def effective_schedule(sampler: SamplerSpec, schedule: ScheduleSpec) -> Schedule
     if schedule.target is None and sampler.default_scheduler is not None:
         return SCHEDULES.get(sampler.default_scheduler)
     return schedule
-
-
-def _by_length_of_label() -> list[ScheduleSpec]:
-    """Schedules, longest label first: "SGM Uniform" must be seen before "Uniform"."""
-    return sorted((spec for _, spec in SCHEDULES.items()), key=lambda spec: -len(spec.label))

@@ -150,11 +150,11 @@ class LcmSchedule:
     def sigma_to_t(self, sigma: Tensor, quantize: bool | None = None) -> Tensor:
         """The known timestep nearest to each sigma in log sigma; there is nothing between them.
 
-        Halfway between two, where SGM Uniform puts the middle of an even number of steps, it is the noisier one,
-        whatever the last bits of `log` and `exp` are on this device.
+        Halfway between two, where SGM Uniform puts the middle of an even number of steps, it is the less
+        noisy one, whatever the last bits of `log` and `exp` are on this device.
         """
         del quantize
-        nearest = nearest_index(sigma.log() + HALFWAY, self.log_sigmas.to(sigma.device))
+        nearest = nearest_index(sigma.log() - HALFWAY, self.log_sigmas.to(sigma.device))
         return nearest * self.stride + (self.stride - 1)
 
     def t_to_sigma(self, t: Tensor) -> Tensor:

@@ -60,14 +60,13 @@ class SamplingRun:
     def step_noise(self, image_noise: ImageNoise, per_image: bool = True) -> StepNoise:
         """The noise of the steps: the next draws of the batch's generators, or Brownian trees with its seeds.
 
-        `per_image` False makes one tree for the whole batch.
+        `per_image` False makes one tree for the whole batch, which spans the sigmas of the run alone.
         """
-        if not self.spec.brownian_noise or not bool((self.all_sigmas > 0).any()):
+        span = self.all_sigmas if per_image else self.sigmas
+        if not self.spec.brownian_noise or not bool((span > 0).any()):
             return GaussianNoise(image_noise)
         request = image_noise.request
-        return BrownianNoise(
-            request.shape, request.seeds, self.all_sigmas, request.source, image_noise.device, per_image=per_image
-        )
+        return BrownianNoise(request.shape, request.seeds, span, request.source, image_noise.device, per_image)
 
     def run(self, denoise: Denoise, x: Tensor, noise: StepNoise, on_step: OnStep) -> Tensor:
         """Run the sampler: x [B, C, H, W] from `start` or `start_from`, result the clean latents."""

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Any
 
-from modules.errors import InvalidValueError
+from modules.errors import InvalidValueError, UnknownNameError
 from modules.faces.restorer_types import NAMES as RESTORER_NAMES
-from modules.processing.parameters import Choices, Parameter, Tab
-from modules.processing.request import PARAMETERS
-from modules.processing.start import IMAGE_PARAMETERS
+from modules.processing.request.parameters import Choices, Parameter, Tab
+from modules.processing.request.request import PARAMETERS
+from modules.processing.request.source_images import IMAGE_PARAMETERS
 from modules.registry import Registry
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.sampling.names import AUTOMATIC, split_legacy_name
 from modules.scripts.loading import loading_now
 from modules.scripts.processing import StableDiffusionProcessing as Job
 from modules.scripts.processing import StableDiffusionProcessingImg2Img as Img2ImgJob
@@ -132,6 +133,15 @@ def _number(text: str) -> float:
 
 def _one_of(what: str, names: Callable[[], list[str]]) -> Callable[[str], str]:
     return lambda text: one_of(what, text, names())
+
+
+def _sampler(label: str, text: str) -> str:
+    """A sampler by its name here; with its schedule behind it where the name is a combined one of old versions."""
+    try:
+        name, schedule = split_legacy_name(text)
+    except UnknownNameError:
+        return one_of(label, text, list(SAMPLERS))  # lists what there is
+    return name if schedule == AUTOMATIC else f"{name} {schedule}"
 
 
 def _field(name: str) -> Apply:
@@ -254,9 +264,12 @@ def parameter_axis(row: Parameter) -> Axis:
     apply = _field(row.api) if Tab.TXT2IMG in row.tabs else _field_of_img2img(label, row.api)
     axis = Axis(label, str, apply, shows_label=row.axis.shows_label)
     match row.choices:
-        case Choices.SAMPLERS | Choices.SCHEDULES:
-            names = list(SAMPLERS) if row.choices is Choices.SAMPLERS else [spec.label for _, spec in SCHEDULES.items()]
-            return replace(axis, read=_one_of(label, lambda: names), choices=lambda program: names)
+        case Choices.SAMPLERS:
+            samplers = list(SAMPLERS)
+            return replace(axis, read=lambda text: _sampler(label, text), choices=lambda program: samplers)
+        case Choices.SCHEDULES:
+            schedules = [spec.label for _, spec in SCHEDULES.items()]
+            return replace(axis, read=_one_of(label, lambda: schedules), choices=lambda program: schedules)
         case Choices.CHECKPOINTS:
             return _checkpoint_axis(axis, row.nothing)
         case Choices.UPSCALERS:

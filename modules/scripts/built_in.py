@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from modules.scripts.library import ScriptLibrary
+from modules.scripts.library import BUILT_IN, ScriptLibrary
 from modules.scripts.settings import add_settings
 
-BUILT_IN = Path(__file__).resolve().parents[2] / "extensions-builtin"
+__all__ = ["BUILT_IN", "load_built_in"]
 
 
 def load_built_in(folder: Path = BUILT_IN) -> ScriptLibrary:

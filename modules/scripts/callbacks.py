@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from modules.scripts.acting import Acting, acting
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,7 +30,8 @@ class Moment(StrEnum):
     BEFORE_COMPONENT = "before_component"  # (None, elem_id=, label=); a control of a form is about to be built
     AFTER_COMPONENT = "after_component"  # (the component, elem_id=, label=)
     UI_TABS = "ui_tabs"  # () -> [(Blocks, title, id)]
-    UI_SETTINGS = "ui_settings"  # (SettingsGroup); while the program starts
+    UI_TRAIN_TABS = "ui_train_tabs"  # (UiTrainTabParams); accepted, see `modules.script_callbacks`
+    UI_SETTINGS = "ui_settings"  # (SettingsGroup), or () where it takes nothing; while the program starts
     INFOTEXT_PASTED = "infotext_pasted"  # (infotext, its fields, which may be changed)
     CFG_DENOISER = "cfg_denoiser"  # (CFGDenoiserParams)
     CFG_DENOISED = "cfg_denoised"  # (CFGDenoisedParams)
@@ -37,6 +40,8 @@ class Moment(StrEnum):
     BEFORE_IMAGE_SAVED = "before_image_saved"  # (ImageSaveParams)
     IMAGE_SAVED = "image_saved"  # (ImageSaveParams)
     IMAGE_GRID = "image_grid"  # (ImageGridLoopParams)
+    BEFORE_TOKEN_COUNTER = "before_token_counter"  # (BeforeTokenCounterParams)
+    BEFORE_RELOAD = "before_reload"  # (); the page is about to be built again
     SCRIPT_UNLOADED = "script_unloaded"  # (); while the program ends
 
 
@@ -45,7 +50,7 @@ class CFGDenoiserParams:
     """Before an evaluation of the model; tensors may be replaced by others of their shapes.
 
     `image_cond` is what an inpainting model sees alongside the latents, `vector` what is added to the time embedding;
-    None for other models.
+    None for other models. `extra`, with a row for each of `x`, is passed to the denoiser by the names of its arguments.
     """
 
     x: Tensor
@@ -57,6 +62,7 @@ class CFGDenoiserParams:
     text_uncond: Tensor
     denoiser: Any = None
     vector: Tensor | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -107,6 +113,24 @@ class ImageGridLoopParams:
     rows: int
 
 
+@dataclass
+class UiTrainTabParams:
+    """What a tab of training is given; `txt2img_preview_params` are the controls of txt2img, which are not given
+    here."""
+
+    txt2img_preview_params: list[Any]
+
+
+@dataclass
+class BeforeTokenCounterParams:
+    """A prompt whose tokens are about to be counted: `prompt` and `steps` may be replaced."""
+
+    prompt: str
+    steps: int
+    styles: list[str]
+    is_positive: bool = True
+
+
 @dataclass(frozen=True)
 class Registered:
     """A callback with whose it is."""
@@ -115,11 +139,19 @@ class Registered:
     function: Callable[..., Any]
     extension: str
     name: str | None = None
+    acting: Acting | None = None
 
     @property
     def label(self) -> str:
         """For messages."""
         return f"{self.extension} ({self.name or getattr(self.function, '__name__', 'callback')})"
+
+    def failed(self, error: BaseException) -> None:
+        """Say so in the log, and among the faults of its extension."""
+        reason = f"{type(error).__name__}: {error}"
+        if self.acting is not None:
+            reason = self.acting.owner.note(self.moment.value, error).reason
+        log.error("The callback %s of %s failed: %s", self.moment.value, self.label, reason, exc_info=error)
 
 
 class Callbacks:
@@ -132,9 +164,18 @@ class Callbacks:
         """Register one."""
         self._registered.append(entry)
 
+    @property
+    def all(self) -> tuple[Registered, ...]:
+        """Those of all moments."""
+        return tuple(self._registered)
+
     def at(self, moment: Moment) -> tuple[Registered, ...]:
         """Those of a moment."""
         return tuple(entry for entry in self._registered if entry.moment is moment)
+
+    def remove(self, wanted: Callable[[Registered], bool]) -> None:
+        """Take away those that `wanted` says."""
+        self._registered = [entry for entry in self._registered if not wanted(entry)]
 
     def forget(self, extension: str) -> None:
         """Take away all that a file registered (it could not be loaded to its end)."""
@@ -145,7 +186,12 @@ class Callbacks:
         results = []
         for entry in self.at(moment):
             try:
-                results.append(entry.function(*args, **facts))
-            except Exception:  # somebody else's code must not cost the program
-                log.exception("The callback %s of %s failed.", moment.value, entry.label)
+                results.append(self.run(entry, *args, **facts))
+            except (Exception, SystemExit) as error:  # somebody else's code must not cost the program
+                entry.failed(error)
         return results
+
+    def run(self, entry: Registered, *args: Any, **facts: Any) -> Any:
+        """Call one, as code of its extension; what it raises is raised."""
+        with acting(entry.acting):
+            return entry.function(*args, **facts)

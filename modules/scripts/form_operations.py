@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from modules.postprocessing.operation import UPSCALERS, Field, PostprocessedImage, ScriptPostprocessing
 from modules.postprocessing.operations import Operations
-from modules.processing.record.result import ImageRole
+from modules.processing.request.result import ImageRole
 from modules.scripts.processing import Processed, StableDiffusionProcessing
 from modules.scripts.script import AlwaysVisible, PostprocessImageArgs, Script
 from modules.settings.values import Settings

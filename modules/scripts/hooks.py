@@ -1,15 +1,17 @@
-"""Scripts and callbacks of extensions at the moments of a job: implements `modules.processing.pipeline.hooks.Hooks`."""
+"""Scripts and callbacks of extensions at the moments of a job: implements `modules.processing.request.hooks.Hooks`."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 
 from modules.errors import FeatherweightError
-from modules.processing.pipeline.hooks import (
+from modules.processing.request.hooks import (
     BatchDraft,
     Denoised,
     DenoiserInputs,
@@ -22,7 +24,8 @@ from modules.processing.pipeline.hooks import (
     Overlay,
     PassStart,
 )
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
+from modules.scripts.acting import Acting, acting
 from modules.scripts.callbacks import (
     AfterCFGCallbackParams,
     Callbacks,
@@ -33,6 +36,7 @@ from modules.scripts.callbacks import (
     ImageSaveParams,
     Moment,
 )
+from modules.scripts.library import default_args
 from modules.scripts.processing import StableDiffusionProcessing, StableDiffusionProcessingImg2Img
 from modules.scripts.script import (
     MaskBlendArgs,
@@ -46,62 +50,112 @@ from modules.scripts.script import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-log = logging.getLogger(__name__)
+    from modules.processing.request.model_use import ModelUse
 
-FIRST_HOOKS = ("setup", "before_process", "process")
-"""Those before anything is computed."""
+FIRST_HOOKS = ("setup", "before_process", "process", "on_model")
+"""Those that may say that the job cannot be made: before anything is computed, or before a pass is."""
 
 
 class ScriptRunner:
     """All who take part in one job: always-on scripts with their arguments, and callbacks. One that fails is left out
-    of the rest of the job, with a notice."""
+    of the rest of the job, with a notice. A script of the user's that the request does not name gets the defaults of
+    its controls."""
 
     def __init__(self, scripts: list[Script], callbacks: Callbacks, request: GenerationRequest) -> None:
         given = {title.lower(): args for title, args in request.alwayson_args.items()}
-        self._scripts = {script.title(): (script, given.get(script.title().lower(), ())) for script in scripts}
+        self._scripts: dict[str, tuple[Script, Sequence[Any] | None]] = {
+            script.title(): (script, given.get(script.title().lower())) for script in scripts
+        }
         self._callbacks = callbacks
         self._faulty: set[int] = set()
         self._working: list[str] = []  # those in one of their hooks
+        self._jobs: list[StableDiffusionProcessing] = []  # those that are made now, the innermost last
         self.notices: list[str] = []
+        self.seconds: dict[str, float] = {}  # what the hooks of an extension took, by its name
+
+    @contextmanager
+    def making(self, job: StableDiffusionProcessing) -> Iterator[None]:
+        """While open, the images of this job are made, perhaps inside of another's."""
+        self._jobs.append(job)
+        try:
+            yield
+        finally:
+            self._jobs.pop()
 
     def call(self, hook: str, p: Any, *objects: Any, **facts: Any) -> None:
         """Call a hook of all scripts: `hook(p, *objects, *args, **facts)`. Before anything is computed an error of the
         program's own ends the job with its sentence: the user asked for something that cannot be made. A script does
         not take part in what it makes in its own hooks."""
-        for title, (script, args) in list(self._scripts.items()):
+        for title, (script, given) in list(self._scripts.items()):
             if getattr(type(script), hook) is getattr(Script, hook) or title in self._working:
                 continue
-            if self._working and not script.takes_part_inside:
+            if (self._working and not script.takes_part_inside) or not self._is_wanted(script):
                 continue
             method: Callable[..., None] = getattr(script, hook)
             self._working.append(title)
+            began = time.perf_counter()
             try:
-                method(p, *objects, *args, **facts)
+                args = self._args_of(script, given)
+                with acting(script.acting):
+                    method(p, *objects, *args, **facts)
             except FeatherweightError as error:
                 if hook in FIRST_HOOKS:
                     raise
-                self._leave_out(title, hook, error)
-            except Exception as error:  # somebody else's code must not cost the image
-                log.exception("%s of %s failed", hook, title)
-                self._leave_out(title, hook, error)
+                self._leave_out(script, hook, error)
+            except (Exception, SystemExit) as error:  # somebody else's code must not cost the image
+                self._leave_out(script, hook, error)
             finally:
                 self._working.pop()
+                self._count(script.acting, time.perf_counter() - began)
 
-    def _leave_out(self, title: str, hook: str, error: Exception) -> None:
+    def _is_wanted(self, script: Script) -> bool:
+        """Whether a script takes part in the innermost job: one that a script built takes part as far as its `scripts`
+        says."""
+        return not self._jobs or self._jobs[-1].takes_script(script)
+
+    def _args_of(self, script: Script, given: Sequence[Any] | None) -> Sequence[Any]:
+        changed = self._jobs[-1].changed_args(script) if self._jobs else None
+        if changed is not None:
+            return changed
+        if given is None and script.is_foreign:
+            given = default_args(script)
+            self._scripts[script.title()] = (script, given)
+        return given or ()
+
+    def all_args(self) -> list[tuple[Script, Sequence[Any]]]:
+        """Every script with its arguments; one whose controls cannot be built has none."""
+        found: list[tuple[Script, Sequence[Any]]] = []
+        for script, given in list(self._scripts.values()):
+            try:
+                found.append((script, self._args_of(script, given)))
+            except (Exception, SystemExit) as error:  # somebody else's code
+                self._leave_out(script, "ui", error)
+        return found
+
+    def _leave_out(self, script: Script, hook: str, error: BaseException) -> None:
+        script.failed(hook, error)
+        title = script.title()
         self.notices.append(f"The script {title!r} failed in {hook} ({error}) and was left out.")
         self._scripts.pop(title, None)  # a job inside of this one may have left it out already
+
+    def _count(self, author: Acting | None, seconds: float) -> None:
+        if author is not None:
+            self.seconds[author.owner.name] = self.seconds.get(author.owner.name, 0.0) + seconds
 
     def tell(self, moment: Moment, params: Any) -> None:
         """Call the callbacks of a moment."""
         for entry in self._callbacks.at(moment):
             if id(entry) in self._faulty:
                 continue
+            began = time.perf_counter()
             try:
-                entry.function(params)
-            except Exception as error:  # as above
-                log.exception("The callback %s of %s failed", moment.value, entry.label)
+                self._callbacks.run(entry, params)
+            except (Exception, SystemExit) as error:  # as above
+                entry.failed(error)
                 self.notices.append(f"The extension {entry.label} failed in {moment.value} ({error}), was left out.")
                 self._faulty.add(id(entry))
+            finally:
+                self._count(entry.acting, time.perf_counter() - began)
 
     def overrides(self, *hooks: str) -> bool:
         """Whether a script has one of these hooks."""
@@ -110,6 +164,11 @@ class ScriptRunner:
             for script, _ in self._scripts.values()
             for hook in hooks
         )
+
+    def may_listen(self, hook: str) -> bool:
+        """Whether a script of the user's has this hook, in which it may register callbacks."""
+        scripts = [script for script, _ in self._scripts.values() if script.is_foreign]
+        return any(getattr(type(script), hook) is not getattr(Script, hook) for script in scripts)
 
     def listens(self, *moments: Moment) -> bool:
         """Whether there is a callback for one of these moments."""
@@ -122,13 +181,16 @@ class JobHooks:
     def __init__(self, script_runner: ScriptRunner, p: StableDiffusionProcessing) -> None:
         self._script_runner = script_runner
         self._p = p
-        model_calls = (Moment.CFG_DENOISER, Moment.CFG_DENOISED, Moment.CFG_AFTER_CFG)
-        self.guidance: GuidanceHooks | None = (
-            _GuidanceCallbacks(script_runner) if script_runner.listens(*model_calls) else None
-        )
         self.wants_mask_blends = script_runner.overrides("on_mask_blend")
         self.wants_whole_batches = script_runner.overrides("postprocess_batch", "postprocess_batch_list")
         self._is_sampled = False  # the present batch, to its end
+
+    @property
+    def guidance(self) -> GuidanceHooks | None:
+        """Asked for each pass, because extensions register callbacks in their hooks too, the last one included."""
+        listens = self._script_runner.listens(Moment.CFG_DENOISER, Moment.CFG_DENOISED, Moment.CFG_AFTER_CFG)
+        listens = listens or self._script_runner.may_listen("process_before_every_sampling")
+        return _GuidanceCallbacks(self._script_runner, self._p) if listens else None
 
     def before_batch(self, batch: BatchDraft) -> None:
         self._is_sampled = False
@@ -164,6 +226,10 @@ class JobHooks:
         self._script_runner.call("process_before_every_sampling", self._p, **facts)
         if self._p.before_sampling is not None:
             self._p.before_sampling(start)
+
+    def on_model(self, use: ModelUse) -> None:
+        self._p.is_hr_pass = use.facts.is_hires
+        self._script_runner.call("on_model", self._p, use)
 
     def masked(self, start: MaskedStart) -> None:
         p = cast(StableDiffusionProcessingImg2Img, self._p)
@@ -250,13 +316,36 @@ class JobHooks:
                 _take(mine[part], theirs)
 
 
+@dataclass
+class Denoiser:
+    """What `params.denoiser` of `on_cfg_denoiser` offers: the job, and how far its pass is."""
+
+    p: StableDiffusionProcessing
+    steps: int
+    step: int = 0
+    total_steps: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"params.denoiser.{name} is not supported here: a denoiser offers p, step, steps and total_steps; the "
+            "tensors are attributes of params."
+        )
+
+
 class _GuidanceCallbacks:
     """The callbacks at every evaluation."""
 
-    def __init__(self, script_runner: ScriptRunner) -> None:
+    def __init__(self, script_runner: ScriptRunner, p: StableDiffusionProcessing) -> None:
         self._script_runner = script_runner
+        self._denoiser = Denoiser(p, p.steps)
+
+    @property
+    def needs_uncond(self) -> bool:
+        """What came out of a call is told with its negative half; the other moments have no use for it."""
+        return self._script_runner.listens(Moment.CFG_DENOISED)
 
     def before_denoiser(self, inputs: DenoiserInputs) -> None:
+        self._denoiser.step, self._denoiser.total_steps = inputs.step, inputs.total_steps
         params = CFGDenoiserParams(
             x=inputs.x,
             image_cond=inputs.image,
@@ -265,8 +354,9 @@ class _GuidanceCallbacks:
             total_sampling_steps=inputs.total_steps,
             text_cond=inputs.text_cond,
             text_uncond=inputs.text_uncond,
-            denoiser=self,
+            denoiser=self._denoiser,
             vector=inputs.vector,
+            extra=inputs.extra,
         )
         self._script_runner.tell(Moment.CFG_DENOISER, params)
         inputs.x, inputs.sigma, inputs.image, inputs.vector = params.x, params.sigma, params.image_cond, params.vector

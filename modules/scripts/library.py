@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import logging
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,17 +17,27 @@ from typing import Any, TypeVar
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.postprocessing.operation import ScriptPostprocessing
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import FromImage
+from modules.scripts import gradio_habits
+from modules.scripts.acting import acting
 from modules.scripts.adapters import ExtraNetworks
 from modules.scripts.callbacks import Callbacks, Moment
+from modules.scripts.extension import Extension, Fault
 from modules.scripts.form_operations import FormOperation
-from modules.scripts.loading import Loading, while_loading
+from modules.scripts.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, within
+from modules.scripts.loading import Loading, remember_file, while_loading
+from modules.scripts.own_folder import offer_folders, own_folder
 from modules.scripts.pasting import PastedFields
+from modules.scripts.preload import extension_flags
 from modules.scripts.program import Program
 from modules.scripts.script import OnComponent, Script
+from modules.scripts.twins import twin_of
 
 log = logging.getLogger(__name__)
 
 C = TypeVar("C")
+BUILT_IN = Path(__file__).resolve().parents[2] / "extensions-builtin"
 CUSTOM_CODE = "custom code"  # a script of the reference UI, in lower case
 
 
@@ -44,24 +55,72 @@ class ScriptLibrary:
     adapters: ExtraNetworks = field(default_factory=ExtraNetworks)
     page_scripts: list[Path] = field(default_factory=list)  # javascript/*.js, which run in the page after ours
     page_styles: list[Path] = field(default_factory=list)  # style.css
+    extensions: dict[str, Extension] = field(default_factory=dict)  # by name, the disabled ones too
+    flags: dict[str, Any] = field(default_factory=dict)  # of the command line, that extensions add
 
     @classmethod
     def load(
         cls, folders: Iterable[Path], disabled: Iterable[str] = (), program: Program | None = None
     ) -> ScriptLibrary:
-        """Load `FOLDER/EXTENSION/scripts/*.py` for every extension that is not disabled, and note what it adds to the
-        page."""
+        """A library with `FOLDER/EXTENSION/scripts/*.py` of every extension that is not disabled."""
         library = cls(program=program or Program())
-        off = set(disabled)
-        for folder in folders:
-            for extension in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if extension.name in off or not extension.is_dir():
-                    continue
-                library.page_scripts += sorted((extension / "javascript").glob("*.js"))
-                library.page_styles += [extension / "style.css"] * (extension / "style.css").is_file()
-                for file in sorted((extension / "scripts").glob("*.py")):
-                    library._load_file(file, extension.name)
+        library.add(folders, disabled)
         return library
+
+    def add(self, folders: Iterable[Path], disabled: Iterable[str] = ()) -> None:
+        """Load `FOLDER/EXTENSION/scripts/*.py` for every extension that is not disabled, and note what it adds to the
+        page. Of two extensions with one name the first is loaded."""
+        folders, off = list(folders), set(disabled)
+        foreign = [folder for folder in folders if not is_built_in(folder)]
+        if any(folder.is_dir() and any(folder.iterdir()) for folder in foreign):
+            offer_folders(foreign)
+            limit_printing()
+            gradio_habits.understand()
+        for extension in self._find(folders, off):
+            if extension.is_enabled and not extension.replaced_by:
+                self._load_extension(extension)
+
+    def _find(self, folders: Iterable[Path], off: set[str]) -> list[Extension]:
+        """The extensions of some folders, those that are switched off too, and what their flags are."""
+        for folder in folders:
+            for place in sorted(folder.iterdir()) if folder.is_dir() else ():
+                if not place.is_dir() or place.name.startswith((".", "__")):
+                    continue
+                extension = Extension(place.name, place, is_built_in(folder), place.name not in off)
+                if place.name in self.extensions:
+                    taken = f"There is an extension {place.name!r} already, in {self.extensions[place.name].folder}."
+                    self.faults.append(f"{place}: {taken}")
+                    self.extensions[place.name].notices.append(f"{place} has the same name and was left out.")
+                    continue
+                self.extensions[place.name] = extension
+                loaded = {one.name for one in self.extensions.values() if one.is_built_in and one.is_enabled}
+                twin = "" if extension.is_built_in else twin_of(extension.name, loaded)
+                if twin and extension.is_enabled:
+                    extension.replaced_by = twin
+                    extension.notices.append(
+                        f"The program does this itself, by its extension {twin!r}, so that this one is left out. "
+                        f"Switch {twin!r} off to have it loaded."
+                    )
+        found = list(self.extensions.values())
+        self.flags.update(extension_flags(found))
+        return found
+
+    def _load_extension(self, extension: Extension) -> None:
+        began = time.monotonic()
+        for file in sorted((extension.folder / "scripts").glob("*.py")):
+            self._load_file(file, extension)
+        extension.start_s = time.monotonic() - began
+        if not extension.faults:
+            found = sorted((extension.folder / "javascript").glob("*"))
+            self.page_scripts += [file for file in found if file.suffix in (".js", ".mjs")]
+            self.page_styles += [extension.folder / "style.css"] * (extension.folder / "style.css").is_file()
+
+    def extension_of(self, file: Path) -> Extension:
+        """The extension whose folder a file lies in. Raises `UnknownNameError`."""
+        for extension in self.extensions.values():
+            if file.is_relative_to(extension.folder):
+                return extension
+        raise UnknownNameError.of("file of an extension", str(file), [])
 
     @property
     def selectable(self) -> list[Script]:
@@ -91,6 +150,21 @@ class ScriptLibrary:
         late = [one for one in self.form_operations if one not in here and one.title().lower() in titles]
         return [*here, *late]
 
+    def auxiliary_files(self, request: GenerationRequest) -> list[Path]:
+        """The files of models of extensions' own that a request will ask for; those of a script that cannot tell are
+        left out of the memory estimate."""
+        is_img2img = isinstance(request.start, FromImage)
+        files: list[Path] = []
+        for script in self.taking_part(is_img2img, request.alwayson_args):
+            args = next((args for title, args in request.alwayson_args.items() if title == script.title()), None)
+            if args is None or type(script).auxiliary_files is Script.auxiliary_files:
+                continue
+            try:
+                files += script.auxiliary_files(args)
+            except Exception:  # somebody else's code; a job with such arguments will say what is wrong
+                log.warning("%s cannot tell its files.", script.title(), exc_info=True)
+        return files
+
     def find(self, title: str, is_img2img: bool = False) -> Script:
         """The selectable script of this title, in any case; raises `UnknownNameError`, and `InvalidValueError` for one
         that is on the other tab."""
@@ -111,7 +185,7 @@ class ScriptLibrary:
     def find_alwayson(self, title: str, is_img2img: bool = False) -> Script:
         """The always-on script of this title, in any case; raises `UnknownNameError`, or says that it is selectable."""
         for script in self.alwayson_of(is_img2img):
-            if script.title().lower() == title.lower():
+            if title.lower() in (name.lower() for name in (script.title(), *script.other_titles)):
                 return script
         if any(script.title().lower() == title.lower() for script in self.selectable):
             raise InvalidValueError(f"{title!r} is a selectable script: name it in script_name.")
@@ -125,52 +199,111 @@ class ScriptLibrary:
         self.callbacks.call(Moment.AFTER_COMPONENT if after else Moment.BEFORE_COMPONENT, component, **facts)
         for script in self.scripts:
             try:
-                (script.after_component if after else script.before_component)(component, **facts)
-                for callback in script.component_callbacks(elem_id, after):
-                    callback(OnComponent(component))
-            except Exception:  # somebody else's code must not cost the page
-                log.exception("%s failed at the control %s.", script.title(), elem_id)
+                with acting(script.acting):
+                    (script.after_component if after else script.before_component)(component, **facts)
+                    for callback in script.component_callbacks(elem_id, after):
+                        callback(OnComponent(component))
+            except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
+                script.failed(f"control {elem_id}", error)
 
-    def _load_file(self, file: Path, extension: str) -> None:
-        label = f"{extension}/{file.name}"
-        name = f"featherweight_scripts.{extension.replace('-', '_')}.{file.stem}"
-        try:
+    def _load_file(self, file: Path, extension: Extension) -> None:
+        label = f"{extension.name}/{file.name}"
+        name = f"featherweight_scripts.{extension.name.replace('-', '_')}.{file.stem}"
+        loading = Loading(label, self.callbacks, self.adapters, self.program, owner=extension)
+        remember_file(file, loading)
+
+        def run() -> tuple[list[Script], list[ScriptPostprocessing]]:
             spec = importlib.util.spec_from_file_location(name, file)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
-            with while_loading(Loading(label, self.callbacks, self.adapters, self.program)):
+            with while_loading(loading):
                 spec.loader.exec_module(module)
-            found = [made() for made in _classes_in(module, Script)]
-            for script in found:
-                script.filename = str(file)
-                script.program = self.program
-                script.title()
-            operations = [made() for made in _classes_in(module, ScriptPostprocessing)]
+                found = [self._made(made, file, loading) for made in _classes_in(module, Script, extension)]
+                operations = [made() for made in _classes_in(module, ScriptPostprocessing, extension)]
             for operation in operations:
                 operation.filename = str(file)
                 operation.program = self.program
                 if not operation.name:
                     raise InvalidValueError(f"{type(operation).__name__} sets no name.")
-        except Exception as error:  # an extension may do anything; the program goes on without it
+            return found, operations
+
+        def patched(name: str) -> None:
+            extension.faults.append(
+                Fault(f"scripts/{file.name}", f"It replaced {name}, which all models use; that was put back.", name)
+            )
+
+        try:
+            if extension.is_built_in:
+                found, operations = run()
+            else:
+                with own_folder(extension.folder), unpatched_torch(patched):
+                    found, operations = within(LOADING_LIMIT_S, run)
+        except (Exception, SystemExit) as error:  # an extension may do anything; the program goes on without it
+            loading.is_left_out = True
             sys.modules.pop(name, None)
             self.callbacks.forget(label)
             self.adapters.forget(label)
-            log.exception("The script %s of the extension %s could not be loaded.", file.name, extension)
+            fault = extension.note(f"scripts/{file.name}", error)
+            log.error(
+                "The script %s of the extension %s could not be loaded: %s",
+                *(file.name, extension.name, fault.reason),
+                exc_info=error,
+            )
             self.faults.append(f"{label}: {type(error).__name__}: {error}")
             return
-        self.scripts += found
+        extension.files.append(f"scripts/{file.name}")
+        self.scripts += [script for script in found if self._makes_room(script, extension)]
         self.operations += operations
 
+    def _makes_room(self, script: Script, extension: Extension) -> bool:
+        """Whether a script of the user's is taken. One of ours with its title steps aside; where another extension of
+        the user's has that title, the first is kept."""
+        title = script.title().lower()
+        same = next((one for one in self.scripts if one.title().lower() == title), None)
+        if extension.is_built_in or same is None or same.acting is None or same.acting.owner is extension:
+            return True
+        if same.is_foreign:
+            owner = same.acting.owner.name
+            extension.notices.append(f"The script {script.title()!r} was left out: {owner} has one of this name.")
+            return False
+        self.scripts.remove(same)
+        extension.notices.append(f"The program's own script {same.title()!r} steps aside for it.")
+        return True
 
-def _classes_in(module: ModuleType, base: type[C]) -> list[type[C]]:
-    """The subclasses that a file defines itself."""
-    return [
-        item
-        for item in vars(module).values()
-        if inspect.isclass(item) and issubclass(item, base) and item.__module__ == module.__name__
-    ]
+    def _made(self, made: type[Script], file: Path, loading: Loading) -> Script:
+        """One script of a file. What `show` says of the user's is asked once, as in the reference UI."""
+        script = made()
+        script.filename = str(file)
+        script.program = self.program
+        script.acting = loading
+        script.title()
+        if loading.is_foreign:
+            shown = {}
+            for is_img2img in (True, False):
+                script.is_img2img, script.is_txt2img = is_img2img, not is_img2img
+                shown[is_img2img] = script.show(is_img2img)
+            script.shown = shown
+            script.alwayson = script.is_alwayson
+            script.name = script.title().lower()
+        return script
+
+
+def is_built_in(folder: Path) -> bool:
+    """Whether this is the folder of the extensions that ship with the program."""
+    return folder.resolve() == BUILT_IN
+
+
+def _classes_in(module: ModuleType, base: type[C], extension: Extension) -> list[type[C]]:
+    """The subclasses that a file defines itself; those of the user's extensions may import them from their folder."""
+    found = []
+    for item in dict.fromkeys(one for one in vars(module).values() if inspect.isclass(one) and issubclass(one, base)):
+        home = getattr(sys.modules.get(item.__module__), "__file__", None)
+        is_own = not extension.is_built_in and home is not None and Path(home).is_relative_to(extension.folder)
+        if item.__module__ == module.__name__ or is_own:
+            found.append(item)
+    return found
 
 
 def _tabs_of(script: Script) -> list[bool]:
@@ -191,7 +324,15 @@ async def _build(script: Script) -> list[Any]:
     import gradio as gr
 
     with gr.Blocks(analytics_enabled=False):
-        return list(script.ui(not script.is_on(False)) or [])
+        return build_ui(script, not script.is_on(False))
+
+
+def build_ui(script: Script, is_img2img: bool) -> list[Any]:
+    """The components of a script for one of the tabs, in the layout that is open now. Raises what its `ui` raises."""
+    script.is_img2img, script.is_txt2img = is_img2img, not is_img2img
+    with acting(script.acting):
+        built = script.ui(is_img2img)
+    return list(built) if isinstance(built, list | tuple) else [built] if built is not None else []
 
 
 def default_args(script: Script) -> list[Any]:
@@ -205,6 +346,12 @@ def filled_args(script: Script, args: Sequence[Any]) -> tuple[Any, ...]:
     if len(args) > len(defaults):
         raise InvalidValueError(f"{script.title()} takes {len(defaults)} arguments, {len(args)} were given.")
     return (*args, *defaults[len(args) :])
+
+
+def read_args(script: Script, args: Sequence[Any], title: str) -> tuple[Any, ...]:
+    """Arguments of a calling program for the script that it named `title`; raises `InvalidValueError` for what they
+    cannot be, and for too many."""
+    return filled_args(script, script.read_args(args, title))
 
 
 def named_args(script: Script, given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -221,7 +368,8 @@ def named_args(script: Script, given: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def pasted_args(script: Script, parsed: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The script's arguments as an infotext has them, defaults instead of the others; None where it says nothing."""
+    """The script's arguments as an infotext has them, defaults instead of the others; None where it says nothing, or
+    nothing but what they are without it."""
     components = components_of(script)
     values = script.pasted.values(parsed) if script.pasted is not None else {}
     if not values:
@@ -231,7 +379,7 @@ def pasted_args(script: Script, parsed: Mapping[str, Any]) -> tuple[Any, ...] | 
         if isinstance(value, dict) and "__type__" in value:  # what gr.update makes
             value = value.get("value", args[place])
         args[place] = _as_argument(components[place], value)
-    return tuple(args)
+    return tuple(args) if args != default_args(script) else None
 
 
 def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any]:

@@ -1,31 +1,38 @@
-"""What an extension's file may do while it is loaded: register callbacks, types of tags and pages of cards, and ask for
-the program. While it runs for the first time, what it registers goes to its library."""
+"""Whose code runs: the extension's file that is loaded, or whose function is called. What it registers goes to its
+library, and what fails is named after it.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from modules.errors import InvalidValueError
+from modules.scripts.acting import Acting, acting, acting_now
 from modules.scripts.adapters import ExtraNetwork, ExtraNetworks, MakePage
 from modules.scripts.callbacks import Callbacks, Moment, Registered
 from modules.scripts.program import Program
 
 
-@dataclass(frozen=True)
-class Loading:
-    """A file while it is loaded: "extension/file.py", and where what it registers goes."""
+@dataclass
+class Loading(Acting):
+    """A file of an extension, and where what it registers goes. `is_left_out`: it took too long, and what it still
+    registers is refused."""
 
-    extension: str
     callbacks: Callbacks
     adapters: ExtraNetworks
     program: Program
+    is_left_out: bool = False
 
 
 _LOADING: ContextVar[Loading | None] = ContextVar("loading", default=None)
+_FILES: dict[str, Loading] = {}
+"""By the path of its file, for callbacks that are registered where nothing says whose code runs."""
 
 
 @contextmanager
@@ -33,9 +40,15 @@ def while_loading(loading: Loading) -> Iterator[None]:
     """While open, whatever is registered belongs to this file."""
     token = _LOADING.set(loading)
     try:
-        yield
+        with acting(loading):
+            yield
     finally:
         _LOADING.reset(token)
+
+
+def remember_file(file: Path, loading: Loading) -> None:
+    """Callbacks that this file registers later belong to `loading`."""
+    _FILES[str(file)] = loading
 
 
 def loading_now(what: str) -> Loading:
@@ -48,6 +61,19 @@ def loading_now(what: str) -> Loading:
     return found
 
 
+def calling_file() -> Loading | None:
+    """The extension's file among those that are called now, the innermost first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        found = _FILES.get(frame.f_code.co_filename)
+        if found is not None:
+            return found
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return None
+
+
 def program_now() -> Program:
     """The program that loads the extension's file, to be kept for what the file registers. At the top level of the
     file; raises `InvalidValueError` at any other time."""
@@ -55,9 +81,22 @@ def program_now() -> Program:
 
 
 def register_callback(moment: Moment, function: Callable[..., Any], name: str | None = None) -> None:
-    """Register a callback of the extension that is being loaded; raises `InvalidValueError` at any other time."""
-    loading = loading_now(f"on_{moment.value}")
-    loading.callbacks.add(Registered(moment, function, loading.extension, name))
+    """Register a callback of the extension whose code runs: while its file is loaded, or from one of its functions
+    (until `remove_callback`). Raises `InvalidValueError` where no extension's code runs."""
+    now = acting_now()
+    loading = _LOADING.get() or (now if isinstance(now, Loading) else None) or calling_file()
+    loading = loading or loading_now(f"on_{moment.value}")
+    if loading.is_left_out:
+        raise InvalidValueError(f"{loading.extension} was left out, because it took too long to load.")
+    loading.callbacks.add(Registered(moment, function, loading.extension, name, loading))
+
+
+def host_callbacks() -> Callbacks:
+    """The callbacks that the code that runs may register and take away. Raises `InvalidValueError` where no
+    extension's code runs."""
+    now = acting_now()
+    loading = (now if isinstance(now, Loading) else None) or calling_file() or loading_now("remove_callbacks")
+    return loading.callbacks
 
 
 def register_extra_network(extra_network: ExtraNetwork) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from modules.errors import FeatherweightError
+
 log = logging.getLogger(__name__)
 
 InfotextFields: TypeAlias = Sequence[tuple[Any, str | Callable[[Mapping[str, Any]], Any]]]
@@ -44,19 +46,61 @@ class PastedFields:
         A field's text becomes a value of the type that the component has at first. What does not convert is left out
         and logged, and so is what a function of the script raises.
         """
+        return self.read(parsed).values
+
+    def read(self, parsed: Mapping[str, Any]) -> ReadFields:
+        """The pasted values, with the names of the fields that were read and what was refused."""
         places = {id(self.components[place]): place for place in self.places}
+        looked = _Looked(parsed)
         values: dict[int, Any] = {}
+        refused: list[str] = []
         for component, source in self.sources:
             if id(component) not in places:
                 continue
             try:
-                value = source(parsed) if callable(source) else _converted(component, parsed.get(source))
-            except Exception:  # pasted text may come from anywhere, and the function is somebody else's code
+                value = source(looked) if callable(source) else _converted(component, looked.get(source))
+            except Exception as error:  # pasted text may come from anywhere, and the function is somebody else's code
                 log.warning("The script %s cannot paste %r.", self.title, source, exc_info=True)
+                if isinstance(error, FeatherweightError):
+                    refused.append(f"{self.title}: {error}")
                 continue
             if value is not None:
                 values[places[id(component)]] = value
-        return values
+        return ReadFields(values, frozenset(looked.keys_found), tuple(dict.fromkeys(refused)))
+
+
+@dataclass(frozen=True)
+class ReadFields:
+    """What an infotext gives to a script: values by the places of its components, the fields of the infotext that the
+    script looked at, and a sentence about each value that it refused."""
+
+    values: dict[int, Any]
+    keys: frozenset[str]
+    refused: tuple[str, ...]
+
+
+class _Looked(dict[str, Any]):
+    """Fields of an infotext that remember which of them were asked for."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self.keys_found: set[str] = set()
+
+    def _look(self, key: object) -> None:
+        if isinstance(key, str) and super().__contains__(key):
+            self.keys_found.add(key)
+
+    def __getitem__(self, key: str) -> Any:
+        self._look(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._look(key)
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._look(key)
+        return super().get(key, default)
 
 
 def _converted(component: Any, text: Any) -> Any:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Self, TypeVar
 
 from PIL import Image
 
-from modules.processing.parameters import Parameter, rows_of
-from modules.processing.pipeline.hooks import PassComputing as PassComputing
-from modules.processing.pipeline.hooks import PassStart as PassStart
-from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
-from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresRequest
-from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, RequestStart, SourceImage
+from modules.errors import InvalidValueError
+from modules.facades import names_from
+from modules.processing.request.hooks import PassComputing as PassComputing
+from modules.processing.request.hooks import PassStart as PassStart
+from modules.processing.request.parameters import Parameter, rows_of
+from modules.processing.request.request import HIRES_ROWS, GenerationRequest, HiresRequest
+from modules.processing.request.result import GeneratedImage, GenerationInfo, ImageRole, Result
+from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, RequestStart, SourceImage
 from modules.prompting.styles import StyleBook
+from modules.sampling.catalog import SAMPLERS, EtaSource
+from modules.sampling.names import split_legacy_name, split_names
+from modules.settings.definitions import SETTINGS
+from modules.settings.values import Settings
+from modules.version import PROGRAM_VERSION
 
 Job = TypeVar("Job", bound="StableDiffusionProcessing")
 Make = Callable[["StableDiffusionProcessing"], "Processed"]
@@ -25,10 +37,60 @@ SaveGrid = Callable[[GeneratedImage, GenerationRequest, Result], GeneratedImage]
 """Saves a grid and gives it back with its path."""
 
 
+@dataclass(frozen=True)
+class Making:
+    """What makes the images of jobs that a script builds itself: in a hook the run around it, elsewhere the queue."""
+
+    make: Make
+    settings: Callable[[], Settings]
+    save_grid: SaveGrid | None = None
+    read_styles: Callable[[], StyleBook] = lambda: StyleBook(())
+
+
+_MAKING: ContextVar[Making | None] = ContextVar("making", default=None)
+_ELSEWHERE: list[Making] = []
+"""Of this process, where no job runs in the thread that asks."""
+
+
+@contextmanager
+def making(one: Making) -> Iterator[None]:
+    """While open, jobs that scripts build in this thread are made by `one`."""
+    token = _MAKING.set(one)
+    try:
+        yield
+    finally:
+        _MAKING.reset(token)
+
+
+def make_elsewhere(one: Making) -> None:
+    """From now on jobs that are built outside of a run are made by `one`."""
+    _ELSEWHERE[:] = [one]
+
+
+def making_now() -> Making:
+    """What makes a job that is built now. Raises `InvalidValueError` where nothing can."""
+    found = _MAKING.get() or next(iter(_ELSEWHERE), None)
+    if found is None:
+        raise InvalidValueError("No images can be made here: no job runs and there is no queue.")
+    return found
+
+
+def model_in_use() -> Any:
+    """What scripts for the reference UI call `shared.sd_model`."""
+    return names_from("shared")("sd_model")
+
+
+def making_of_run() -> Making | None:
+    """What makes the images of the job that runs in this thread; None: none runs."""
+    return _MAKING.get()
+
+
 class StableDiffusionProcessing:
     """One job; change it, then give it to `process_images`. `override_settings` hold for this job only.
 
     Every parameter with a name in the API is an attribute of that name; below are those that the program itself uses.
+    Scripts build jobs of their own by keywords: `StableDiffusionProcessingTxt2Img(prompt="a cat", steps=20)`. No script
+    takes part in these, unless `scripts` is set to those of another job.
     """
 
     prompt: str
@@ -50,15 +112,25 @@ class StableDiffusionProcessing:
 
     def __init__(
         self,
-        request: GenerationRequest,
-        make: Make,
+        request: GenerationRequest | Any = None,
+        make: Make | None = None,
         save_grid: SaveGrid | None = None,
-        read_styles: Callable[[], StyleBook] = lambda: StyleBook(()),
+        read_styles: Callable[[], StyleBook] | None = None,
+        **keywords: Any,
     ) -> None:
+        """By a request; or by keywords, where the first argument is the model that scripts for the reference UI give,
+        which is not needed."""
+        now = _MAKING.get() or next(iter(_ELSEWHERE), None)
+        is_built = not isinstance(request, GenerationRequest)
+        if is_built:
+            now = making_now()
+            request = self._empty(now.settings())
+        assert isinstance(request, GenerationRequest)
         self._request = request
-        self._make = make
-        self._save_grid = save_grid
-        self._read_styles = read_styles
+        self._is_built = is_built
+        self._make: Make = make or (now.make if now is not None else _unmade)
+        self._save_grid = save_grid or (now.save_grid if now is not None and is_built else None)
+        self._read_styles = read_styles or (now.read_styles if now is not None else lambda: StyleBook(()))
         self._listed: tuple[list[Any], ...] = ([], [], [], [])
         self.before_sampling: Callable[[PassStart], None] | None = None
         """Called before each pass, after the hooks of scripts: for a selected script, which has no hooks of its own."""
@@ -76,9 +148,145 @@ class StableDiffusionProcessing:
         self._take(request, rows_of(type(request)))
         self._take(request.hires or HiresRequest(), HIRES_ROWS)
         self.override_settings: dict[str, Any] = {}
+        self.script_values: dict[str, dict[str, Any]] = {}
+        """Values of always-on scripts' fields by title and name, instead of those of the form: an axis's."""
         self.extra_generation_params: dict[str, Any] = dict(request.extra_params)
         self.do_not_save_samples = not request.save_images
         self.do_not_save_grid = not request.save_grid
+        self.scripts: Any = None
+        """Which scripts take part: `alwayson_scripts`, `selectable_scripts`, each with its `args_from` and `args_to` in
+        `script_args`. None: for a job that a script built, none does."""
+        self.script_args: Sequence[Any] = []
+        self.user = request.user
+        self.__dict__.update({name: value for name, value in _unused().items() if name not in self.__dict__})
+        self._take_start(request)
+        for name, value in keywords.items():
+            if name not in ("sd_model", "do_not_reload_embeddings"):
+                setattr(self, name, value)
+
+    @classmethod
+    def _empty(cls, settings: Settings) -> GenerationRequest:
+        """What a job begins with that is built by keywords: the defaults, nothing saved but what is asked for."""
+        return GenerationRequest(settings=settings)
+
+    def _take_start(self, request: GenerationRequest) -> None:
+        """What the job starts from, as attributes."""
+
+    @property
+    def sd_model(self) -> Any:
+        """The model in use, by its names alone: what is inside of it lies elsewhere here (docs/extensions.md)."""
+        return model_in_use()
+
+    @sd_model.setter
+    def sd_model(self, model: Any) -> None:
+        """Accepted; the checkpoint of a job is `override_settings["sd_model_checkpoint"]`."""
+
+    @property
+    def sd_model_name(self) -> str:
+        """The checkpoint's name without suffix."""
+        return str(getattr(getattr(model_in_use(), "sd_checkpoint_info", None), "model_name", ""))
+
+    @property
+    def sd_model_hash(self) -> str:
+        """The first 10 digits of its sha256, "" before that is known."""
+        return str(getattr(model_in_use(), "sd_model_hash", "") or "")
+
+    @property
+    def outpath_samples(self) -> str:
+        """The folder of this job's images, as the settings name it. Setting it has them saved there."""
+        return self._folder("outdir_samples", self._tab + "_samples")
+
+    @outpath_samples.setter
+    def outpath_samples(self, folder: Any) -> None:
+        self._name_folder("outdir_samples", self._tab + "_samples", folder)
+
+    @property
+    def outpath_grids(self) -> str:
+        """The same of grids."""
+        return self._folder("outdir_grids", self._tab + "_grids")
+
+    @outpath_grids.setter
+    def outpath_grids(self, folder: Any) -> None:
+        self._name_folder("outdir_grids", self._tab + "_grids", folder)
+
+    @property
+    def _tab(self) -> str:
+        return "txt2img"
+
+    def _folder(self, key: str, tab: str) -> str:
+        return str(self.settings.text(key) or self.settings.text(f"outdir_{tab}"))
+
+    def _name_folder(self, key: str, tab: str, folder: Any) -> None:
+        if folder and str(folder) != self._folder(key, tab):
+            self.override_settings[key if self.settings.text(key) else f"outdir_{tab}"] = str(folder)
+
+    @property
+    def all_hr_prompts(self) -> list[str]:
+        """The prompts of the second pass, an entry for each image of the job."""
+        return [self.hr_prompt or prompt for prompt in self.all_prompts]
+
+    @property
+    def all_hr_negative_prompts(self) -> list[str]:
+        """The same of negative prompts."""
+        return [self.hr_negative_prompt or prompt for prompt in self.all_negative_prompts]
+
+    @property
+    def restore_faces(self) -> bool:
+        """Whether faces are restored, by the model of the settings."""
+        return bool(self.settings.face_restoration.face_restoration)
+
+    @restore_faces.setter
+    def restore_faces(self, value: Any) -> None:
+        if value is not None:
+            self.override_settings["face_restoration"] = bool(value)
+
+    @property
+    def main_prompt(self) -> str:
+        """The prompt that infotexts show first."""
+        return self.all_prompts[0] if self.all_prompts else self.prompt
+
+    def comment(self, text: str) -> None:
+        """A sentence for the user, shown with the result."""
+        self.comments[str(text)] = 1
+
+    def close(self) -> None:
+        """Nothing is held that would have to be freed."""
+
+    def clear_prompt_cache(self) -> None:
+        """Encoded prompts are kept by what they depend on; there is nothing to clear."""
+
+    def get_token_merging_ratio(self, for_hr: bool = False) -> float:
+        """The ratio of the settings for a pass."""
+        options = self.settings.optimizations
+        return float((options.token_merging_ratio_hr if for_hr else 0) or options.token_merging_ratio)
+
+    def setup_prompts(self) -> None:
+        """Fill `all_prompts` and the like."""
+        self.list_images()
+
+    def takes_script(self, script: Any) -> bool:
+        """Whether an always-on script takes part in this job."""
+        if self.scripts is None:
+            return not self._is_built
+        return any(one is script for one in getattr(self.scripts, "alwayson_scripts", ()))
+
+    def changed_args(self, script: Any) -> Sequence[Any] | None:
+        """The arguments of a script as they now stand in `script_args`; None where they do not stand there."""
+        begin, end = script.args_from, script.args_to
+        if self.scripts is None or begin is None or end is None or len(self.script_args or ()) < end:
+            return None
+        return self.script_args[begin:end]
+
+    def for_queue(self) -> GenerationRequest:
+        """The request as it is put in line: with the scripts that take part in it, and their arguments."""
+        taking_part = list(getattr(self.scripts, "alwayson_scripts", ()))
+        args = {script.title(): tuple(self.changed_args(script) or ()) for script in taking_part}
+        return replace(self.to_request(), alwayson_args=args, runs_scripts=self.scripts is not None)
+
+    def fix_seeds(self) -> None:
+        """Draw seeds where none is given (-1, None or "")."""
+        self.seed = fixed_seed(self.seed)
+        self.subseed = fixed_seed(self.subseed)
 
     def _take(self, part: object, rows: Iterable[Parameter]) -> None:
         for row in rows:
@@ -86,15 +294,20 @@ class StableDiffusionProcessing:
                 setattr(self, row.api, getattr(part, row.name))
 
     def _values(self, rows: Iterable[Parameter]) -> dict[str, Any]:
-        return {row.name: getattr(self, row.api) for row in rows if row.api}
+        values = {row.name: getattr(self, row.api) for row in rows if row.api}
+        return values if not self._is_built else {row.name: _plain(row, values[row.name]) for row in rows if row.api}
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"a job has no {name!r}; known: {', '.join(sorted(vars(self)))}")
+        if name in NOT_OF_A_JOB:
+            raise AttributeError(f"p.{name} is not supported here: {NOT_OF_A_JOB[name]}", name=name, obj=self)
+        known = ", ".join(sorted(one for one in vars(self) if not one.startswith("_")))
+        raise AttributeError(f"a job has no {name!r}; known: {known}", name=name, obj=self)
 
     def __copy__(self) -> Self:
         tied = object.__new__(type(self))
         tied.__dict__.update(self.__dict__)
         tied.override_settings = dict(self.override_settings)
+        tied.script_values = {title: dict(values) for title, values in self.script_values.items()}
         tied.extra_generation_params = dict(self.extra_generation_params)
         return tied
 
@@ -149,14 +362,25 @@ class StableDiffusionProcessing:
     @property
     def settings(self) -> Any:
         """The job's settings, overrides included."""
-        return self._request.settings.with_changes(self.override_settings)
+        overrides: Mapping[str, Any] = self.override_settings or {}
+        if self._is_built:  # scripts for the reference UI name settings that there are not
+            overrides = {key: value for key, value in overrides.items() if key in SETTINGS}
+        own = {key: getattr(self, key) for key in PER_JOB_SETTINGS if getattr(self, key) is not None}
+        if self.eta is not None and (source := SAMPLERS.get(self._sampler).eta) is not EtaSource.NONE:
+            own[source.value] = self.eta
+        return self._request.settings.with_changes({**overrides, **own})
+
+    @property
+    def _sampler(self) -> str:
+        name = self.sampler_name or self._request.sampler
+        return name if name in SAMPLERS else split_legacy_name(name)[0]
 
     def to_request(self) -> GenerationRequest:
         """The frozen request. Raises `InvalidValueError` and `SettingsError` for values that are not allowed."""
-        values = self._values(rows_of(type(self._request)))
+        values = split_names(self._values(rows_of(type(self._request))))
         values["styles"] = tuple(values["styles"] or ())
-        hires = self._values(HIRES_ROWS) if self.enable_hr else None
-        checkpoint = self.override_settings.get("sd_model_checkpoint") or self._request.checkpoint
+        hires = split_names(self._values(HIRES_ROWS)) if self.enable_hr else None
+        checkpoint = (self.override_settings or {}).get("sd_model_checkpoint") or self._request.checkpoint
         return replace(
             self._request,
             **values,
@@ -172,6 +396,10 @@ class StableDiffusionProcessing:
 
     def _start(self) -> RequestStart:
         return self._request.start
+
+
+class StableDiffusionProcessingTxt2Img(StableDiffusionProcessing):
+    """A job that starts from noise."""
 
 
 class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
@@ -190,11 +418,19 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
     inpaint_full_res_padding: int
     inpainting_mask_invert: int
 
-    def __init__(self, request: GenerationRequest, make: Make, *more: Any) -> None:
-        super().__init__(request, make, *more)
-        assert isinstance(request.start, FromImage)
+    def __init__(self, request: Any = None, make: Make | None = None, *more: Any, **keywords: Any) -> None:
+        if "mask" in keywords:  # the image, as the reference UI's constructor has it; afterwards the latents' mask
+            keywords["image_mask"] = keywords.pop("mask") or keywords.get("image_mask")
+        super().__init__(request, make, *more, **keywords)
+
+    @classmethod
+    def _empty(cls, settings: Settings) -> GenerationRequest:
+        return GenerationRequest(settings=settings, start=FromImage(images=(_NO_IMAGE,)))
+
+    def _take_start(self, request: GenerationRequest) -> None:
         start = request.start
-        self.init_images: list[Image.Image] = [source.image for source in start.images]
+        assert isinstance(start, FromImage)
+        self.init_images: list[Image.Image] = [] if self._is_built else [source.image for source in start.images]
         self.image_mask: Image.Image | None = start.mask.image.image if start.mask else None
         latent = start.mask.latent if start.mask else None
         self.latent_mask: Image.Image | None = latent.image if latent else None
@@ -209,6 +445,10 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
         self.mask_for_overlay: Image.Image | None = None
         self.paste_to: tuple[int, int, int, int] | None = None  # left, top, width, height
 
+    @property
+    def _tab(self) -> str:
+        return "img2img"
+
     def __copy__(self) -> Self:
         tied = super().__copy__()
         tied.init_images = list(self.init_images)
@@ -220,21 +460,90 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
         return self.mask_blur_x if self.mask_blur_x == self.mask_blur_y else None
 
     @mask_blur.setter
-    def mask_blur(self, value: int) -> None:
-        self.mask_blur_x = self.mask_blur_y = value
+    def mask_blur(self, value: int | None) -> None:
+        if value is not None:
+            self.mask_blur_x = self.mask_blur_y = value
 
     def _start(self) -> RequestStart:
         mask = None
         if self.image_mask is not None:
-            values = {row.name: _member(row, getattr(self, row.api)) for row in MASK_ROWS if row.api}
+            values = {row.name: _member(row, self._plain_of(row)) for row in MASK_ROWS if row.api}
             latent = self._source(self.latent_mask) if self.latent_mask is not None else None
             mask = Mask(image=self._source(self.image_mask), latent=latent, **values)
-        values = {row.name: _member(row, getattr(self, row.api)) for row in IMAGE_ROWS if row.api}
+        values = {row.name: _member(row, self._plain_of(row)) for row in IMAGE_ROWS if row.api}
         return FromImage(images=tuple(self._source(image) for image in self.init_images), mask=mask, **values)
+
+    def _plain_of(self, row: Parameter) -> Any:
+        value = getattr(self, row.api)
+        return _plain(row, value) if self._is_built else value
 
     def _source(self, image: Image.Image) -> SourceImage:
         """An image with its hash, taken once for those that the job began with."""
         return self._known.get(id(image)) or SourceImage.of(image)
+
+
+def _unmade(job: StableDiffusionProcessing) -> Processed:
+    raise InvalidValueError("No images can be made here: no job runs and there is no queue.")
+
+
+def _unused() -> dict[str, Any]:
+    """Attributes of the reference UI's jobs that scripts read or set and that decide nothing here."""
+    lists: dict[str, Any] = {"cached_c": [None, None, None], "cached_uc": [None, None, None]}
+    lists |= {"cached_hr_c": [None, None, None], "cached_hr_uc": [None, None, None], "comments": {}}
+    names: tuple[str, ...] = (
+        "sampler",
+        "rng",
+        "color_corrections",
+        "eta",
+        "s_churn",
+        "s_tmin",
+        "s_tmax",
+        "s_noise",
+        "s_min_uncond",
+    )
+    names += ("c", "uc", "hr_c", "hr_uc", "extra_network_data", "prompt_for_display", "image_conditioning")
+    names += ("ddim_discretize", "token_merging_ratio", "token_merging_ratio_hr", "modified_noise", "token_counter")
+    names += ("latents_after_sampling", "pixels_after_sampling", "firstphase_width", "firstphase_height")
+    names += ("sampler_noise_scheduler_override", "refiner_checkpoint_info", "sd_vae_name", "sd_vae_hash")
+    flags = ("is_api", "do_not_reload_embeddings", "disable_extra_networks", "is_using_inpainting_conditioning")
+    lists |= {"override_settings_restore_afterwards": True, "initial_noise_multiplier": None}
+    return {**lists, **dict.fromkeys(names), **dict.fromkeys(flags, False)}
+
+
+PER_JOB_SETTINGS = ("s_min_uncond", "s_churn", "s_tmin", "s_tmax", "s_noise")
+"""Settings that scripts may set at the job itself."""
+NOT_OF_A_JOB = {
+    "sample": "a pass is not called by scripts; change p and give it to process_images(p).",
+    "init": "images are encoded by the program; set p.init_images and give p to process_images(p).",
+    "setup_conds": "prompts are encoded by the program; p.prompts may be changed in before_process_batch.",
+    "get_conds": "prompts are encoded by the program; on_cfg_denoiser has them as text_cond and text_uncond.",
+    "txt2img_image_conditioning": "on_cfg_denoiser has what an inpainting model sees, as image_cond.",
+    "img2img_image_conditioning": "on_cfg_denoiser has what an inpainting model sees, as image_cond.",
+    "sample_hr_pass": "the second pass is not called by scripts; set p.enable_hr.",
+}
+"""What scripts for the reference UI ask of a job and cannot have, with what to do instead."""
+_NO_IMAGE = SourceImage.of(Image.new("RGB", (64, 64)))
+
+
+def fixed_seed(seed: Any) -> int:
+    """The seed as a number; a drawn one for -1, None, "" and what is no number."""
+    try:
+        number = int(seed)
+    except (TypeError, ValueError):
+        number = -1
+    return number if number >= 0 else random.SystemRandom().randrange(2**32)
+
+
+def _plain(row: Parameter, value: Any) -> Any:
+    """What a script gave by keyword, in the row's type: scripts for the reference UI give None for "as usual", numbers
+    as floats, and -1 where 0 is off."""
+    if value is None:
+        return None if row.is_optional else row.default
+    if row.type is int and isinstance(value, float) and value == int(value):
+        value = int(value)
+    if row.is_clamped and row.low is not None and isinstance(value, int) and value < row.low:
+        return int(row.low)
+    return value
 
 
 def _member(row: Parameter, value: Any) -> Any:
@@ -249,16 +558,64 @@ def job_of(
     read_styles: Callable[[], StyleBook] = lambda: StyleBook(()),
 ) -> StableDiffusionProcessing:
     """A request as scripts see it."""
-    made = StableDiffusionProcessingImg2Img if isinstance(request.start, FromImage) else StableDiffusionProcessing
+    made = (
+        StableDiffusionProcessingImg2Img if isinstance(request.start, FromImage) else StableDiffusionProcessingTxt2Img
+    )
     return made(request, make, save_grid, read_styles)
 
 
 class Processed:
-    """Images of a job with their infotexts; grids first."""
+    """Images of a job with their infotexts; grids first.
 
-    def __init__(self, result: Result) -> None:
-        self.generated: list[GeneratedImage] = list(result.images)
-        self.result = result
+    Of a result of the program; or as scripts for the reference UI build it: `Processed(p, images, seed, info)`.
+    `images` and `infotexts` are lists that may be changed.
+    """
+
+    def __init__(
+        self,
+        result: Result | StableDiffusionProcessing,
+        images_list: Sequence[Image.Image] = (),
+        seed: Any = -1,
+        info: str = "",
+        subseed: Any = None,
+        all_prompts: Sequence[str] | None = None,
+        all_negative_prompts: Sequence[str] | None = None,
+        all_seeds: Sequence[int] | None = None,
+        all_subseeds: Sequence[int] | None = None,
+        index_of_first_image: int = 0,
+        infotexts: Sequence[str] | None = None,
+        comments: str = "",
+        **unused: Any,
+    ) -> None:
+        self.index_of_first_image = index_of_first_image
+        self.comments = comments
+        self.extra_images: list[Image.Image] = []
+        self.job: StableDiffusionProcessing | None = None
+        self._images: list[Image.Image] = []
+        self._infotexts: list[str] = []
+        self._shown: tuple[tuple[int, ...], tuple[str, ...]] = ((), ())  # what was handed out
+        if isinstance(result, Result):
+            self.result = result
+            self.generated: list[GeneratedImage] = list(result.images)
+            roles = [image.role for image in result.images]
+            self.index_of_first_image = roles.index(ImageRole.SAMPLE) if ImageRole.SAMPLE in roles else 0
+            return
+        p = self.job = result
+        texts = list(infotexts or ())
+        first = p.seed if seed in (-1, None) else seed
+        lists = (all_seeds or p.all_seeds or p.seeds, all_subseeds or p.all_subseeds or p.subseeds)
+        self.generated = [
+            GeneratedImage(
+                image,
+                texts[index] if index < len(texts) else info,
+                fixed_seed(_at(lists[0], index - index_of_first_image, first)),
+                fixed_seed(_at(lists[1], index - index_of_first_image, subseed or 0)),
+                role=ImageRole.GRID if index < index_of_first_image else ImageRole.SAMPLE,
+            )
+            for index, image in enumerate(images_list)
+        ]
+        facts = _facts_of(p, self.generated, all_prompts, all_negative_prompts)
+        self.result = Result(images=tuple(self.generated), info=facts)
 
     @classmethod
     def joined(cls, runs: Sequence[Processed]) -> Processed:
@@ -266,34 +623,201 @@ class Processed:
         notices = dict.fromkeys(note for run in runs for note in run.result.notices)
         interrupted = any(run.interrupted for run in runs)
         whole = cls(replace(runs[0].result, notices=tuple(notices), interrupted=interrupted))
-        whole.generated = [image for run in runs for image in run.generated]
+        whole.generated = [image for run in runs for image in run.taken()]
         return whole
 
     def put_grid(self, grid: Image.Image) -> None:
         """Put a grid of the images in front of them; it has the infotext of the first."""
+        self.taken()
         first = self.generated[0]
         self.generated.insert(0, GeneratedImage(grid, first.infotext, first.seed, first.subseed, role=ImageRole.GRID))
 
     @property
     def images(self) -> list[Image.Image]:
-        """The images' pixels."""
-        return [image.image for image in self.generated]
+        """The images' pixels; what is put into the list or taken out of it holds."""
+        self._show()
+        return self._images
+
+    @images.setter
+    def images(self, images: Sequence[Image.Image]) -> None:
+        self._show()
+        self._images = list(images)
 
     @property
     def infotexts(self) -> list[str]:
-        """What each image says."""
-        return [image.infotext for image in self.generated]
+        """What each image says; may be changed as `images`."""
+        self._show()
+        return self._infotexts
+
+    @infotexts.setter
+    def infotexts(self, texts: Sequence[str]) -> None:
+        self._show()
+        self._infotexts = list(texts)
+
+    def _show(self) -> None:
+        """Hand the lists out anew where nobody changed them and the images are others by now."""
+        now = self._standing()
+        if self._shown != now and self._shown == (tuple(map(id, self._images)), tuple(self._infotexts)):
+            self._images[:] = [image.image for image in self.generated]
+            self._infotexts[:] = [image.infotext for image in self.generated]
+            self._shown = now
+
+    def _standing(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        images = self.generated
+        return tuple(id(image.image) for image in images), tuple(image.infotext for image in images)
+
+    def taken(self) -> list[GeneratedImage]:
+        """The images as scripts left them: what they changed in `images` and `infotexts` is taken over."""
+        if self._shown != (tuple(map(id, self._images)), tuple(self._infotexts)):
+            known = {id(image.image): image for image in self.generated}
+            before = list(self.generated)
+            self.generated = [self._taken(known, before, place) for place in range(len(self._images))]
+            self._shown = self._standing()
+            self._infotexts[:] = [image.infotext for image in self.generated]
+        return self.generated
+
+    def _taken(
+        self, known: Mapping[int, GeneratedImage], before: Sequence[GeneratedImage], place: int
+    ) -> GeneratedImage:
+        image = self._images[place]
+        found = known.get(id(image))
+        fits = len(self._infotexts) == len(self._images)
+        if found is not None:
+            return replace(found, infotext=self._infotexts[place]) if fits else found
+        near = before[min(place, len(before) - 1)] if before else None
+        text = self._infotexts[place] if fits else near.infotext if near else ""
+        if near is not None and len(self._images) == len(before):  # put in its place
+            return replace(near, image=image, infotext=text, path=None)
+        role = ImageRole.GRID if place < self.index_of_first_image else ImageRole.SAMPLE
+        return GeneratedImage(image, text, near.seed if near else 0, near.subseed if near else 0, role=role)
 
     @property
     def interrupted(self) -> bool:
         """Whether the user stopped it."""
         return self.result.interrupted
 
+    @property
+    def info(self) -> str:
+        """The infotext of the first image."""
+        return self.generated[0].infotext if self.generated else ""
+
+    @property
+    def all_prompts(self) -> list[str]:
+        """The prompt of each image, grids excluded; the next ones are the same of their attributes."""
+        return list(self.result.info.prompts)
+
+    @property
+    def all_negative_prompts(self) -> list[str]:
+        return list(self.result.info.negative_prompts)
+
+    @property
+    def all_seeds(self) -> list[int]:
+        return list(self.result.info.seeds)
+
+    @property
+    def all_subseeds(self) -> list[int]:
+        return list(self.result.info.subseeds)
+
+    @property
+    def prompt(self) -> str:
+        """Of the first image, as the next ones."""
+        return self.result.info.prompts[0] if self.result.info.prompts else ""
+
+    @property
+    def negative_prompt(self) -> str:
+        return self.result.info.negative_prompts[0] if self.result.info.negative_prompts else ""
+
+    @property
+    def seed(self) -> int:
+        return self.result.info.seeds[0] if self.result.info.seeds else 0
+
+    @property
+    def subseed(self) -> int:
+        return self.result.info.subseeds[0] if self.result.info.subseeds else 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Facts of the job under the reference UI's names."""
+        ours = OF_PROCESSED.get(name)
+        if ours is None or "result" not in self.__dict__:
+            raise AttributeError(f"Processed has no {name!r}; known: {', '.join(OF_PROCESSED)}", name=name, obj=self)
+        return getattr(self.result.info, ours)
+
+    def infotext(self, p: Any, index: int) -> str:
+        """What the image at a place says."""
+        return self.infotexts[index]
+
+    def js(self) -> str:
+        """The facts as JSON, as the API's `info`."""
+        facts = {name: getattr(self.result.info, ours) for name, ours in OF_PROCESSED.items()}
+        own = {"prompt": self.prompt, "negative_prompt": self.negative_prompt, "seed": self.seed}
+        own |= {"subseed": self.subseed, "all_prompts": self.all_prompts, "all_seeds": self.all_seeds}
+        own |= {"all_negative_prompts": self.all_negative_prompts, "all_subseeds": self.all_subseeds}
+        own |= {"infotexts": self.infotexts, "index_of_first_image": self.index_of_first_image}
+        return json.dumps({**facts, **own}, default=list)
+
     def to_result(self) -> Result:
         """The frozen result; its facts follow the images."""
+        self.taken()
         samples = [image for image in self.generated if image.role is ImageRole.SAMPLE]
         info = _info_of(self.result.info, samples, [image.infotext for image in self.generated])
         return replace(self.result, images=tuple(self.generated), info=info)
+
+
+OF_PROCESSED = {
+    **{name: name for name in ("subseed_strength", "width", "height", "cfg_scale", "steps", "batch_size", "styles")},
+    **{name: name for name in ("denoising_strength", "job_timestamp", "clip_skip", "version")},
+    "sampler_name": "sampler",
+    "seed_resize_from_w": "seed_resize_from_width",
+    "seed_resize_from_h": "seed_resize_from_height",
+    "sd_model_name": "checkpoint_name",
+    "sd_model_hash": "checkpoint_hash",
+    "sd_vae_name": "vae_name",
+    "sd_vae_hash": "vae_hash",
+    "extra_generation_params": "extra_params",
+}
+"""Attributes of `Processed` that are facts of the result, under our names for them."""
+
+
+def _at(values: Sequence[Any], index: int, default: Any) -> Any:
+    return values[index] if 0 <= index < len(values) else default
+
+
+def _facts_of(
+    p: StableDiffusionProcessing,
+    images: Sequence[GeneratedImage],
+    prompts: Sequence[str] | None,
+    negatives: Sequence[str] | None,
+) -> GenerationInfo:
+    """The facts of images that a script made itself, as far as its job has them."""
+    request = p.to_request()
+    samples = [image for image in images if image.role is ImageRole.SAMPLE]
+    return GenerationInfo(
+        prompts=tuple(prompts or p.all_prompts or (p.prompt,)),
+        negative_prompts=tuple(negatives or p.all_negative_prompts or (p.negative_prompt,)),
+        seeds=tuple(image.seed for image in samples),
+        subseeds=tuple(image.subseed for image in samples),
+        subseed_strength=request.subseed_strength,
+        width=request.width,
+        height=request.height,
+        sampler=request.sampler,
+        scheduler=request.scheduler,
+        cfg_scale=request.cfg_scale,
+        steps=request.steps,
+        batch_size=request.batch_size,
+        checkpoint_name=p.sd_model_name,
+        checkpoint_hash=p.sd_model_hash,
+        vae_name=None,
+        vae_hash=None,
+        seed_resize_from_width=request.seed_resize_from_width,
+        seed_resize_from_height=request.seed_resize_from_height,
+        denoising_strength=getattr(p, "denoising_strength", None),
+        extra_params=dict(p.extra_generation_params),
+        infotexts=tuple(image.infotext for image in images),
+        styles=request.styles,
+        job_timestamp=datetime.now().astimezone().strftime("%Y%m%d%H%M%S"),
+        clip_skip=request.settings.stable_diffusion.CLIP_stop_at_last_layers,
+        version=PROGRAM_VERSION,
+    )
 
 
 def process_images(p: StableDiffusionProcessing) -> Processed:

@@ -11,8 +11,8 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.faces.face import Face
 from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.adapter_files import AdapterFiles
-from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, upscale_image
-from modules.processing.record.result import Result
+from modules.processing.request.result import Result
+from modules.processing.request.upscaling import PIXEL_UPSCALERS, upscale_image
 from modules.prompting.styles import StyleBook
 from modules.settings.values import Settings
 

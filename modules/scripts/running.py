@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -10,24 +9,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from modules.errors import FeatherweightError, InvalidValueError
+from PIL import Image
+
+from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Events, ForwardedEvents
-from modules.processing.pipeline.stages import Part, PartOf, Stage
 from modules.processing.record.made import Made, made_in
 from modules.processing.record.output import Output, name_context
-from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage
+from modules.processing.request.events import Events, ForwardedEvents
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, Result
+from modules.processing.request.source_images import FromImage
+from modules.processing.request.stages import Part, PartOf, Stage
+from modules.scripts.acting import acting
 from modules.scripts.hooks import JobHooks, ScriptRunner
+from modules.scripts.job_scripts import JobScripts
 from modules.scripts.library import ScriptLibrary
-from modules.scripts.processing import Processed, StableDiffusionProcessing, job_of
+from modules.scripts.processing import Making, Processed, StableDiffusionProcessing, job_of, making
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
     from modules.sampling.types import StepInfo
-
-log = logging.getLogger(__name__)
 
 
 def run_with_scripts(
@@ -45,31 +46,40 @@ def run_with_scripts(
     from modules.processing.pipeline.generate import generate
 
     is_img2img = isinstance(request.start, FromImage)
+    events = watched = Watched(events)
     cells = _Cells(events)
-    script_runner = ScriptRunner(library.taking_part(is_img2img, request.alwayson_args), library.callbacks, request)
+    taking_part = library.taking_part(is_img2img, request.alwayson_args) if request.runs_scripts else []
+    script_runner = ScriptRunner(taking_part, library.callbacks, request)
     notices = script_runner.notices
     depth = 0
 
     def make(job: StableDiffusionProcessing) -> Processed:
+        nonlocal depth
+        depth += 1
+        try:
+            with script_runner.making(job):
+                return make_now(job)
+        finally:
+            depth -= 1
+
+    def make_now(job: StableDiffusionProcessing) -> Processed:
+        job.fix_seeds()
         for hook in ("setup", "before_process"):
             script_runner.call(hook, job)
         job.list_images()
         script_runner.call("process", job)
         hooks = JobHooks(script_runner, job)
-        nonlocal depth
-        depth += 1
-        try:
-            if depth > 1:  # a hook asked for it: its images are no images of the job
-                result = generate(job.to_request(), engine, output, _Inside(events), hooks)
-            else:
-                cell = cells.next()
-                recording = output.recordings.of(task_id, cell.prefix) if output.recordings and task_id else None
-                earlier = made_in(made, cell.prefix)
-                result = generate(job.to_request(), engine, output, cell, hooks, earlier, recording)
-        finally:
-            depth -= 1
+        if depth > 1:  # a hook asked for it: its images are no images of the job
+            result = generate(job.to_request(), engine, output, _Inside(events), hooks)
+        else:
+            cell = cells.next()
+            recording = output.recordings.of(task_id, cell.prefix) if output.recordings and task_id else None
+            earlier = made_in(made, cell.prefix)
+            result = generate(job.to_request(), engine, output, cell, hooks, earlier, recording)
         processed = Processed(result)
+        processed.job = job
         script_runner.call("postprocess", job, processed)
+        notices.extend(note for note in job.comments if note not in notices)
         return processed
 
     def save_grid(image: GeneratedImage, wanted: GenerationRequest, result: Result) -> GeneratedImage:
@@ -91,31 +101,105 @@ def run_with_scripts(
             notices.append(problem)
         return saved
 
-    p = job_of(request, make, save_grid, library.program.styles)
-    processed = None
-    if request.script:
-        script = library.find(request.script, is_img2img)
-        expected = getattr(script, "expected_cells", None)
-        if expected is not None:
-            cells.count = max(1, expected(p, *request.script_args))
-        processed = _run(script, p, request.script_args)
-    if processed is None:
-        processed = make(p)
-    result = processed.to_result()
+    now = Making(make, lambda: request.settings, save_grid, library.program.styles)
+    with making(now), watched:
+        p = job_of(request, make, save_grid, library.program.styles)
+        processed = None
+        script = library.find(request.script, is_img2img) if request.script else None
+        if any(one.is_foreign for one in library.scripts):
+            p.scripts = JobScripts.of(library, is_img2img, script_runner, script, request.script_args)
+            p.script_args = p.scripts.args
+        if script is not None:
+            expected = getattr(script, "expected_cells", None)
+            if expected is not None:
+                cells.count = max(1, expected(p, *request.script_args))
+            processed = _run(script, p, request.script_args)
+        if processed is None:
+            processed = make(p)
+        result = processed.to_result()
+    count = max(len(result.samples), 1)
+    for extension in library.extensions.values():
+        extension.image_s = script_runner.seconds.get(extension.name, 0.0) / count
     return replace(result, notices=(*result.notices, *notices))
 
 
 def _run(script: Script, p: StableDiffusionProcessing, args: tuple[Any, ...]) -> Processed | None:
     try:
-        return script.run(p, *args)
+        with acting(script.acting):
+            return script.run(p, *args)
     except FeatherweightError:
         raise
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-        log.exception("%s failed", script.title())
+    except (Exception, SystemExit) as error:
+        if not script.is_foreign and not isinstance(error, USERS_MISTAKES):
+            raise
+        script.failed("run", error)
         raise InvalidValueError(
             f"The script {script.title()!r} failed: {type(error).__name__}: {error}. Check its arguments; "
             f"the file is {script.filename}."
         ) from error
+
+
+USERS_MISTAKES = (TypeError, ValueError, IndexError, KeyError, AttributeError)
+"""What scripts of ours raise for arguments that are none."""
+
+
+class Watched(ForwardedEvents):
+    """Events that also say how far the job is, and through which a script stops it."""
+
+    def __init__(self, events: Events) -> None:
+        super().__init__(events)
+        self.steps = self.step_now = self.images_done = 0
+        self.preview_now: Any = None
+        self.interrupted = self.skipped = False
+
+    def __enter__(self) -> Watched:
+        _RUNNING.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _RUNNING.remove(self)
+
+    def check(self) -> None:
+        if self.interrupted:
+            raise Interrupted("A script stopped the job.")
+        if self.skipped:
+            self.skipped = False
+            raise Skipped("A script skipped the batch.")
+        super().check()
+
+    def is_asked_to_stop(self) -> bool:
+        """Whether the user stopped the job. That a batch was skipped is kept for the next check."""
+        try:
+            super().check()
+        except Skipped:
+            self.skipped = True
+        except FeatherweightError:
+            return True
+        return False
+
+    def plan(self, total_steps: int) -> None:
+        self.steps = total_steps
+        super().plan(total_steps)
+
+    def step(self, done: int, info: StepInfo | None = None) -> None:
+        self.step_now = done
+        super().step(done, info)
+
+    def preview(self, image: Image.Image) -> None:
+        self.preview_now = image
+        super().preview(image)
+
+    def finished_image(self, image: GeneratedImage) -> None:
+        self.images_done += 1
+        super().finished_image(image)
+
+
+_RUNNING: list[Watched] = []
+
+
+def running_now() -> Watched | None:
+    """The events of the job that runs in this process, the one begun last; None: none runs."""
+    return _RUNNING[-1] if _RUNNING else None
 
 
 class _Inside(ForwardedEvents):

@@ -6,18 +6,25 @@ of the components that `ui` returned, in their order; facts of a batch come as k
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import TYPE_CHECKING, Any
 
+from modules.scripts.acting import Acting
 from modules.scripts.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from PIL import Image
     from torch import Tensor
 
+    from modules.processing.request.model_use import ModelUse
     from modules.scripts.pasting import InfotextFields, PastedFields
     from modules.scripts.processing import Processed, StableDiffusionProcessing
+
+log = logging.getLogger(__name__)
 
 AlwaysVisible = object()
 """What `Script.show` returns for a script that takes part in every job."""
@@ -39,12 +46,41 @@ class Script:
     paste_field_names: list[str] | None = None
     """Names of the script's infotext fields, for scripts that keep them here. All fields are pasted, named or not."""
 
+    acting: Acting | None = None
+    """Whose code it is; set by the program."""
+    shown: dict[bool, object] | None = None
+    """What `show` said of each tab when it was asked once; None: it is asked each time."""
+    name: str | None = None  # the title in lower case; this and those below are set by the program
+    is_txt2img: bool = False  # for which tab `ui` is called
+    is_img2img: bool = False
+    alwayson: bool = False
+    args_from: int | None = None  # where its arguments stand in `p.script_args` of the running job
+    args_to: int | None = None
+    section: str | None = None  # accepted; scripts stand in their own place of the form
+    group: Any = None
+    create_group: bool = True
+    controls: list[Any] | None = None
+    api_info: Any = None
+
     takes_part_inside: bool = True
     """Whether an always-on script takes part in jobs that other scripts make in their hooks, such as `redrawing`."""
+
+    other_titles: tuple[str, ...] = ()
+    """More names by which calling programs may name an always-on script."""
 
     def title(self) -> str:
         """The name on the page and in the API."""
         raise NotImplementedError(f"{type(self).__name__} has no title()")
+
+    def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
+        """Arguments that a calling program gives under `title`, as values of the components, in their order; those left
+        out at the end get their defaults. Raises `InvalidValueError` for what they cannot be."""
+        return args
+
+    def auxiliary_files(self, args: Sequence[Any]) -> Sequence[Path]:
+        """The files that `use.auxiliary` will be asked for in a job with these arguments, so that the memory estimate
+        counts them."""
+        return ()
 
     def show(self, is_img2img: bool) -> object:
         """True, False, or `AlwaysVisible`."""
@@ -108,6 +144,10 @@ class Script:
     def process_before_every_sampling(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
         """Before each pass: `x` and `noise` [B,C,h,w], which may be changed in place, `c` and `uc`, the prompts."""
 
+    def on_model(self, p: StableDiffusionProcessing, use: ModelUse, *args: Any) -> None:
+        """A pass is about to compute with `use.model`; called again for a refiner. What is put around it through `use`
+        is taken off after the pass. An error of the program's own (`modules.errors`) ends the job."""
+
     def on_mask_blend(self, p: StableDiffusionProcessing, mba: MaskBlendArgs, *args: Any) -> None:
         """Inpainting: at each model call and once at the end; `mba.blended_latent` may be replaced."""
 
@@ -141,6 +181,30 @@ class Script:
     def postprocess(self, p: StableDiffusionProcessing, processed: Processed, *args: Any) -> None:
         """After the job; images may be added to `processed`."""
 
+    def elem_id(self, item_id: str) -> str:
+        """The id of a component of `ui` on the page, made of the title and, where the script is on both tabs, the
+        tab."""
+        is_on_both = self.shown is not None and self.shown[True] == self.shown[False]
+        tab = ("img2img_" if self.is_img2img else "txt2img_") if is_on_both else ""
+        title = re.sub(r"[^a-z_0-9]", "", re.sub(r"\s", "_", self.title().lower()))
+        return f"script_{tab}{title}_{item_id}"
+
+    def describe(self) -> str:
+        """Unused, as in the reference UI."""
+        return ""
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is of an extension of the user's."""
+        return self.acting is not None and self.acting.is_foreign
+
+    def failed(self, where: str, error: BaseException) -> None:
+        """Say in the log, and among the faults of its extension, that it failed."""
+        reason = f"{type(error).__name__}: {error}"
+        if self.acting is not None:
+            reason = self.acting.owner.note(where, error).reason
+        log.error("The script %s (%s) failed in %s: %s", self.title(), self.filename, where, reason, exc_info=error)
+
     @property
     def is_alwayson(self) -> bool:
         """Whether it takes part in every job of a tab that it is on."""
@@ -148,11 +212,14 @@ class Script:
 
     def takes_part(self, is_img2img: bool) -> bool:
         """Whether it takes part in every job of img2img, or of txt2img."""
-        return self.show(is_img2img) is AlwaysVisible
+        return self._visibility(is_img2img) is AlwaysVisible
 
     def is_on(self, is_img2img: bool) -> bool:
         """Whether it is on the tab img2img, or txt2img."""
-        return bool(self.show(is_img2img))
+        return bool(self._visibility(is_img2img))
+
+    def _visibility(self, is_img2img: bool) -> object:
+        return self.show(is_img2img) if self.shown is None else self.shown[is_img2img]
 
 
 class OnComponent:

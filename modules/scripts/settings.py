@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Unpack
 
 from modules.errors import UnknownNameError
@@ -91,6 +92,18 @@ def add_settings(callbacks: Callbacks, registry: Registry[Setting] = SETTINGS) -
         extension = entry.extension.partition("/")[0]
         section = Section(id=f"extension_{extension}", title=extension, category="extensions")
         try:
-            entry.function(ExtensionSettings(section, registry))
-        except Exception:  # somebody else's code must not cost the program
+            offered = () if takes_nothing(entry.function) else (ExtensionSettings(section, registry),)
+            callbacks.run(entry, *offered)
+        except (Exception, SystemExit) as error:  # somebody else's code must not cost the program
             log.exception("The settings of %s could not be added.", entry.label)
+            if entry.acting is not None:
+                entry.acting.owner.note("ui_settings", error)
+
+
+def takes_nothing(function: Callable[..., object]) -> bool:
+    """Whether a function can be called without arguments only, as those that use `shared.opts.add_option`."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return not any(one.kind is not one.KEYWORD_ONLY and one.kind is not one.VAR_KEYWORD for one in parameters)

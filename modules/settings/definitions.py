@@ -76,10 +76,18 @@ class SettingsGroups(Mapping[str, SettingValue]):
     postprocessing = GroupAttribute(PostprocessingSettings)
 
 
+PROGRAM_SETTINGS: tuple[Setting, ...] = tuple(
+    setting
+    for entry in vars(SettingsGroups).values()
+    if isinstance(entry, GroupAttribute)
+    for setting in entry.group.definitions()
+)
+"""The settings of the groups, without those of extensions and those without an effect."""
+
+
 def _program_settings() -> Registry[Setting]:
     settings: Registry[Setting] = Registry("setting")
-    groups = [entry.group for entry in vars(SettingsGroups).values() if isinstance(entry, GroupAttribute)]
-    for setting in (*(setting for group in groups for setting in group.definitions()), *without_effect.SETTINGS):
+    for setting in (*PROGRAM_SETTINGS, *without_effect.SETTINGS):
         settings.add(setting.key, setting)
     return settings
 

@@ -18,15 +18,18 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class Extras(TypedDict, total=False):
-    """The fields of `Setting` that any type may carry."""
+    """The fields of `Setting` that any type may carry. A row with `infotext` affects images, unless it says so."""
 
     hint: str
     infotext: str
     infotext_aliases: tuple[str, ...]
     needs_reload: bool
     api_writable: bool
+    by_hand: bool
     hidden: bool
     optional: bool
+    affects_image: bool
+    affects_encoding: bool
 
 
 class NumberExtras(Extras, total=False):
@@ -67,6 +70,7 @@ class SettingAttribute(Generic[V_co]):
         **extras: Unpack[NumberExtras],
     ) -> None:
         self._read = read
+        extras.setdefault("affects_image", "infotext" in extras or extras.get("affects_encoding", False))
         self._define: Callable[[str, Section], Setting] = lambda key, section: Setting(
             key=key, section=section, type=type, label=label, default=default, choices=choices, **extras
         )

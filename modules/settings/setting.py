@@ -44,7 +44,9 @@ class Setting:
     `choices` is a tuple of allowed values, or the name of a provider ("checkpoints") that the edge resolves: then
     any text is accepted here. `infotext` is the field that records the value in an image, `infotext_aliases` are
     other names under which images carry it. `hidden` settings are accepted and kept, but not shown, because they
-    have no effect. `optional` settings may also be null.
+    have no effect. `optional` settings may also be null. `affects_image`: an image depends on it, so that images record
+    it, other servers are sent it, and a job goes on within an image only while it is the same. `affects_encoding`:
+    what a prompt is encoded to depends on it, and with that the image.
     """
 
     key: str
@@ -61,10 +63,15 @@ class Setting:
     infotext_aliases: tuple[str, ...] = ()
     needs_reload: bool = False
     api_writable: bool = True
+    by_hand: bool = False  # only config.json takes it, while no server runs: it runs programs
     hidden: bool = False
     optional: bool = False
+    affects_image: bool = False
+    affects_encoding: bool = False
 
     def __post_init__(self) -> None:
+        if self.affects_encoding and not self.affects_image:
+            raise ValueError(f"Setting {self.key!r} affects what prompts are encoded to, but no image.")
         if self.default != self.check(self.default):
             raise ValueError(f"The default of setting {self.key!r} is not of its own type: {self.default!r}.")
 

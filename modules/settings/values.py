@@ -113,7 +113,9 @@ class Settings(SettingsGroups):
                 problems.append(str(error)[0].lower() + str(error)[1:].rstrip("."))
                 continue
             if checked != self[key]:
-                if key in locked:
+                if _definition(key).by_hand and (from_api or key in locked):
+                    problems.append(f"{key} is only taken from config.json: write it there while the server is ended")
+                elif key in locked:
                     problems.append(f"{key} is locked by the options this program was started with")
                 elif from_api and not _definition(key).api_writable:
                     problems.append(f"{key} cannot be changed through the API; change it on the settings page")
@@ -125,6 +127,15 @@ class Settings(SettingsGroups):
     def differences(self) -> dict[str, object]:
         """What differs from the defaults, ready for JSON; `with_changes` on `Settings()` takes it back."""
         return {key: as_json(value) for key, value in self._values.items() if value != _definition(key).default}
+
+    def of_images(self) -> dict[str, object]:
+        """What differs from the defaults and images depend on, ready for JSON."""
+        return {key: value for key, value in self.differences().items() if _definition(key).affects_image}
+
+    def of_encodings(self) -> tuple[tuple[str, object], ...]:
+        """What differs from the defaults and encodings of prompts depend on, sorted by key."""
+        changed = (key for key in self.differences() if _definition(key).affects_encoding)
+        return tuple((key, self[key]) for key in sorted(changed))
 
     def to_json(self) -> dict[str, object]:
         """Every key with its value, ready for JSON: the body of GET /sdapi/v1/options."""

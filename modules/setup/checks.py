@@ -4,8 +4,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from modules.setup.changed_tests import changed_tests
 from modules.setup.process import say
 
+CHANGED = "--changed"
+"""`--test --changed [COMMIT]`: the tests of what differs from a commit."""
 CHECKS: dict[str, tuple[str, ...]] = {
     "ruff check": ("ruff", "check", "."),
     "ruff format": ("ruff", "format", "--check", "."),
@@ -23,6 +26,7 @@ def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: M
     Types are checked while the tests run; what mypy says is shown after them, so that the lines do not mix.
     """
     commands = {name: [str(python), "-m", *words] for name, words in CHECKS.items()}
+    pytest_words = chosen(root, pytest_words)
     commands["pytest"] += [*side_by_side(pytest_words), *pytest_words]
     codes: dict[str, int] = {}
 
@@ -51,6 +55,19 @@ def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: M
     failed = [name for name in CHECKS if codes[name] != 0]
     say("== all checks passed" if not failed else f"== failed: {', '.join(failed)}")
     return codes[failed[0]] if failed else 0
+
+
+def chosen(root: Path, words: Sequence[str]) -> Sequence[str]:
+    """pytest's words, with the tests of a change in place of `--changed [COMMIT]` (HEAD where none is named)."""
+    if CHANGED not in words:
+        return words
+    at = list(words).index(CHANGED)
+    named = words[at + 1 : at + 2]
+    since = named[0] if named and not named[0].startswith("-") and not (root / named[0]).exists() else "HEAD"
+    rest = [*words[:at], *words[at + 1 + (since in named) :]]
+    tests = changed_tests(root, since)
+    say(f"== {len(tests)} files of tests can tell what differs from {since}")
+    return [*(tests or ["tests/test_imports.py"]), *rest]
 
 
 def tests_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -4,12 +4,14 @@ import json
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from modules.errors import InvalidValueError
+from modules.extra_folders import FILE as MODEL_FOLDERS_FILE
 from modules.paths import FACE_FLAGS, UPSCALER_FLAGS
 
 MODEL_SUFFIXES = frozenset((".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".onnx", ".sft", ".gguf"))
@@ -33,6 +35,7 @@ OUTPUT_FOLDERS = ("outputs", "output", "log/images")
 _ARGUMENTS = re.compile(r"^\s*(?:export|set)\s+\"?COMMANDLINE_ARGS=(.*)$", re.MULTILINE | re.IGNORECASE)
 _SIGNS = ("webui.py", "models", "config.json", "styles.csv", "outputs")
 MAX_FILE_BYTES = 16_000_000
+MAX_COUNT_S = 10.0
 
 
 @dataclass
@@ -59,7 +62,9 @@ class ReferenceFolder:
         """Look into a folder. Raises `InvalidValueError` for what is no folder of such a program."""
         folder = Path(os.path.normpath(folder.expanduser().absolute()))
         if not folder.is_dir():
-            raise InvalidValueError(f"{folder} is no folder of this machine. Give the full path of the other program.")
+            raise InvalidValueError(
+                f"{folder} is not a folder on this machine. Give the full path of the other program."
+            )
         if not (folder / "models").is_dir() and (folder / "webui" / "models").is_dir():
             folder = folder / "webui"  # Forge's packages for Windows
         if sum((folder / sign).exists() for sign in _SIGNS) < 2:
@@ -107,7 +112,15 @@ class ReferenceFolder:
         self._add_models("embeddings", self.folder / "embeddings")
 
     def _add_models(self, kind: str | None, path: Path) -> None:
-        count = count_models(path, images=kind == "embeddings")
+        if not path.exists():
+            return
+        if not self._is_inside(path):
+            self.faults.append(
+                f"{path} leads to {path.resolve()}, outside of the folder. If its models shall be read, write it into "
+                f"{MODEL_FOLDERS_FILE} of the data folder."
+            )
+            return
+        count = count_models(path, time.monotonic() + MAX_COUNT_S, images=kind == "embeddings")
         if not count:
             return
         if kind is None:
@@ -135,6 +148,7 @@ class ReferenceFolder:
             path = Path(os.path.normpath(self.folder / Path(value).expanduser()))
             if not value or not path.is_dir():
                 self.faults.append(f"{flag} of its start file names {value or 'no folder'}, which is not there.")
+                continue
             self._add_models(kind, path)
 
     def _find_outputs(self) -> None:
@@ -143,15 +157,35 @@ class ReferenceFolder:
         found: list[Path] = []
         for text in candidates:
             path = Path(os.path.normpath(self.folder / text.replace("\\", "/")))
-            if path.is_dir() and not any(path.is_relative_to(known) for known in found):
-                found.append(path)
+            if not path.is_dir() or any(path.is_relative_to(known) for known in found):
+                continue
+            if not self._is_inside(path):
+                self.faults.append(
+                    f"{path} lies outside of the folder, so that its images may not be imported with it; the History "
+                    "tab imports them."
+                )
+                continue
+            found.append(path)
         self.outputs = found
 
+    def _is_inside(self, path: Path) -> bool:
+        """Whether a path is in this folder, links followed."""
+        try:
+            return path.resolve().is_relative_to(self.folder.resolve())
+        except (OSError, RuntimeError):  # a ring of links
+            return False
 
-def count_models(folder: Path, images: bool = False) -> int:
-    """Files of models below a folder; embeddings may be images too."""
+
+def count_models(folder: Path, until: float, images: bool = False) -> int:
+    """Files of models below a folder, links to folders not followed; embeddings may be images too. As many as are found
+    until then, a moment of `time.monotonic`."""
     suffixes = {*MODEL_SUFFIXES, ".png", ".webp"} if images else MODEL_SUFFIXES
-    return sum(Path(name).suffix.lower() in suffixes for _, _, names in os.walk(folder) for name in names)
+    count = 0
+    for _, _, names in os.walk(folder):
+        count += sum(Path(name).suffix.lower() in suffixes for name in names)
+        if time.monotonic() > until:
+            break
+    return count
 
 
 def _words_of(line: str, is_posix: bool) -> list[str]:

@@ -6,7 +6,7 @@ Nothing of ours is overwritten, nothing is changed there, and doing it again cha
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from modules.atomic_files import output_error, write_atomic
@@ -15,8 +15,11 @@ from modules.extra_folders import extra_folders_text, read_extra_folders
 from modules.history.store import History
 from modules.paths import Paths
 from modules.prompting.styles import StyleBook
+from modules.settings.definitions import DIRECTORY_KEYS
+from modules.settings.setting import Setting
 from modules.settings.store import SettingsStore, migrate
 from modules.settings.values import as_json, exact_setting
+from modules.takeover.old_defaults import current_entries
 from modules.takeover.reference_folder import ReferenceFolder
 
 TABS = ("txt2img/", "img2img/", "extras/", "modelmerger/")
@@ -27,11 +30,17 @@ USUAL = {
     for label, value in (
         *(("Sampling steps", 20), ("Width", 512), ("Height", 512), ("CFG Scale", 7.0)),
         *(("Batch count", 1), ("Batch size", 1), ("Prompt", ""), ("Negative prompt", "")),
+        *(("Sampling method", "DPM++ 2M"), ("Schedule type", "Automatic"), ("Seed", -1), ("Variation seed", -1)),
+        *(("Variation strength", 0), ("Resize seed from width", 0), ("Resize seed from height", 0)),
+        *(("Hires sampling method", "Use same sampler"), ("Hires schedule type", "Use same scheduler")),
+        ("Switch at", 0.8),
     )
 }
 """What the reference UI writes of itself: nobody's choice, and not to stand against a model's own size and scale."""
 ABOUT_THERE = frozenset(("sd_checkpoint_hash", "disabled_extensions", "disable_all_extensions"))
 """Settings about the other program's own files."""
+NOT_FROM_ELSEWHERE = ("system", "API")
+"""Sections of settings that say what the program may do on this machine: their owner sets them here."""
 SHOWN = 12
 
 
@@ -93,6 +102,9 @@ def _take_models(found: ReferenceFolder, target: Target, report: Report) -> None
     folders = {kind: list(listed) for kind, listed in known.items()}
     for kind, listed in found.models.items():
         for path, count in listed:
+            if target.paths.data_dir.is_relative_to(path.resolve()):
+                report.without.append(f"{kind}: {path} holds this program's own folder")
+                continue
             if path in folders.get(kind, ()) or path in _own_folders(target.paths):
                 report.kept.append(f"{kind}: {path} is read already")
                 continue
@@ -152,6 +164,9 @@ def _take_settings(found: ReferenceFolder, target: Target, report: Report) -> No
             continue
         if checked in (current[key], setting.default) or _is_folder_there(key, value, found.folder):
             continue
+        if reason := _left_out(setting, value):
+            report.without.append(f"setting {key}: {reason}")
+            continue
         if current[key] != setting.default:
             own.append(key)
         elif key in target.settings.locked:
@@ -168,7 +183,7 @@ def _take_settings(found: ReferenceFolder, target: Target, report: Report) -> No
     if locked:
         report.kept.append(f"settings that this start's options lock: {_listed(locked)}")
     if unknown:
-        report.without.append(f"{_count(len(unknown), 'setting')} that are none here: {', '.join(sorted(unknown))}")
+        report.without.append(f"{_count(len(unknown), 'setting')} unknown here: {', '.join(sorted(unknown))}")
 
 
 def _store(settings: SettingsStore, changes: dict[str, object]) -> list[str]:
@@ -188,20 +203,38 @@ def _store(settings: SettingsStore, changes: dict[str, object]) -> list[str]:
         return refused
 
 
+def _left_out(setting: Setting, value: object) -> str:
+    """Why a setting is not to come from somebody else's folder; "" for one that may."""
+    if setting.section.id in NOT_FROM_ELSEWHERE:
+        return f"{setting.section.title} is set here only, because it says what the program may do on this machine"
+    text = value.replace("\\", "/") if isinstance(value, str) else ""
+    if setting.key in DIRECTORY_KEYS and (is_path_elsewhere(text) or ".." in text.split("/")):
+        return f"{value} lies outside of the folder; choose it in the settings if images shall be saved there"
+    if setting.key == "font" or (setting.key == "localization" and "/" in text):
+        return f"{value} names a file by its path; choose it in the settings"
+    return ""
+
+
+def is_path_elsewhere(text: str) -> bool:
+    """Whether a path is a full one, of this or of another system."""
+    return text.startswith(("/", "~")) or PureWindowsPath(text).drive != ""
+
+
 def _is_folder_there(key: str, value: object, folder: Path) -> bool:
     """Whether a setting has images saved below the other program's folder: new ones go to ours."""
     return key.startswith("outdir_") and isinstance(value, str) and Path(value).is_relative_to(folder)
 
 
 def _take_defaults(found: ReferenceFolder, target: Target, report: Report) -> None:
+    theirs = current_entries(found.ui_config)
     entries = {
         key: value
-        for key, value in found.ui_config.items()
+        for key, value in theirs.items()
         if key.startswith(TABS) and key.endswith(FIELDS) and USUAL.get(key, _NOTHING) != value
     }
-    if len(found.ui_config) > len(entries):
-        left = len(found.ui_config) - len(entries)
-        report.without.append(f"{left} entries of ui-config.json: usual values, or tabs and scripts that are not here")
+    if len(theirs) > len(entries):
+        left = _count(len(theirs) - len(entries), "entry", "entries")
+        report.without.append(f"{left} of ui-config.json: usual values, or tabs and scripts that are not here")
     if not entries:
         return
     file = target.paths.ui_config_file
@@ -259,8 +292,8 @@ def _listed(names: Any) -> str:
     return ", ".join(rows[:SHOWN]) + (f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
 def _files(number: int) -> str:

@@ -8,15 +8,15 @@ import torch
 
 from modules.errors import CheckpointError
 from modules.memory.streaming.groups import Level
+from modules.models.autoencoders.files import VaeInfo
 from modules.models.families.family import ModelFamily
 from modules.models.families.registry import FAMILIES
-from modules.models.layouts.diffusers_folder import stamp
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
-from modules.models.precision import ComputeMode, PrecisionPlan
-from modules.models.reading.catalogue import CheckpointInfo, old_hash, sha256_of
-from modules.models.stream_layout import StreamLayout
-from modules.models.vae.files import VaeInfo
+from modules.models.files.catalogue import CheckpointInfo, old_hash, sha256_of
+from modules.models.files.diffusers_folder import stamp
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import ComputeMode, PrecisionPlan
+from modules.models.loading.stream_layout import StreamLayout
 from modules.processing.engine.precision import storage_rules
 
 PLAIN = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

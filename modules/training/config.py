@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from modules.errors import InvalidValueError
+from modules.memory.formats.catalog import trainable_formats
 
 ADAPTERS = ("lora", "dora", "loha", "lokr", "textual_inversion")
-STORAGES = ("fp32", "bf16", "fp16", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row")
 STREAMS = ("off", "blocks", "layers")
 OPTIMIZERS = ("adamw", "adamw8bit", "adafactor", "prodigy")
 SCHEDULES = ("cosine", "linear", "constant")
@@ -44,7 +44,7 @@ class ModelConfig(Checked):
 
     checkpoint: str = row("", "file of the base model, or its name among the checkpoints")
     storage: str = row(
-        "fp8_e4m3fn_row", "how the frozen weights are kept; they are decoded for each use", choices=STORAGES
+        "fp8_e4m3fn_row", "how the frozen weights are kept; they are decoded for each use", choices=trainable_formats()
     )
     stream: str = row(
         "off", "blocks or layers: weights are read from the checkpoint file while they are used", choices=STREAMS

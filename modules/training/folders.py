@@ -34,7 +34,7 @@ MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 NAMED = 5
-FEW_IMAGES = 5
+MIN_IMAGES = 5
 ALIKE_SIDE = 8
 MAX_TAGS_SHOWN = 60
 
@@ -128,7 +128,7 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
             "Adapters learn the blur."
         )
     trained = [sample for sample in samples if not sample.is_regularization]
-    if len(trained) < FEW_IMAGES:
+    if len(trained) < MIN_IMAGES:
         problems.append(f"Few images ({len(trained)}): expect copies of them.")
     if data.masks and not any(sample.mask for sample in samples):
         problems.append(f"data.masks is on, and no image has a mask. One is called NAME{MASK_END}.")

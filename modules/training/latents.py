@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
 from modules.training.dataset import View
 from modules.training.folders import open_image
 

@@ -20,9 +20,10 @@ from modules.memory.checkpointing import enable_gradient_checkpointing
 from modules.memory.dry_run import MetaRun
 from modules.memory.feed_forward.options import SplitOptions
 from modules.memory.feed_forward.split import split_feed_forward
-from modules.models.meta_model import MetaModel
-from modules.models.precision import ComputeMode, PrecisionPlan
-from modules.models.stream_layout import StreamLayout
+from modules.models.loading.meta_model import MetaModel
+from modules.models.loading.precision import ComputeMode, PrecisionPlan
+from modules.models.loading.stream_layout import StreamLayout
+from modules.processing.engine.attention import using_attention
 from modules.processing.engine.precision import storage_rules
 from modules.training.base_model import LEVELS, PLAIN
 from modules.training.config import TrainingConfig
@@ -184,6 +185,7 @@ class StepEstimator:
 
         inputs = family.example_inputs(unet, (rows, side, side), self._compute, make)
         with ExitStack() as stack:
+            stack.enter_context(using_attention([unet], _attention_as_on_devices))
             self.adapter_values = stack.enter_context(_meta_adapters(unet, self._config))
             if way.checkpointing:
                 stack.callback(enable_gradient_checkpointing(unet, way.checkpointing).close)
@@ -191,7 +193,7 @@ class StepEstimator:
                 stack.callback(split_feed_forward(unet, SplitOptions(num_splits=way.split)).remove)
 
             def step() -> None:
-                with torch.enable_grad(), _attention_as_on_devices():
+                with torch.enable_grad():
                     output = family.run(unet, inputs)
                     torch.autograd.backward(output.float().square().mean())
 
@@ -212,23 +214,10 @@ class _Attention(torch.autograd.Function):
         return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
 
 
-@contextmanager
-def _attention_as_on_devices() -> Iterator[None]:
-    """While open, attention on the meta device takes the memory that it takes elsewhere: there PyTorch would compute
-    all scores. Attention on other devices is not touched."""
-    real = nn.functional.scaled_dot_product_attention
-
-    def attend(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if not query.is_meta:
-            return real(query, key, value, *args, **kwargs)
-        found: Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
-        return found
-
-    nn.functional.scaled_dot_product_attention = attend
-    try:
-        yield
-    finally:
-        nn.functional.scaled_dot_product_attention = real
+def _attention_as_on_devices(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention on the meta device with the memory that it takes elsewhere: PyTorch would make all scores there."""
+    found: Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
+    return found
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from modules.errors import InvalidValueError
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
 from modules.sampling.flow import TRAINED_TIMESTEPS, FlowSchedule, NoiseLevels
 from modules.settings.values import Settings
 from modules.training.config import LossConfig

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
 from modules.models.families.family import LoraNaming
-from modules.models.loaded import LoadedModel
-from modules.models.reading.other_files import EMBEDDING_TABLES
+from modules.models.files.other_files import EMBEDDING_TABLES
+from modules.models.loading.loaded import LoadedModel
 from modules.training.base_model import FileHashes, file_hashes
 from modules.training.config import TrainingConfig
 from modules.training.dataset import Dataset

@@ -9,14 +9,14 @@ import torch
 from PIL import Image
 
 from modules.atomic_files import write_atomic
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from modules.scripts.built_in import load_built_in
 from modules.settings.values import Settings
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from modules.devices import release_memory
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
 from modules.training.base_model import PLAIN, load_base
 from modules.training.config import TrainingConfig
 from modules.training.dataset import Dataset, Item, make_dataset

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from modules.models.denoiser_context import DenoiserContext
 from modules.prompting.conditioning import Conditioning
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.denoisers import Prediction, denoise_for
@@ -66,8 +65,7 @@ def _draw(trainer: Trainer, pair: SamplePair, positive: Conditioning, negative: 
     context = batched([positive, negative])
 
     def predict(x: Tensor, times: Tensor) -> Tensor:
-        both = DenoiserContext(context.crossattn, context.vector)
-        return model.predict_once(torch.cat([x, x]), torch.cat([times, times]), both)
+        return model.predict_once(torch.cat([x, x]), torch.cat([times, times]), context)
 
     def guided(x: Tensor, times: Tensor) -> Tensor:
         with_prompt, without = predict(x, times).chunk(2)

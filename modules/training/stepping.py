@@ -19,8 +19,8 @@ from modules.memory.checkpointing import CheckpointHandle, enable_gradient_check
 from modules.memory.feed_forward.options import SplitOptions
 from modules.memory.feed_forward.split import SplitHandle, split_feed_forward
 from modules.memory.recovery import Fallback, Recovery, Step
-from modules.models.denoiser_context import DenoiserContext
-from modules.models.loaded import LoadedModel
+from modules.models.families.denoiser_context import DenoiserContext
+from modules.models.loading.loaded import LoadedModel
 from modules.prompting.conditioning import Conditioning
 from modules.prompting.tokens import ClipTokenizer
 from modules.training.config import TrainingConfig

@@ -12,13 +12,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
-from modules.models.denoiser_context import DenoiserContext
-from modules.models.families.family import TextParts, TextRequest
-from modules.models.loaded import LoadedModel
+from modules.models.families.denoiser_context import DenoiserContext
+from modules.models.loading.loaded import LoadedModel
+from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.prompting.conditioning import Conditioning, TextGroup
 from modules.prompting.embeddings import EmbeddingTable
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.encode import TextOptions, chunks_of
+from modules.prompting.padding import stack_conditionings, stack_masks
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
 
@@ -120,7 +121,8 @@ class CaptionCache:
             members = missing[start : start + TOGETHER]
             for caption, made in zip(members, self.encoder.encode(members), strict=True):
                 vector = None if made.vector is None else made.vector.cpu()
-                self._known[caption] = Conditioning(made.crossattn.cpu().clone(), vector)
+                mask = None if made.mask is None else made.mask.cpu()
+                self._known[caption] = Conditioning(made.crossattn.cpu().clone(), vector, mask)
                 path = self._path(caption)
                 if path is not None:
                     self._write(path, self._known[caption])
@@ -147,7 +149,9 @@ def batched(conditionings: Sequence[Conditioning]) -> DenoiserContext:
     """As the denoiser takes them."""
     vectors = [item.vector for item in conditionings if item.vector is not None]
     return DenoiserContext(
-        torch.stack([item.crossattn for item in conditionings]), torch.stack(vectors) if vectors else None
+        stack_conditionings(conditionings),
+        torch.stack(vectors) if vectors else None,
+        mask=stack_masks(conditionings),
     )
 
 
@@ -155,6 +159,8 @@ def _bytes(found: Conditioning) -> bytes:
     tensors = {"crossattn": found.crossattn.contiguous()}
     if found.vector is not None:
         tensors["vector"] = found.vector.contiguous()
+    if found.mask is not None:
+        tensors["mask"] = found.mask.contiguous()
     return save(tensors)
 
 
@@ -167,4 +173,4 @@ def _read(path: Path) -> Conditioning | None:
         if type(error).__name__ != "SafetensorError":
             raise
         return None
-    return Conditioning(tensors["crossattn"], tensors.get("vector"))
+    return Conditioning(tensors["crossattn"], tensors.get("vector"), tensors.get("mask"))

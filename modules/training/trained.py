@@ -27,8 +27,8 @@ from modules.adapters.applying import managed_whole
 from modules.memory.changes import AllBranches, Branches, convolved, with_geometry
 from modules.memory.layer import SideBranches, decode, restore_class, stored_state, stored_tensors
 from modules.models.families.family import LoraNaming
-from modules.models.layouts.open_clip_layout import original_name
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.open_clip_layout import original_name
 from modules.training.config import AdapterConfig
 from modules.training.failures import TrainingError
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import gradio as gr
 from fastapi import FastAPI
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
 from modules.api.auth import identity_of
-from modules.api.compression import CompressHtml
 from modules.api.extensions import add_extension_routes
 from modules.plots.drawing import SCRIPT as PLOT_SCRIPT
 from modules.plots.drawing import STYLE as PLOT_STYLE
@@ -20,6 +20,7 @@ from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
+from modules.ui.extension_files import extension_files, extension_scripts, own_scripts
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
@@ -55,6 +56,7 @@ SCRIPTS = (
         "memory.js",
         "notices.js",
         "queue.js",
+        "line.js",
         "history.js",
         "settings_fields.js",
         "settings.js",
@@ -74,6 +76,9 @@ STYLES = (
     "queue.css",
     "train.css",
 )
+LOOKS = ("icons.css", "work.css", "looks.css")
+"""Styles that follow a class of the body, or replace what Gradio says of its own elements: not put below the page's
+root as the others are."""
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -145,12 +150,19 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     """Put the page at "/" of `app`; its own routes are declared first, because the page answers every other path."""
     app.include_router(page_routes(services))
     app.include_router(extras_routes(services))
+    app.include_router(extension_files(services))
     app.include_router(reload_routes(app, lambda fresh: _mount(fresh, services)))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     mounted, page = _mount(app, services)
-    app.add_middleware(CompressHtml)
+    compress(app)
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted
+
+
+def compress(app: FastAPI) -> None:
+    """Send page, scripts and styles compressed. JSON is not: most of it are images in base64."""
+    unpacked = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/json")
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, exclude_content_types=unpacked)
 
 
 def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
@@ -174,7 +186,7 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
         allowed_paths=[],
         max_file_size="256mb",
     )
-    refuse_unknown_calls(page_app(mounted))
+    refuse_unknown_calls(page_app(mounted), services)
     return mounted, built.blocks
 
 
@@ -187,12 +199,17 @@ def _head(services: Services, faults: Sequence[str]) -> str:
         "help": tooltips(),
         "faults": list(faults),
     }
+    theirs = extension_scripts(services.scripts)
+    if theirs:
+        known["extensionScripts"] = theirs
     forced = f"window.featherweightPage = {json.dumps(known)};"
-    scripts = (ASSETS / "core.js", PLOT_SCRIPT, *(ASSETS / name for name in SCRIPTS))
+    scripts = [ASSETS / "core.js", PLOT_SCRIPT, *(ASSETS / name for name in SCRIPTS)]
+    if theirs:
+        scripts.append(ASSETS / "extensions_page.js")
     ours = "\n".join(file.read_text(encoding="utf-8") for file in scripts)
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    looks = (ASSETS / "looks.css").read_text(encoding="utf-8")
-    extensions = "".join(map(_script, services.scripts.page_scripts))
+    looks = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in LOOKS)
+    extensions = "".join(map(_script, own_scripts(services.scripts)))
     return f"{viewport}<style>{looks}</style><script>{forced}\n{ours}</script>{extensions}"
 
 

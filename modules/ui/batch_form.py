@@ -16,7 +16,7 @@ from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
 from modules.images.reading import read_image
 from modules.jobs.batch import BatchItem
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings

@@ -136,7 +136,7 @@ def card_routes(services: Services) -> APIRouter:
     def replace_preview(body: PreviewBody) -> dict[str, Any]:
         """Make an image of a job the preview of a file; answers the card as it is now."""
         card = card_of(body.page, body.key)
-        image = services.queue.get(body.id_task).image(body.index)
+        image = services.queue.known.get(body.id_task).image(body.index)
         write_preview(card.file.path, encode_image(image.image, "png", image.infotext))
         return changed(body.page, body.key)
 

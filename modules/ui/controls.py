@@ -6,8 +6,8 @@ from typing import Any
 
 import gradio as gr
 
-from modules.processing.parameters import UNSET, Choices, Parameter, Section, Tab
-from modules.processing.pipeline.upscaling import hires_upscalers
+from modules.processing.request.parameters import UNSET, Choices, Parameter, Section, Tab
+from modules.processing.request.upscaling import hires_upscalers
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services

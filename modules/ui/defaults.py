@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from modules.errors import FeatherweightError
-from modules.models.architecture import read_architecture
+from modules.models.families.architecture import read_architecture
 from modules.services import Services
 
 SHIPPED_MODEL = "featherweight-scenes"
@@ -38,7 +38,7 @@ def default_size(services: Services, title: str) -> int:
         architecture = read_architecture(yaml)
     except FeatherweightError:
         return USUAL_SIZE_PX  # the load will say what is wrong with the YAML
-    return architecture.latent_side << (architecture.vae.levels - 1)
+    return architecture.latent_side * architecture.autoencoder.downscale
 
 
 def is_shipped(title: str) -> bool:

@@ -1,12 +1,9 @@
 """Tabs of extensions: what their `on_ui_tabs` callbacks return, one broken tab less where one is broken."""
 
-import logging
-
 import gradio as gr
 
 from modules.scripts.callbacks import Callbacks, Moment
 
-log = logging.getLogger(__name__)
 ExtensionTab = tuple[gr.Blocks, str, str]
 """Contents, title, element id."""
 
@@ -16,12 +13,12 @@ def make_extension_tabs(callbacks: Callbacks) -> list[ExtensionTab]:
     tabs: list[ExtensionTab] = []
     for entry in callbacks.at(Moment.UI_TABS):
         try:
-            for block, title, name in entry.function() or ():
+            for block, title, name in callbacks.run(entry) or ():
                 if not isinstance(block, gr.Blocks):
                     raise TypeError(f"{title}: a tab must be gr.Blocks, not {type(block).__name__}")
                 tabs.append((block, str(title), str(name)))
-        except Exception:  # somebody else's code must not cost the page
-            log.exception("The tab of %s could not be built.", entry.label)
+        except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
+            entry.failed(error)
     return tabs
 
 

@@ -4,13 +4,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from modules.api.auth import own_queue
+from modules.api.auth import identity_of
 from modules.api.documentation import documented
 from modules.api.replies import shown_as
 from modules.assembly import extras_of
 from modules.errors import UnknownNameError
 from modules.images.encode import FORMATS, encode_image
-from modules.jobs.extras import ExtrasImage, chunks_of
+from modules.jobs.work.extras import ExtrasImage, chunks_of
 from modules.services import Services
 
 NO_TASK = "No task has the id 'abc'; it may have ended long ago."
@@ -27,7 +27,7 @@ def extras_routes(services: Services) -> APIRouter:
     @routes.get("/extras-image", response_class=Response, responses=REPLIES)
     def extras_image(id_task: str, index: int, request: Request) -> Response:
         """An image that Extras made, by its place in the task's results."""
-        images = extras_of(services).run_of(own_queue(request, services.queue).task(id_task).task_id).images
+        images = extras_of(services).run_of(services.queue.known.task(id_task, identity_of(request)).task_id).images
         if not 0 <= index < len(images):
             raise UnknownNameError(f"The task has {len(images)} images; there is no number {index}.")
         data, extension, name = _data(images[index])

@@ -15,8 +15,8 @@ import gradio as gr
 from modules.access.roles import Role
 from modules.assembly import extras_of
 from modules.errors import FeatherweightError
-from modules.jobs.extras import EXTRAS_TYPE, ExtrasRequest, ExtrasRun, Source, unique_names
 from modules.jobs.tasks import Task
+from modules.jobs.work.extras import EXTRAS_TYPE, ExtrasRequest, ExtrasRun, Source, unique_names
 from modules.services import Services
 from modules.ui.callers import identity_of_page
 from modules.ui.image_tab import HIDDEN_EVENT
@@ -176,7 +176,7 @@ def _sources(
 
 def latest(services: Services, user: str) -> Task | None:
     """This user's last task of the tab (those of the API save nothing and are not shown)."""
-    for task in services.queue.tasks(EXTRAS_TYPE):
+    for task in services.queue.known.tasks(EXTRAS_TYPE):
         run = task.product
         if isinstance(run, ExtrasRun) and run.request.save and run.request.user == user:
             return task

@@ -6,24 +6,31 @@ here, only its components.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import gradio as gr
 
-from modules.processing.pasting import images_begun_with
-from modules.processing.pipeline.upscaling import hires_upscalers
-from modules.registry import Registry
+from modules.processing.request.pasting import images_begun_with
+from modules.processing.request.upscaling import hires_upscalers
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.sampling.names import sampler_named, schedule_named
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
-from modules.ui.form import NO_REFINER, SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER
+from modules.ui.form import NO_REFINER, ROWS, SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER
 
 ADAPTER_TAG = re.compile(r"\s*<(lora|lyco|hypernet):([^:<>]+)(?::[^<>]*)?>")
 PROMPTS = ("prompt", "negative_prompt", "hires_prompt", "hires_negative_prompt")
-CHECKPOINTS = {"refiner_checkpoint": NO_REFINER, "hires_checkpoint": SAME_CHECKPOINT}
+CHECKPOINTS = {
+    "refiner_checkpoint": (NO_REFINER, "no refiner"),
+    "hires_checkpoint": (SAME_CHECKPOINT, "the same checkpoint"),
+}
+"""Fields with checkpoints: what stands for none in them, and what that means in a sentence."""
+MAX_SLIPS = 2
+"""By how many letters a name that is only spelled otherwise may be longer or shorter."""
+MIN_LIKENESS = 0.8
 
 
 @dataclass(frozen=True)
@@ -41,28 +48,29 @@ class Filling:
 
 def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: Services) -> Filling:
     """The values of a pasted infotext without names that are not here: samplers, schedule types, upscalers,
-    checkpoints, VAEs and adapters. `parsed` are the fields of the infotext; no values give no values."""
+    checkpoints and VAEs; in their place stands what is used instead. Tags of adapters that are not here stay in the
+    prompts, for the file may come. `parsed` are the fields of the infotext; no values give no values."""
     if not values:
         return Filling({})
     kept, left_out = dict(values), []
     for field, (word, choices) in choices_of_names(services).items():
         if field not in kept:
             continue
-        name = _same_name(str(kept[field]), choices)
+        wanted = str(kept[field])
+        name = _same_name(wanted, choices)
         if name is None:
-            left_out.append(missing(word, kept.pop(field), choices))
-        else:
-            kept[field] = name
+            name = _instead(field, choices)
+            left_out.append(missing(word, wanted, choices, name))
+        kept[field] = name
     titles = [info.title for info in services.catalogue.entries]
-    for field, nothing in CHECKPOINTS.items():
+    for field, (nothing, instead) in CHECKPOINTS.items():
         name = kept.get(field, nothing)
         if name != nothing and services.catalogue.find(name) is None:
-            left_out.append(missing("Checkpoint", name, titles))
+            left_out.append(missing("Checkpoint", name, titles, instead))
             kept[field] = nothing
     for field in PROMPTS:
         if field in kept:
-            kept[field], sentences = _known_networks(kept[field], services)
-            left_out += sentences
+            left_out += _missing_adapters(kept[field], services)
     left_out += [
         f"The image was made from the {word} {name} (sha256 of its pixels): put that into img2img to make it again."
         for word, name in images_begun_with(parsed)
@@ -85,44 +93,45 @@ def choices_of_names(services: Services) -> dict[str, tuple[str, list[str]]]:
     }
 
 
-def missing(word: str, name: str, known: Iterable[str]) -> str:
-    """A sentence about a name that is not here, with the nearest that is."""
-    by_lower = {one.lower(): one for one in known}
-    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)
-    hint = f"; the nearest here is '{by_lower[near[0]]}'" if near else ""
-    return f"{word} '{name}' is not here and was left out{hint}."
+def missing(word: str, name: str, known: Iterable[str], instead: str) -> str:
+    """A sentence about a name that is not here and what is used instead; with the name that was meant, where only its
+    spelling differs."""
+    return f"{word} '{name}' is not here: {instead} is used." + _spelling(name, known)
+
+
+def _spelling(name: str, known: Iterable[str]) -> str:
+    by_lower = {one.lower(): one for one in known if abs(len(one) - len(name)) <= MAX_SLIPS}
+    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=MIN_LIKENESS)
+    return f" Did you mean '{by_lower[near[0]]}'?" if near else ""
+
+
+def _instead(field: str, choices: Sequence[str]) -> str:
+    """What a field has where nothing is said; the first choice where the settings hide that."""
+    row = ROWS[field]
+    usual = row.nothing if row.default is None else row.default
+    return usual if usual in choices else choices[0]
 
 
 def _same_name(name: str, choices: Sequence[str]) -> str | None:
     """The choice that a name or one of its aliases means."""
     if name in choices:
         return name
-    catalogues: tuple[tuple[Registry[Any], Callable[[str], str]], ...] = (
-        (SAMPLERS, lambda found: found),
-        (SCHEDULES, lambda found: SCHEDULES.get(found).label),
-    )
-    for catalogue, label in catalogues:
-        if name in catalogue:
-            meant = label(catalogue.canonical(name))
-            if meant in choices:
-                return meant
-    return None
+    return next((meant for meant in (sampler_named(name), schedule_named(name)) if meant in choices), None)
 
 
-def _known_networks(prompt: str, services: Services) -> tuple[str, list[str]]:
+def _missing_adapters(prompt: str, services: Services) -> list[str]:
+    """A sentence about each tag of a prompt whose file is not here."""
     adapters = services.engine.adapters.files
     sentences = []
-
-    def keep(tag: re.Match[str]) -> str:
+    for tag in ADAPTER_TAG.finditer(prompt):
         catalogue, word = (
             (adapters.hypernetworks, "Hypernetwork") if tag[1] == "hypernet" else (adapters.catalogue, "LoRA")
         )
-        if catalogue.find(tag[2]) is not None:
-            return tag[0]
-        sentences.append(missing(word, tag[2], [info.name for info in catalogue.entries]))
-        return ""
-
-    return ADAPTER_TAG.sub(keep, prompt), sentences
+        if catalogue.find(tag[2]) is None:
+            hint = _spelling(tag[2], [info.name for info in catalogue.entries])
+            sentence = f"{word} '{tag[2]}' is not here: its tag stays, without effect until the file is there."
+            sentences.append(sentence + hint)
+    return sentences
 
 
 def _known_overrides(
@@ -139,12 +148,14 @@ def _known_overrides(
             found = _checkpoint_of(parsed, services)
             kept += [f"{label}: {found}"] if found else []
         elif label == vae_label and value not in services.engine.vaes.choices():
-            sentences.append(missing("VAE", value, [info.name for info in services.engine.vaes.entries]))
+            names = [info.name for info in services.engine.vaes.entries]
+            sentences.append(missing("VAE", value, names, "the one of the settings"))
         else:
             kept.append(line)
     if any(parsed.get(field) for field in ("Model", "Model hash")) and not _checkpoint_of(parsed, services):
         name = str(parsed.get("Model") or parsed["Model hash"])
-        sentences.append(missing("Checkpoint", name, [info.title for info in services.catalogue.entries]))
+        titles = [info.name for info in services.catalogue.entries]
+        sentences.append(missing("Checkpoint", name, titles, "the selected one"))
     return kept, sentences
 
 

@@ -3,15 +3,23 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from modules.images.foreign.reading import infotext_of_json
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.processing.checking import check_names
-from modules.processing.parameters import Choices, Parameter, Tab, number
-from modules.processing.pasting import pasted_hires, pasted_mask, pasted_start, pasted_values
-from modules.processing.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, GenerationRequest, HiresRequest
-from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, FromNoise, RequestStart, check_start
+from modules.processing.request.checking import check_names
+from modules.processing.request.parameters import Choices, Parameter, Tab, number
+from modules.processing.request.pasting import pasted_hires, pasted_mask, pasted_start, pasted_values
+from modules.processing.request.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, GenerationRequest, HiresRequest
+from modules.processing.request.source_images import (
+    IMAGE_ROWS,
+    MASK_ROWS,
+    FromImage,
+    FromNoise,
+    RequestStart,
+    check_start,
+)
 from modules.prompting.styles import StyleBook
-from modules.sampling.catalog import SCHEDULES
+from modules.sampling.names import schedule_named
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
@@ -19,6 +27,9 @@ from modules.settings.setting import Setting
 
 ROWS = {row.key: row for row in (*PARAMETERS, *IMAGE_ROWS, *MASK_ROWS) if row.control is not None}
 """The parameters that the forms show, by the names of their fields."""
+
+OF_AN_IMAGE = ("Steps", "Sampler", "Seed", "CFG scale", "Size-1")
+"""Fields that tell parameters of an image from other text."""
 
 TAB_NAMES = {Tab.TXT2IMG: "txt2img", Tab.IMG2IMG: "img2img"}
 """What the tabs are called, and how the ids of their elements begin."""
@@ -140,12 +151,13 @@ def _typed(key: str, text: str) -> object:
 def pasted_fields(text: str, services: Services) -> dict[str, Any]:
     """The fields of an infotext, after the callbacks of scripts; empty for text without parameters."""
     current = services.settings.current
+    text = infotext_of_json(text) or text
     parsed = parse_infotext(
         text,
         skip_fields=current.infotext.infotext_skip_pasting,
         backward_compatible=current.compatibility.auto_backcompat,
     )
-    if "Steps" not in parsed:
+    if not any(key in parsed for key in OF_AN_IMAGE):
         return {}
     services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, text, parsed)
     return dict(parsed)
@@ -157,8 +169,8 @@ def form_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]
         return {}
     current = services.settings.current
     values = pasted_values(parsed)
-    if "scheduler" in values and values["scheduler"] in SCHEDULES:
-        values["scheduler"] = SCHEDULES.get(values["scheduler"]).label
+    if "scheduler" in values:
+        values["scheduler"] = schedule_named(str(values["scheduler"])) or values["scheduler"]
     hires = pasted_hires(parsed)
     values["hires_enabled"] = hires is not None
     values |= {row.key: hires[row.name] for row in HIRES_ROWS if hires and row.name in hires}
@@ -183,7 +195,7 @@ def _in_form(row: Parameter, value: Any) -> Any:
 
 
 def sent_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]:
-    """As `form_values`, without what the settings say is not sent along from another tab."""
+    """The values of the form without those that the settings keep from being sent to another tab."""
     current = services.settings.current
     left = set() if current.interface.send_seed else {"seed", "subseed", "subseed_strength"}
     left |= set() if current.interface.send_size else {"width", "height"}

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from starlette.background import BackgroundTask
 
 from modules.access.roles import Identity
-from modules.api.auth import identity_of, own_queue
+from modules.api.auth import identity_of
 from modules.api.documentation import documented
 from modules.api.replies import attached_as
 from modules.api.reply_models import DeletedImageReply, HiresImageReply, OpenedFolderReply, SavedImageReply
@@ -36,11 +36,11 @@ from modules.images.sanitize import sanitize_name
 from modules.images.saving import samples_folder, save_image
 from modules.jobs.job import Job
 from modules.jobs.ownership import own_folders
-from modules.processing.pasting import pasted_values
 from modules.processing.record.output import name_context
-from modules.processing.record.result import GeneratedImage, ImageRole
-from modules.processing.request import GenerationRequest, tab_of
-from modules.processing.start import FromImage
+from modules.processing.request.pasting import pasted_values
+from modules.processing.request.request import GenerationRequest, tab_of
+from modules.processing.request.result import GeneratedImage, ImageRole
+from modules.processing.request.source_images import FromImage
 from modules.services import Services
 from modules.show_folder import show_folder
 from modules.ui.form import hires_of
@@ -80,7 +80,7 @@ def gallery_routes(services: Services) -> APIRouter:
 
         All of the job's images where the setting `save_selected_only` is off.
         """
-        job = own_queue(request, services.queue).get(body.id_task)
+        job = services.queue.known.get(body.id_task, identity_of(request))
         chosen = [job.image(body.index)]
         if not services.settings.current.saving.save_selected_only:
             chosen = [image for image in job.known_images() if image.role is ImageRole.SAMPLE]
@@ -90,7 +90,7 @@ def gallery_routes(services: Services) -> APIRouter:
     @routes.get("/zip-images", response_class=FileResponse, responses=documented(errors={404: NO_JOB})["responses"])
     def zip_images(id_task: str, request: Request) -> FileResponse:
         """All images of a job in one archive: files as they were saved, the others as PNG."""
-        job = own_queue(request, services.queue).get(id_task)
+        job = services.queue.known.get(id_task, identity_of(request))
         images = job.known_images()
         if not images:
             raise InvalidValueError("The job has no images yet; wait until one is done.")
@@ -103,18 +103,18 @@ def gallery_routes(services: Services) -> APIRouter:
     @routes.post("/delete-image", response_model=DeletedImageReply, **documented(errors={404: NO_JOB, 503: RUNS}))
     def delete(body: ImageBody, request: Request) -> dict[str, Any]:
         """Take an image out of its job and move its file into the folder `trash` of the outputs."""
-        job = own_queue(request, services.queue).get(body.id_task)
+        job = services.queue.known.get(body.id_task, identity_of(request))
         image = job.image(body.index)
         if not job.status.is_final:
             raise BusyError(f"The job {body.id_task!r} still runs; wait until it is done, or interrupt it.")
         moved = services.history.history.delete_file(image.path) if image.path else None
-        services.queue.remove_image(job, image)
+        services.queue.images.remove(job, image)
         return {"trash": str(moved) if moved else None}
 
     @routes.post("/hires-image", response_model=HiresImageReply, **documented(errors={404: NO_JOB}))
     def hires_image(body: HiresBody, request: Request) -> dict[str, Any]:
         """Make an image of txt2img again, from its own parameters and seed, with the form's hires fix."""
-        job = own_queue(request, services.queue).get(body.id_task)
+        job = services.queue.known.get(body.id_task, identity_of(request))
         image = job.image(body.index)
         try:
             wanted = _with_hires(services, job.request, image, body.form)
@@ -125,7 +125,7 @@ def gallery_routes(services: Services) -> APIRouter:
     @routes.post("/open-folder", response_model=OpenedFolderReply, **documented(errors={404: NO_JOB}))
     def open_folder(body: ImageBody, request: Request) -> dict[str, Any]:
         """Open the folder of an image in the file manager of this machine, if the page runs on it."""
-        job = own_queue(request, services.queue).get(body.id_task)
+        job = services.queue.known.get(body.id_task, identity_of(request))
         folder = folder_of(services, job.image(body.index).path, tab_of(job.request))
         is_local = request.client is not None and request.client.host in LOOPBACK
         return {"folder": str(folder), "opened": is_local and show_folder(folder)}

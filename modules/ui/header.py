@@ -12,6 +12,8 @@ from modules.ui.defaults import wanted_checkpoint
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.quicksettings import build_quicksettings
 
+MODULES = "forge_additional_modules"
+
 
 def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
     """Build the header row; returns the field of the checkpoint. Choosing stores the setting; the model is loaded
@@ -26,6 +28,15 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
             scale=3,
         )
         refresh = gr.Button("↻", elem_id="refresh_sd_model_checkpoint", scale=0, min_width=44)
+        modules = gr.Dropdown(
+            choices=_module_names(services),
+            value=list(services.settings.current.vae.forge_additional_modules),
+            label=SETTINGS.get(MODULES).label,
+            multiselect=True,
+            allow_custom_value=True,
+            elem_id=f"setting_{MODULES}",
+            scale=2,
+        )
         fp8 = gr.Dropdown(
             choices=list(FP8_CHOICES),
             value=services.settings.current.optimizations.fp8_storage,
@@ -36,15 +47,17 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
         )
         gr.HTML(
             '<p id="fw_scales" aria-live="polite"></p>'
+            '<button id="fw_usual" type="button" hidden>Usual settings</button>'
             '<select id="fw_language" aria-label="Language" title="Language of the page" hidden></select>'
             '<form id="fw_user" method="post" action="logout" hidden><b></b> '
             '<button type="submit" hidden>Log out</button></form>'
-            '<button type="button" id="fw_theme" aria-label="Switch between dark and light">◐</button>',
+            '<button type="button" id="fw_theme" aria-label="Switch between dark and light">◐</button>'
+            '<button type="button" id="fw_more" aria-label="More of the header" aria-expanded="false">⋯</button>',
             elem_id="fw_status",
         )
     build_quicksettings(services, page)
 
-    def store(key: str, value: str | None) -> None:
+    def store(key: str, value: str | list[str] | None) -> None:
         try:
             services.settings.update({key: value})
         except FeatherweightError as error:
@@ -58,19 +71,26 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
         services.catalogue.refresh()
         return checkpoint_choice(services)
 
-    def current_choices() -> tuple[Any, str]:
-        return checkpoint_choice(services), services.settings.current.optimizations.fp8_storage
+    def current_choices() -> tuple[Any, Any, str]:
+        current = services.settings.current
+        parts = gr.update(choices=_module_names(services), value=list(current.vae.forge_additional_modules))
+        return checkpoint_choice(services), parts, current.optimizations.fp8_storage
 
     fp8.input(lambda value: store("fp8_storage", value), inputs=[fp8], **HIDDEN_EVENT)
+    modules.input(lambda value: store(MODULES, value or []), inputs=[modules], **HIDDEN_EVENT)
     checkpoint.input(choose, inputs=[checkpoint], **HIDDEN_EVENT)
     refresh.click(look, outputs=[checkpoint], **HIDDEN_EVENT)
-    page.load(current_choices, outputs=[checkpoint, fp8], **HIDDEN_EVENT)
+    page.load(current_choices, outputs=[checkpoint, modules, fp8], **HIDDEN_EVENT)
     return checkpoint
 
 
 def checkpoint_choice(services: Services) -> Any:
     """What the header's field shows after the list of checkpoints has changed."""
     return gr.update(choices=_titles(services), value=wanted_checkpoint(services) or None)
+
+
+def _module_names(services: Services) -> list[str]:
+    return [info.name for info in services.engine.modules.refresh()]
 
 
 def _titles(services: Services) -> list[str]:

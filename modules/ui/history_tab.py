@@ -1,6 +1,11 @@
 """The History tab: a frame that the page's script fills from the routes of the history."""
 
+import json
+from html import escape
+
 import gradio as gr
+
+from modules.memory.formats.catalog import FORMAT_SPECS
 
 EXAMPLES = ("steps:>20", "model:foo", "lora:bar", "fp8:on", "date:2026-11", "size:512x512", "is:starred", "tag:x")
 
@@ -8,8 +13,9 @@ EXAMPLES = ("steps:>20", "model:foo", "lora:bar", "fp8:on", "date:2026-11", "siz
 def build_history_tab() -> None:
     """Build the tab's contents inside of the tab that is open now."""
     examples = " ".join(f"<code>{text}</code>" for text in EXAMPLES).replace(">20", "&gt;20")
+    offered = escape(json.dumps([(name, spec.label) for name, spec in FORMAT_SPECS.items() if spec.is_chosen]))
     gr.HTML(
-        '<div id="fw_history"><div class="fw-history-bar">'
+        '<div id="fw_history" data-precisions="' + offered + '"><div class="fw-history-bar">'
         '<input type="search" id="fw_history_search" aria-label="Search the history" '
         'placeholder="Search: words, &quot;phrases&quot;, steps:&gt;20 model:foo">'
         '<button type="button" data-do="starred" aria-pressed="false">★ Starred</button>'

@@ -15,9 +15,9 @@ import gradio as gr
 
 from modules.access.roles import Identity
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.jobs.ownership import OwnQueue, claimed
-from modules.processing.parameters import Section
-from modules.processing.request import GenerationRequest
+from modules.jobs.ownership import claimed
+from modules.processing.request.parameters import Section
+from modules.processing.request.request import GenerationRequest
 from modules.prompting.styles import Style, StyleBook
 from modules.services import Services
 from modules.ui.callers import identity_of_page
@@ -26,6 +26,7 @@ from modules.ui.defaults import EXAMPLES, default_size, wanted_checkpoint
 from modules.ui.filling import bounded, choices_of_names, known_only, restored
 from modules.ui.form import FIELDS_OF, NO_REFINER, ROWS, form_values, pasted_fields, sent_values
 from modules.ui.messages import error_box, note_box
+from modules.ui.pasted_keys import left_over
 from modules.ui.scripts_panel import ScriptFields
 from modules.ui.ui_config import CONFIGURED
 
@@ -98,6 +99,8 @@ class ImageTab:
                 updates[name] = gr.update(value=found[name], choices=choices)
         updates["overrides"] = _overrides(found.get("overrides", []))
         others = [*self._heads(found, closes=True), *self._shown_tabs(found)]
+        read, refused = self.scripts.read(parsed)
+        left_out = (*left_out, *refused, *left_over(parsed, read))
         note = note_box(" ".join(("The parameters were filled in.", *left_out)))
         fields = [updates.get(name, gr.update()) for name in self.names]
         return [*fields, *self.scripts.pasted(parsed), *others, note]
@@ -192,6 +195,8 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
             with gr.Row(elem_id=f"{tab}_generate_box", elem_classes=["fw-generate-box"]):
                 interrupt = gr.Button("Interrupt", elem_id=f"{tab}_interrupt", elem_classes=["fw-stop"], variant="stop")
                 skip = gr.Button("Skip", elem_id=f"{tab}_skip", elem_classes=["fw-stop"])
+                # Pressed, the page's script has Generate put the form in line, and goes on watching the running job.
+                gr.Button("Enqueue", elem_id=f"{tab}_enqueue", elem_classes=["fw-enqueue"])
                 generate = gr.Button(
                     "Generate", elem_id=f"{tab}_generate", elem_classes=["fw-generate"], variant="primary"
                 )
@@ -296,11 +301,11 @@ def _wire_jobs(tab: ImageTab, top: TopRow, submit: Submit, pictures: gr.Textbox 
     sending.failure(None, js=f"() => {tab.script}.failed()", api_visibility="private")
 
     def stop(sent: gr.Request, task_id: str) -> None:
-        own = OwnQueue(services.queue, identity_of_page(services, sent))
-        own.interrupt(task_id or None, services.settings.current.interface_alternatives.interrupt_after_current)
+        after_batch = services.settings.current.interface_alternatives.interrupt_after_current
+        services.queue.interrupt(task_id or None, after_batch, who=identity_of_page(services, sent))
 
     def skip(sent: gr.Request) -> None:
-        OwnQueue(services.queue, identity_of_page(services, sent)).skip()
+        services.queue.skip(identity_of_page(services, sent))
 
     top.interrupt.click(stop, inputs=[top.task], js=f"() => {tab.script}.task()", **HIDDEN_EVENT)
     top.skip.click(skip, **HIDDEN_EVENT)
@@ -416,8 +421,7 @@ def _pasting(tab: ImageTab) -> Callable[[gr.Request, str], list[Any]]:
     """The handler of the paste button: parameters in the prompt box, or the last job's where it is empty."""
 
     def paste(sent: gr.Request, text: str) -> list[Any]:
-        own = OwnQueue(tab.services.queue, identity_of_page(tab.services, sent))
-        text = (text or "").strip() or _last_infotext(own)
+        text = (text or "").strip() or _last_infotext(tab.services, identity_of_page(tab.services, sent))
         parsed = pasted_fields(text, tab.services) if text else {}
         return tab.filled(parsed, form_values(parsed, tab.services))
 
@@ -443,8 +447,8 @@ def _taking(tab: ImageTab) -> Callable[[str, str], list[Any]]:
     return take
 
 
-def _last_infotext(own: OwnQueue) -> str:
-    for record in own.queue.store.recent(20, own.user):
+def _last_infotext(services: Services, who: Identity) -> str:
+    for record in services.queue.store.recent(20, who.asks_for):
         images = (record.outcome or {}).get("images", [])
         if images:
             return str(images[0]["infotext"])

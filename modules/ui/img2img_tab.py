@@ -15,8 +15,8 @@ import gradio as gr
 
 from modules.access.roles import Identity, Role
 from modules.assembly import output_folders
-from modules.processing.parameters import Section, Tab
-from modules.processing.request import GenerationRequest
+from modules.processing.request.parameters import Section, Tab
+from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.ui.batch_form import INFO_FIELDS, BatchForm
 from modules.ui.controls import Components, Controls
@@ -36,7 +36,7 @@ from modules.ui.image_tab import (
     wire_tab,
 )
 from modules.ui.output_panel import build_output_panel
-from modules.ui.scripts_panel import build_scripts
+from modules.ui.scripts_panel import ScriptFields, build_scripts
 from modules.ui.start_form import Mode, Pictures, mode_of, sized, start_of
 from modules.ui.uploads import Uploads
 
@@ -61,37 +61,18 @@ def build_img2img_tab(services: Services) -> ImageTab:
     controls = Controls(services, Tab.IMG2IMG)
     form, tab = controls.form, controls.prefix
     uploads = Uploads.of(services.paths)
-    top = build_top_row(controls, services, _build_interrogation)
-    with extra_networks_tabs(services, tab), gr.Row(elem_id="img2img_body", elem_classes=["fw-body"]):
-        with gr.Column(scale=1, elem_id="img2img_settings", elem_classes=["fw-parameters"]):
+    with gr.Row(elem_id="img2img_work", elem_classes=["fw-work"]):
+        with gr.Column(elem_classes=["fw-left"]):
+            top = build_top_row(controls, services, _build_interrogation)
+            with (
+                extra_networks_tabs(services, tab),
+                gr.Row(elem_id="img2img_body", elem_classes=["fw-body"]),
+                gr.Column(scale=1, elem_id="img2img_settings", elem_classes=["fw-parameters"]),
+            ):
+                sizings, heads, scripts = _build_parameters(services, controls)
+        with gr.Column(scale=1, elem_id="img2img_source", elem_classes=["fw-source"]):
             pictures = gr.Textbox(visible="hidden", elem_id="img2img_pictures")
             modes = _build_modes(form)
-            with gr.Column(elem_id="inpaint_controls"):
-                controls.build_rest(Section.MASK, lines=(0,))
-                form["mask_alpha"] = gr.Slider(
-                    0,
-                    100,
-                    0,
-                    step=1,
-                    label="Mask transparency",
-                    elem_id="img2img_mask_alpha",
-                    elem_classes=["fw-mask-alpha"],
-                )
-                controls.build_rest(Section.MASK)
-            controls.build("resize_mode")
-            controls.build_rest(Section.SAMPLING, lines=(0, 1))
-            sizings = _build_sizing(services, controls)
-            with gr.Row():
-                controls.build("batch_count", "batch_size")
-            controls.build_rest(Section.IMAGE)
-            controls.build_rest(Section.SAMPLING)
-            build_seed(controls)
-            with gr.Accordion("Outpaint", open=False, elem_id="img2img_outpaint"):
-                controls.build_rest(Section.OUTPAINT)
-            heads = {"refiner": build_refiner(services, controls)}
-            build_overrides(form, tab)
-            scripts = build_scripts(services, Tab.IMG2IMG)
-            build_style_editor(services, form, tab)
         with gr.Column(scale=1, elem_id="img2img_results", elem_classes=["fw-results"]):
             build_output_panel(tab)
 
@@ -119,6 +100,38 @@ def build_img2img_tab(services: Services) -> ImageTab:
     image_tab = ImageTab(services, tab, form, scripts, heads, top.notice, tabs)
     wire_tab(image_tab, top, submit, pictures)
     return image_tab
+
+
+def _build_parameters(services: Services, controls: Controls) -> tuple[gr.Tabs, dict[str, gr.Accordion], ScriptFields]:
+    """Everything below the prompts: the tabs of the size, the heads of accordions, and the fields of scripts."""
+    form, tab = controls.form, controls.prefix
+    with gr.Column(elem_id="inpaint_controls"):
+        controls.build_rest(Section.MASK, lines=(0,))
+        form["mask_alpha"] = gr.Slider(
+            0,
+            100,
+            0,
+            step=1,
+            label="Mask transparency",
+            elem_id="img2img_mask_alpha",
+            elem_classes=["fw-mask-alpha"],
+        )
+        controls.build_rest(Section.MASK)
+    controls.build("resize_mode")
+    controls.build_rest(Section.SAMPLING, lines=(0, 1))
+    sizings = _build_sizing(services, controls)
+    with gr.Row():
+        controls.build("batch_count", "batch_size")
+    controls.build_rest(Section.IMAGE)
+    controls.build_rest(Section.SAMPLING)
+    build_seed(controls)
+    with gr.Accordion("Outpaint", open=False, elem_id="img2img_outpaint"):
+        controls.build_rest(Section.OUTPAINT)
+    heads = {"refiner": build_refiner(services, controls)}
+    build_overrides(form, tab)
+    scripts = build_scripts(services, Tab.IMG2IMG)
+    build_style_editor(services, form, tab)
+    return sizings, heads, scripts
 
 
 def readable_folders(services: Services) -> tuple[Path, ...] | None:

@@ -41,7 +41,7 @@ def _run(name: str, part: str | None) -> int:
             texts = page_texts(_config(services))
             files = find_localizations(localization_folders(services.paths)).get(name, [])
         finally:
-            services.queue.close()
+            services.dispatcher.close()
             services.history.close()
             services.spool.close()
     known = read_localization(name, files).texts

@@ -8,10 +8,11 @@ import gradio as gr
 from modules.assembly import merger_of
 from modules.errors import FeatherweightError
 from modules.jobs.job import JobStatus
-from modules.jobs.merging import MERGE_TYPE, start_merge
 from modules.jobs.tasks import TaskState
-from modules.models.merging.request import FORMAT_NAMES, ConfigSource, MergeMethod, MergeOptions
-from modules.models.vae.files import BUILT_IN
+from modules.jobs.work.merging import MERGE_TYPE, start_merge
+from modules.memory.formats.catalog import FORMAT_SPECS
+from modules.models.autoencoders.files import BUILT_IN
+from modules.models.merging.request import ConfigSource, MergeMethod, MergeOptions
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
 from modules.ui.header import checkpoint_choice
@@ -27,16 +28,12 @@ DESCRIPTIONS = {
     MergeMethod.WEIGHTED_SUM: "The result is <b>A × (1 − M) + B × M</b>. Takes models A and B.",
     MergeMethod.ADD_DIFFERENCE: "The result is <b>A + (B − C) × M</b>. Takes models A, B and C.",
 }
-FORMAT_LABELS = {
-    "fp16": "fp16 (16 bits)",
-    "bf16": "bf16 (16 bits)",
-    "fp32": "fp32 (32 bits)",
-    "fp8_e4m3fn_row": "fp8 e4m3fn, one scale per row (8 bits)",
-    "fp8_e4m3fn": "fp8 e4m3fn, plain (8 bits)",
-    "fp8_e5m2": "fp8 e5m2, plain (8 bits)",
-    "int8_row": "int8, one scale per row (8 bits)",
-}
 Fields = dict[str, gr.components.Component]
+
+
+def format_choices() -> list[tuple[str, str]]:
+    """What a result can be stored in: labels and names."""
+    return [(spec.label, name) for name, spec in FORMAT_SPECS.items()]
 
 
 def build_merger_tab(services: Services, when_opened: WhenOpened, header_checkpoint: gr.Dropdown) -> None:
@@ -80,7 +77,7 @@ def build_merger_tab(services: Services, when_opened: WhenOpened, header_checkpo
         return [*seen, gr.update() if _is_working(services) else checkpoint_choice(services)]
 
     def stop() -> str:
-        for task in services.queue.tasks(MERGE_TYPE):
+        for task in services.queue.known.tasks(MERGE_TYPE):
             services.queue.interrupt(task.task_id, why="cancelled")
         return _shown(services)
 
@@ -146,7 +143,7 @@ def _build_form(services: Services, fields: Fields) -> tuple[gr.HTML, list[gr.Bu
     )
     with gr.Row():
         fields["storage"] = gr.Dropdown(
-            [(FORMAT_LABELS[name], name) for name in FORMAT_NAMES],
+            format_choices(),
             value="fp16",
             label="Save as",
             elem_id="modelmerger_storage",
@@ -195,12 +192,12 @@ def _texts(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_working(services: Services) -> bool:
-    return any(not task.state.status.is_final for task in services.queue.tasks(MERGE_TYPE))
+    return any(not task.state.status.is_final for task in services.queue.known.tasks(MERGE_TYPE))
 
 
 def _shown(services: Services) -> str:
     """The merges that are not finished, or else how the last one ended."""
-    states = [task.state for task in services.queue.tasks(MERGE_TYPE)]
+    states = [task.state for task in services.queue.known.tasks(MERGE_TYPE)]
     working = [state for state in reversed(states) if not state.status.is_final]
     if working:
         return "".join(task_bar(state) for state in working)

@@ -10,7 +10,7 @@ import gradio as gr
 
 from modules.postprocessing.operation import Field, ScriptPostprocessing
 from modules.postprocessing.upscale import BY, TO, UpscaleOperation
-from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS
+from modules.processing.request.upscaling import PIXEL_UPSCALERS
 from modules.scripts.form_operations import control_of
 from modules.services import Services
 

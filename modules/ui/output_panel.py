@@ -11,6 +11,9 @@ PANEL = """
   </div>
   <div id="{tab}_gallery" class="fw-gallery">
     <div class="fw-stage"><p class="fw-empty">Images appear here.<br>Ctrl+Enter generates.</p></div>
+    <button type="button" class="fw-step" data-step="-1" aria-label="Previous image" title="Previous image" hidden
+            ></button><button type="button" class="fw-step" data-step="1" aria-label="Next image" title="Next image"
+            hidden></button>
     <div class="fw-thumbs" role="listbox" aria-label="Images of this job" aria-orientation="horizontal"></div>
   </div>
   <div id="{tab}_image_tools" class="fw-tools" hidden>

@@ -1,22 +1,34 @@
-"""Calls of the page's functions that name none: a sentence instead of Gradio's bare 500."""
+"""Calls of the page's functions that name none, or that the caller may not make: a sentence instead of Gradio's bare
+500, and before anything of another user's page hears of it."""
 
+import json
 import logging
+from typing import Any
 
 from fastapi import Request, Response
 from gradio.route_utils import FnIndexInferError
 from gradio.routes import App as GradioApp
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from modules.access.roles import NotAllowedError
+from modules.api.auth import identity_of
 from modules.api.errors import reply
+from modules.services import Services
+from modules.ui.callers import least_role
 
 log = logging.getLogger(__name__)
 
-CALLS = ("/queue/join", "/run/", "/api/", "/call/", "/component_server")
+FUNCTIONS = ("/queue/join", "/run/", "/api/", "/call/")
+CALLS = (*FUNCTIONS, "/component_server")
 """Gradio's routes that look a function up. What the function itself raises does not leave them: it becomes the
 function's result."""
 
 
-def refuse_unknown_calls(page: GradioApp) -> None:
-    """Answer 404 where a call names a function, or arguments, that the page does not have."""
+def refuse_unknown_calls(page: GradioApp, services: Services) -> None:
+    """Answer 404 where a call names a function, or arguments, that the page does not have, and 403 where its caller's
+    role may not make it, or the page that it names is another user's."""
 
     def unknown(request: Request, error: Exception) -> Response:
         path = request.url.path.partition("/gradio_api")[2]
@@ -30,3 +42,67 @@ def refuse_unknown_calls(page: GradioApp) -> None:
 
     for error_type in (KeyError, FnIndexInferError, TypeError, ValueError):
         page.add_exception_handler(error_type, unknown)
+    if services.access.page_is_closed:
+        page.add_middleware(AllowedCalls, page=page, services=services)
+
+
+class AllowedCalls:
+    """ASGI middleware inside of the door: looks into the body of a call for the function and the page that it names."""
+
+    def __init__(self, app: ASGIApp, page: GradioApp, services: Services) -> None:
+        self._app = app
+        self._page = page
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope.get("path", "")).partition("/gradio_api")[2]
+        if scope["type"] != "http" or scope["method"] != "POST" or not path.startswith(FUNCTIONS):
+            await self._app(scope, receive, send)
+            return
+        parts: list[bytes] = []
+        message = await receive()
+        while message["type"] == "http.request":
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                break
+            message = await receive()
+        body = b"".join(parts)
+        try:
+            self._check(HTTPConnection(scope), path, body)
+        except NotAllowedError as error:
+            await JSONResponse({"error": str(error), "detail": str(error)}, error.status)(scope, receive, send)
+            return
+        is_given = False
+
+        async def again() -> Message:
+            nonlocal is_given
+            if is_given or message["type"] != "http.request":
+                return message if message["type"] != "http.request" else await receive()
+            is_given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, again, send)
+
+    def _check(self, connection: HTTPConnection, path: str, body: bytes) -> None:
+        """Raise `NotAllowedError`. What cannot be read is Gradio's to refuse."""
+        try:
+            called = json.loads(body)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(called, dict):
+            return
+        identity = identity_of(connection)
+        function = self._function(path, called)
+        if function is not None:
+            identity.require(least_role(function.fn), "This function of the page")
+        session = called.get("session_hash")
+        if isinstance(session, str) and not self._services.access.sessions.claims(session, identity.name):
+            raise NotAllowedError("This is another user's page. Reload yours.")
+
+    def _function(self, path: str, called: dict[str, Any]) -> Any:
+        functions = self._page.get_blocks().fns
+        index = called.get("fn_index")
+        if isinstance(index, int):
+            return functions.get(index)
+        name = path.strip("/").rpartition("/")[2]
+        return next((function for function in functions.values() if function.api_name == name), None)

@@ -8,20 +8,21 @@ import gradio as gr
 from modules.assembly import precision_work
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
-from modules.jobs.precision import (
+from modules.jobs.tasks import Task
+from modules.jobs.work.precision import (
     COMPARED,
     COMPARED_BY_DEFAULT,
     EIGHT_BIT,
+    INT8_MATMUL,
     LAYOUTS,
     MAX_BUDGET_GB,
     PRECISION_TYPES,
-    SIXTEEN_BIT,
-    WRITTEN,
+    SAVED,
     ComparisonRequest,
     StorageOptions,
 )
-from modules.jobs.tasks import Task
-from modules.processing.engine.precision import split_patterns
+from modules.memory.formats.catalog import FORMAT_SPECS
+from modules.processing.engine.precision import INT8_FORMATS, split_patterns
 from modules.services import Services
 from modules.ui.controls import shown_samplers
 from modules.ui.defaults import EXAMPLES, is_shipped, wanted_checkpoint
@@ -34,20 +35,8 @@ from modules.ui.task_view import failure_box, task_bar
 LOOK_EVERY_S = 1.0
 FORMAT_LABELS = {
     "16 bit": "16 bit (fp8 off)",
-    "fp16": "fp16 (16 bits)",
-    "bf16": "bf16 (16 bits)",
-    "fp32": "fp32 (32 bits)",
-    "fp8_e4m3fn_row": "fp8 e4m3fn, one scale per row",
-    "fp8_e4m3fn": "fp8 e4m3fn, plain",
-    "fp8_e5m2": "fp8 e5m2, plain",
-    "int8_row": "int8, one scale per row",
-    "int8_convrot": "int8, rotated where weights have outliers",
-    "gguf_q8_0": "Q8_0, 8.5 bits (error 0.5 %)",
-    "gguf_q5_1": "Q5_1, 6 bits (error 3.8 %)",
-    "gguf_q5_0": "Q5_0, 5.5 bits (error 4.3 %)",
-    "code4": "code4, 4.5 bits (error 6.6 %)",
-    "int8_row + int8 matmul": "int8, one scale per row, multiplied in int8",
-    "int8_convrot + int8 matmul": "int8, rotated, multiplied in int8",
+    **{name: spec.label for name, spec in FORMAT_SPECS.items()},
+    **{name + INT8_MATMUL: f"{FORMAT_SPECS.get(name).label}, multiplied in int8" for name in INT8_FORMATS},
 }
 LAYOUT_LABELS = {
     "own": "safetensors",
@@ -90,7 +79,7 @@ def build_precision_tab(services: Services, when_opened: WhenOpened) -> None:
                         max_lines=1,
                         elem_id="precision_name",
                     )
-                    convert_fields = _storage_fields("convert", (*WRITTEN, *SIXTEEN_BIT), services)
+                    convert_fields = _storage_fields("convert", SAVED, services)
                     layout = gr.Dropdown(
                         [("As the file name says", ""), *((LAYOUT_LABELS[item], item) for item in LAYOUTS)],
                         value="",
@@ -148,7 +137,7 @@ def build_precision_tab(services: Services, when_opened: WhenOpened) -> None:
 def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -> Fields:
     settings = services.settings.current
     storage = gr.Dropdown(
-        [(FORMAT_LABELS.get(item, item), item) for item in formats],
+        [(FORMAT_LABELS[item], item) for item in formats],
         value=settings.optimizations.fp8_format,
         label="Format",
         elem_id=f"precision_{prefix}_format",
@@ -187,7 +176,7 @@ def _comparison_fields(services: Services) -> Fields:
         elem_id="precision_prompts",
     )
     formats = gr.CheckboxGroup(
-        [(FORMAT_LABELS.get(item, item), item) for item in COMPARED],
+        [(FORMAT_LABELS[item], item) for item in COMPARED],
         value=list(COMPARED_BY_DEFAULT),
         label="Formats",
         info="The first is the reference",
@@ -252,7 +241,7 @@ def _comparison_request(
 
 def _tasks(services: Services) -> list[Task]:
     """The work on precision that is known, the newest first."""
-    return [task for task in services.queue.tasks() if task.type in PRECISION_TYPES]
+    return [task for task in services.queue.known.tasks() if task.type in PRECISION_TYPES]
 
 
 def _is_working(services: Services) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from modules.jobs.precision import COMPARISON_TYPE, CONVERSION_TYPE
+from modules.jobs.work.precision import COMPARISON_TYPE, CONVERSION_TYPE
 from modules.ui.messages import note_box
 
 REPORTS = "featherweight/v1/reports"

@@ -2,7 +2,7 @@
 
 import gradio as gr
 
-from modules.jobs.queue import WhenDone
+from modules.jobs.when_done import WhenDone
 
 WORDS = {
     WhenDone.NOTHING: "Nothing",

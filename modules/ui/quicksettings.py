@@ -11,11 +11,9 @@ from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.setting import Setting, SettingType
 from modules.settings.values import as_json
-from modules.ui.settings_form import component_of
+from modules.ui.settings_form import ALWAYS_THERE, component_of
 
 log = logging.getLogger(__name__)
-
-ALWAYS_THERE = ("sd_model_checkpoint", "fp8_storage")
 
 
 def wanted_quicksettings(services: Services) -> list[Setting]:

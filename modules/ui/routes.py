@@ -3,13 +3,12 @@ is opened to the browser."""
 
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from modules.api.auth import identity_of, own_queue
+from modules.api.auth import identity_of
 from modules.api.documentation import documented
 from modules.api.replies import shown_as
 from modules.api.reply_models import (
@@ -20,13 +19,12 @@ from modules.api.reply_models import (
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.images.encode import encode_image
 from modules.jobs.job import Job
+from modules.models.text_encoders.counting import BY_CHUNKS
 from modules.processing.memory_estimate.words import plan_reply
-from modules.processing.pipeline.texts import text_options
-from modules.processing.request import MAX_SIDE_PX, GenerationRequest
-from modules.prompting.chunks import Tokenizer
-from modules.prompting.counter import count_prompt
+from modules.processing.request.request import MAX_SIDE_PX, GenerationRequest
+from modules.processing.request.texts import text_options
+from modules.prompting.counter import longest_count
 from modules.prompting.styles import StyleBook
-from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
 from modules.ui.card_routes import card_routes
 from modules.ui.defaults import is_shipped, wanted_checkpoint
@@ -79,18 +77,9 @@ class BatchBody(BaseModel):
     id: str = Field(examples=["task(abc)"])
 
 
-class _Counting:
-    """The tokenizer, built when the first count is asked for."""
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        return ClipTokenizer.standard()
-
-
 def page_routes(services: Services) -> APIRouter:
     """The routes that the page's scripts call."""
     routes = APIRouter(prefix="/internal", tags=["page"])
-    counting = _Counting()
 
     @routes.get("/engine", response_model=EngineReply)
     def engine() -> dict[str, Any]:
@@ -101,24 +90,26 @@ def page_routes(services: Services) -> APIRouter:
             "state": status.state.value,
             "message": status.message,
             "line": scales_line(model) if model else "",
-            "pending": pending_line(model, wanted, services.queue.running is not None) if model else "",
+            "pending": pending_line(model, wanted, services.queue.running_job() is not None) if model else "",
             "facts": scales_facts(model) if model else "",
             "hashing": hashing_line(services.models.hashing),
             "is_bundled": is_shipped(wanted_checkpoint(services)),
             "size": model.default_size_px if model else None,
+            "usual": model.usual if model else "",
             "switch_seconds": round(model.switch_seconds, 2) if model else None,
             "settings": page_settings(services.settings.current),
         }
 
     @routes.post("/token-count", response_model=TokenCountReply)
     def token_count(body: CountBody) -> dict[str, Any]:
-        """Tokens of the longest text a prompt becomes, as "n/75"."""
+        """Tokens of the longest text a prompt becomes, as "n/75", by the tokenizer of the loaded model."""
         settings = services.settings.current
-        count = count_prompt(
-            counting.tokenizer,
+        model = services.models.status.model
+        counting, options = model.counting if model else BY_CHUNKS, text_options(settings)
+        count = longest_count(
+            lambda text: counting.count(text, options),
             body.text,
             max(1, min(body.steps, 1000)),
-            text_options(settings),
             apply_styles=_styling(services, body)
             if settings.prompt_editing.include_styles_into_token_counters
             else None,
@@ -144,13 +135,13 @@ def page_routes(services: Services) -> APIRouter:
     @routes.get("/result", response_model=ResultReply, **documented(errors={404: NO_JOB}))
     def result(id_task: str, request: Request) -> dict[str, Any]:
         """A job's images so far, and what there is to say about them."""
-        job = own_queue(request, services.queue).get(id_task)
+        job = services.queue.known.get(id_task, identity_of(request))
         return _result_reply(job)
 
     @routes.get("/image", response_class=Response, responses=IMAGE_REPLIES)
     def image(id_task: str, index: int, request: Request) -> Response:
         """One image as PNG with its infotext."""
-        found = own_queue(request, services.queue).get(id_task).image(index)
+        found = services.queue.known.get(id_task, identity_of(request)).image(index)
         name = found.path.stem if found.path else f"{found.seed}"
         headers = {
             "Cache-Control": "private, max-age=86400",

@@ -1,7 +1,7 @@
 """The scales: one line that weighs the loaded model as it lies in memory."""
 
-from modules.models.reading.hashing import HashProgress
-from modules.processing.memory_estimate.status import ModelFacts
+from modules.models.files.hashing import HashProgress
+from modules.processing.engine.status import ModelFacts
 
 UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
 

@@ -1,20 +1,19 @@
 """The Script dropdown with the chosen script's own fields, and the fields of scripts that take part in every job."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 
-from modules.processing.parameters import Tab
-from modules.processing.request import GenerationRequest
+from modules.processing.request.parameters import Tab
+from modules.processing.request.request import GenerationRequest
+from modules.scripts.library import build_ui
 from modules.scripts.pasting import PastedFields
-from modules.scripts.script import AlwaysVisible, Script
+from modules.scripts.script import Script
 from modules.services import Services
 from modules.ui.form import TAB_NAMES
 
-log = logging.getLogger(__name__)
 NO_SCRIPT = "None"
 
 
@@ -33,7 +32,7 @@ class ScriptFields:
         alwayson = {}
         for script, begin, end in self.places:
             args = tuple(values[begin:end])
-            if script.show(self.is_img2img) is AlwaysVisible:
+            if script.takes_part(self.is_img2img):
                 alwayson[script.title()] = args
             elif script.title() == title:
                 request = replace(request, script=title, script_args=args)
@@ -52,10 +51,21 @@ class ScriptFields:
             updates += [_update(values[place]) if place in values else gr.update() for place in fields.places]
         return updates
 
+    def read(self, parsed: Mapping[str, Any]) -> tuple[frozenset[str], tuple[str, ...]]:
+        """The fields of an infotext that any script looks at, and sentences about values that one refused."""
+        found = [fields.read(parsed) for fields in self.pasting]
+        keys: frozenset[str] = frozenset().union(*(one.keys for one in found))
+        return keys, tuple(sentence for one in found for sentence in one.refused)
+
 
 def build_scripts(services: Services, tab: Tab) -> ScriptFields:
     """Build those of a tab into the layout that is open now. A script whose fields cannot be built is left out, by name
     in the log."""
+    with gr.Column(elem_id=f"{TAB_NAMES[tab]}_script_container", elem_classes=["fw-scripts"]):
+        return _build_scripts(services, tab)
+
+
+def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
     places: list[tuple[Script, int, int]] = []
     components: list[Any] = []
     pasting: list[PastedFields] = []
@@ -99,10 +109,10 @@ def _add(
     pasting: list[PastedFields],
 ) -> None:
     try:
-        built = list(script.ui(is_img2img) or [])
+        built = build_ui(script, is_img2img)
         fields = PastedFields.of(script.title(), built, script.infotext_fields)
-    except Exception:  # somebody else's code must not cost the page
-        log.exception("The fields of the script %s (%s) could not be built.", script.title(), script.filename)
+    except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
+        script.failed("ui", error)
         return
     begin = len(components) + 1  # behind the dropdown
     components.extend(built)

@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 
 from modules.images.infotext import FIELD_ORDER
-from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS
+from modules.processing.request.upscaling import PIXEL_UPSCALERS
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
@@ -15,6 +15,9 @@ from modules.settings.values import Settings, as_json
 from modules.ui.localization import NONE, find_localizations, localization_folders
 from modules.ui.looks import CONTRAST, DEFAULT, THEMES
 from modules.ui.tab_order import TAB_ORDER
+
+ALWAYS_THERE = ("sd_model_checkpoint", "forge_additional_modules", "fp8_storage")
+"""Settings in the header of the page."""
 
 
 def visible_settings() -> list[Setting]:
@@ -97,7 +100,7 @@ def component_of(setting: Setting, value: Any, services: Services) -> gr.compone
 
 def _page_id(key: str, services: Services) -> str:
     """Users' scripts know a setting by "setting_" and its key; a second field for it, on the page, is named apart."""
-    is_above = key in ("sd_model_checkpoint", "fp8_storage", *services.settings.current.interface.quicksettings_list)
+    is_above = key in (*ALWAYS_THERE, *services.settings.current.interface.quicksettings_list)
     return f"settings_tab_{key}" if is_above else f"setting_{key}"
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from PIL import Image, ImageFilter
 
 from modules.errors import InvalidValueError
-from modules.processing.request import MAX_SIDE_PX, MIN_SIDE_PX
-from modules.processing.start import FromImage, Mask, SourceImage
+from modules.processing.request.request import MAX_SIDE_PX, MIN_SIDE_PX
+from modules.processing.request.source_images import FromImage, Mask, SourceImage
 from modules.ui.form import start_values
 from modules.ui.uploads import Uploads
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from modules.jobs.job import JobStatus
 from modules.plots.drawing import SCRIPT
-from modules.processing.pipeline.stages import LABELS
+from modules.processing.request.stages import LABELS
+from modules.scripts.library import BUILT_IN
 from modules.settings.definitions import visible_sections
 from modules.settings.setting import SettingType
 from modules.ui.merger_tab import DESCRIPTIONS
@@ -53,6 +54,16 @@ NO_TEXTS = frozenset(
             "fp8 e5m2, plain (8 bits)",
         ),
         *("GGUF (Q8_0, Q5_1, Q5_0 and 16 bits)", "FP8 matmul", "int8 matmul", "Autocast", "{0} (PSNR {1} dB)"),
+        *("Cosine Down", "Cosine Up", "Cosine Repeating", "Half Cosine Down", "Half Cosine Up", "Linear Down"),
+        *("Linear Up", "Linear Repeating", "Power Down", "Power Up", "Sawtooth", "Constant", "MEAN", "ZERO"),
+        *("AD", "STD", "bicubic", "bilinear", "nearest", "nearest-exact", "area", "bislerp", "cond", "uncond"),
+        *("both", "MultiDiffusion", "Mixture of Diffusers", "Matrix", "Columns", "Rows", "Horizontal"),
+        *("Vertical", "Attention", "Latent", "Adaptive Projected Guidance", "CFG-Zero*", "Detail Daemon"),
+        *("Dynamic Thresholding (CFG Scale Fix)", "FreeU", "Kohya HRFix Integrated", "Kohya Hires.fix"),
+        *("NegPiP", "Never OOM Integrated", "Perturbed-Attention Guidance", "Regional Prompter"),
+        *("Rescaled CFG", "Self-Attention Guidance", "Skip-Layer Guidance", "StyleAlign", "Tiled Diffusion"),
+        *("Tiled VAE", "Backbone 1", "Backbone 2", "Skip 1", "Skip 2", "Blur sigma", "Interpolate phi"),
+        *("Rescale phi", "Bias", "Momentum", "Exponent", "Sigma", "lg secondary"),
         *("4 GB", "6 GB", "8 GB", "12 GB", "16 GB"),
         "The image is no image file that can be read (3 bytes, beginning with b'abc'). Give a PNG, JPEG, WebP ...",
     }
@@ -71,22 +82,25 @@ WORDS = (
         "interrupting",
         "next",
         "Waiting...",
+        "Next in line: the worker starts",
+        "Trying again: the worker starts",
         "{0} image",
         "{0} images",
         "{0} job.",
         "{0} jobs.",
     ),
-    *("needs {0} of {1} GB", "needs {0} of {1} GB, main memory {2} of {3} GB"),
+    *("needs {0} of {1} GB", "needs {0} of {1} GB RAM", "needs {0} of {1} GB VRAM"),
+    *("needs {0} of {1} GB, main memory {2} of {3} GB", "needs {0} of {1} GB VRAM, main memory {2} of {3} GB"),
 )
 """What the server says of jobs while they run, and what scripts put together from single words."""
 
 RESULTS = (
-    *("jobs/extras.py", "jobs/interrogating.py", "jobs/merging.py", "jobs/precision.py", "jobs/training.py"),
+    *(f"jobs/work/{kind}.py" for kind in ("extras", "captions", "merging", "precision", "training")),
     *("models/merging/merge.py", "processing/comparison/verdict.py"),
     *("training/finder.py", "training/folders.py", "training/run.py", "ui/precision_view.py"),
 )
 """Files, most of them below the page, whose sentences appear in results: what came of a task, its title, its phases."""
-DESCRIBED = ("card_routes.py", "extras_routes.py", "gallery_routes.py")
+DESCRIBED = ("card_routes.py", "extension_files.py", "extras_routes.py", "gallery_routes.py")
 """Files of the page whose sentences are examples in the documentation of routes."""
 NAMED_CHOICES = re.compile(
     r"sampl|scheduler|checkpoint|_vae|upscaler|script_list|_model(_name)?$|_model_2nd|xyz_plot|ui_defaults_name|train_type|"
@@ -108,13 +122,13 @@ _LITERAL = re.compile(
 _HAS_WORD = re.compile(r"[A-Za-z]{2}")
 _SENTENCE = re.compile(r"[A-Z][A-Za-z']*[.!?:…]?(\s|$)|\{0\}")
 _CODE = re.compile(
-    r"""^[MA-Z ]+$|^M\d|[#=<>\[\]_\\]|::|=>|^\.|--|\bfw-|\w\.\w|^[a-z]+:|/\w+/|^[A-Z][a-z]+[A-Z]|^[A-Z]{2,}$"""
+    r"""^[MA-Z ]+$|^M\d|[#=<>\[\]_\\]|::|=>|^\.|--|\bfw-|\w\.\w|^[a-z]+:|/\w+/|^[A-Z][a-z]+[A-Z]\S*$|^[A-Z]{2,}$"""
 )
 _EVENTS = re.compile(
     r"(event\.key|key|tagName|method|code)\s*(===|!==|:|\?\.|\.)\s*$|\.(has|get|includes)\(\s*$|case\s+$"
 )
 _SHOWN = re.compile(
-    r"(textContent|title|label|alt|placeholder|Error|message|say|section|button|text|confirm|append|push|note)"
+    r"(textContent|title|label|labelled|alt|placeholder|Error|message|say|section|button|text|confirm|append|push|note)"
     r"""(\s*[:=(]\s*(\w+\s*\?\s*)?|["'],\s*)$|\?\s*$|:\s*$|["'],\s*$|\[\s*$"""
 )
 
@@ -245,14 +259,14 @@ def _is_text(text: str, before: str) -> bool:
     return text[0].isupper() and bool(_SHOWN.search(before))
 
 
-def message_texts(source: str) -> list[str]:
-    """The sentences that Python code of the page says: the texts given to `MESSAGE_CALLS`."""
+def message_texts(source: str, calls: tuple[str, ...] = MESSAGE_CALLS) -> list[str]:
+    """The sentences that Python code of the page says: the texts given to these calls."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in MESSAGE_CALLS:
+        if name in calls:
             found += _literals(node.args[0])
     return _worded(dict.fromkeys(found))
 
@@ -315,11 +329,12 @@ def _literals(node: ast.expr) -> Iterator[str]:
 
 
 def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
-    """All texts of the page by part: those of `component_texts`, "browser" (our scripts), "messages", and "settings"
-    without what explains them, which is "explanations". A shipped translation has all of them."""
+    """All texts of the page by part: those of `component_texts`, "browser" (our scripts and those of built-in
+    extensions), "sliders" (of the modules of ControlNet), "messages", and "settings" without what explains them, which
+    is "explanations". A shipped translation has all of them."""
     folder = Path(__file__).parent
     found = component_texts(config)
-    scripts = [*sorted((folder / "assets").glob("*.js")), SCRIPT]
+    scripts = [*sorted((folder / "assets").glob("*.js")), *sorted(BUILT_IN.glob("*/javascript/*.js")), SCRIPT]
     found["browser"] = [text for file in scripts for text in script_texts(file.read_text("utf-8"))]
     found["messages"] = [
         text for file in sorted(folder.glob("*.py")) for text in message_texts(file.read_text("utf-8"))
@@ -331,6 +346,9 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     ]
     for method in DESCRIPTIONS.values():  # one of them is on the page at first
         found.setdefault("modelmerger", []).extend(html_texts(method))
+    found["sliders"] = [
+        text for file in sorted(BUILT_IN.rglob("*.py")) for text in message_texts(file.read_text("utf-8"), ("Slider",))
+    ]
     found["upload"] = list(UPLOAD_TEXTS)
     found["words"] = list(WORDS)
     found["tooltips"] = list(tooltips().values())

@@ -12,12 +12,13 @@ import gradio as gr
 
 from modules.assembly import training_of
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.jobs.interrogating import start_interrogation
 from modules.jobs.job import JobStatus
-from modules.jobs.training import RATE_KIND, TRAINING_KIND
+from modules.jobs.tasks import Task
+from modules.jobs.work.captions import start_interrogation
+from modules.jobs.work.training import RATE_KIND, TRAINING_KIND
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services
-from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig
+from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig, config_of
 from modules.training.presets import PRESETS, count_images, preset_config
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
@@ -66,7 +67,7 @@ def build_train_tab(services: Services, when_opened: WhenOpened) -> None:
         if (paused := _paused(services)) is not None and not _is_working(services):
             return pressed(lambda: services.queue.again(paused))
         for kind in (TRAINING_KIND, RATE_KIND):
-            for task in services.queue.tasks(kind):
+            for task in services.queue.known.tasks(kind):
                 services.queue.interrupt(task.task_id, why="cancelled")
         return ["", *look()]
 
@@ -82,15 +83,22 @@ def build_train_tab(services: Services, when_opened: WhenOpened) -> None:
         working, paused = _is_working(services), _paused(services)
         word = "Resume" if paused is not None and not working else "Pause"
         controls = [gr.Timer(active=working), gr.update(value=word, interactive=working or paused is not None)]
-        return [_shown(services), *controls]
+        return [_shown(services), *controls, gr.update(interactive=not working)]
 
-    inputs, outputs = list(fields.values()), [result, timer, pause]
+    def opened() -> list[Any]:
+        """As `look`, and the form of what is being trained: another browser may have begun it, or this page before a
+        reload."""
+        task = _working(services)
+        values = shown_values(config_of(task.recorded_request()["config"])) if task is not None else {}
+        return [*look(), *(gr.update(value=values[name]) if name in values else gr.update() for name in fields)]
+
+    inputs, outputs = list(fields.values()), [result, timer, pause, start]
     start.click(submit, inputs=inputs, outputs=[refusal, *outputs], **HIDDEN_EVENT)
     assert isinstance(find, gr.Button)
     find.click(search, inputs=inputs, outputs=[refusal, *outputs], **HIDDEN_EVENT)
     pause.click(stop, outputs=[refusal, *outputs], **HIDDEN_EVENT)
     timer.tick(look, outputs=outputs, **HIDDEN_EVENT)
-    when_opened(look, outputs=outputs, **HIDDEN_EVENT)
+    when_opened(opened, outputs=[*outputs, *inputs], **HIDDEN_EVENT)
 
 
 def form_config(services: Services, values: Values) -> TrainingConfig:
@@ -120,6 +128,19 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
     )
 
 
+def shown_values(config: TrainingConfig) -> Values:
+    """What of a configuration the form shows, by the names of its fields."""
+    values: dict[str, Any] = {
+        "folder": config.data.folders[0].path if config.data.folders else "",
+        "name": config.output.name,
+        "trigger": config.output.trigger,
+    }
+    for place, key in _DETAILS.items():
+        section, _, field = place.partition(".")
+        values[key] = getattr(getattr(config, section), field)
+    return values
+
+
 _DETAILS = {
     "adapter.type": "type",
     "adapter.rank": "rank",
@@ -136,7 +157,7 @@ _WHOLE = frozenset({"rank", "text_rank", "steps", "batch", "resolution"})
 
 def _build_form(fields: Fields) -> None:
     choices = [(preset.label, name) for name, preset in PRESETS.items()]
-    fields["preset"] = gr.Radio(choices, value="character", label="What is it?", elem_id="train_preset")
+    fields["preset"] = gr.Radio(choices, value="character", label="What is trained", elem_id="train_preset")
     gr.HTML(
         "<dl class='fw-presets'>"
         + "".join(f"<dt>{preset.label}</dt><dd>{preset.says}</dd>" for preset in PRESETS.values())
@@ -151,9 +172,15 @@ def _build_form(fields: Fields) -> None:
     with gr.Row():
         fields["name"] = gr.Textbox(label="Name", elem_id="train_name", max_lines=1)
         fields["trigger"] = gr.Textbox(
-            label="Word that calls it up", elem_id="train_trigger", placeholder="optional", max_lines=1
+            label="Trigger word", elem_id="train_trigger", placeholder="optional", max_lines=1
         )
-        fields["budget"] = gr.Dropdown(list(BUDGETS), value="As it is", label="Memory to use", elem_id="train_budget")
+        fields["budget"] = gr.Dropdown(
+            list(BUDGETS),
+            value="As it is",
+            label="Memory to use",
+            info="As it is: the base lies in 8 bits while it is trained on, whatever FP8 weight says.",
+            elem_id="train_budget",
+        )
 
 
 def _build_details(fields: Fields) -> None:
@@ -188,7 +215,7 @@ def _build_captions(services: Services) -> None:
     with gr.Accordion("Images and captions", open=False, elem_id="train_captions"):
         with gr.Row():
             folder = gr.Textbox(label="Folder", elem_id="train_captions_folder", max_lines=1, scale=3)
-            look = gr.Button("Look at it", elem_id="train_captions_look", scale=1)
+            look = gr.Button("Show", elem_id="train_captions_look", scale=1)
         report = gr.HTML(elem_id="train_captions_report")
         gallery = gr.Gallery(label="Images", elem_id="train_captions_gallery", columns=8, height=220)
         table = gr.Dataframe(
@@ -196,7 +223,7 @@ def _build_captions(services: Services) -> None:
         )
         with gr.Row():
             find = gr.Textbox(label="Search", elem_id="train_captions_find", max_lines=1)
-            replacement = gr.Textbox(label="Replace by", elem_id="train_captions_replace", max_lines=1)
+            replacement = gr.Textbox(label="Replace with", elem_id="train_captions_replace", max_lines=1)
             replace_all = gr.Button("Replace in all", elem_id="train_captions_replace_all")
         with gr.Row():
             model = gr.Radio(["clip", "deepbooru"], value="clip", label="Interrogator", elem_id="train_captions_model")
@@ -319,21 +346,26 @@ def _check_folder(services: Services, place: str) -> None:
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 
+def _working(services: Services) -> Task | None:
+    """The training, or the search for a learning rate, that waits or runs."""
+    found = (task for kind in (TRAINING_KIND, RATE_KIND) for task in services.queue.known.tasks(kind))
+    return next((task for task in found if not task.state.status.is_final), None)
+
+
 def _is_working(services: Services) -> bool:
-    kinds = (TRAINING_KIND, RATE_KIND)
-    return any(not task.state.status.is_final for kind in kinds for task in services.queue.tasks(kind))
+    return _working(services) is not None
 
 
 def _paused(services: Services) -> str | None:
     """The id of the newest training, if it was paused."""
-    newest = next(iter(services.queue.tasks(TRAINING_KIND)), None)
+    newest = next(iter(services.queue.known.tasks(TRAINING_KIND)), None)
     return newest.task_id if newest is not None and newest.status is JobStatus.INTERRUPTED else None
 
 
 def _shown(services: Services) -> str:
     """The search that runs or was last, and the training."""
     parts = []
-    for task in services.queue.tasks(RATE_KIND)[:1]:
+    for task in services.queue.known.tasks(RATE_KIND)[:1]:
         state = task.state
         if not state.status.is_final:
             parts.append(task_bar(state))
@@ -341,7 +373,7 @@ def _shown(services: Services) -> str:
             parts.append(note_box(f"Learning rate {state.outcome['said']}"))
         else:
             parts.append(failure_box(state))
-    trainings = [task.state for task in services.queue.tasks(TRAINING_KIND)]
+    trainings = [task.state for task in services.queue.known.tasks(TRAINING_KIND)]
     running = [state for state in reversed(trainings) if not state.status.is_final]
     parts.extend(training_view(state) for state in (running or trainings[:1]))
     return "".join(parts) or note_box(EMPTY)

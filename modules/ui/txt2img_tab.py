@@ -7,8 +7,8 @@ from typing import Any
 import gradio as gr
 
 from modules.access.roles import Identity
-from modules.processing.parameters import Section, Tab
-from modules.processing.request import GenerationRequest
+from modules.processing.request.parameters import Section, Tab
+from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.ui.controls import Components, Controls, choices_of
 from modules.ui.extra_networks import extra_networks_tabs
@@ -27,7 +27,7 @@ from modules.ui.image_tab import (
     wire_tab,
 )
 from modules.ui.output_panel import build_output_panel
-from modules.ui.scripts_panel import build_scripts
+from modules.ui.scripts_panel import ScriptFields, build_scripts
 
 SCRIPT_IDS = script_ids(
     "txt2img",
@@ -42,20 +42,15 @@ def build_txt2img_tab(services: Services) -> ImageTab:
     """Build the tab's contents inside of the tab that is open now."""
     controls = Controls(services, Tab.TXT2IMG)
     form, tab = controls.form, controls.prefix
-    top = build_top_row(controls, services)
-    with extra_networks_tabs(services, tab), gr.Row(elem_id="txt2img_body", elem_classes=["fw-body"]):
-        with gr.Column(scale=1, elem_id="txt2img_settings", elem_classes=["fw-parameters"]):
-            controls.build_rest(Section.SAMPLING, lines=(0, 1))
-            with gr.Row(elem_id="txt2img_dimensions", elem_classes=["fw-centered"]):
-                build_size(controls, services)
-                with gr.Column(scale=4):
-                    controls.build("batch_count", "batch_size")
-            controls.build_rest(Section.SAMPLING)
-            build_seed(controls)
-            heads = {"hires": _build_hires(services, controls), "refiner": build_refiner(services, controls)}
-            build_overrides(form, tab)
-            scripts = build_scripts(services, Tab.TXT2IMG)
-            build_style_editor(services, form, tab)
+    with gr.Row(elem_id="txt2img_work", elem_classes=["fw-work"]):
+        with gr.Column(elem_classes=["fw-left"]):
+            top = build_top_row(controls, services)
+            with (
+                extra_networks_tabs(services, tab),
+                gr.Row(elem_id="txt2img_body", elem_classes=["fw-body"]),
+                gr.Column(scale=1, elem_id="txt2img_settings", elem_classes=["fw-parameters"]),
+            ):
+                heads, scripts = _build_parameters(services, controls)
         with gr.Column(scale=1, elem_id="txt2img_results", elem_classes=["fw-results"]):
             build_output_panel(tab)
 
@@ -72,6 +67,23 @@ def build_txt2img_tab(services: Services) -> ImageTab:
     image_tab = ImageTab(services, tab, form, scripts, heads, top.notice)
     wire_tab(image_tab, top, submit)
     return image_tab
+
+
+def _build_parameters(services: Services, controls: Controls) -> tuple[dict[str, gr.Accordion], ScriptFields]:
+    """Everything below the prompts; the heads of its accordions, and the fields of scripts."""
+    form, tab = controls.form, controls.prefix
+    controls.build_rest(Section.SAMPLING, lines=(0, 1))
+    with gr.Row(elem_id="txt2img_dimensions", elem_classes=["fw-centered"]):
+        build_size(controls, services)
+        with gr.Column(scale=4):
+            controls.build("batch_count", "batch_size")
+    controls.build_rest(Section.SAMPLING)
+    build_seed(controls)
+    heads = {"hires": _build_hires(services, controls), "refiner": build_refiner(services, controls)}
+    build_overrides(form, tab)
+    scripts = build_scripts(services, Tab.TXT2IMG)
+    build_style_editor(services, form, tab)
+    return heads, scripts
 
 
 @contextmanager

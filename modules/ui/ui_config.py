@@ -16,6 +16,7 @@ from typing import Any
 import gradio as gr
 
 from modules.atomic_files import output_error, write_atomic
+from modules.takeover.old_defaults import current_entries
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ class UiConfig:
 
     def apply(self, page: gr.Blocks) -> tuple[str, ...]:
         """Change the controls of a page that is built and not yet served; returns what could not be taken."""
-        entries, faults = read_ui_config(self.file)
+        stored, faults = read_ui_config(self.file)
+        entries = current_entries(stored)
         found = list(faults)
         for name, control in controls_of(page):
             if name in self.controls:

@@ -14,7 +14,7 @@ from modules.errors import InvalidValueError, OutputError
 from modules.images.encode import encode_image
 from modules.images.reading import read_image
 from modules.paths import Paths
-from modules.processing.start import SourceImage
+from modules.processing.request.source_images import SourceImage
 
 KEPT_S = 7 * 86400  # since an image was last sent or used
 LOOK_EVERY_S = 3600.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.model_folders import as_folders
+from modules.model_folders import FilesBelow, as_folders
 from modules.upscalers.upscaler_types import KNOWN_NAMES, UPSCALER_TYPES, UpscalerType
 
 SUFFIXES = (".pth", ".pt", ".ckpt", ".safetensors")
@@ -36,16 +36,23 @@ class UpscalerCatalogue:
         self._folders = {name: as_folders(some) for name, some in folders.items()}
         self._lock = threading.Lock()
         self._entries: dict[str, UpscalerInfo] = {}
+        self._below = {upscaler_type.folder: FilesBelow() for upscaler_type in UPSCALER_TYPES}
         self.refresh()
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Folders that could not be read."""
+        return tuple(fault for below in self._below.values() for fault in below.faults)
 
     def refresh(self) -> tuple[UpscalerInfo, ...]:
         """Look at the folders again. A second file of a name that is taken is called "name (folder)"."""
         found: dict[str, UpscalerInfo] = {}
         seen: set[Path] = set()
         for upscaler_type in UPSCALER_TYPES:
-            for folder in self._folders.get(upscaler_type.folder, ()):
-                for path in sorted(folder.rglob("*"), key=lambda path: str(path).lower()):
-                    if path.suffix.lower() not in SUFFIXES or not path.is_file() or path.resolve() in seen:
+            below = self._below[upscaler_type.folder]
+            for folder, files in below.of(self._folders.get(upscaler_type.folder, ()), SUFFIXES):
+                for path in files:
+                    if path.resolve() in seen:
                         continue
                     seen.add(path.resolve())
                     name = KNOWN_NAMES.get(path.stem, path.stem)

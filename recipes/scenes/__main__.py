@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from modules.models.vae.tiny_vae import read_tiny
-from modules.models.vae.tiny_vae_files import DECODER, ENCODER
-from modules.processing.pipeline.pixels import to_images
+from modules.models.autoencoders.tiny_vae import read_tiny
+from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER
+from modules.processing.engine.pixels import to_images
 from recipes.scenes.diffusion import DiffusionOptions, Trainer, train_diffusion
 from recipes.scenes.export import export, preview_factors_of_pool
 from recipes.scenes.images import draw

@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.models.layouts.keymaps.clip_text import clip_text_keymap
-from modules.models.layouts.keymaps.keymap import KeyMap
-from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap
-from modules.models.layouts.keymaps.ldm_vae import vae_keymap
+from modules.models.names.clip_text import clip_text_keymap
+from modules.models.names.keymap import KeyMap
+from modules.models.names.ldm_unet import UNetLayout, unet_keymap
+from modules.models.names.ldm_vae import vae_keymap
 from recipes.scenes.model import SceneModel
 from recipes.scenes.pool import SHARD_IMAGES, images_of_shard, read_shard, shard_path
 

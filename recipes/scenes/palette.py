@@ -1,10 +1,29 @@
 """The colors of the images, by the names that the captions use (sRGB, 0 to 255); those that the captioner looks for
 are its own."""
 
-from modules.captioning.scenes import COLORS, LANDS, MOON, THINGS, Rgb
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 
-__all__ = ("COLORS", "LANDS", "MOON", "Rgb")
+Rgb = tuple[int, int, int]
+CAPTIONS = "extensions-builtin/scene-captions/scripts/scene_captions.py"
 
+
+def _captioner() -> ModuleType:
+    """The extension that describes such images."""
+    spec = spec_from_file_location("scene_captions", Path(__file__).parents[2] / CAPTIONS)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_KNOWN = _captioner()
+COLORS: dict[str, Rgb] = _KNOWN.COLORS
+LANDS: dict[str, Rgb] = _KNOWN.LANDS
+THINGS: dict[str, Rgb] = _KNOWN.THINGS
+MOON: Rgb = _KNOWN.MOON
 SKIES: dict[str, Rgb] = {"day": (120, 190, 245), "sunset": (250, 140, 80), "night": (20, 25, 60)}
 
 SUN: Rgb = THINGS["sun"]

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.models.vae.running import VaeRunner
-from modules.models.vae.tiny_vae import TinyHalf, TinySizes, build_tiny, original_names
-from modules.models.vae.tiny_vae_files import DECODER, ENCODER
+from modules.models.autoencoders.running import VaeRunner
+from modules.models.autoencoders.tiny_vae import TinyHalf, TinySizes, build_tiny, original_names
+from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER
 from recipes.scenes.images import draw
 from recipes.scenes.model import SceneModel
 from recipes.scenes.pool import images_of_shard, read_shard, scene_of_seed, shard_path, to_tensor
@@ -205,7 +205,7 @@ def measure_tiny(
     model: SceneModel, decoder: TinyHalf, encoder: TinyHalf, *, images: int = 32, first_seed: int = UNSEEN_SEED
 ) -> TinyQuality:
     """Compare with the full VAE on images that nothing was trained on."""
-    runner = VaeRunner(torch.device("cpu"), torch.float32, decoder.sizes.factor)
+    runner = VaeRunner(torch.device("cpu"), torch.float32)
     rows, values = [], []
     for seed in range(first_seed, first_seed + images):
         drawn = to_tensor([draw(scene_of_seed(seed)[0])])

@@ -23,7 +23,7 @@ from modules.adapters.tags import LoraTag, lora_tags
 from modules.adapters.targets import TargetTable
 from modules.memory.changes import Budget as DeltaBudget
 from modules.memory.changes import DecodedChanges, changed_weight, joined_branches
-from modules.memory.formats import FORMATS
+from modules.memory.formats.format import FORMATS
 from modules.memory.formats.stochastic import encode_stochastic
 from modules.prompting.extra_networks import extract_tags
 from tests.recordings import REFERENCE

@@ -11,10 +11,10 @@ from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import PrecisionPlan
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

@@ -20,7 +20,7 @@ from tests.fakes import fake_services, whole_api
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def client(data: Path) -> Iterator[TestClient]:
     client = TestClient(whole_api(services))
     client.auth = ("me", "hidden-word")
     yield client
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_every_setting_is_hinted_with_its_label(client: TestClient) -> None:

@@ -20,7 +20,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     app = whole_api(services)
     app.include_router(page_routes(services))
     yield app
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture
@@ -68,5 +68,5 @@ def test_images_record_who_asked_for_them_where_the_settings_say_so(tmp_path: Pa
     body = {"steps": 1, "width": 64, "height": 64}
     with TestClient(whole_api(services)) as client:
         reply = client.post("/sdapi/v1/txt2img", json=body, auth=("you", "other")).json()
-    services.queue.close()
+    services.dispatcher.close()
     assert json.loads(reply["info"])["infotexts"][0].endswith(", User: you")

@@ -13,7 +13,7 @@ from PIL import Image
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
 from modules.processing.engine.adapter_files import EffectKept
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.ui.card_replies import CardListReply
@@ -39,7 +39,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
     shutil.copy(TINY, tmp_path / "models" / "Stable-diffusion" / "second.safetensors")
     services = fake_services(tmp_path)
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_notes_that_cannot_be(changes: dict[str, Any], client: TestClient) -> No
 def test_an_image_becomes_the_preview(client: TestClient, services: Services) -> None:
     request = GenerationRequest(prompt="ink", width=64, height=64, steps=1, sampler="Euler", seed=3)
     services.queue.submit(request, task_id="task(preview)")
-    assert services.queue.get("task(preview)").wait(10)
+    assert services.queue.known.get("task(preview)").wait(10)
     before = cards(client)[INK["key"]]
     card = client.post(f"{ROUTE}/preview", json={**INK, "id_task": "task(preview)", "index": 0}).json()
     assert card["stamp"] != before["stamp"]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from modules.assembly import extras_of
 from modules.images.encode import encode_image
-from modules.jobs.extras import ExtrasRequest, Source
+from modules.jobs.work.extras import ExtrasRequest, Source
 from modules.services import Services
 from tests.recordings import REFERENCE, cases
 
@@ -54,6 +54,18 @@ def test_the_text_of_an_image_stays_beside_what_was_done(client: TestClient) -> 
     }
 
 
+def test_an_alpha_channel_is_enlarged_with_the_image(client: TestClient) -> None:
+    source = Image.open(REFERENCE / "inputs" / "init64_alpha.png")
+    data = base64.b64encode((REFERENCE / "inputs" / "init64_alpha.png").read_bytes()).decode()
+    body = {"image": data, "upscaler_1": "Lanczos", "upscaler_2": "Nearest", "extras_upscaler_2_visibility": 0.5}
+    first, second = (source.resize((128, 128), how) for how in (Image.Resampling.LANCZOS, Image.Resampling.NEAREST))
+    found = image_of(client.post(SINGLE, json=body).json()["image"])
+    assert source.mode == found.mode == "RGBA"
+    assert np.array_equal(np.asarray(found), np.asarray(Image.blend(first, second, 0.5)))
+    clear = base64.b64encode(encode_image(Image.new("RGBA", (16, 16)), "png")).decode()
+    assert image_of(client.post(SINGLE, json={"image": clear, "upscaling_resize": 1}).json()["image"]).size == (16, 16)
+
+
 def test_a_batch_answers_with_all_that_could_be_done(client: TestClient) -> None:
     files = [{"data": PNG, "name": "a.png"}, {"data": "AAAA", "name": "b.png"}, {"data": PNG, "name": "a.png"}]
     reply = client.post(BATCH, json={"imageList": files, "upscaler_1": "Nearest", "upscaling_resize": 3}).json()
@@ -89,7 +101,7 @@ def test_bad_requests_get_a_sentence(
 def test_nothing_of_the_api_is_saved_or_kept(client: TestClient, services: Services) -> None:
     client.post(SINGLE, json={"image": PNG, "upscaler_1": "Lanczos"})
     assert not list((services.paths.outputs_dir).rglob("*.png"))
-    task = services.queue.tasks("extras")[0]
+    task = services.queue.known.tasks("extras")[0]
     assert extras_of(services).run_of(task.task_id).images == []
 
 
@@ -124,3 +136,13 @@ def test_interrogate_names_a_drawing_and_refuses_what_it_cannot(client: TestClie
     ):
         reply = client.post("/sdapi/v1/interrogate", json={**body, **more})
         assert reply.status_code == status and said in reply.json()["errors"]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L", "RGB"])
+def test_an_image_that_is_nowhere_opaque_is_answered(client: TestClient, mode: str) -> None:
+    notes: dict[str, Any] = {"P": b"\0" * 2, "L": 0, "RGB": (0, 0, 0)}
+    file = BytesIO()
+    Image.new(mode, (8, 8)).save(file, "PNG", **({"transparency": notes[mode]} if mode in notes else {}))
+    sent = {"image": base64.b64encode(file.getvalue()).decode(), "upscaling_resize": 1}
+    reply = client.post("/sdapi/v1/extra-single-image", json=sent)
+    assert reply.status_code == 200 and image_of(reply.json()["image"]).size == (8, 8), reply.text

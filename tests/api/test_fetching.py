@@ -11,8 +11,9 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from modules.api.fetching import FetchLimits, fetch, is_public
+from modules.api.fetching import FetchLimits, fetch
 from modules.errors import InvalidValueError
+from modules.public_addresses import is_public
 from modules.settings.values import Settings
 
 PUBLIC = "93.184.215.14"

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 
 from modules.images.encode import encode_image
 from modules.jobs.job import Job
-from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import FromImage, SourceImage
 from modules.services import Services
 from modules.ui.form import FIELDS
 from modules.ui.gallery_routes import LOG_COLUMNS, log_saved
@@ -140,7 +140,7 @@ def test_hires_of_an_image_takes_its_own_seed_and_parameters_and_the_forms_secon
     job = finished(services, prompt="of its own", batch_count=3, subseed=40, cfg_scale=3.5)
     reply = post(client, "hires-image", job, 2, form={**HIRES, "prompt": "of the form", "seed": 99})
     assert reply.status_code == 200, reply.text
-    request = services.queue.get(reply.json()["task"]).request
+    request = services.queue.known.get(reply.json()["task"]).request
     assert (request.prompt, request.seed, request.subseed) == ("of its own", 13, 42)
     assert (request.cfg_scale, request.width, request.height) == (3.5, 64, 64)
     assert (request.batch_size, request.batch_count) == (1, 1)

@@ -68,6 +68,29 @@ def test_old_sampler_names_and_the_legacy_field_are_understood(client: TestClien
     assert "Sampler: Euler a" in info["infotexts"][0]
 
 
+def test_old_clients_name_the_size_of_the_first_pass(client: TestClient) -> None:
+    hires = {"enable_hr": True, "hr_scale": 2, "denoising_strength": 0.5, "firstphase_width": 64}
+    reply = post(client, "/sdapi/v1/txt2img", {**SMALL, **hires, "width": 128, "height": 128, "firstphase_height": 64})
+    written = json.loads(reply["info"])["infotexts"][0]
+    assert "Size: 64x64" in written and "Hires upscale: 2" in written
+    refused = client.post("/sdapi/v1/txt2img", json={**SMALL, **hires})
+    assert refused.status_code == 422 and "are 64 and 0" in refused.text
+
+
+def test_an_infotext_names_its_sampler_as_old_versions_did(client: TestClient) -> None:
+    text = "a\nSteps: 2, Sampler: DPM++ 2M SDE Exponential, Seed: 1, Size: 64x64, Denoising strength: 0.5, "
+    hires = "Hires upscale: 2, Hires upscaler: Latent, Hires sampler: DPM++ 2M Karras"
+    written = json.loads(post(client, "/sdapi/v1/txt2img", {"infotext": text + hires})["info"])["infotexts"][0]
+    assert "Sampler: DPM++ 2M SDE, Schedule type: Exponential" in written
+    assert "Hires sampler: DPM++ 2M, Hires schedule type: Karras" in written
+    numbers = {"seed": 5, "steps": 3, "sampler_name": "euler_ancestral"}
+    comfy = {"class_type": "KSampler", "inputs": {**numbers, "positive": ["2", 0], "latent_image": ["2", 0]}}
+    node = {"class_type": "CLIPTextEncode", "inputs": {"text": "a barn"}}
+    graph = json.dumps({"1": comfy, "2": node})
+    written = json.loads(post(client, "/sdapi/v1/txt2img", {"infotext": graph})["info"])["infotexts"][0]
+    assert written.startswith("a barn\nSteps: 3, Sampler: Euler a") and "Seed: 5" in written
+
+
 def test_overrides_and_per_call_values_hold_for_one_request(client: TestClient, services: Services) -> None:
     before = services.settings.current.to_json()
     body = {**SMALL, "sampler_name": "Euler a", "eta": 0.5, "override_settings": {"CLIP_stop_at_last_layers": 2}}
@@ -140,8 +163,8 @@ def test_a_client_that_goes_away_loses_no_job(port: int, services: Services) -> 
         head = f"POST /sdapi/v1/txt2img HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
         connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
         until = time.monotonic() + 10
-        while services.queue.find("task(lonely)") is None and time.monotonic() < until:
+        while services.queue.known.find("task(lonely)") is None and time.monotonic() < until:
             time.sleep(0.02)
-    job = services.queue.get("task(lonely)")
+    job = services.queue.known.get("task(lonely)")
     assert job.wait(20)
     assert len(job.result().samples) == 1

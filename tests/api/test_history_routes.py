@@ -21,7 +21,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"))
     services = replace(services, history_folders=(services.paths.data_dir,))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
     services.history.close()
 
 
@@ -99,11 +99,13 @@ def test_two_images_are_compared(client: TestClient, ids: list[int]) -> None:
 def test_an_image_is_made_again_in_another_precision(client: TestClient, ids: list[int], services: Services) -> None:
     (item,) = found(client, "cat")
     task_id = client.post(f"{ROUTE}/again", json={"id": item["id"], "precision": "int8_row"}).json()["task_id"]
-    request = services.queue.get(task_id).request
+    request = services.queue.known.get(task_id).request
     optimizations = request.settings.optimizations
     assert (optimizations.fp8_storage, optimizations.fp8_format) == ("Enable", "int8_row")
     assert (request.seed, request.steps, request.prompt, request.size_px) == (2, 5, "a cat", (64, 64))
     assert services.settings.current.optimizations.fp8_storage == "Disable"
+    in_blocks = client.post(f"{ROUTE}/again", json={"id": item["id"], "precision": "code4"})
+    assert in_blocks.status_code == 200, in_blocks.text
     refused = client.post(f"{ROUTE}/again", json={"id": item["id"], "precision": "fp9"})
     assert refused.status_code == 404 and "fp16" in refused.json()["errors"]
 

@@ -14,8 +14,8 @@ from PIL import Image
 from modules.api.requests import request_from
 from modules.api.schemas import Img2ImgBody
 from modules.processing.pipeline.starts.prepared import prepare
-from modules.processing.request import request_from_json, request_to_json, tab_of
-from modules.processing.start import FromImage, MaskedContent
+from modules.processing.request.request import request_from_json, request_to_json, tab_of
+from modules.processing.request.source_images import FromImage, MaskedContent
 from modules.services import Services
 from tests.api.test_generation import SMALL
 

@@ -87,7 +87,7 @@ def test_flags_are_shown_without_secrets(tmp_path: Path) -> None:
     services = fake_services(tmp_path, start=False, gradio_auth="me:secret")
     with TestClient(build_api(services)) as client:
         flags = client.get("/sdapi/v1/cmd-flags", auth=("me", "secret"))
-    services.queue.close()
+    services.dispatcher.close()
     assert set(recorded("cmd-flags")) <= set(flags.json())
     assert "secret" not in flags.text
 
@@ -111,7 +111,7 @@ def test_the_server_stops_only_with_its_flag(tmp_path: Path, allowed: bool) -> N
     stopped: list[bool] = []
     with TestClient(build_api(services, on_stop=lambda: stopped.append(True))) as client:
         status = client.post("/sdapi/v1/server-stop").status_code
-    services.queue.close()
+    services.dispatcher.close()
     assert (status, stopped) == ((200, [True]) if allowed else (404, []))
 
 
@@ -128,7 +128,7 @@ def with_tags(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     )
     with TestClient(whole_api(services)) as client:
         yield client
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.mark.parametrize("name", ["loras", "hypernetworks"])

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from modules.api.app import build_api
 from modules.jobs.job import Job
 from modules.memory.timeline import MemoryTimeline
-from modules.processing.record.result import Result
+from modules.processing.request.result import Result
 from tests.fakes import FakeExecutor, fake_services
 
 
@@ -44,4 +44,4 @@ def test_timeline_of_the_last_and_of_a_named_job(tmp_path: Path, monkeypatch: py
             assert record is not None and record.outcome is not None
             assert set(record.outcome["memory"]) == {"denoise"}
     finally:
-        services.queue.close()
+        services.dispatcher.close()

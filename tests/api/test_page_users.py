@@ -30,7 +30,7 @@ def test_users_of_the_page_guard_the_api_too(tmp_path: Path, way: str) -> None:
             assert client.get(path, auth=("me", "secret")).status_code == 200
         shown = client.get("/sdapi/v1/cmd-flags", auth=("me", "secret"))
         assert "secret" not in shown.text
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_a_login_on_the_page_opens_the_api(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_login_on_the_page_opens_the_api(tmp_path: Path) -> None:
         assert all(client.get(path).status_code == 200 for path in PATHS)
         client.cookies.clear()
         assert client.get("/internal/engine", headers={"Cookie": "access-token-x=y"}).status_code == 401
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_users_of_the_page_do_not_get_an_api_with_its_own_users(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_users_of_the_page_do_not_get_an_api_with_its_own_users(tmp_path: Path) 
         assert client.get("/sdapi/v1/options").status_code == 401
         assert client.get("/sdapi/v1/loras").status_code == 401  # an extension's, among the API's
         assert client.get("/sdapi/v1/loras", auth=("robot", "key")).status_code == 200
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_a_path_before_every_route_opens_nothing(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_path_before_every_route_opens_nothing(tmp_path: Path) -> None:
         assert client.get("/sub/sdapi/v1/options").status_code == 401
         assert client.get("/sdapi/v1/options").status_code == 401
         assert client.get("/sub/sdapi/v1/options", auth=("me", "secret")).status_code == 200
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.mark.parametrize("text", ["", "\n", "nobody\n", ":secret\n"])

@@ -20,7 +20,7 @@ BODY = {"prompt": "a cat", "width": 64, "height": 64}
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"), start=False)
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_a_body_and_its_plan(client: TestClient, services: Services) -> None:
     assert plan["fits"] and plan["proposals"] == [] and plan["device"] == "CPU"
     assert plan["needs"] == max(stage["needs"] for stage in plan["stages"])
     assert plan["line"] == f"needs {plan['needs'] / 1e9:.1f} of {plan['available'] / 1e9:.1f} GB"
-    assert services.queue.pending == ()
+    assert services.queue.pending() == ()
 
 
 def test_what_would_make_it_fit(client: TestClient) -> None:

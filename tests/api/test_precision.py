@@ -18,7 +18,7 @@ BASE = "/featherweight/v1"
 def outcome_of(client: TestClient, services: Services, path: str, body: dict[str, Any]) -> dict[str, Any]:
     reply = client.post(f"{BASE}/{path}", json=body)
     assert reply.status_code == 200, reply.text
-    task = services.queue.task(reply.json()["id"])
+    task = services.queue.known.task(reply.json()["id"])
     assert task.wait(120)
     state: dict[str, Any] = client.get(f"{BASE}/tasks/{task.task_id}").json()
     assert state["status"] == "done", state["error"]
@@ -95,8 +95,8 @@ def test_a_cancelled_conversion_leaves_nothing(client: TestClient, services: Ser
     blocker = client.post(f"{BASE}/precision-report", json={}).json()["id"]
     started = client.post(f"{BASE}/convert", json={"format": "fp16", "name": "never"}).json()
     assert client.post(f"{BASE}/tasks/{started['id']}/cancel").status_code == 200
-    task = services.queue.task(started["id"])
-    assert task.wait(60) and services.queue.task(blocker).wait(60)
+    task = services.queue.known.task(started["id"])
+    assert task.wait(60) and services.queue.known.task(blocker).wait(60)
     assert client.get(f"{BASE}/tasks/{started['id']}").json()["status"] == "interrupted"
     assert not list(services.paths.checkpoint_dirs[0].glob("*never*"))
 

@@ -11,6 +11,7 @@ from zipfile import ZipFile
 import pytest
 from fastapi.testclient import TestClient
 
+from modules.api import generation
 from modules.api.queue import worker_replies
 from modules.jobs.workers.executor import WorkerFacts, WorkerState
 from modules.jobs.workers.group import Workers
@@ -26,7 +27,7 @@ SMALL = {"width": 64, "height": 64, "steps": 1}
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
     services.history.close()
 
 
@@ -223,3 +224,17 @@ def test_workers_are_listed_with_what_they_do(services: Services, client: TestCl
         "jobs": 0,
         "message": "The worker crashed.",
     }
+
+
+def test_a_client_whose_job_stands_in_a_paused_line_is_told_so(
+    client: TestClient, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "PAUSED_S", 0.2)
+    reply = client.post("/sdapi/v1/txt2img", json=SMALL)
+    assert reply.status_code == 503
+    assert "The queue is paused" in reply.json()["errors"] and "taken out of the line" in reply.json()["errors"]
+    assert services.queue.waiting_count() == 0
+    kept = client.post("/sdapi/v1/txt2img", json={**SMALL, "force_task_id": "task(mine)"})
+    assert kept.status_code == 503 and "is still in line, as task(mine)" in kept.json()["errors"]
+    assert services.queue.waiting_count() == 1
+    assert "The queue is paused" in client.get("/sdapi/v1/progress").json()["textinfo"]

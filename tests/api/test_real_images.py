@@ -34,10 +34,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         styles_file=(styles,),
     )
     services = build_services(flags)
-    services.queue.start()
+    services.dispatcher.start()
     with TestClient(build_api(services)) as client:
         yield client
-    services.queue.close()
+    services.dispatcher.close()
     torch.set_num_threads(threads)
 
 

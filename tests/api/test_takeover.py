@@ -39,7 +39,7 @@ def test_the_running_program_takes_over(client: TestClient, services: Services, 
 
 def test_a_folder_that_is_none_is_refused(client: TestClient, tmp_path: Path) -> None:
     reply = client.post("/featherweight/v1/import-folder", json={"folder": str(tmp_path / "gone")})
-    assert reply.status_code == 422 and "no folder of this machine" in reply.json()["errors"]
+    assert reply.status_code == 422 and "not a folder on this machine" in reply.json()["errors"]
 
 
 def test_a_server_that_others_reach_reads_its_own_folders_only(services: Services, theirs: Path) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from modules.assembly import training_of
 from modules.errors import InvalidValueError
-from modules.jobs.training import TRAINING_KIND
+from modules.jobs.work.training import TRAINING_KIND
 from modules.services import Services
 from modules.training.config import config_of
 from modules.ui.train_tab import form_config, interrogated, look_at, replaced, save_captions
@@ -34,7 +34,7 @@ PRESET_CHANGES = {
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def ended(client: TestClient, task_id: str) -> dict[str, Any]:
 
 
 def until_it_steps(services: Services, task_id: str) -> None:
-    task = services.queue.task(task_id)
+    task = services.queue.known.task(task_id)
     while not task.state.phase.startswith("step ") and not task.state.status.is_final:
         time.sleep(0.02)
 
@@ -91,7 +91,7 @@ def test_a_training_is_a_task_with_its_curves(client: TestClient, services: Serv
     assert outcome["validation"][0][0] == 0
     assert (services.paths.lora_dirs[0] / "toy.safetensors").is_file()
     assert any(item["name"] == "toy" for item in client.get("/sdapi/v1/loras").json())
-    shown = training_view(services.queue.tasks(TRAINING_KIND)[0].state)
+    shown = training_view(services.queue.known.tasks(TRAINING_KIND)[0].state)
     assert "toy.safetensors is ready" in shown
     assert "data-plot=" in shown
 
@@ -104,7 +104,7 @@ def test_cancelling_pauses_and_the_same_request_goes_on(client: TestClient, serv
     paused = ended(client, task_id)
     assert paused["status"] == "interrupted"
     assert (services.paths.lora_dirs[0] / "paused.training").is_file()
-    assert "Paused at step" in training_view(services.queue.task(task_id).state)
+    assert "Paused at step" in training_view(services.queue.known.task(task_id).state)
     again = client.post("/featherweight/v1/train", json=wanted).json()["id"]
     until_it_steps(services, again)
     client.post(f"/featherweight/v1/tasks/{again}/cancel")
@@ -214,3 +214,15 @@ def test_curves_say_what_they_show() -> None:
     assert [line["points"] for line in spec["lines"]] == [[[1, 0.5], [2, 0.25]], [[0, 0.6], [2, 0.4]]]
     assert spec["label"] == "Loss over the steps: loss (smoothed): 0.2500, held-out images: 0.4000"
     assert spec["marks"] == [{"name": "best: step 2", "x": 2}]
+
+
+def test_a_folder_that_is_none_is_refused_before_the_job(client: TestClient, services: Services) -> None:
+    before = len(services.queue.known.tasks())
+    for path, sent in (
+        ("/sdapi/v1/train/embedding", {"data_root": "/nowhere", "embedding_name": "mystyle", "steps": 1}),
+        ("/featherweight/v1/train", body(Path("/nowhere"))),
+        ("/featherweight/v1/train/learning-rate", body(Path("/nowhere"))),
+    ):
+        reply = client.post(path, json=sent)
+        assert reply.status_code == 422 and "/nowhere is no folder" in reply.json()["errors"], reply.text
+    assert len(services.queue.known.tasks()) == before

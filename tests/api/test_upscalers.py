@@ -16,7 +16,7 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
     services = fake_services(tmp_path, swinir_models_path=str(tmp_path / "elsewhere"))
     with TestClient(build_api(services), raise_server_exceptions=False) as client:
         yield client
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_files_that_come_later_are_listed_and_can_be_used(client: TestClient, tmp_path: Path) -> None:

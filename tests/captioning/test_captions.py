@@ -1,6 +1,7 @@
 """Captions: of the bundled model's world by looking, by tiny models in the layouts of users' files, and refusals."""
 
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,14 +23,16 @@ from transformers import (
 
 from modules.captioning import tagger
 from modules.captioning.captioners import Captioners
-from modules.captioning.scenes import describe
 from modules.captioning.tagger import written
 from modules.errors import CheckpointError, UnknownNameError
 from modules.settings.values import Settings
 from recipes.scenes.images import draw
 from recipes.scenes.layout import ShapesScene
 from recipes.scenes.pool import scene_of_seed
+from tests.extensions import built_in
 
+built_in()
+describe = sys.modules["featherweight_scripts.scene_captions.scene_captions"].describe
 HERE = Path(__file__).parent
 WORDS = ("[PAD]", "[UNK]", "[DEC]", "[SEP]", "a", "red", "cat", "blue", "dog", "photo", "drawing")
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from modules.cli.merge import main
-from modules.models.reading.tensor_file import TensorFile
+from modules.models.files.tensor_file import TensorFile
 from tests.models.merging.toys import UNET, Toys, toy
 
 Run = Callable[..., tuple[int, str, str]]

@@ -17,7 +17,7 @@ from tests.fakes import fake_services, whole_api
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def guarded_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     services = fake_services(tmp_path_factory.mktemp("guarded"), gradio_auth="me:secret")
     with serving(services) as port:
         yield port
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @contextmanager

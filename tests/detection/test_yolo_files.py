@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from modules.detection.detectors import Detectors
 from modules.detection.yolo_file import read_yolo_file
 from modules.errors import CheckpointError
-from modules.models.reading import inert_pickle
-from modules.models.reading.inert_pickle import Inert, InertFile
+from modules.models.files import inert_pickle
+from modules.models.files.inert_pickle import Inert, InertFile
 from tests.detection.yolo_files import Tensors, expected_outputs, random_tensors, save_detector
 
 

@@ -15,11 +15,11 @@ from modules.faces.restorers import FaceRestorers
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import Result
 from modules.services import Services
 from modules.settings.values import Settings
 from tests.fakes import fake_services
@@ -89,7 +89,7 @@ def test_without_a_file_the_job_says_what_goes_where_before_it_computes(engine: 
 def services(tmp_path: Path) -> Iterator[Services]:
     services = fake_services(tmp_path, start=False)
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_the_api_goes_before_the_setting(services: Services) -> None:

@@ -68,8 +68,13 @@ class TinyServer:
 
     def signal(self, number: int) -> None:
         """As a terminal or a service manager sends it."""
+        os.kill(self.pid, number)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
         assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        return int(self._process.pid)
 
     def exit_code(self, timeout_s: float) -> int | None:
         """Wait for the end; None when it did not come."""
@@ -88,7 +93,7 @@ def serve(flags: list[str], log: str) -> None:
     from modules.flags.flags import parse_flags
     from modules.jobs.job import Job
     from modules.processing.record.output import Output
-    from modules.processing.record.result import GeneratedImage, Result
+    from modules.processing.request.result import GeneratedImage, Result
     from tests.fakes import CHECKPOINT, FakeExecutor, name_context_of, result_of
 
     class SavingExecutor(FakeExecutor):

@@ -10,10 +10,10 @@ import pytest
 
 from modules.errors import BusyError, OutputError
 from modules.jobs.job import JobStatus
-from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
 from modules.jobs.tasks import Task
 from tests.jobs.test_tasks import NoImages
+from tests.queues import JobQueue
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.cli.commands import COMMANDS
 from modules.flags.flags import (
     DEVICE,
     HIDDEN_VALUE,
@@ -136,12 +137,17 @@ def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert all(flag_name(field.name) in text for field in fields(Flags))
+    appendix = text.index("without effect here:")
+    assert text.index("--listen") < appendix < text.index("  --deepdanbooru")
+    assert "not built yet" not in text and all(
+        name in text for name in COMMANDS if name not in ("lora", "offload-clean")
+    )
 
 
 def test_flags_without_effect_are_named_with_their_reason() -> None:
     found = without_effect(parse_flags(["--opt-channelslast", "--listen", "--deepdanbooru"]))
     assert list(found) == ["--opt-channelslast", "--deepdanbooru"]
-    assert "not built yet" in found["--opt-channelslast"]
+    assert "one layout" in found["--opt-channelslast"]
 
 
 def test_every_reason_belongs_to_a_flag() -> None:

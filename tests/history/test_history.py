@@ -20,7 +20,7 @@ from modules.history.service import HistoryService
 from modules.history.store import History, ImageFile
 from modules.history.thumbnails import Thumbnails, media_type_of, small_copy
 from modules.images.reading import read_image
-from modules.processing.record.result import GeneratedImage
+from modules.processing.request.result import GeneratedImage
 
 PNG_START = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
@@ -204,7 +204,7 @@ def test_a_folder_is_imported_once_and_non_images_are_passed_over(tmp_path: Path
     assert (counts["added"], counts["known"], counts["moved"], counts["copies"]) == (0, 2, 1, 1)
     assert sorted(entry.path.name for entry in history.search("dot")) == ["0.png", "2.png", "moved.png"]
     importer.close()
-    with pytest.raises(InvalidValueError, match="is no folder"):
+    with pytest.raises(InvalidValueError, match="is not a folder on this machine"):
         importer.add(tmp_path / "nothing")
 
 
@@ -372,3 +372,10 @@ def test_a_folder_of_what_is_no_image_is_looked_through(tmp_path: Path) -> None:
     assert counts["added"] == 1 and counts["skipped"] == 7
     assert [entry.path.name for entry in service.history.search()] == ["good.png"]
     service.close()
+
+
+def test_tags_hold_no_characters_that_nobody_sees(history: History) -> None:
+    entry = history.search("")[0]
+    assert history.tag(entry.id, ["a\0b", "\u202eright to left", "\x07", " two  words "]).tags == (
+        *("ab", "right to left", "two words"),
+    )

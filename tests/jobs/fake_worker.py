@@ -17,12 +17,12 @@ from modules.jobs.job import Job
 from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.jobs.workers.loop import Asking, AskingOutput
 from modules.jobs.workers.protocol import Question
-from modules.models.reading.hashing import HashProgress
-from modules.processing.memory_estimate.status import EngineState, EngineStatus
-from modules.processing.pipeline.stages import Stage
+from modules.models.files.hashing import HashProgress
+from modules.processing.engine.status import EngineState, EngineStatus
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, GenerationInfo, Result
+from modules.processing.request.stages import Stage
 from modules.settings.values import Settings
 
 

@@ -13,14 +13,15 @@ from PIL import Image
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
 from modules.images.encode import encode_image
 from modules.images.metadata import read_metadata
-from modules.jobs.extras import EXTRAS_TYPE, Extras, ExtrasRequest, ExtrasRun, Source
 from modules.jobs.job import Job, JobStatus
-from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
+from modules.jobs.tasks import TaskSpec
+from modules.jobs.work.extras import EXTRAS_TYPE, Extras, ExtrasRequest, ExtrasRun, Source
 from modules.postprocessing.operation import PostprocessedImage, ScriptPostprocessing
 from modules.postprocessing.operations import Operations
-from modules.processing.record.result import Result
+from modules.processing.request.result import Result
 from modules.settings.store import SettingsStore
+from tests.queues import JobQueue
 
 
 class NoImages:
@@ -146,7 +147,7 @@ def test_an_interrupted_batch_keeps_what_is_done(extras: Extras, grey: Grey, tmp
     sources = (put(tmp_path / "in", "a.png"), put(tmp_path / "in", "b.png", width=3), put(tmp_path / "in", "c.png"))
     run = extras.start(ExtrasRequest(sources=sources, operations=GREY, is_batch=True))
     assert grey.begun.wait(10)
-    assert extras.queue.running_task is run.task
+    assert extras.queue.running_task() is run.task
     assert run.task.state.phase == "b.png (2 of 3): Grey"
     assert len((run.task.state.outcome or {})["results"]) == 1
     extras.queue.interrupt()  # as POST /sdapi/v1/interrupt
@@ -170,7 +171,7 @@ def test_work_that_a_crash_left_is_begun_again_from_its_record(extras: Extras, t
     asked = ExtrasRequest(sources=(Source("x", data=data),), operations=GREY, save=False, user="me")
     again = ExtrasRequest.from_json(json.loads(json.dumps(asked.to_json())))
     assert again == ExtrasRequest(sources=asked.sources, operations=GREY, user="me")
-    extras.queue.repeats(extras.starters)
+    extras.queue.repeats.add(extras.starters)
     run = done(extras, *again.sources)
     record = extras.queue.store.get(run.task.task_id)
     assert record is not None and record.type == EXTRAS_TYPE and "start" not in record.request
@@ -198,10 +199,10 @@ def test_a_task_that_is_begun_again_saves_nothing_twice(extras: Extras, grey: Gr
     store._db.commit()
     queue = JobQueue(NoImages(), store)
     again = Extras(queue, Operations([Grey()]), extras.settings, tmp_path)
-    again.queue.repeats(again.starters)
+    again.queue.repeats.add(again.starters)
     assert queue.restore() == 1
     queue.start()
-    task = queue.task(first.task.task_id)
+    task = queue.known.task(first.task.task_id)
     assert task.wait(20)
     assert [Path(one["path"]).name for one in task.result()["results"]] == list(names)
     assert [one["caption"] for one in task.result()["results"]] == ["grey"] * 3
@@ -234,6 +235,6 @@ def test_folders_that_may_not_be_used_and_empty_ones_are_refused(extras: Extras,
 
 
 def test_a_task_that_made_nothing_has_no_images(extras: Extras) -> None:
-    task = extras.queue.submit_task("other", "other", lambda task: {})
+    task = extras.queue.submit_spec(TaskSpec("other", "other", lambda task: {}))
     with pytest.raises(UnknownNameError, match="has made no images"):
         extras.run_of(task.task_id)

@@ -1,6 +1,9 @@
 """Ray on this machine with two actors. Skipped where Ray is not installed (`requirements-farm.txt`)."""
 
 import importlib.util
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,16 +12,17 @@ import pytest
 
 from modules.errors import InvalidValueError
 from modules.flags.flags import UsageError, parse_flags
-from modules.jobs.job import JobStatus
+from modules.jobs.job import Job, JobStatus
 from modules.jobs.lanes import Lane
-from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
-from modules.jobs.workers.executor import WorkerExecutor
-from modules.jobs.workers.farm import LOCAL, Farm, FarmTransport, check_installed, farm_workers
+from modules.jobs.workers import farm as farming
+from modules.jobs.workers.executor import WorkerExecutor, WorkerState
+from modules.jobs.workers.farm import LOCAL, Farm, FarmActor, FarmTransport, check_installed, farm_workers
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage
 from tests.jobs.fake_worker import build
+from tests.queues import JobQueue
 
 ROOT = Path(__file__).parents[2]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
@@ -37,9 +41,9 @@ class Head:
         ]
         lanes = [Lane(one, one.name, lambda one=one: one.is_ready, is_endable=True) for one in self.workers]  # type: ignore[misc]
         self.queue = JobQueue(lanes, JobStore(None))
-        self.queue.listen(self)
+        self.queue.images.listen(self)
         for worker in self.workers:
-            worker.changed = self.queue.wake
+            worker.changed = self.queue.dispatcher.wake
             worker.start()
         self.queue.start()
 
@@ -49,6 +53,9 @@ class Head:
             return self.begun[-1]
 
         return now
+
+    def saved_late(self, task_id: str, user: str, image: GeneratedImage, before: Path | None) -> None:
+        raise AssertionError
 
     def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
         self.told.append(image)
@@ -97,3 +104,145 @@ def test_a_farm_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="--farm needs --workers N"):
         parse_flags(["--farm", "auto"])
     assert parse_flags(["--farm", "auto", "--workers", "2"]).farm == "auto"
+
+
+class FakeRay:
+    """What the program uses of Ray, with a head that can die: then calls hang, as they do there."""
+
+    class Lost(Exception):  # noqa: N818 - stands for Ray's own
+        pass
+
+    class exceptions:  # noqa: N801
+        RayError: type[Exception]
+
+    def __init__(self) -> None:
+        self.exceptions.RayError = self.Lost
+        self.head = 1  # 0: it is dead
+        self.heads = 1
+        self.own: int | None = None  # the head that this driver was connected to
+        self.back = threading.Event()
+        self.inits = 0
+
+    def kill_head(self) -> None:
+        self.head = 0
+        self.back.clear()
+
+    def start_head(self) -> None:
+        self.heads += 1
+        self.head = self.heads
+        self.back.set()
+
+    def _answer(self) -> None:
+        if self.head == 0:
+            self.back.wait(30)
+
+    def init(self, **options: object) -> None:
+        self.inits += 1
+        if self.head == 0:
+            raise ConnectionError("nobody listens")
+        self.own = self.head
+
+    def shutdown(self) -> None:
+        self.own = None
+
+    def get_runtime_context(self) -> "FakeRay":
+        return self
+
+    def get_node_id(self) -> str:
+        return str(self.own)
+
+    def nodes(self) -> list[dict[str, object]]:
+        self._answer()
+        return [{"NodeID": str(self.head), "Alive": True}]
+
+    def cluster_resources(self) -> dict[str, float]:
+        self._answer()
+        return {"CPU": 2.0}
+
+    def remote(self, cls: Callable[..., FarmActor]) -> "FakeRay":
+        self.cls = cls
+        return self
+
+    def options(self, **_: object) -> "FakeActorClass":
+        return FakeActorClass(self, self.cls)
+
+    def wait(self, references: list["FakeReference"], timeout: float) -> tuple[list[object], list[object]]:
+        (reference,) = references
+        return ([reference], []) if reference.done.wait(timeout) else ([], [reference])
+
+    def get(self, reference: "FakeReference", timeout: float | None = None) -> object:
+        if not reference.done.wait(timeout):
+            raise self.Lost("timeout")
+        return reference.value
+
+    def kill(self, actor: object) -> None:
+        """It is gone with its head already."""
+
+
+class FakeReference:
+    def __init__(self, ray: FakeRay, head: int, work: Callable[[], object]) -> None:
+        self.done, self.value = threading.Event(), None
+
+        def run() -> None:
+            value = work()
+            if ray.head == head:  # what an actor of a dead cluster says reaches nobody
+                self.value = value
+                self.done.set()
+
+        threading.Thread(target=run, daemon=True).start()
+
+
+class FakeActorClass:
+    def __init__(self, ray: FakeRay, cls: Callable[..., FarmActor]) -> None:
+        self.ray, self.cls = ray, cls
+
+    def remote(self, *arguments: object) -> "FakeActor":
+        return FakeActor(self.ray, self.cls(*arguments))
+
+
+class FakeMethod:
+    def __init__(self, ray: FakeRay, head: int, method: Callable[..., object]) -> None:
+        self.ray, self.head, self.method = ray, head, method
+
+    def remote(self, *arguments: object) -> FakeReference:
+        return FakeReference(self.ray, self.head, lambda: self.method(*arguments))
+
+
+class FakeActor:
+    _actor_id = b"\0\1\2\3"
+
+    def __init__(self, ray: FakeRay, actor: FarmActor) -> None:
+        self.put = FakeMethod(ray, ray.head, actor.put)
+        self.take = FakeMethod(ray, ray.head, actor.take)
+
+
+def test_a_head_that_dies_and_comes_back_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(farming, "CHECK_S", 0.1)
+    monkeypatch.setattr(os, "_exit", lambda code: None)  # actors are in this process here
+    head = Head(tmp_path, Farm("head:6379", ROOT, call_s=0.3))
+
+    def submit(seed: int, prompt: str = "a") -> Job:
+        facts = {"steps": 4, "width": 16, "height": 16, "subseed": 0}
+        return head.queue.submit(GenerationRequest(prompt=prompt, seed=seed, **facts))  # type: ignore[arg-type]
+
+    def until(condition: Callable[[], object]) -> None:
+        end = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < end, [worker.facts for worker in head.workers]
+            time.sleep(0.01)
+
+    first = submit(1)
+    assert first.wait(20) and first.status is JobStatus.DONE
+    ray.kill_head()
+    waiting = [submit(seed) for seed in (2, 3)]
+    until(lambda: all("the head of the cluster (head:6379) cannot be reached" in w.facts.message for w in head.workers))
+    assert all(worker.facts.state is not WorkerState.IDLE for worker in head.workers)
+    ray.start_head()
+    assert all(job.wait(20) and job.status is JobStatus.DONE for job in waiting)
+    ray.kill_head()
+    ray.start_head()  # at once: another one is there before anybody has asked
+    last = submit(4)
+    assert last.wait(20) and last.status is JobStatus.DONE
+    head.queue.close()

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 from tests.fakes import FakeExecutor
+from tests.queues import JobQueue
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
@@ -16,7 +16,7 @@ def test_a_finished_job_is_logged_with_its_time_and_no_wrong_plural(
 ) -> None:
     queue = JobQueue(FakeExecutor(), JobStore(None))
     queue.start()
-    with caplog.at_level(logging.INFO, "modules.jobs.queue"):
+    with caplog.at_level(logging.INFO, "modules.jobs.dispatch"):
         request = GenerationRequest(prompt="x", steps=1, width=64, height=64, batch_size=batch_size)
         assert queue.submit(request, task_id="one").wait(10)
         queue.close()

@@ -10,14 +10,14 @@ import pytest
 
 from modules.errors import UnknownNameError
 from modules.jobs.job import JobStatus
-from modules.jobs.merging import Merger, merge_starters, start_merge
-from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
+from modules.jobs.work.merging import Merger, merge_starters, start_merge
+from modules.models.autoencoders.files import VaeCatalogue
+from modules.models.files.tensor_file import TensorFile
 from modules.models.merging.request import MergeOptions
-from modules.models.reading.tensor_file import TensorFile
-from modules.models.vae.files import VaeCatalogue
 from tests.jobs.test_tasks import NoImages
 from tests.models.merging.toys import Toys, toy
+from tests.queues import JobQueue
 from tests.recordings import CONFIGS
 
 OPTIONS = MergeOptions(primary="a", secondary="b", name="merged")
@@ -69,9 +69,9 @@ def test_a_merge_that_never_ran_goes_on_after_a_restart(toys: Toys, tmp_path: Pa
     start_merge(first, merger, OPTIONS, ["^conv"], text_encoders=False)
     first.close()  # it never ran
     queue = JobQueue(NoImages(), JobStore(tmp_path / "jobs.sqlite"))
-    queue.repeats(merge_starters(merger))
+    queue.repeats.add(merge_starters(merger))
     assert queue.restore() == 1
-    (task,) = queue.tasks()
+    (task,) = queue.known.tasks()
     assert (task.type, task.title) == ("merge", "Merging merged.safetensors")
     assert task.recorded_request()["skip"] == ["^conv"]
     queue.start()

@@ -13,11 +13,13 @@ from PIL import Image
 from modules.atomic_files import fingerprint_of
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import Job, JobStatus
-from modules.jobs.queue import JobQueue, Models, QueueOptions, WhenDone
+from modules.jobs.line import Models, QueueOptions
 from modules.jobs.store import JobStore
-from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
-from modules.processing.request import GenerationRequest, request_from_json
-from modules.processing.start import FromImage, SourceImage
+from modules.jobs.when_done import WhenDone
+from modules.processing.request.request import GenerationRequest, request_from_json
+from modules.processing.request.result import GeneratedImage, GenerationInfo, Result
+from modules.processing.request.source_images import FromImage, SourceImage
+from tests.queues import JobQueue
 
 
 def result_of(job: Job, interrupted: bool = False) -> Result:
@@ -100,7 +102,7 @@ def queue(executor: Stepping, tmp_path: Path) -> Iterator[JobQueue]:
 
 def test_jobs_run_in_order_and_know_their_place(queue: JobQueue, executor: Stepping) -> None:
     jobs = [queue.submit(GenerationRequest(), task_id=name) for name in ("a", "b", "c")]
-    while queue.running is None:
+    while queue.running_job() is None:
         time.sleep(0.01)
     assert [queue.progress(name).position for name in ("a", "b", "c")] == [0, 1, 2]
     executor.go.set()
@@ -162,14 +164,14 @@ def test_a_task_id_names_the_newest_job_that_was_given_it(queue: JobQueue, execu
     executor.go.set()
     assert first.wait(5)
     second = queue.submit(GenerationRequest(prompt="second"), task_id="x")
-    assert second.wait(5) and queue.get("x") is second
+    assert second.wait(5) and queue.known.get("x") is second
     prompts = {record.task_id: record.request["prompt"] for record in queue.store.recent()}
     assert prompts == {"x": "second", "x~1": "first"}  # the older record is kept
 
 
 def test_an_unknown_task_is_an_error(queue: JobQueue) -> None:
     with pytest.raises(UnknownNameError, match="no-such"):
-        queue.get("no-such")
+        queue.known.get("no-such")
 
 
 def test_a_task_id_may_be_used_again_when_its_job_has_ended(queue: JobQueue, executor: Stepping) -> None:
@@ -178,7 +180,7 @@ def test_a_task_id_may_be_used_again_when_its_job_has_ended(queue: JobQueue, exe
     assert first.wait(5)
     second = queue.submit(GenerationRequest(prompt="second"), task_id="x")
     assert second.wait(5)
-    assert queue.get("x") is second
+    assert queue.known.get("x") is second
     assert [record.title for record in queue.store.recent()] == ["second", "first"]
 
 
@@ -212,8 +214,8 @@ def test_after_a_kill_all_jobs_wait_in_their_order_and_the_one_that_ran_comes_fi
     again = Stepping()
     again.go.set()
     queue = restored(path, again)
-    jobs = [queue.get(name) for name in ("running", "first", "second")]
-    assert queue.pending == tuple(jobs)
+    jobs = [queue.known.get(name) for name in ("running", "first", "second")]
+    assert queue.pending() == tuple(jobs)
     assert (jobs[0].request.prompt, jobs[0].request.seed) == ("running", 7)
     queue.start()
     assert all(job.wait(5) for job in jobs)
@@ -242,13 +244,16 @@ def test_finished_images_are_known_after_a_kill_even_those_that_only_the_disk_kn
     told: list[str] = []
 
     class Listener:
+        def saved_late(self, task_id: str, user: str, image: GeneratedImage, before: Path | None) -> None:
+            raise AssertionError
+
         def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
             told.append(image.key)
 
     queue = JobQueue(Stepping(), JobStore(path))
-    queue.listen(Listener())
+    queue.images.listen(Listener())
     queue.restore()
-    assert set(queue.get("running").made) == {"0/0/0", "0/1/0"}
+    assert set(queue.known.get("running").made) == {"0/0/0", "0/1/0"}
     assert told == ["0/1/0"]
     queue.close()
     executor.go.set()
@@ -259,7 +264,7 @@ def test_a_job_that_is_killed_again_and_again_fails_with_the_reason(tmp_path: Pa
     killed(path, executor)
     for _ in range(2):
         queue = restored(path)
-        assert queue.get("running").status is JobStatus.QUEUED
+        assert queue.known.get("running").status is JobStatus.QUEUED
         queue.store.started("running")  # and killed
     queue = restored(path)
     record = queue.record("running")
@@ -276,7 +281,7 @@ def test_a_finished_image_has_the_tries_counted_anew(tmp_path: Path, executor: S
     job = killed(path, executor)
     job.finished_image(image_at(tmp_path / "a.png"))
     queue = restored(path, retries=0)
-    assert queue.get("running").status is JobStatus.QUEUED
+    assert queue.known.get("running").status is JobStatus.QUEUED
     queue.close()
     executor.go.set()
 
@@ -285,7 +290,7 @@ def test_a_job_whose_client_is_gone_ends_with_the_server(tmp_path: Path, executo
     path = tmp_path / "jobs.sqlite"
     JobQueue(executor, JobStore(path)).submit(GenerationRequest(), task_id="answer only", is_lasting=False)
     queue = restored(path)
-    assert queue.pending == ()
+    assert queue.pending() == ()
     record = queue.record("answer only")
     assert record.status is JobStatus.INTERRUPTED and "its client waits no more" in str(record.error)
     queue.close()
@@ -296,11 +301,11 @@ def test_a_queue_can_be_paused_at_start_and_a_pause_outlives_it(tmp_path: Path, 
     killed(path, executor)
     queue = restored(path, starts_paused=True)
     queue.start()
-    assert queue.is_paused and queue.running is None
+    assert queue.is_paused and queue.running_job() is None
     queue.pause()
     queue.close()
     queue = restored(path)
-    assert queue.is_paused and len(queue.pending) == 3
+    assert queue.is_paused and len(queue.pending()) == 3
     queue.close()
     executor.go.set()
 
@@ -315,12 +320,12 @@ def test_an_edited_record_fails_its_job_and_no_other(tmp_path: Path, executor: S
     again = Stepping()
     again.go.set()
     queue = restored(path, again)
-    first, second = queue.get("first"), queue.get("second")
+    first, second = queue.known.get("first"), queue.known.get("second")
     queue.start()
     assert first.wait(5) and second.wait(5)
     assert second.status is JobStatus.DONE
     assert first.status is JobStatus.FAILED and str(first.error) == "steps is 'many'; allowed is 1 to 1000."
-    assert [entry.task_id for entry in queue.pending] == []
+    assert [entry.task_id for entry in queue.pending()] == []
     queue.close()
     executor.go.set()
 
@@ -338,7 +343,7 @@ def test_what_a_shutdown_cuts_off_goes_on_at_the_next_start(tmp_path: Path, exec
     with pytest.raises(Interrupted, match="goes on when the server is started again"):
         waiting.result()
     queue = restored(tmp_path / "jobs.sqlite", retries=0)
-    assert [entry.task_id for entry in queue.pending] == ["running", "waiting"]
+    assert [entry.task_id for entry in queue.pending()] == ["running", "waiting"]
     queue.close()
 
 
@@ -357,7 +362,7 @@ def test_images_that_jobs_begin_with_are_files_beside_the_record_and_go_with_the
     (folder / f"{'0' * 64}.png").write_bytes(b"left by a killed server")
     queue = restored(path)
     assert [file.stem for file in folder.iterdir()] == [start_image().sha256]
-    assert queue.get("a").request.start == request.start
+    assert queue.known.get("a").request.start == request.start
     queue.interrupt("a")
     queue.store.remove(["a"])
     assert list(folder.iterdir())
@@ -375,7 +380,7 @@ def test_an_input_that_was_changed_fails_its_job_with_a_sentence(tmp_path: Path)
     Image.new("RGB", (8, 8)).save(tmp_path / "jobs-inputs" / f"{start_image().sha256}.png")
     queue = restored(path)
     with pytest.raises(InvalidValueError, match="is another one than was submitted"):
-        _ = queue.get("a").request
+        _ = queue.known.get("a").request
     queue.close()
 
 
@@ -409,11 +414,11 @@ def test_waiting_jobs_are_moved_renamed_changed_and_run_next(tmp_path: Path) -> 
     queue.change("b", lambda request: replace(request, prompt="changed", seed=-1))
     with pytest.raises(InvalidValueError, match="width is 7"):
         queue.change("b", lambda request: replace(request, width=7))
-    assert [entry.task_id for entry in queue.pending] == ["c", "d", "b", "a"]
+    assert [entry.task_id for entry in queue.pending()] == ["c", "d", "b", "a"]
     again = restored(path)
-    assert [entry.task_id for entry in again.pending] == ["c", "d", "b", "a"]
-    assert again.get("b").request.prompt == "changed" and again.get("b").request.seed >= 0
-    assert again.get("c").standing.is_pinned and again.get("b").standing.is_bookmarked
+    assert [entry.task_id for entry in again.pending()] == ["c", "d", "b", "a"]
+    assert again.known.get("b").request.prompt == "changed" and again.known.get("b").request.seed >= 0
+    assert again.known.get("c").standing.is_pinned and again.known.get("b").standing.is_bookmarked
     with pytest.raises(UnknownNameError, match="No waiting job"):
         again.move("nothing", 0)
     again.close()
@@ -425,20 +430,20 @@ def test_the_place_between_two_neighbours_never_runs_out(tmp_path: Path) -> None
         queue.submit(GenerationRequest(), task_id=name)
     for number in range(200):
         queue.move("abc"[number % 3], 1)
-    assert [item.task_id for item in queue.pending] == [record.task_id for record in queue.store.waiting()]
+    assert [item.task_id for item in queue.pending()] == [record.task_id for record in queue.store.waiting()]
     queue.close()
 
 
 def test_when_done_happens_once_and_only_after_work(executor: Stepping) -> None:
     done: list[WhenDone] = []
     queue = JobQueue(executor, JobStore(None))
-    queue.on_done(done.append)
+    queue.dispatcher.on_done(done.append)
     queue.start()
     executor.go.set()
     first = queue.submit(GenerationRequest())
     assert first.wait(5)
     time.sleep(0.05)
-    queue.set_when_done(WhenDone.UNLOAD)
+    queue.dispatcher.set_when_done(WhenDone.UNLOAD)
     time.sleep(0.05)
     assert done == []
     for _ in range(2):
@@ -464,14 +469,14 @@ def test_thousands_of_jobs_stand_in_line_and_come_back(tmp_path: Path) -> None:
     database.close()
     began = time.monotonic()
     queue = restored(path, max_waiting=2000)
-    line = queue.line()
+    line = queue.first()
     assert time.monotonic() - began < 3
-    assert len(queue.pending) == 2000 and [entry.task_id for entry in line[:3]] == ["one", "n1", "n2"]
+    assert len(queue.pending()) == 2000 and [entry.task_id for entry in line[:3]] == ["one", "n1", "n2"]
     with pytest.raises(BusyError, match="2000 jobs wait"):
         queue.submit(GenerationRequest())
     queue.move("n1999", 0)
     began_cpu = time.process_time()
-    assert queue.line(500)[0].task_id == "n1999" and queue.progress("n1998").position == 1999
+    assert queue.first(500)[0].task_id == "n1999" and queue.progress("n1998").position == 1999
     assert time.process_time() - began_cpu < 0.2
     began_cpu = time.process_time()
     assert queue.clear() == 2000
@@ -501,7 +506,7 @@ def test_a_clock_that_jumps_changes_neither_order_nor_times(
         assert 0.0 < progress.elapsed_s < 10 and progress.eta_s is not None and 0.0 <= progress.eta_s < 3600
     queue.close()
     again = restored(path)
-    assert [entry.task_id for entry in again.line()] == ["running", "a", "b", "c", "d"]
+    assert [entry.task_id for entry in again.first()] == ["running", "a", "b", "c", "d"]
     again.close()
 
 
@@ -533,7 +538,7 @@ def test_whatever_is_edited_into_a_record_the_others_run(tmp_path: Path, executo
     again.go.set()
     queue = restored(path, again)
     queue.start()
-    second = queue.get("second")
+    second = queue.known.get("second")
     assert second.wait(5) and second.status is JobStatus.DONE
     assert queue.store.recent() and queue.store.ended_jobs()
     queue.close()
@@ -603,3 +608,10 @@ def test_a_gentle_interrupt_of_a_single_batch_stops_at_once() -> None:
     plot = Job("b", GenerationRequest(script="X/Y/Z plot", seed=1))
     plot.interrupt(after_batch=True)
     assert not stopped(plot)
+
+
+def test_titles_hold_no_characters_that_nobody_sees(queue: JobQueue) -> None:
+    job = queue.submit(GenerationRequest(prompt="a\x1b cat\u202e gnp.x"))
+    assert job.title == "a cat gnp.x"
+    queue.rename(job.task_id, "b\x1b[31m")
+    assert job.title == queue.record(job.task_id).title == "b[31m"

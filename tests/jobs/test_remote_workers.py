@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,11 +19,11 @@ from PIL import Image
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags, public_flags
 from modules.images.resize import ResizeMode
-from modules.jobs.extras import Extras, ExtrasRequest, Source
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.lanes import Lane
-from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
+from modules.jobs.work.extras import Extras, ExtrasRequest, Source
+from modules.jobs.workers import sdapi
 from modules.jobs.workers.executor import WorkerState
 from modules.jobs.workers.sdapi import (
     Address,
@@ -34,18 +35,19 @@ from modules.jobs.workers.sdapi import (
     unfit,
     unfit_extras,
 )
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
 from modules.postprocessing.operations import Operations
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import GenerationRequest, HiresRequest
-from modules.processing.start import FromImage, Mask, MaskedContent, SourceImage
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import GeneratedImage, Result
+from modules.processing.request.source_images import FromImage, Mask, MaskedContent, SourceImage
 from modules.services import Services
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
 from tests.fakes import fake_services, whole_api
 from tests.jobs.fake_worker import result_of
+from tests.queues import JobQueue
 from tests.recordings import TINY
 
 SIZE = {"width": 64, "height": 64}
@@ -94,14 +96,19 @@ class Head:
             look_s=0.1,
             progress_s=0.02,
             silent_s=0.3,
-            stalled_s=0.5,
+            stalled_s=0.2,
+            loading_s=0.0,
+            idle_s=0.4,
         )
         lanes = [Lane(self.local, "server", is_ready=lambda: self.local_works), remote_lane(self.worker)]
         self.queue = JobQueue(lanes, JobStore(None))
-        self.worker.changed = self.queue.wake
-        self.queue.listen(self)
+        self.worker.changed = self.queue.dispatcher.wake
+        self.queue.images.listen(self)
         self.worker.start()
         self.queue.start()
+
+    def saved_late(self, task_id: str, user: str, image: GeneratedImage, before: Path | None) -> None:
+        raise AssertionError
 
     def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
         self.told.append(image)
@@ -112,7 +119,7 @@ class Head:
 
     def works_here(self) -> None:
         self.local_works = True
-        self.queue.wake()
+        self.queue.dispatcher.wake()
 
 
 # -- our own server ----------------------------------------------------------------------------------------------------
@@ -130,7 +137,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Servic
     yield listener.getsockname()[1], services
     server.should_exit = True
     thread.join(10)
-    services.queue.close()
+    services.dispatcher.close()
     services.history.close()
 
 
@@ -158,7 +165,7 @@ def test_a_server_of_ours_makes_images_that_are_saved_and_recorded_here(head: He
 def test_an_interrupt_is_passed_on_to_this_job_alone(head: Head, ours: tuple[int, Services]) -> None:
     remote = ours[1].queue
     job = head.submit("slow", steps=200)
-    until(lambda: job.progress().step > 2 and remote.running is not None)
+    until(lambda: job.progress().step > 2 and remote.running())
     other = remote.submit(GenerationRequest(prompt="theirs", steps=2, **SIZE))  # type: ignore[arg-type]
     head.queue.interrupt(job.task_id)
     assert job.wait(10) and job.status is JobStatus.INTERRUPTED and job.result().interrupted
@@ -182,7 +189,7 @@ def test_a_server_of_ours_makes_images_from_images(head: Head, ours: tuple[int, 
     mask = Mask(image=SourceImage.of(Image.new("L", (64, 64), 255)), fill=MaskedContent.LATENT_NOISE, blur_x=2)
     job = head.submit(start=FromImage(images=(source,), denoising_strength=0.4, mask=mask, outpaint_left=64))
     assert job.wait(20) and job.status is JobStatus.DONE and head.local.ran == [], job.error
-    there = ours[1].queue.get(f"{job.task_id}@remote").request
+    there = ours[1].queue.known.get(f"{job.task_id}@remote").request
     assert there.start == job.request.start and there.size_px == (128, 64)  # as equal as images by their pixels are
     assert job.result().info.denoising_strength == 0.4 and job.result().images[0].image.size == (128, 64)
 
@@ -199,6 +206,7 @@ class Stub:
         self.paths: list[str] = []
         self.interrupts = 0
         self.is_deaf = False  # GET routes do not answer
+        self.missing_bytes = 0  # of an answer to POST: announced, and not sent
         self.released = threading.Event()
         stub = self
         pages = {
@@ -210,6 +218,8 @@ class Stub:
             "/sdapi/v1/progress": {"progress": 0.5, "state": {"sampling_step": 2}, "current_image": None},
             "/sdapi/v1/embeddings": {"loaded": {"known": {}}},
         }
+
+        self.pages: dict[str, Any] = pages
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -238,9 +248,12 @@ class Stub:
             def answer(self, status: int, found: Any) -> None:
                 data = found if isinstance(found, bytes) else json.dumps(found).encode()
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
+                missing = stub.missing_bytes if self.command == "POST" else 0
+                self.send_header("Content-Length", str(len(data) + missing))
                 self.end_headers()
                 self.wfile.write(data)
+                if missing:
+                    stub.released.wait(20)
 
             def log_message(self, *_: Any) -> None:
                 return
@@ -263,6 +276,22 @@ def png(size: tuple[int, int] = (64, 64)) -> str:
     file = io.BytesIO()
     Image.new("RGB", size).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()
+
+
+def encoded(format_name: str) -> str:
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(file, format_name)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def broken_png() -> str:
+    """What follows the first half of the pixels is no chunk."""
+    data = base64.b64decode(png())
+    start = data.index(b"IDAT")
+    pixels = data[start + 4 : start + 4 + int.from_bytes(data[start - 4 : start])]
+    half = b"IDAT" + pixels[: len(pixels) // 2]
+    chunk = (len(half) - 4).to_bytes(4) + half + zlib.crc32(half).to_bytes(4)
+    return base64.b64encode(data[: start - 4] + chunk + b"\0\0\0\x04\0\0\0\0junkjunk").decode()
 
 
 def good(body: dict[str, Any], **wrong: Any) -> dict[str, Any]:
@@ -400,6 +429,13 @@ def test_why_extras_stay_here_is_said() -> None:
         (lambda body: good(body, images=["!!"]), "an image that cannot be read"),
         (lambda body: good(body, images=[png((32, 128))]), "sent an image of 32x128 instead of 64x64"),
         (lambda body: good({**body, "seed": 99}), "made an image with the seed 99 instead of 5"),
+        (lambda body: good(body, info='{"infotexts": [""], "index_of_first_image": Infinity}'), "OverflowError"),
+        (lambda body: good(body, info='{"infotexts": [""], "index_of_first_image": NaN}'), "ValueError"),
+        (lambda body: good(body, info="[" * 100_000), "RecursionError"),
+        (lambda body: good(body, images=[broken_png()]), "an image that cannot be read (broken"),
+        (lambda body: good(body, images=[encoded("TIFF")]), "an image that cannot be read"),
+        (lambda body: good({**body, "prompt": "x" * 1_000_000}), "with a text of 10000"),
+        (lambda body: good(body, info='{"infotexts": [5]}'), "an image whose text is none"),
     ],
 )
 def test_a_job_that_goes_wrong_there_is_made_here(
@@ -420,7 +456,7 @@ def test_a_server_that_hangs_or_goes_silent_loses_its_job(foreign: Head, stub: S
     stub.reply = stub.hang
     job = foreign.submit()
     until(lambda: job.standing.avoids)
-    assert "made no progress for 0.5 s" in foreign.worker.facts.message or foreign.worker.is_ready
+    assert "made no progress for" in foreign.worker.facts.message or foreign.worker.is_ready
     until(lambda: foreign.worker.is_ready)
     second = foreign.submit()
     until(lambda: second.status is JobStatus.RUNNING)
@@ -486,3 +522,36 @@ def test_addresses_are_read_and_never_show_the_login(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="cannot be read"):
         addresses_of([], tmp_path / "none")
     assert public_flags(Flags(remote_worker=("http://me:secret@a:1",)))["remote_worker"] == "(hidden)"
+
+
+@pytest.mark.parametrize(
+    ("progress", "sentence"),
+    [
+        ({"progress": float("nan")}, "did not say how far it is"),
+        ({"progress": 1e308}, "did not say how far it is"),
+        ({"progress": [], "state": 5}, "did not say how far it is"),
+        ({"progress": 0.0, "state": {"job_count": 0}}, "that it makes nothing"),
+        ({"progress": 0.5, "state": {"sampling_step": 1}}, "made no progress"),
+    ],
+)
+def test_a_reply_that_never_comes_in_full_is_not_waited_for(
+    foreign: Head, stub: Stub, progress: dict[str, Any], sentence: str
+) -> None:
+    stub.missing_bytes = 100_000
+    stub.pages["/sdapi/v1/progress"] = progress
+    job = foreign.submit()
+    until(lambda: job.standing.avoids)
+    foreign.works_here()
+    assert job.wait(10) and job.status is JobStatus.DONE and foreign.local.ran == [job.task_id]
+    assert sentence in job.result().notices[0]
+
+
+def test_a_reply_that_is_far_larger_than_its_images_is_not_read(
+    foreign: Head, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sdapi, "MAX_REPLY_BYTES", 1 << 20)
+    stub.reply = lambda body: good(body, padding="x" * (2 << 20))
+    job = foreign.submit()
+    until(lambda: job.standing.avoids)
+    foreign.works_here()
+    assert job.wait(10) and "sent more than 1 MiB" in job.result().notices[0]

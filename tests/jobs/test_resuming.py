@@ -9,7 +9,8 @@ import pytest
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.jobs.job import Job, JobStatus
-from modules.processing.request import GenerationRequest
+from modules.jobs.restart import Restart
+from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.settings.values import Settings
 from tests.recordings import TINY
@@ -19,8 +20,8 @@ STEPS = 40
 
 def services_on(data: Path) -> Services:
     services = build_services(Flags(data_dir=str(data), ckpt=str(TINY), use_cpu=("all",), no_hashing=True))
-    services.queue.restore()
-    services.queue.start()
+    Restart(services.queue).restore()
+    services.dispatcher.start()
     return services
 
 
@@ -47,20 +48,20 @@ def test_a_restart_goes_on_inside_the_image(tmp_path: Path, caplog: pytest.LogCa
     job = whole.queue.submit(wanted())
     assert job.wait(120)
     expected = job.result().images[0].image.tobytes()
-    whole.queue.close()
+    whole.dispatcher.close()
     data = tmp_path / "data"
     first = services_on(data)
     cut = first.queue.submit(wanted())
     until_recorded(data, cut)
-    first.queue.close()
+    first.dispatcher.close()
     assert cut.status is JobStatus.INTERRUPTED and len(files(data)) == 1
     second = services_on(data)
-    again = second.queue.get(cut.task_id)
+    again = second.queue.known.get(cut.task_id)
     assert again.wait(120)
     assert again.result().images[0].image.tobytes() == expected
     assert files(data) == []
     assert "were recorded by an earlier try; the image goes on from there" in caplog.text
-    second.queue.close()
+    second.dispatcher.close()
 
 
 def test_what_the_user_stops_leaves_no_recording(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_what_the_user_stops_leaves_no_recording(tmp_path: Path) -> None:
     assert files(tmp_path)
     services.queue.interrupt(job.task_id)
     assert job.wait(60) and files(tmp_path) == []
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_the_time_left_is_counted_from_where_a_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

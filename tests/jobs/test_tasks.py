@@ -7,11 +7,12 @@ import pytest
 
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import Job, JobStatus
-from modules.jobs.queue import KEPT_ENTRIES, JobQueue
+from modules.jobs.known import KEPT_ENTRIES
 from modules.jobs.store import JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import Result
+from tests.queues import JobQueue
 
 
 class NoImages:
@@ -50,14 +51,14 @@ def test_tasks_and_images_stand_in_one_line(queue: JobQueue) -> None:
     two = queue.submit_task("b", "second", second)
     assert image.status is JobStatus.QUEUED
     assert two.state.status is JobStatus.QUEUED
-    assert queue.pending[-2:] == (image, two)
+    assert queue.pending()[-2:] == (image, two)
     release.set()
     assert two.wait(5)
     assert order == [1, 2]
     assert image.progress().status is JobStatus.FAILED
     assert (one.result(), two.result()) == ({"value": 1}, {"value": 2})
-    assert queue.tasks("b") == (two,)
-    assert queue.tasks() == (two, one)
+    assert queue.known.tasks("b") == (two,)
+    assert queue.known.tasks() == (two, one)
 
 
 def test_a_task_is_recorded_with_its_kind_its_request_and_its_outcome(queue: JobQueue) -> None:
@@ -134,11 +135,11 @@ def test_only_what_ended_last_is_remembered(queue: JobQueue) -> None:
     assert every[-1].wait(5)
     newest = queue.submit_task("a", "newest", lambda task: {})
     assert newest.wait(5)
-    assert len(queue.tasks()) == KEPT_ENTRIES + 1
+    assert len(queue.known.tasks()) == KEPT_ENTRIES + 1
     with pytest.raises(UnknownNameError, match="No task has the id"):
-        queue.task(every[0].task_id)
+        queue.known.task(every[0].task_id)
     with pytest.raises(UnknownNameError, match="No job has"):
-        queue.get(newest.task_id)  # an image job is something else
+        queue.known.get(newest.task_id)  # an image job is something else
 
 
 def test_after_closing_nothing_is_taken(queue: JobQueue) -> None:
@@ -155,7 +156,7 @@ def steps_until(queue: JobQueue, end: threading.Event, admits: Callable[[Job], b
 
     def work(task: Task) -> Outcome:
         while not end.is_set():
-            counts.append(queue.let_images_in(task, admits))
+            counts.append(queue.dispatcher.let_images_in(task, admits))
             task.check()
             end.wait(0.01)
         return {}
@@ -172,7 +173,7 @@ def test_images_are_made_between_two_steps_of_a_task(queue: JobQueue) -> None:
     assert small.is_let_in and not large.is_let_in
     assert training.status is JobStatus.RUNNING
     assert (large.status, other.status) == (JobStatus.QUEUED, JobStatus.QUEUED)
-    assert queue.running_entry is training
+    assert queue.running() == (training,)
     end.set()
     assert other.wait(5) and large.wait(5)
     assert sum(counts) == 1
@@ -192,8 +193,8 @@ def test_a_task_that_is_left_for_an_image_still_runs_and_ends_with_the_queue() -
     training = steps_until(queue, end, lambda job: True, [])
     image = queue.submit(GenerationRequest())
     assert begun.wait(5)
-    assert queue.running_entries == (image, training)
-    assert (queue.running, queue.running_entry) == (image, image)
+    assert queue.running() == (image, training)
+    assert (queue.running_job(), queue.running()[0]) == (image, image)
     assert training.status is JobStatus.RUNNING
     closing = threading.Thread(target=queue.close)
     closing.start()
@@ -209,7 +210,7 @@ def test_nothing_is_let_into_a_paused_queue_or_by_work_that_is_no_task_of_it(que
     image = queue.submit(GenerationRequest())
     assert not image.wait(0.1)
     stranger = Task("x", "training", "elsewhere", {}, TaskSpec("training", "elsewhere", lambda task: {}))
-    assert queue.let_images_in(stranger, lambda job: True) == 0
+    assert queue.dispatcher.let_images_in(stranger, lambda job: True) == 0
     queue.pause(False)
     assert image.wait(5)
     end.set()

@@ -10,10 +10,10 @@ import pytest
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.jobs.job import JobStatus
-from modules.processing.memory_estimate.status import EngineState
-from modules.processing.pipeline.events import Silent
+from modules.processing.engine.status import EngineState
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from tests.recordings import TINY
 
@@ -23,10 +23,10 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     folder = tmp_path_factory.mktemp("data")
     services = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), workers=1))
     services.workers.start()
-    services.queue.start()
+    services.dispatcher.start()
     services.models.request_load(None)
     yield services
-    services.queue.close()
+    services.dispatcher.close()
     services.history.close()
 
 

@@ -13,18 +13,19 @@ from PIL import Image
 from modules.errors import BusyError, FeatherweightError, InvalidValueError
 from modules.jobs.job import Job, JobStatus, WorkerLostError
 from modules.jobs.lanes import Lane
-from modules.jobs.queue import JobQueue, QueueOptions
+from modules.jobs.line import QueueOptions
 from modules.jobs.store import JobStore
 from modules.jobs.workers.executor import WorkerExecutor, WorkerOptions, WorkerState
 from modules.jobs.workers.loop import is_device_failure
 from modules.jobs.workers.process import CpuOfMachine, ProcessTransport, Share, bind, cause_of, processes, share_of
 from modules.jobs.workers.protocol import JobFailed, Question, error_of, failure_of
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, Result
+from modules.processing.request.source_images import FromImage, SourceImage
 from modules.settings.values import Settings
 from tests.jobs.fake_worker import FakeProduct, broken, build, fake_spec, result_of
+from tests.queues import JobQueue
 
 
 @dataclass
@@ -36,6 +37,9 @@ class Place:
     queue: JobQueue
     told: list[GeneratedImage]
     options: WorkerOptions = field(default_factory=WorkerOptions)
+
+    def saved_late(self, task_id: str, user: str, image: GeneratedImage, before: Path | None) -> None:
+        raise AssertionError
 
     def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
         self.told.append(image)
@@ -67,9 +71,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     )
     lane = Lane(worker, "worker-1", lambda: worker.is_ready, is_endable=True)
     queue = JobQueue([lane], JobStore(folder / "jobs.sqlite"), lambda: QueueOptions(retries=2))
-    worker.changed = queue.wake
+    worker.changed = queue.dispatcher.wake
     made = Place(folder, worker, queue, [])
-    queue.listen(made)
+    queue.images.listen(made)
     worker.start()
     queue.start()
     yield made
@@ -295,8 +299,8 @@ def test_lanes_work_at_the_same_time_and_an_interrupt_reaches_all(lanes: tuple[J
     queue, one, two = lanes
     jobs = [queue.submit(GenerationRequest(), task_id=name) for name in "abc"]
     until(lambda: [job.status for job in jobs[:2]] == [JobStatus.RUNNING] * 2)  # a lane takes an entry before it begins
-    assert len(queue.running_entries) == 2 and queue.waiting_count == 1
-    assert queue.running is not None and [entry.task_id for entry in queue.pending][-1] == "c"
+    assert len(queue.running()) == 2 and queue.waiting_count() == 1
+    assert queue.running_job() is not None and [entry.task_id for entry in queue.pending()][-1] == "c"
     queue.interrupt()
     assert jobs[0].wait(5) and jobs[1].wait(5)
     assert all(job.status is JobStatus.INTERRUPTED for job in jobs[:2])

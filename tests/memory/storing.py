@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from modules.memory.formats import Encoded
+from modules.memory.formats.format import Encoded
 from modules.memory.layer import SCALE_SUFFIX, read_weight, stored_state
 from modules.memory.storage import StorageRules, StoredLayers
 

@@ -18,7 +18,7 @@ from modules.memory.compiling import (
     keep_compiled_in,
     stored_problem,
 )
-from modules.memory.formats import FORMATS
+from modules.memory.formats.format import FORMATS
 from modules.memory.hook_chain import HookOrder, hooks_of, register_hook
 from modules.memory.int8_matmul import multiply_in_int8
 from modules.memory.layer import manage, put, stored_state

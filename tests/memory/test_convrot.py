@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
-from modules.memory.formats import FORMATS, Encoded
 from modules.memory.formats.convrot import ROTATED, RotatedRowFormat
+from modules.memory.formats.format import FORMATS, Encoded
 from modules.memory.formats.rowwise import INT8_ROW
 from modules.memory.formats.stochastic import encode_stochastic
 from modules.memory.layer import Part, manage, put, read_part, read_weight, stored_state, unmanage

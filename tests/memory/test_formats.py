@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.memory.formats import FORMATS
 from modules.memory.formats.decoding import decode_narrow
-from modules.memory.formats.format import Encoded
+from modules.memory.formats.format import FORMATS, Encoded
 
 WIDE = (torch.float16, torch.bfloat16, torch.float32)
 ROW = ("fp8_e4m3fn_row", "int8_row")

@@ -7,8 +7,8 @@ from diffusers.quantizers.gguf import utils as theirs
 from torch import nn
 
 from modules.errors import InvalidValueError
-from modules.memory.formats import FORMATS
 from modules.memory.formats.blocks import BlockFormat, kept_bytes
+from modules.memory.formats.format import FORMATS
 from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
 from modules.memory.layer import Part, read_part, read_weight, shape_of, stored_state, stored_tensors, unmanage
 from modules.memory.storage import StorageRules, stored_bytes

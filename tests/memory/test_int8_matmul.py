@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from modules.memory import int8_matmul as under_test
 from modules.memory.changes import AllBranches, SideBranch, joined_branches
-from modules.memory.formats import FORMATS
 from modules.memory.formats.convrot import ROTATED
+from modules.memory.formats.format import FORMATS
 from modules.memory.int8_matmul import (
     MAX_ERROR,
     Int8Product,

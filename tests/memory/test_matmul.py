@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.devices import has_fp8_matmul
-from modules.memory.formats import FORMATS
+from modules.memory.formats.format import FORMATS
 from modules.memory.layer import manage, put, stored_state
 from modules.memory.matmul import fp8_product, multiply_in_8_bits
 

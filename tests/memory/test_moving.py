@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modules.memory.attention import Attention, whole
+from modules.memory.attention import Attention, in_slices, whole
 from modules.memory.changes import AllBranches, Branches
 from modules.memory.layer import stored_state
 from modules.memory.moving import move
-from modules.memory.query_slices import in_slices
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.storage import StorageRules
 from tests.memory.storing import apply_storage

@@ -131,7 +131,7 @@ def test_what_the_failed_attempt_held_is_free_before_the_next() -> None:
     assert Recovery(free=lambda: None).run("a", call)
 
 
-def test_nothing_is_known_of_any_adapter() -> None:
+def test_recovery_works_for_any_call() -> None:
     """The ladder works for whatever is called."""
     attempts = iter([MemoryError(), None])
 

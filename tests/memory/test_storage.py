@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
-from modules.memory.formats import FORMATS
+from modules.memory.formats.format import FORMATS
 from modules.memory.layer import Part, read_part, read_weight, stored_state, unmanage
 from modules.memory.skip import SkipRules
 from modules.memory.storage import StorageRules, stored_bytes

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from modules.models.reading.preparing import one_core_workers
+from modules.models.loading.preparing import one_core_workers
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from modules.model_cards.notes import write_notes
 from modules.model_cards.previews import embedded_preview, read_preview, write_preview
 from modules.model_cards.training_facts import training_facts, training_tags, version_of
 from modules.models.families.registry import version_of_family
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.prompting.extra_networks import extract_tags
 from modules.settings.values import Settings

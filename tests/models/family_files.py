@@ -8,6 +8,8 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor
 
+from modules.models.autoencoders.kl import KlAutoencoder
+from modules.models.families.architecture import LdmArchitecture
 from tests.models.original_keys import FileSizes, Shapes, TextSizes, UNetSizes, even, file_shapes
 from tests.models.sd3_keys import Sd3Sizes, sd3_shapes
 
@@ -107,3 +109,9 @@ def write_yaml(path: Path, sizes: FileSizes, like: Path, parameterization: str) 
     )
     params.first_stage_config.params.ddconfig.ch = sizes.vae_width
     OmegaConf.save(config, path)
+
+
+def kl(architecture: LdmArchitecture) -> KlAutoencoder:
+    """The autoencoder of an architecture that has Stable Diffusion's."""
+    assert isinstance(architecture.autoencoder, KlAutoencoder)
+    return architecture.autoencoder

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.models.reading.tensor_file import TensorFile
+from modules.models.files.tensor_file import TensorFile
 from tests.recordings import TINY
 
 

@@ -10,11 +10,11 @@ import torch
 
 from modules.devices import release_memory
 from modules.memory.streaming.groups import Level
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
-from modules.models.precision import ComputeMode, PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.stream_layout import StreamLayout
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import ComputeMode, PrecisionPlan
+from modules.models.loading.stream_layout import StreamLayout
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError
-from modules.models.reading.catalogue import CheckpointInfo
-from modules.models.vae.approx_vae import read_approx
-from modules.models.vae.tiny_vae_files import TinyVaeFolders
+from modules.models.autoencoders.approx_vae import read_approx
+from modules.models.autoencoders.tiny_vae_files import TinyVaeFolders
+from modules.models.files.catalogue import CheckpointInfo
 
 WIDTHS = (4, 8, 16, 32, 64, 32, 16, 8, 3)
 KERNELS = (7, 5, 3, 3, 3, 3, 3, 3)

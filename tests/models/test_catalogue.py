@@ -1,11 +1,14 @@
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from modules.errors import CheckpointError, UnknownNameError
-from modules.models.reading.catalogue import (
+from modules.models.files.catalogue import (
     OLD_HASH_BEGIN,
     OLD_HASH_BYTES,
     CheckpointCatalogue,
@@ -13,6 +16,8 @@ from modules.models.reading.catalogue import (
     old_hash,
     sha256_of,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -90,6 +95,42 @@ def test_a_damaged_hash_cache_is_made_again(folder: Path) -> None:
     (cache / "hashes.json").write_text("{broken")
     listing = catalogue(folder)
     assert listing.with_hash(listing.get("cat")).sha256 is not None
+
+
+REMEMBERING = """
+import sys
+from pathlib import Path
+from modules.models.files.catalogue import HashCache
+
+cache, folder = HashCache(Path(sys.argv[1])), Path(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(40):
+    cache.remember(folder / f"{sys.argv[3]}-{number}.bin", "family", sys.argv[3])
+"""
+
+
+def test_two_processes_lose_no_hash_of_each_other(tmp_path: Path) -> None:
+    cache = tmp_path / "hashes.json"
+    for name in ("server", "worker"):
+        for number in range(40):
+            (tmp_path / f"{name}-{number}.bin").write_bytes(b"x")
+    script = [sys.executable, "-c", REMEMBERING, str(cache), str(tmp_path)]
+    both = [
+        subprocess.Popen([*script, name], stdin=PIPE, stdout=PIPE, text=True, cwd=ROOT) for name in ("server", "worker")
+    ]
+    for process in both:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in both:
+        process.communicate("go\n", timeout=60)
+    found = HashCache(cache)
+    lost = [
+        f"{name}-{number}"
+        for name in ("server", "worker")
+        for number in range(40)
+        if found.fact(tmp_path / f"{name}-{number}.bin", "family") != name
+    ]
+    assert lost == [] and [process.returncode for process in both] == [0, 0]
 
 
 def test_a_checkpoint_answers_to_the_eight_digits_of_old_infotexts(folder: Path) -> None:

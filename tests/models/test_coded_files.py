@@ -12,9 +12,9 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.memory.formats.rotation import hadamard, rotate
-from modules.models.full_precision import FullPrecisionFile
-from modules.models.reading.coded_file import CodedFile, in_rows
-from modules.models.reading.tensor_source import open_tensors
+from modules.models.files.coded_file import CodedFile, in_rows
+from modules.models.files.tensor_source import open_tensors
+from modules.models.loading.full_precision import FullPrecisionFile
 from tests.models.family_files import family_tensors
 from tests.models.test_gguf_files import load
 

@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 
 from modules.errors import CheckpointError, InvalidValueError, OutputError
 from modules.memory.layer import stored_state
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.files.tensor_writer import TensorWriter
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import PrecisionPlan
 from modules.models.merging.conversion import PrecisionReport, report_precision, save_as
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.reading.tensor_writer import TensorWriter
 from modules.processing.engine.precision import storage_rules
 from tests.models.family_files import write_family
 from tests.models.files import tiny_tensors, write_checkpoint

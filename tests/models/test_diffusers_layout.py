@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
+from modules.models.autoencoders.source import VaeSource
 from modules.models.families.registry import detect_family
-from modules.models.layouts.open_clip_layout import open_checkpoint
-from modules.models.loading import architecture_of
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.vae.source import VaeSource
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.loading.load_model import architecture_of
+from modules.models.loading.open_clip_layout import open_checkpoint
 from tests.models.diffusers_folders import UNETS, text_tensors, unet_tensors, vae_tensors, write_folder
-from tests.models.family_files import write_family
+from tests.models.family_files import kl, write_family
 from tests.recordings import CONFIGS
 
 
@@ -64,7 +64,7 @@ def test_family_and_architecture_are_those_of_the_original_file(folders: Path, t
         assert family is detect_family(original)
         known = architecture_of(original, info_of(path), family, CONFIGS)
         found = architecture_of(folder, info_of(folders / name), family, CONFIGS)
-        assert found.vae == known.vae and found.latent == known.latent
+        assert found.autoencoder == known.autoencoder
         assert found.noise_schedule == known.noise_schedule
         assert found.latent_side == 16  # `sample_size` of the folder
         assert found.prediction_type == ("v_prediction" if name == "sdxl-v" else "epsilon")
@@ -204,7 +204,7 @@ def test_heads_latent_scale_and_noise_come_from_the_settings(folders: Path, tmp_
     change(folder, "scheduler/scheduler_config.json", beta_end=0.02)
     with open_checkpoint(folder) as opened:
         found = architecture_of(opened, info_of(folder), detect_family(opened), CONFIGS)
-    assert (found.unet_sizes.heads, found.latent.scale_factor, found.noise_schedule.linear_end) == (4, 0.5, 0.02)
+    assert (found.unet_sizes.heads, kl(found).scale_factor, found.noise_schedule.linear_end) == (4, 0.5, 0.02)
     assert found.latent_side == 96
 
 

@@ -12,13 +12,14 @@ from safetensors.torch import load_file, save_file
 from modules.errors import CheckpointError
 from modules.models.families.registry import detect_family
 from modules.models.families.sd3.layout import T5_LEVEL
-from modules.models.families.sd3.t5 import t5_tokenizer_file
-from modules.models.layouts.open_clip_layout import open_checkpoint
-from modules.models.loading import architecture_of
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.families.sd3.t5 import OWN_TOKENIZER
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.loading.load_model import architecture_of
+from modules.models.loading.open_clip_layout import open_checkpoint
+from modules.models.text_encoders.t5 import t5_tokenizer_file
 from tests.models.diffusers_folders import write_json
 from tests.models.diffusers_sd3_folders import sd3_parts, write_sd3_folder
-from tests.models.family_files import TINY_SD3, write_family
+from tests.models.family_files import TINY_SD3, kl, write_family
 from tests.models.tiny_t5 import PREFIX, t5_tensors, write_tokenizer
 from tests.recordings import CONFIGS
 
@@ -64,7 +65,7 @@ def test_family_and_architecture_are_those_of_the_original_file(folders: Path, t
         assert family is detect_family(original)
         known = architecture_of(original, info_of(path), family, CONFIGS)
         found = architecture_of(folder, info_of(folders / name), family, CONFIGS)
-    assert (found.vae, found.latent, found.noise_schedule) == (known.vae, known.latent, known.noise_schedule)
+    assert (found.autoencoder, found.noise_schedule) == (known.autoencoder, known.noise_schedule)
     assert found.prediction_type == known.prediction_type == "flow"
     assert found.latent_side == 16  # `sample_size` of the folder
 
@@ -82,9 +83,9 @@ def test_its_own_tokenizer_comes_first(folders: Path, tmp_path: Path) -> None:
     folder = tmp_path / "Stable-diffusion" / "sd3"
     shutil.copytree(folders / "sd3", folder)
     beside = write_tokenizer(tmp_path / "text_encoder" / "t5_tokenizer.json")
-    assert t5_tokenizer_file(folder) == folder / "tokenizer_3" / "tokenizer.json"
+    assert t5_tokenizer_file(folder, OWN_TOKENIZER) == folder / "tokenizer_3" / "tokenizer.json"
     shutil.rmtree(folder / "tokenizer_3")
-    assert t5_tokenizer_file(folder) == beside
+    assert t5_tokenizer_file(folder, OWN_TOKENIZER) == beside
 
 
 def test_encoders_beside_the_folder_take_the_place_of_missing_ones(folders: Path, tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_shift_and_latent_scale_come_from_the_settings(folders: Path, tmp_path: 
     vae.write_text(json.dumps({**json.loads(vae.read_text()), "scaling_factor": 0.5, "shift_factor": -1}))
     with open_checkpoint(folder) as opened:
         found = architecture_of(opened, info_of(folder), detect_family(opened), CONFIGS)
-    assert (found.noise_schedule.flow_shift, found.latent.scale_factor, found.latent.shift) == (2.5, 0.5, -1)
+    assert (found.noise_schedule.flow_shift, kl(found).scale_factor, kl(found).shift) == (2.5, 0.5, -1)
 
 
 def test_a_transformer_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -20,16 +20,19 @@ SETTINGS_AND_FLAGS = re.compile(
 )
 """Names of settings, of their values and of flags, which are the user's words."""
 EXCEPT = {
+    "models/text_encoders": "text encoders are called by their names here, and families name those that they use",
     "models/families/registry.py": "lists the families, and says of a file that is of none what it looks like",
     "models/families/adapter_versions.py": "lists the families' adapters",
     "model_cards/few_steps.py": "words in the names that people give their files",
-    "models/reading/other_files.py": "names of tensors in embedding files, which other programs write",
+    "downloads/kinds.py": "names of architectures and encoders in files that other programs write",
+    "models/files/other_files.py": "names of tensors in embedding files, which other programs write",
     "settings/sections": "settings' own names, labels and hints",
     "settings/definitions.py": "the groups of these settings",
     "flags/flags.py": "the flags' own help",
+    "images/foreign/comfyui.py": "names of inputs in the graphs of another program",
+    "compat": "names that extensions of the reference UI ask for",
     "ui/card_replies.py": "examples of replies",
     "ui/texts.py": "words of code that are no texts",
-    "jobs/workers/sdapi.py": "names of groups of settings",
     "api/reply_models.py": "examples of replies",
 }
 

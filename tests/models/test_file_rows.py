@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
-from modules.memory.formats import FORMATS
 from modules.memory.formats import format as slicing
-from modules.models.reading.preparing import FileRows, OpenFile
-from modules.models.reading.tensor_file import TensorFile
+from modules.memory.formats.format import FORMATS
+from modules.models.files.tensor_file import TensorFile
+from modules.models.loading.preparing import FileRows, OpenFile
 
 NAMES = ("matrix", "kernel", "vector", "single")
 

@@ -14,13 +14,13 @@ from modules.errors import CheckpointError
 from modules.memory.layer import read_weight, stored_state
 from modules.memory.streaming.groups import Level
 from modules.models.families.family import ModelFamily
-from modules.models.full_precision import FullPrecisionFile
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.reading.gguf_file import GgufFile
-from modules.models.stream_layout import StreamLayout
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.gguf_file import GgufFile
+from modules.models.loading.full_precision import FullPrecisionFile
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import PrecisionPlan
+from modules.models.loading.stream_layout import StreamLayout
 from tests.models.family_files import family_tensors
 from tests.models.gguf_files import decoded, denoiser_only, write_gguf
 from tests.recordings import CONFIGS

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.reading.hashing import BackgroundHasher, HashProgress
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.files.hashing import BackgroundHasher, HashProgress
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.models.architecture import UNetArchitecture, VaeArchitecture
-from modules.models.families.ldm.parts import build_unet, build_vae
-from modules.models.layouts.keymaps.keymap import KeyMap, ModulePair
-from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap
-from modules.models.layouts.keymaps.ldm_vae import vae_keymap
+from modules.models.autoencoders.kl import KlSizes, build_kl
+from modules.models.families.architecture import UNetArchitecture
+from modules.models.families.ldm.parts import build_unet
+from modules.models.names.keymap import KeyMap, ModulePair
+from modules.models.names.ldm_unet import UNetLayout, unet_keymap
+from modules.models.names.ldm_vae import vae_keymap
 
 
 @settings(deadline=None, max_examples=12)
@@ -39,7 +40,7 @@ def test_every_unet_parameter_has_an_original_name_and_back(levels: int, blocks:
 @given(st.integers(1, 4), st.integers(1, 3))
 def test_every_vae_parameter_has_an_original_name_and_back(levels: int, blocks: int) -> None:
     with torch.device("meta"):
-        vae = build_vae(VaeArchitecture(3, 3, 4, (32,) * levels, blocks))
+        vae = build_kl(KlSizes(3, 3, 4, (32,) * levels, blocks))
     keymap = vae_keymap(levels, blocks)
     for key in vae.state_dict():
         original = keymap.to_original(key)

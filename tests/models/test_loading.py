@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 
 from modules.errors import CheckpointError
 from modules.models.families.family import ModelFamily
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import PrecisionPlan
+from tests.models.family_files import kl
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, TINY
 
@@ -97,7 +98,13 @@ def test_missing_surplus_and_misshapen_tensors_are_listed_in_one_error(tmp_path:
 
 def test_leftovers_of_training_are_ignored(tmp_path: Path) -> None:
     extra = {"model_ema.decay": torch.zeros(1), "first_stage_model.loss.logvar": torch.zeros(1), "betas": torch.ones(3)}
-    load(write_checkpoint(tmp_path / "ema.safetensors", {**tiny_tensors(), **extra}))
+    plain = load(write_checkpoint(tmp_path / "plain.safetensors", tiny_tensors()))
+    found = load(write_checkpoint(tmp_path / "ema.safetensors", {**tiny_tensors(), **extra}))
+    assert found.architecture == plain.architecture
+    for expected, component in zip(plain.components, found.components, strict=True):
+        wanted, state = expected.module.state_dict(), component.module.state_dict()
+        assert state.keys() == wanted.keys()
+        assert all(torch.equal(tensor, wanted[key]) for key, tensor in state.items()), component.name
 
 
 def test_a_yaml_with_a_wrong_width_is_an_error_that_names_tensors(tmp_path: Path) -> None:
@@ -149,7 +156,7 @@ def test_a_yaml_given_for_all_files_is_used_where_none_lies_beside(tmp_path: Pat
     catalogue = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json"))
     general.write_text(general.read_text().replace("scale_factor: 0.18215", "scale_factor: 0.5"))
     model = load_model(catalogue.get("tiny"), CONFIGS, plan_for(torch.float32), default_yaml=general)
-    assert (model.architecture.unet_sizes.widths, model.architecture.latent.scale_factor) == ((32, 64, 128, 128), 0.5)
+    assert (model.architecture.unet_sizes.widths, kl(model.architecture).scale_factor) == ((32, 64, 128, 128), 0.5)
 
 
 def test_without_any_yaml_sizes_follow_from_the_tensors(tmp_path: Path) -> None:
@@ -157,4 +164,4 @@ def test_without_any_yaml_sizes_follow_from_the_tensors(tmp_path: Path) -> None:
     described = load(path).architecture
     path.with_suffix(".yaml").unlink()
     found = load(path).architecture
-    assert (found.unet, found.vae) == (described.unet, described.vae)
+    assert (found.unet, kl(found).sizes) == (described.unet, kl(described).sizes)

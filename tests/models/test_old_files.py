@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.models.layouts.ema_names import restored_names, with_dots
-from modules.models.layouts.open_clip_layout import open_checkpoint
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.open_clip_layout import open_checkpoint
+from modules.models.loading.precision import PrecisionPlan
+from modules.models.names.ema_names import restored_names, with_dots
 from tests.models.family_files import family_tensors
 from tests.models.original_keys import FULL, file_shapes
 from tests.recordings import CONFIGS

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.errors import InvalidValueError
-from modules.models.denoiser_context import DenoiserContext
+from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.families.ldm.conditioning import SizeFacts, SizeVector, size_vector
-from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint, original_name
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.open_clip_layout import LayoutWriter, open_checkpoint, original_name
+from modules.models.loading.precision import PrecisionPlan
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

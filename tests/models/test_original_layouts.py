@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from modules.models.families.registry import detect_family
-from modules.models.layouts.open_clip_layout import OpenClipLayout
-from modules.models.loading import architecture_of
-from modules.models.reading.catalogue import CheckpointInfo
-from modules.models.reading.matching import assign_tensors
-from modules.models.reading.tensor_file import Closing, TensorEntry
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.files.tensor_file import Closing, TensorEntry
+from modules.models.loading.load_model import architecture_of
+from modules.models.loading.matching import assign_tensors
+from modules.models.loading.open_clip_layout import OpenClipLayout
 from tests.models.original_keys import FULL, SCHEDULE, Shapes, file_shapes
 from tests.models.sd3_keys import FULL_SD3, sd3_shapes
 from tests.recordings import CONFIGS

@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import load_file
 
 from modules.errors import CheckpointError
-from modules.models.loading import load_model
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.reading.pickle_file import PickleFile
-from modules.models.reading.tensor_source import open_tensors
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.pickle_file import PickleFile
+from modules.models.files.tensor_source import open_tensors
+from modules.models.loading.load_model import load_model
+from modules.models.loading.precision import PrecisionPlan
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.models.files import tiny_tensors
 from tests.recordings import CONFIGS, TINY, cpu_machine

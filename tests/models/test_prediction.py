@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.models import loading
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model, predicts_v
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading import load_model as loading
+from modules.models.loading.load_model import load_model, predicts_v
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import PrecisionPlan
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from modules.memory.formats import Encoded
-from modules.models.reading.preparing import MAX_AHEAD, Preparation
+from modules.memory.formats.format import Encoded
+from modules.models.loading.preparing import MAX_AHEAD, Preparation
 
 
 def work_of(number: int, pause: float = 0.0) -> Callable[[], Encoded]:

@@ -9,7 +9,7 @@ from diffusers.loaders.single_file_utils import convert_flux_transformer_checkpo
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.layouts.row_map import RowMap, Shape, Source, original_shapes, row_map, whole_shapes
+from modules.models.names.row_map import RowMap, Shape, Source, original_shapes, row_map, whole_shapes
 
 WIDTH = 3072
 ENDS = {

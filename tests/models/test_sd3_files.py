@@ -8,12 +8,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.denoiser_context import DenoiserContext
-from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.families.denoiser_context import DenoiserContext
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.open_clip_layout import LayoutWriter, open_checkpoint
+from modules.models.loading.precision import PrecisionPlan
 from tests.models.family_files import family_tensors, write_family
 from tests.recordings import CONFIGS
 

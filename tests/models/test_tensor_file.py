@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from modules.errors import CheckpointError
-from modules.models.reading.tensor_file import TensorFile
+from modules.models.files.tensor_file import TensorFile
 from tests.models.files import entry, write_raw
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.bool)

@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from modules.errors import CheckpointError, NumericalError
-from modules.models.reading.catalogue import CheckpointInfo
-from modules.models.vae.running import VaeRules, VaeRunner
-from modules.models.vae.tiny_vae import TinyHalf, original_names, read_tiny
-from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
+from modules.models.autoencoders.running import VaeRules, VaeRunner
+from modules.models.autoencoders.tiny_vae import TinyHalf, original_names, read_tiny
+from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
+from modules.models.files.catalogue import CheckpointInfo
 
 CPU = torch.device("cpu")
 CHECKPOINT = CheckpointInfo(Path("models/nice.safetensors"), "nice.safetensors", 1, 1)
@@ -64,7 +64,7 @@ def with_prefixes(folder: Path, half: str) -> Path:
 
 
 def runner(tile_px: int = 0, dtype: torch.dtype = torch.float32) -> VaeRunner:
-    return VaeRunner(CPU, dtype, 8, VaeRules(tile_px))
+    return VaeRunner(CPU, dtype, VaeRules(tile_px))
 
 
 def noise(*shape: int) -> Tensor:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
 from modules.models.families.registry import detect_family
-from modules.models.layouts.open_clip_layout import open_checkpoint
+from modules.models.loading.open_clip_layout import open_checkpoint
 from tests.models.family_files import write_family
 
 FIRST = "model.diffusion_model.input_blocks.0.0.weight"

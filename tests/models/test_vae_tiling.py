@@ -8,11 +8,13 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 
 from modules.errors import NumericalError
-from modules.models.vae.running import VaeRules, VaeRunner, quick_layout
-from modules.models.vae.tiling import SMALLEST_TILE, decode_tiled, encode_tiled
+from modules.models.autoencoders.kl import KlAutoencoder, KlSizes
+from modules.models.autoencoders.running import VaeRules, VaeRunner, quick_layout
+from modules.models.autoencoders.tiling import SMALLEST_TILE, decode_tiled, encode_tiled
 
 CPU = torch.device("cpu")
 DOWNSCALE = 4
+KIND = KlAutoencoder(KlSizes(3, 3, 4, (8, 16, 16), 1))
 
 
 @pytest.fixture(scope="module")
@@ -94,28 +96,28 @@ class Halting:
 def test_nan_is_decoded_again_wider_and_stays_wider(vae: AutoencoderKL) -> None:
     halting = Halting(vae, (torch.float16, torch.bfloat16))
     rules = VaeRules(after_nan=(torch.bfloat16, torch.float32))
-    runner = VaeRunner(CPU, torch.float16, DOWNSCALE, rules)
+    runner = VaeRunner(CPU, torch.float16, rules)
     latent = torch.randn(1, 4, 8, 8)
-    assert torch.equal(runner.decode(halting, latent), whole(vae, latent))
+    assert torch.equal(runner.decode(KIND, halting, latent), whole(vae, latent))
     assert (halting.dtypes, runner.dtype) == ([torch.bfloat16, torch.float32], torch.float32)
 
 
 def test_nan_in_every_dtype_names_the_remedy(vae: AutoencoderKL) -> None:
-    runner = VaeRunner(CPU, torch.float16, DOWNSCALE)
+    runner = VaeRunner(CPU, torch.float16)
     with pytest.raises(NumericalError, match="--no-half-vae"):
-        runner.decode(Halting(vae, (torch.float16,)), torch.randn(1, 4, 8, 8))
+        runner.decode(KIND, Halting(vae, (torch.float16,)), torch.randn(1, 4, 8, 8))
 
 
 def test_without_the_check_nan_becomes_black(vae: AutoencoderKL) -> None:
-    runner = VaeRunner(CPU, torch.float16, DOWNSCALE, check_nan=False)
-    assert (runner.decode(Halting(vae, (torch.float16,)), torch.randn(1, 4, 8, 8)) == -1).all()
+    runner = VaeRunner(CPU, torch.float16, check_nan=False)
+    assert (runner.decode(KIND, Halting(vae, (torch.float16,)), torch.randn(1, 4, 8, 8)) == -1).all()
 
 
 def test_running_out_of_memory_is_left_to_the_caller(vae: AutoencoderKL) -> None:
     """`modules.processing.engine.recovery` is the only place that tries again with less."""
-    runner = VaeRunner(CPU, torch.float32, 32)
+    runner = VaeRunner(CPU, torch.float32)
     with pytest.raises(torch.OutOfMemoryError):
-        runner.decode(Halting(vae, limit=8), torch.randn(1, 4, 12, 12))
+        runner.decode(KIND, Halting(vae, limit=8), torch.randn(1, 4, 12, 12))
 
 
 @pytest.mark.parametrize("tile_px", [0, 64])
@@ -128,10 +130,10 @@ def test_in_16_bits_on_the_cpu_channels_lie_last(vae: Any, tile_px: int) -> None
     half.decoder.conv_in.register_forward_pre_hook(
         lambda module, inputs: seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
     )
-    runner = VaeRunner(CPU, torch.bfloat16, DOWNSCALE, VaeRules(tile_px=tile_px))
+    runner = VaeRunner(CPU, torch.bfloat16, VaeRules(tile_px=tile_px))
     with torch.inference_mode():
-        decoded = runner.decode(half, latent)
-        true = VaeRunner(CPU, torch.float32, DOWNSCALE).decode(vae, latent)
+        decoded = runner.decode(KIND, half, latent)
+        true = VaeRunner(CPU, torch.float32).decode(KIND, vae, latent)
         plain = whole(half, latent.to(torch.bfloat16)).float()
     assert seen and (tile_px > 0 or seen[0])
     assert decoded.is_contiguous() and decoded.dtype == torch.float32

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from modules.errors import CheckpointError, UnknownNameError
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.vae.files import VaeCatalogue, VaeOptions
+from modules.models.autoencoders.files import VaeCatalogue, VaeOptions
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.settings.values import Settings
 
 

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from modules.models.loaded import LoadedModel
-from modules.processing.pipeline.conditioning import EncodedPrompts
-from modules.processing.pipeline.pass_settings import PassSettings
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.engine.conditioning import EncodedPrompts
 from modules.processing.pipeline.run_pass import build_guidance, guided_denoiser, noise_schedule
 from modules.processing.pipeline.starts.noise import NoiseStart
+from modules.processing.request.pass_settings import PassSettings
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.noise import GaussianNoise, ImageNoise, NoiseRequest
 from modules.settings.values import Settings

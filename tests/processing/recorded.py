@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from modules.processing.request import GenerationRequest, HiresRequest
-from modules.sampling.catalog import SAMPLERS, split_legacy_name
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.sampling.catalog import SAMPLERS
+from modules.sampling.names import split_legacy_name
 from modules.settings.values import Settings
 from tests.recordings import REFERENCE, cases
 

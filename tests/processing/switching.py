@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modules.devices import freeze_gc, tune_allocator
 from modules.memory.timeline import resident_bytes
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.model_shelf import KeepOptions
 from tests.models.family_files import write_family

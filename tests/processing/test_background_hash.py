@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
-from modules.processing.pipeline.stages import Part, Stage
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import Result
+from modules.processing.request.stages import Part, Stage
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
 

@@ -11,8 +11,8 @@ from modules.errors import Interrupted, UnknownNameError
 from modules.processing.comparison.compare import UNSTORED, Row, as_json, check_storages, compare, psnr_db, ssim
 from modules.processing.comparison.report_page import as_html
 from modules.processing.comparison.verdict import verdict
-from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
+from modules.processing.request.events import Silent
 from tests.processing.recorded import request_of
 from tests.processing.test_fp8_images import PLAIN
 from tests.recordings import tiny_engine

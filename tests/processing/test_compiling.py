@@ -13,10 +13,10 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.memory import compiling
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
+from modules.processing.request.events import Silent
+from modules.processing.request.result import Result
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 from tests.scripts.toys import small_request

@@ -10,19 +10,19 @@ import torch
 from safetensors.torch import save_file
 
 from modules.models.families.ldm.parts import PREDICTION_KEY
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.meta_model import build_meta_model
+from modules.models.loading.precision import PrecisionPlan
 from modules.models.merging.conversion import report_precision, save_as
 from modules.models.merging.merge import merge
 from modules.models.merging.request import MergeMethod, MergeRequest
-from modules.models.meta_model import build_meta_model
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import storage_rules
 from modules.processing.engine.streaming_options import StreamFlags
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.models.diffusers_folders import write_folder

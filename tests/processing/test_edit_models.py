@@ -21,19 +21,19 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.models.loaded import LoadedModel
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.engine.conditioning import EncodedPrompts
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.conditioning import EncodedPrompts
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
-from modules.processing.pipeline.hooks import NoHooks, PassStart
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, Mask, MaskedContent, SourceImage
+from modules.processing.request.events import Silent
+from modules.processing.request.hooks import NoHooks, PassStart
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import FromImage, Mask, MaskedContent, SourceImage
 from modules.settings.values import Settings
 from tests.models.diffusers_folders import UNET, UNETS, unet_tensors
-from tests.models.family_files import family_tensors
+from tests.models.family_files import family_tensors, kl
 from tests.recordings import CONFIGS, cpu_machine
 
 STEPS, CFG_SCALE, SIDE = 4, 5.0, 64
@@ -209,7 +209,7 @@ def test_inpainting_is_that_of_diffusers(name: str, pooled: int | None, tmp_path
         pipe = StableDiffusionXLInpaintPipeline(
             model.vae, None, None, None, None, sdxl_unet(model), scheduler(), add_watermarker=False
         )
-    shown = model.vae.encode(pixels_of(picture())).latent_dist.mode() * model.architecture.latent.scale_factor
+    shown = model.vae.encode(pixels_of(picture())).latent_dist.mode() * kl(model.architecture).scale_factor
     texts = texts_for_diffusers(prompts_of(engine), pooled)
     theirs = diffusers_latents(
         pipe,
@@ -239,7 +239,7 @@ def test_an_inpainting_model_sees_the_mask_and_the_rest_of_the_image(tmp_path: P
     with torch.inference_mode():
         ours = ImageStart.of(request.start, request).image_conditioning(model, SIDE // 8, SIDE // 8)
         shown = pixels_of(picture()) * (torch.from_numpy(np.array(half)) < 128)
-        expected = model.vae.encode(shown).latent_dist.mode() * model.architecture.latent.scale_factor
+        expected = model.vae.encode(shown).latent_dist.mode() * kl(model.architecture).scale_factor
     assert ours is not None and ours.shape == (1, 5, 8, 8)
     assert torch.equal(ours[0, 0], torch.tensor([[1.0] * 4 + [0.0] * 4] * 8))
     torch.testing.assert_close(ours[:, 1:], expected, atol=1e-5, rtol=1e-4)

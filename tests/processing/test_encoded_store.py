@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.encoded_store import SUFFIX
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.encoded_store import SUFFIX
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.processing.test_vae_files import make, pixels
 from tests.recordings import CONFIGS, cpu_machine

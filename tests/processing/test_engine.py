@@ -10,19 +10,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError, Interrupted, MemoryShortageError, NumericalError, Skipped
-from modules.models import loading
 from modules.models.families.registry import FAMILIES
 from modules.models.families.sd1.family import SD1
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading import load_model as loading
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions
+from modules.processing.engine.status import EngineState
 from modules.processing.engine.streaming_options import StreamFlags, StreamOptions, finer_options
 from modules.processing.memory_estimate.estimate import MemoryEstimator
-from modules.processing.memory_estimate.status import EngineState
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.recordings import CONFIGS, TINY, cpu_machine

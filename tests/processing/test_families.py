@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import save_file
 
 from modules.errors import InvalidValueError
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import Result
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.models.family_files import FAMILY_NAMES, TINY_FAMILIES, write_family, write_yaml

@@ -13,10 +13,10 @@ from modules.memory.feed_forward import options
 from modules.processing.engine import feed_forward
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import CHOICES, split_options, using_split_feed_forward
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 
@@ -50,7 +50,7 @@ def image(engine: Engine, setting: str, **settings: str) -> "np.typing.NDArray[n
 def test_images_stay_and_the_adapter_comes_back(engine: Engine, monkeypatch: pytest.MonkeyPatch, fp8: str) -> None:
     cuts: list[options.Pieces] = []
     original = options.pieces_for
-    monkeypatch.setattr(feed_forward, "LEAST_BYTES", 0)
+    monkeypatch.setattr(feed_forward, "MIN_BYTES", 0)
     monkeypatch.setattr(feed_forward, "_budget", lambda device: 4096)
     monkeypatch.setattr(options, "MIN_TOKENS", 16)
     monkeypatch.setattr(

@@ -10,10 +10,10 @@ import pytest
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
+from modules.processing.request.events import Silent
+from modules.processing.request.result import Result
 from modules.settings.values import Settings
 from tests.processing.recorded import levels_apart, request_of
 from tests.recordings import REFERENCE, tiny_engine
@@ -48,7 +48,8 @@ def test_plain_fp8_is_as_close_to_the_references_as_two_bf16_runs_are(
     manual = make(engine, tmp_path, case["payload"], {**AS_THE_REFERENCE, "compute_mode": "Manual cast"})
     two_runs = np.abs(pixels(autocast) - pixels(manual)).mean()
     apart = levels_apart(autocast.samples[0].image, case["file"]).mean()
-    assert apart <= 1.6 * two_runs  # its attention adds up in bf16 and is noisier than ours
+    # Its attention adds up in bf16 and is noisier than ours: 1.4 to 1.7 times, by the CPU that repeats it.
+    assert apart <= 1.8 * two_runs
     assert apart < 0.5 * case["compared"]["mean_abs_pixel"]  # far nearer than fp8 is to 16 bit
 
 

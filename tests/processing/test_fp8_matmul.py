@@ -12,15 +12,15 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.memory.layer import stored_state
 from modules.memory.matmul import fp8_product
-from modules.models.precision import ComputeMode
+from modules.models.loading.precision import ComputeMode
 from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine, PrecisionOptions, resolve
-from modules.processing.pasting import pasted_values
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
+from modules.processing.request.events import Silent
+from modules.processing.request.pasting import pasted_values
+from modules.processing.request.result import Result
 from modules.settings.values import Settings
 from tests.recordings import cpu_machine, tiny_engine
 from tests.scripts.toys import small_request

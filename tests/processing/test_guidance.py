@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.models.denoiser_context import DenoiserContext, Extra
+from modules.models.families.denoiser_context import DenoiserContext, Extra
 from modules.models.families.family import GuidanceType
-from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedDenoiser, Used
+from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedDenoiser
+from modules.processing.request.hooks import Denoised, DenoiserInputs
+from modules.processing.request.pass_settings import Used
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
 
@@ -78,18 +80,88 @@ def test_samplers_that_walk_timesteps_compare_those(minimum: float, expected: li
     assert walked(schedule.vp_sigma_to_t, minimum=minimum)[0] == expected
 
 
-@pytest.mark.parametrize("guidance", [GuidanceType.DISTILLED, GuidanceType.NONE])
-def test_models_without_a_negative_prompt_are_called_once(guidance: GuidanceType) -> None:
-    prompt = ScheduledConditioning(((1, Conditioning(torch.ones(77, 4))),))
-    rows = Rows()
+class Prompt:
+    """Answers each row with the first number of its context."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def __call__(self, x: Tensor, sigma: Tensor, context: DenoiserContext) -> Tensor:
+        self.counts.append(len(x))
+        return context.crossattn[:, 0, 0][:, None, None, None].expand_as(x)
+
+
+def constant(value: float) -> ScheduledConditioning:
+    return ScheduledConditioning(((9, Conditioning(torch.full((77, 4), value))),))
+
+
+@pytest.mark.parametrize(
+    ("guidance", "cfg_scale", "rows"),
+    [
+        (GuidanceType.DISTILLED, 1.0, 1),
+        (GuidanceType.DISTILLED, 2.0, 2),
+        (GuidanceType.NONE, 7.0, 1),
+        (GuidanceType.CFG, 1.0, 1),
+        (GuidanceType.CFG, 1.5, 2),
+    ],
+)
+def test_distilled_guidance_and_cfg_are_two_scales(guidance: GuidanceType, cfg_scale: float, rows: int) -> None:
+    prompt = constant(1.0)
+    network = Rows()
     denoiser = GuidedDenoiser(
-        rows, [ComposedConditioning(((prompt, 1.0),))], [prompt], torch.zeros(77, 4), guidance=guidance
+        network, [ComposedConditioning(((prompt, 1.0),))], [prompt], torch.zeros(77, 4), guidance=guidance
     )
     x = torch.ones(1, 4, 2, 2)
-    found = Guidance(denoiser, GuidanceOptions(cfg_scale=3.5, total_model_calls=1))(x, torch.tensor([1.0]))
-    assert rows.counts == [1] and torch.equal(found, x * 0.5)
-    scale = rows.extra.get("guidance")
-    assert (isinstance(scale, torch.Tensor) and scale.tolist() == [3.5]) == (guidance is GuidanceType.DISTILLED)
+    options = GuidanceOptions(cfg_scale=cfg_scale, distilled_cfg_scale=3.25, total_model_calls=1)
+    guided = Guidance(denoiser, options)
+    assert torch.equal(guided(x, torch.tensor([1.0])), x * 0.5) and network.counts == [rows]
+    is_distilled = guidance is GuidanceType.DISTILLED
+    scale = network.extra.get("guidance")
+    assert isinstance(scale, torch.Tensor) == is_distilled == (Used.DISTILLED_GUIDANCE in guided.used)
+    assert not isinstance(scale, torch.Tensor) or scale.tolist() == [3.25] * rows
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [((1.0,), 3.0), ((0.25, 0.75), 0.25 * 3 + 0.75 * 4), ((1.0, 1.0), 3.5), ((1.0, -0.5), 3 - 0.5 * (4 - 3))],
+)
+def test_at_a_scale_of_one_only_the_parts_of_prompts_are_computed(weights: tuple[float, ...], expected: float) -> None:
+    """Two images, the second of the same parts in reverse; where weights add up to 1 it is the sum with the negative
+    prompt, too."""
+    parts = [(constant(3.0 + number), weight) for number, weight in enumerate(weights)]
+    prompts = [ComposedConditioning(tuple(parts)), ComposedConditioning(tuple(reversed(parts)))]
+    network = Prompt()
+    denoiser = GuidedDenoiser(network, prompts, [constant(100.0)] * 2, torch.zeros(77, 4))
+    x, sigma = torch.zeros(2, 4, 2, 2), torch.ones(2)
+    found = Guidance(denoiser, GuidanceOptions(cfg_scale=1.0, total_model_calls=1))(x, sigma)
+    assert torch.allclose(found, torch.full_like(x, expected)) and network.counts == [2 * len(weights)]
+    whole = Guidance(denoiser, GuidanceOptions(cfg_scale=1.0, total_model_calls=1, needs_uncond=True))
+    if sum(weights) == 1:
+        assert torch.allclose(whole(x, sigma), found)
+
+
+class Watching:
+    """Hooks that have a use for the negative half, or none."""
+
+    def __init__(self, needs_uncond: bool) -> None:
+        self.needs_uncond = needs_uncond
+
+    def before_denoiser(self, inputs: DenoiserInputs) -> None: ...
+    def after_denoiser(self, outputs: Denoised) -> None: ...
+    def after_guidance(self, outputs: Denoised) -> None: ...
+
+
+@pytest.mark.parametrize(("sampler", "hooks", "rows"), [(True, False, 2), (False, True, 2), (False, False, 1)])
+def test_who_needs_the_negative_half_gets_it_at_a_scale_of_one(sampler: bool, hooks: bool, rows: int) -> None:
+    network = Prompt()
+    denoiser = GuidedDenoiser(
+        network, [ComposedConditioning(((constant(1.0), 1.0),))], [constant(9.0)], torch.zeros(77, 4)
+    )
+    options = GuidanceOptions(cfg_scale=1.0, total_model_calls=1, needs_uncond=sampler)
+    guided = Guidance(denoiser, options, hooks=Watching(hooks))
+    found = guided(torch.zeros(1, 4, 2, 2), torch.ones(1))
+    assert network.counts == [rows] and torch.equal(found, torch.ones_like(found))
+    assert float(guided.uncond_denoised().mean()) == (9.0 if rows == 2 else 1.0)
 
 
 @pytest.mark.parametrize(("image_cfg_scale", "rows"), [(None, 2), (1.5, 3)])

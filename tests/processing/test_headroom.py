@@ -12,16 +12,16 @@ from modules.devices import DeviceReading
 from modules.memory.recovery import Fallback, Recovery, Step
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.groups import Level
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.headroom import TURNS, GpuWatch, shortage
 from modules.processing.engine.model_shelf import KeepOptions
 from modules.processing.memory_estimate.estimate import MemoryEstimator
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import Result
 from modules.settings.values import Settings
 from tests.models.test_gguf_files import output
 from tests.processing.recorded import request_of

@@ -13,12 +13,12 @@ from PIL import Image
 from modules.errors import CheckpointError, MemoryShortageError, UnknownNameError
 from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
-from modules.processing.pipeline.stages import Part, Stage, stage_text
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest, HiresRequest
-from modules.processing.start import FromImage, Mask, SourceImage
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.source_images import FromImage, Mask, SourceImage
+from modules.processing.request.stages import Part, Stage, stage_text
 from modules.settings.values import Settings
 from modules.upscalers import tiles
 from modules.upscalers.catalogue import UpscalerCatalogue

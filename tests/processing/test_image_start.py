@@ -17,14 +17,22 @@ from modules.images.infotext_settings import override_settings_from
 from modules.images.masks import flattened
 from modules.images.resize import ResizeMode
 from modules.processing.engine.engine import Engine
-from modules.processing.pasting import images_begun_with, pasted_mask, pasted_start, pasted_values
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
-from modules.processing.pipeline.hooks import NoHooks
 from modules.processing.record.output import Output
-from modules.processing.record.result import ImageRole, Result
-from modules.processing.request import GenerationRequest
-from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, SourceImage, whole_mask
+from modules.processing.request.events import Silent
+from modules.processing.request.hooks import NoHooks
+from modules.processing.request.pasting import images_begun_with, pasted_mask, pasted_start, pasted_values
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import ImageRole, Result
+from modules.processing.request.source_images import (
+    IMAGE_ROWS,
+    MASK_ROWS,
+    FromImage,
+    Mask,
+    MaskedContent,
+    SourceImage,
+    whole_mask,
+)
 from modules.sampling.types import StepInfo
 from tests.processing.recorded import levels_apart, request_of
 from tests.recordings import REFERENCE, cases

@@ -55,7 +55,7 @@ def test_adapters_on_plain_fp8_as_the_reference(
     two_runs = np.abs(pixels(autocast) - pixels(manual)).mean()
     apart = levels_apart(autocast.samples[0].image, case["file"]).mean()
     assert apart <= 1.9 * two_runs
-    assert apart < 0.7 * case["compared"]["mean_abs_pixel"]
+    assert apart < 0.8 * case["compared"]["mean_abs_pixel"]  # 0.6 to 0.75, by the CPU that repeats it
 
 
 # Adapters add to the decoded weight, whatever it is decoded from: each kind on one format, and DoRA, which divides by

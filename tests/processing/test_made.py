@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.made import Made, MadeImage
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage, ImageRole, Result
+from modules.processing.request.events import Silent
+from modules.processing.request.result import GeneratedImage, ImageRole, Result
 from tests.processing.test_engine import engine_of, folder, request
 
 __all__ = ["folder"]

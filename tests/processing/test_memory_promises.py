@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine import adapter_files
 from modules.processing.engine.engine import Engine
 from tests.models.files import tiny_tensors, write_checkpoint

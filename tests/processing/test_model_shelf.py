@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from modules.errors import MemoryShortageError
-from modules.models.loaded import LoadedModel
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine import engine as engine_module
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.model_shelf import KeepOptions, KeptModel, ModelShelf, free_bytes
 from modules.processing.engine.precision import PrecisionOptions
-from modules.processing.memory_estimate.status import EngineState
-from modules.processing.pipeline.events import Silent
+from modules.processing.engine.status import EngineState
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.recordings import CONFIGS, TINY, cpu_machine
 

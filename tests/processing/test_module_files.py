@@ -9,8 +9,8 @@ from torch import Tensor
 from modules.errors import CheckpointError, UnknownNameError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.models.modules_catalogue import ModuleCatalogue
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.processing.engine.engine import Engine
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings

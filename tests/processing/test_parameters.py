@@ -12,7 +12,8 @@ from pydantic import create_model
 from modules.api.schemas import GenerationBody, Txt2ImgBody, parameter_fields
 from modules.cli.parameters import add_parameter_options, request_values
 from modules.images.infotext import parse_infotext
-from modules.processing.parameters import (
+from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields
+from modules.processing.request.parameters import (
     Choices,
     Control,
     Infotext,
@@ -24,8 +25,8 @@ from modules.processing.parameters import (
     pasted_fields,
     rows_of,
 )
-from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields
-from modules.processing.request import (
+from modules.processing.request.pass_settings import Used
+from modules.processing.request.request import (
     HIRES_ROWS,
     PARAMETERS,
     REQUEST_ROWS,
@@ -98,8 +99,9 @@ def job_of(request: GenerationRequest) -> StableDiffusionProcessing:
 
 def recorded(request: GenerationRequest) -> str:
     """The infotext of an image of this request."""
-    main = main_fields(request, CHECKPOINT, request.size_px, request.seed, request.subseed)
-    extra = extra_fields(request, request.prompt, request.negative_prompt, Facts())
+    used = Used.DISTILLED_GUIDANCE
+    main = main_fields(request, CHECKPOINT, request.size_px, request.seed, request.subseed, used=used)
+    extra = extra_fields(request, request.prompt, request.negative_prompt, Facts(used))
     return infotext(request.prompt, request.negative_prompt, main, extra)
 
 

@@ -13,16 +13,16 @@ from PIL import Image
 from modules.faces.restorers import FaceRestorers
 from modules.images.resize import ResizeMode
 from modules.memory.timeline import MemoryRecord, Reading, StagePeak
-from modules.models.meta_model import build_meta_model
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.meta_model import build_meta_model
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions, resolve
-from modules.processing.memory_estimate.estimate import CLIENT_BYTES, MemoryEstimator, available, container_bytes
+from modules.processing.memory_estimate.estimate import PROGRAM_BYTES, MemoryEstimator, available, container_bytes
 from modules.processing.memory_estimate.words import plan_line
-from modules.processing.pipeline.stages import stages_of
-from modules.processing.record.result import GenerationInfo, Result
-from modules.processing.request import GenerationRequest, HiresRequest
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import GenerationInfo, Result
+from modules.processing.request.source_images import FromImage, SourceImage
+from modules.processing.request.stages import stages_of
 from modules.settings.values import Settings
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
@@ -117,7 +117,7 @@ def test_fits_by_what_is_free_and_by_what_it_is_asked_for(estimator: MemoryEstim
     assert plan.fits and plan.available_bytes is not None and plan.available_bytes > plan.needs_bytes
     assert not estimator.plan(request(), available_bytes=plan.needs_bytes - 1).fits
     assert estimator.plan(request(), available_bytes=plan.needs_bytes).fits
-    assert CLIENT_BYTES < plan.needs_bytes < CLIENT_BYTES + 400 * MB
+    assert PROGRAM_BYTES < plan.needs_bytes < PROGRAM_BYTES + 400 * MB
 
 
 def result_of(peaks: dict[str, int], begin: int, **info: Any) -> Result:
@@ -190,8 +190,8 @@ def test_streamed_weights_are_predicted_by_the_groups_that_move(
     word: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit on blocks that takes those of the tiny model apart, as 96 MB do those of a large one."""
-    monkeypatch.setattr("modules.models.reading.offloading.MAX_BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr("modules.models.meta_model.MAX_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("modules.models.loading.offloading.MAX_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("modules.models.loading.meta_model.MAX_BLOCK_BYTES", 1 << 20)
     options = PrecisionOptions.of(Settings().with_changes({"stream_weights": word}))
     meta_model = build_meta_model(engine.catalogue.get(NAME), CONFIGS)
     plan = resolve(options, engine.machine, meta_model.family)
@@ -261,9 +261,9 @@ def test_with_a_card_main_memory_is_predicted_too(
     meta_model = build_meta_model(engine.catalogue.get(NAME), CONFIGS)
     weights = plan.weights_bytes if is_offloaded else 0
     by_stage = {str(stage.stage): stage for stage in plan.stages}
-    assert by_stage["load"].main_bytes == pytest.approx(CLIENT_BYTES + weights + meta_model.max_tensor_bytes, rel=0.01)
-    assert by_stage["denoise"].main_bytes == pytest.approx(CLIENT_BYTES + weights, rel=0.01)
-    assert by_stage["denoise"].needs_bytes < CLIENT_BYTES  # the program is not on the card
+    assert by_stage["load"].main_bytes == pytest.approx(PROGRAM_BYTES + weights + meta_model.max_tensor_bytes, rel=0.01)
+    assert by_stage["denoise"].main_bytes == pytest.approx(PROGRAM_BYTES + weights, rel=0.01)
+    assert by_stage["denoise"].needs_bytes < PROGRAM_BYTES  # the program is not on the card
     assert plan.main_available_bytes is not None and plan.fits and "main memory" in plan_line(plan)
     peaks = {"text": 910 * MB, "denoise": 950 * MB}
     estimator.learn(request(words), on_gpu(result_of(peaks, 900 * MB), 170 * MB))

@@ -11,13 +11,13 @@ import torch
 from modules.flags.flags import Flags
 from modules.images.infotext import format_infotext, parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.models.precision import ComputeMode
+from modules.models.loading.precision import ComputeMode
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine, PrecisionOptions, machine_of, resolve
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.describe import precision_fields
 from modules.processing.record.output import Output
+from modules.processing.request.events import Silent
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 from tests.scripts.toys import small_request

@@ -8,8 +8,8 @@ import pytest
 from modules.processing.memory_estimate.estimate import MemoryEstimate, StageNeed
 from modules.processing.memory_estimate.proposals import changes, propose
 from modules.processing.memory_estimate.words import plan_line, plan_reply
-from modules.processing.pipeline.stages import Stage
-from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.stages import Stage
 from modules.settings.values import Settings
 
 MB = 1_000_000

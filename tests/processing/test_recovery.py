@@ -12,15 +12,15 @@ from PIL import Image
 
 from modules.errors import MemoryShortageError
 from modules.images.infotext import parse_infotext
-from modules.models.unet_running import UnetRunner, rows_of
+from modules.models.loading.unet_running import UnetRunner, rows_of
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.request.events import Silent
+from modules.processing.request.result import Result
+from modules.processing.request.source_images import FromImage, SourceImage
 from modules.settings.values import Settings
 from tests.processing.recorded import request_of
 from tests.thorough import thoroughly
@@ -92,10 +92,10 @@ def fail(monkeypatch: pytest.MonkeyPatch, where: str, times: int, after: int = 0
 
 STAGES = {
     "adapters": ("modules.adapters.applying:AdapterApplier.apply", LORA),
-    "text": ("modules.prompting.clip_encoder:ClipTextEncoder.encode", PAYLOAD),
-    "denoise": ("modules.models.loaded:LoadedModel._predict", PAYLOAD),
-    "encode": ("modules.models.vae.running:VaeRunner._moments", HIRES),
-    "decode": ("modules.models.vae.running:VaeRunner._decode", PAYLOAD),
+    "text": ("modules.models.text_encoders.clip_encoder:ClipTextEncoder.encode", PAYLOAD),
+    "denoise": ("modules.models.loading.loaded:LoadedModel._predict", PAYLOAD),
+    "encode": ("modules.models.autoencoders.running:VaeRunner._moments", HIRES),
+    "decode": ("modules.models.autoencoders.running:VaeRunner._decode", PAYLOAD),
     "enlarge": ("modules.processing.pipeline.starts.latents:_larger", HIRES),
     "save": ("modules.processing.record.recorder:to_images", PAYLOAD),
 }
@@ -307,7 +307,7 @@ def test_other_errors_are_not_taken_for_memory(engine: Engine, tmp_path: Path, m
     def broken(*args: Any) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    monkeypatch.setattr("modules.models.loaded.LoadedModel._predict", broken)
+    monkeypatch.setattr("modules.models.loading.loaded.LoadedModel._predict", broken)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         make(engine, tmp_path, PAYLOAD)
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.models.reading.catalogue import CheckpointCatalogue
-from modules.processing.checking import check_names
+from modules.models.files.catalogue import CheckpointCatalogue
 from modules.processing.pipeline.generate import with_old_hires_sizes
-from modules.processing.pipeline.stages import hires_size, old_first_pass_size
-from modules.processing.request import GenerationRequest, HiresRequest, request_from_json, request_to_json
+from modules.processing.request.checking import check_names
+from modules.processing.request.request import GenerationRequest, HiresRequest, request_from_json, request_to_json
+from modules.processing.request.stages import hires_size, old_first_pass_size
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 

@@ -11,16 +11,16 @@ import torch
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file, save_file
 
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.pipeline.step_recording import PassRecording, RecordingLimits
 from modules.processing.record.output import Output
 from modules.processing.record.recordings import Recordings, RunRecording
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest, HiresRequest
-from modules.processing.start import FromImage, Mask, SourceImage
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import Result
+from modules.processing.request.source_images import FromImage, Mask, SourceImage
 from modules.sampling.catalog import SAMPLERS
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
@@ -287,7 +287,7 @@ def test_short_images_are_not_recorded(
 
 def called(recording: PassRecording, clock: list[float], calls: int, seconds: float) -> None:
     """The model takes so long for each of these calls."""
-    from modules.models.denoiser_context import DenoiserContext
+    from modules.models.families.denoiser_context import DenoiserContext
     from modules.processing.pipeline.guidance import GuidedDenoiser
 
     text = torch.zeros(1, 2, 3)

@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.memory.attention import whole
-from modules.models.denoiser_context import DenoiserContext
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.families.denoiser_context import DenoiserContext
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.attention import using_attention
+from modules.processing.engine.conditioning import EncodedPrompts
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.conditioning import EncodedPrompts
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
 from tests.models.diffusers_sd3_folders import sd3_transformer
@@ -47,7 +47,7 @@ def encoded(engine: Engine) -> EncodedPrompts:
     return engine.conditioner(None).encode([PROMPT], [NEGATIVE], STEPS, Settings(), (64, 64))
 
 
-def test_the_adapter_is_that_of_diffusers(engine: Engine, theirs: SD3Transformer2DModel) -> None:
+def test_the_denoiser_predicts_what_that_of_diffusers_does(engine: Engine, theirs: SD3Transformer2DModel) -> None:
     torch.manual_seed(3)
     x, t = torch.randn(2, 16, 8, 10), torch.tensor([900.0, 31.5])
     context, vector = torch.randn(2, 154, 256), torch.randn(2, 192)

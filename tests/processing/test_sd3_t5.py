@@ -14,16 +14,16 @@ from modules.errors import CheckpointError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.memory.layer import stored_state
-from modules.models.families.sd3.t5_encoder import T5Tokenizer
-from modules.models.meta_model import build_meta_model
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.meta_model import build_meta_model
+from modules.models.text_encoders.tokenizers import T5Tokenizer
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import OPTIONAL_ENCODERS, PrecisionOptions
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import Result
 from modules.settings.values import Settings
 from tests.models.family_files import family_tensors, write_family
 from tests.models.tiny_t5 import (

@@ -9,9 +9,9 @@ import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
 from torch import Tensor
 
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.conditioning import EncodedPrompts
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.conditioning import EncodedPrompts
 from modules.processing.pipeline.run_pass import noise_schedule
 from modules.sampling.discrete import ZERO_SNR_LAST_ALPHA_BAR
 from modules.settings.values import Settings

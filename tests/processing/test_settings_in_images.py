@@ -12,13 +12,15 @@ from PIL import Image
 from modules.errors import Interrupted, Skipped
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
+from modules.models.autoencoders.autoencoder import PreviewFactors
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage
-from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import GeneratedImage
 from modules.settings.values import Settings
+from tests.models.family_files import kl
 from tests.recordings import tiny_engine
 
 OLD = {"use_old_emphasis_implementation": True}
@@ -100,8 +102,8 @@ def test_previews_show_the_whole_batch_or_its_first_image(
     made(engine, "a cat")
     model = engine._model
     assert model is not None
-    shown = replace(model.architecture.latent, rgb_factors=((0.1, 0.2, 0.3),) * 4)
-    monkeypatch.setattr(model, "architecture", replace(model.architecture, latent=shown))
+    shown = replace(kl(model.architecture), preview=PreviewFactors(((0.1, 0.2, 0.3),) * 4))
+    monkeypatch.setattr(model, "architecture", replace(model.architecture, autoencoder=shown))
     settings = TINY.changed(samples_save=False, show_progress_grid=as_grid)
     request = GenerationRequest(
         prompt="a cat", width=64, height=64, steps=1, seed=5, subseed=0, batch_size=2, settings=settings

@@ -11,16 +11,16 @@ import torch
 from modules.errors import CheckpointError, OutputError
 from modules.flags.flags import Flags
 from modules.memory.streaming.groups import Level
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.vae.files import VaeCatalogue
+from modules.models.autoencoders.files import VaeCatalogue
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
+from modules.processing.engine.status import ModelFacts
 from modules.processing.engine.streaming_options import StreamFlags, StreamOptions, stream_layout
-from modules.processing.memory_estimate.status import ModelFacts
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
+from modules.processing.request.events import Silent
+from modules.processing.request.result import Result
 from modules.ui.scales import scales_line
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.processing.recorded import request_of

@@ -14,16 +14,16 @@ from safetensors.torch import save_file
 from modules.errors import CheckpointError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.models.vae.tiny_vae import original_names
-from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
+from modules.models.autoencoders.tiny_vae import original_names
+from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest, HiresRequest
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import Result
+from modules.processing.request.source_images import FromImage, SourceImage
 from modules.settings.setting import SettingValue
 from modules.settings.values import Settings
 from tests.recordings import CONFIGS, tiny_engine

@@ -1,22 +1,25 @@
 """Token merging is recorded where it does something, and said to do nothing elsewhere."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomesd
 import torch
+from PIL import Image
 
 from modules.images.infotext import parse_infotext
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.token_merging import merged_tokens
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import Result
+from modules.processing.request.source_images import FromImage, SourceImage
 from modules.settings.values import Settings
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, cpu_machine
@@ -34,8 +37,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     engine.close()
 
 
-def image(engine: Engine, checkpoint: str, hires: HiresRequest | None = None, **settings: Any) -> Result:
-    request = GenerationRequest(
+def request_of(checkpoint: str, hires: HiresRequest | None = None, **settings: Any) -> GenerationRequest:
+    return GenerationRequest(
         prompt="a cat",
         checkpoint=checkpoint,
         width=64,
@@ -48,7 +51,10 @@ def image(engine: Engine, checkpoint: str, hires: HiresRequest | None = None, **
         save_images=False,
         settings=Settings().changed(**settings),
     )
-    return generate(request, engine, Output(Path()), Silent())
+
+
+def image(engine: Engine, checkpoint: str, hires: HiresRequest | None = None, **settings: Any) -> Result:
+    return generate(request_of(checkpoint, hires, **settings), engine, Output(Path()), Silent())
 
 
 def fields(result: Result) -> dict[str, Any]:
@@ -102,3 +108,17 @@ def test_the_prediction_is_that_of_tomesd(engine: Engine) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     assert torch.equal(run(), plain) and not torch.equal(ours, plain)
     assert not any("forward" in module.__dict__ for module in unet.modules())
+
+
+def test_the_ratio_of_img2img_is_recorded_and_gives_way_to_one_that_the_caller_gives(engine: Engine) -> None:
+    start = FromImage(images=(SourceImage.of(Image.new("RGB", (64, 64), "red")),), denoising_strength=1.0)
+
+    def made(**values: Any) -> Result:
+        request = request_of("sd1", token_merging_ratio_img2img=0.6)
+        return generate(replace(request, start=start, **values), engine, Output(Path()), Silent())
+
+    own = made()
+    assert fields(own) == {"Token merging ratio": "0.6"}
+    general = Settings().changed(token_merging_ratio=0.6, token_merging_ratio_img2img=0.2)
+    again = made(settings=general, override_settings={"token_merging_ratio": 0.6})
+    assert fields(again) == fields(own) and pixels(again) == pixels(own)

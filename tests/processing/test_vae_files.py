@@ -11,14 +11,14 @@ from torch import Tensor
 from modules.errors import CheckpointError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.vae.files import VaeCatalogue
+from modules.models.autoencoders.files import VaeCatalogue
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import Result
 from modules.settings.setting import SettingValue
 from modules.settings.values import Settings
 from tests.models.files import tiny_tensors, write_checkpoint

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import save_file
 
 from modules.errors import CheckpointError, UnknownNameError
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.checking import check_names
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.chosen_checkpoint import Wanted, store_first_loaded, stored_checkpoint, wanted_checkpoint
-from modules.processing.request import GenerationRequest
+from modules.processing.request.checking import check_names
+from modules.processing.request.request import GenerationRequest
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
-from modules.prompting.clip_encoder import ClipTextEncoder
+from modules.models.text_encoders.clip_encoder import ClipTextEncoder
 from modules.prompting.embeddings import EmbeddingTable
 from modules.prompting.encode import TextTower
 from modules.prompting.tokens import ClipTokenizer

@@ -36,6 +36,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "embeddings": st.lists(st.tuples(texts, texts), max_size=2).map(tuple),
     "adapters": st.lists(adapters, max_size=2).map(tuple),
     "lora_mode": texts,
+    "settings": st.lists(st.tuples(texts, numbers), max_size=2).map(tuple),
     "facts": st.lists(st.tuples(texts, numbers), max_size=2).map(tuple),
     "cache_version": numbers,
 }

@@ -5,10 +5,18 @@ import torch
 from torch import Tensor
 
 from modules.models.families.ldm.conditioning import ClipConditioner
-from modules.prompting.clip_encoder import ClipTextEncoder
+from modules.models.text_encoders.clip_encoder import ClipTextEncoder
 from modules.prompting.conditioning import Conditioning, PromptEncoder, Timing
 from modules.prompting.encode import TextOptions, TextTower
-from modules.prompting.padding import CondPadding, fit_tokens, pad_conditionings, stack_encodings
+from modules.prompting.padding import (
+    CondPadding,
+    fit_tokens,
+    pad_conditionings,
+    pad_masked,
+    stack_conditionings,
+    stack_encodings,
+    stack_masks,
+)
 from tests.prompting.encoding import encode_group, encode_negative, encode_prompt
 
 
@@ -149,3 +157,19 @@ def test_unequal_encodings_stack_by_repeating_the_last_vector() -> None:
     assert stacked.shape == (2, 4, 3)
     assert torch.equal(stacked[0, 2:], short[-1:].expand(2, 3))
     assert torch.equal(fit_tokens(long, 2), long[:2])
+
+
+def test_masked_conditionings_are_filled_up_with_zeros() -> None:
+    short, long = torch.ones(2, 4), torch.full((5, 4), 2.0)
+    items = [Conditioning(each, None, torch.ones(len(each), dtype=torch.bool)) for each in (short, long)]
+    stacked, mask = stack_conditionings(items), stack_masks(items)
+    assert torch.equal(stacked[0, :2], short) and not stacked[0, 2:].any() and torch.equal(stacked[1], long)
+    assert mask is not None and mask.tolist() == [[True] * 2 + [False] * 3, [True] * 5]
+    both, joined = pad_masked(stacked[:1, :2], mask[:1, :2], stacked[1:], mask[1:])
+    assert torch.equal(both, stacked) and torch.equal(joined, mask)
+
+
+def test_without_masks_the_last_vector_is_repeated() -> None:
+    items = [Conditioning(torch.arange(8.0).view(2, 4)), Conditioning(torch.zeros(3, 4))]
+    assert stack_masks(items) is None
+    assert torch.equal(stack_conditionings(items)[0, 2], items[0].crossattn[1])

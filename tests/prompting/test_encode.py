@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
-from modules.prompting.clip_encoder import ClipTextEncoder, inject
+from modules.models.text_encoders.clip_encoder import ClipTextEncoder, inject
 from modules.prompting.emphasis import Emphasis, apply_emphasis
 from modules.prompting.encode import (
     Encoded,

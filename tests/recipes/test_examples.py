@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from modules.adapters.adapter_facts import read_metadata
-from modules.cli.lora import main
 from recipes.loras.balloon import draw_balloon
 from recipes.loras.blueprint import LINE, PAPER, as_blueprint
+from recipes.loras.command import main
 from recipes.loras.example import EXAMPLES, SHIPPED
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.models.vae.running import VaeRunner
-from modules.models.vae.tiny_vae import read_tiny
-from modules.models.vae.tiny_vae_files import DECODER, ENCODER
+from modules.models.autoencoders.running import VaeRunner
+from modules.models.autoencoders.tiny_vae import read_tiny
+from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER
 from recipes.scenes.model import load_model
 from recipes.scenes.tiny_vae import TinyOptions, TinyTrainer, measure_tiny, psnr, write_tiny
 
@@ -45,7 +45,7 @@ def test_what_is_written_is_read_and_computes_the_same_in_fp16(tmp_path: Path) -
     latents, images, _, _ = batch()
     decoder_path, encoder_path = write_tiny(trainer, tmp_path / "mine")
     assert (decoder_path.name, encoder_path.name) == ("mine_decoder.safetensors", "mine_encoder.safetensors")
-    runner = VaeRunner(torch.device("cpu"), torch.float32, 8)
+    runner = VaeRunner(torch.device("cpu"), torch.float32)
     made = read_tiny(decoder_path, DECODER, 4, 8).run(latents, runner)
     torch.testing.assert_close(made, trainer.decoder(latents).detach(), rtol=1e-2, atol=1e-2)
     found = read_tiny(encoder_path, ENCODER, 4, 8).run(images, runner)

@@ -68,3 +68,19 @@ def test_one_path_for_a_batch_differs_between_its_images() -> None:
     noise = BrownianNoise((4, 4, 4), (3, 3), SIGMAS, per_image=False)(2.0, 1.0)
     assert noise.shape == (2, 4, 4, 4)
     assert not torch.allclose(noise[0], noise[1])
+
+
+def test_one_path_for_a_batch_has_the_seed_that_pytorch_draws_after_the_last_images_noise() -> None:
+    """As k-diffusion without a seed: `torch.randint(0, 2 ** 63 - 1, [])` of the generator that made the last noise."""
+    import torchsde
+
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        entropy = torch.randint(0, 2**63 - 1, []).item()
+    levels = SIGMAS[:-1]
+    tree = torchsde.BrownianTree(t0=levels[-1], w0=torch.zeros(2, 4, 3, 3), t1=levels[0], entropy=entropy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = tree(levels[2], levels[1]) / (levels[1] - levels[2]).sqrt()
+    noise = BrownianNoise((4, 3, 3), (5, 6), SIGMAS, per_image=False)(levels[1].item(), levels[2].item())
+    torch.testing.assert_close(noise, -expected, rtol=0, atol=5e-6)

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from modules.errors import UnknownNameError
-from modules.sampling.catalog import SAMPLERS, SCHEDULES, effective_schedule, split_legacy_name
+from modules.sampling.catalog import SAMPLERS, SCHEDULES, effective_schedule
+from modules.sampling.names import split_legacy_name
 from tests.sampling.recordings import REFERENCE
 
 

@@ -76,13 +76,13 @@ def test_interpolation_on_the_cpu_has_the_bits_of_the_one_on_a_device(alphas: Te
 
 
 @pytest.mark.parametrize("steps", [4, 8, 20, 28])
-def test_halfway_between_two_lcm_timesteps_is_the_noisier_to_the_last_bit(sd1: DiscreteSchedule, steps: int) -> None:
+def test_halfway_between_two_lcm_timesteps_is_the_less_noisy_to_the_last_bit(sd1: DiscreteSchedule, steps: int) -> None:
     lcm = LcmSchedule(sd1)
     times = torch.linspace(999, 19, steps + 1)[:-1]  # as SGM Uniform spaces them
     index = (times - 19) / 20
     middle = (index - index.floor() - 0.5).abs() < 1e-3
     assert middle.any()
     sigmas = lcm.t_to_sigma(times)[middle]
-    expected = index[middle].ceil() * 20 + 19
+    expected = index[middle].floor() * 20 + 19
     for sigma in (sigmas, sigmas.nextafter(torch.zeros(1)), sigmas.nextafter(torch.full((1,), 99.0))):
         assert torch.equal(lcm.sigma_to_t(sigma), expected)

@@ -88,7 +88,7 @@ def test_cfgpp_wants_the_unconditional_prediction(sd1: DiscreteSchedule) -> None
 
 
 @pytest.mark.parametrize("name", ["Euler", "DDIM", "LCM"])
-def test_v_and_eps_adapters_of_the_same_model_agree(name: str, sd1: DiscreteSchedule) -> None:
+def test_v_and_eps_predictions_of_the_same_model_agree(name: str, sd1: DiscreteSchedule) -> None:
     def eps(x: Tensor, t: Tensor) -> Tensor:
         return 0.5 * x
 

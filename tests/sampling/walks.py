@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.sampling.catalog import SAMPLERS, SCHEDULES, SamplerSpec, ScheduleSpec, split_legacy_name
+from modules.sampling.catalog import SAMPLERS, SCHEDULES, SamplerSpec, ScheduleSpec
+from modules.sampling.names import split_legacy_name
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun, txt2img_run
 from modules.sampling.schedules import ScheduleOptions

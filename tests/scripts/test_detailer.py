@@ -15,11 +15,11 @@ from modules.detection.detection import Detection
 from modules.detection.detectors import Detectors
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
 from modules.images.infotext import parse_infotext
-from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage, Result
+from modules.processing.request.events import Silent
+from modules.processing.request.result import GeneratedImage, Result
 from modules.scripts.library import ScriptLibrary, filled_args, pasted_args
 from modules.scripts.program import Program
 from modules.scripts.running import run_with_scripts

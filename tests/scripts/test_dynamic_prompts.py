@@ -11,7 +11,7 @@ from modules.assembly import ROOT
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.images.infotext import format_infotext, parse_infotext
 from modules.processing.engine.engine import Engine
-from modules.processing.request import HiresRequest
+from modules.processing.request.request import HiresRequest
 from modules.scripts.callbacks import Moment
 from modules.scripts.hooks import ScriptRunner
 from modules.scripts.library import ScriptLibrary, filled_args, script_info

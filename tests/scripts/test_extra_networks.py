@@ -18,7 +18,7 @@ from modules.flags.flags import Flags
 from modules.model_cards.cards import CardPage
 from modules.processing.engine.adapters import AdapterJob, Adapters
 from modules.processing.engine.engine import Engine
-from modules.processing.record.result import Result
+from modules.processing.request.result import Result
 from modules.prompting.extra_networks import extract_tags
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
@@ -103,9 +103,9 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     built_in()  # its settings stay
     entries, lookup = dict(SETTINGS._entries), dict(SETTINGS._lookup)
     services = build_services(Flags(data_dir=str(data), ckpt=str(TINY), use_cpu=("all",), no_hashing=True))
-    services.queue.start()
+    services.dispatcher.start()
     yield services
-    services.queue.close()
+    services.dispatcher.close()
     SETTINGS._entries, SETTINGS._lookup = entries, lookup
 
 

@@ -12,7 +12,7 @@ from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.images.metadata import read_metadata
 from modules.processing.engine.engine import Engine
-from modules.processing.record.result import ImageRole
+from modules.processing.request.result import ImageRole
 from modules.scripts.callbacks import Moment
 from tests.scripts.toys import extension, image_request, run, small_hires, small_request
 

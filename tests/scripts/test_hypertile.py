@@ -43,8 +43,40 @@ def test_a_side_is_cut_into_equal_parts_that_are_large_enough() -> None:
     assert HYPERTILE.tile_counts(60, 16, 0) == [3]
     tiling = HYPERTILE.Tiling(3, 256, 1)
     draw = random.Random(0)
-    assert tiling.counts(128, 64, 0, draw) == (4, 2)
-    assert tiling.counts(64, 32, 1, draw) == (1, 1)  # a tile of one level deeper is as many tokens larger
+    assert tiling.counts((128, 64), 0, (1024, 512), draw) == (4, 2)
+    assert tiling.counts((64, 32), 1, (1024, 512), draw) == (1, 1)  # one level deeper it is as many tokens larger
+    assert tiling.counts((80, 48), 0, (640, 384), draw) == (5, 3)  # 128 px: the largest power of two in both sides
+
+
+def test_where_the_layers_of_a_unet_are() -> None:
+    sd1 = [
+        "down_blocks.0.attentions.0",
+        "down_blocks.2.attentions.1",
+        "mid_block.attentions.0",
+        "up_blocks.1.x",
+        "up_blocks.3.x",
+    ]
+    places = HYPERTILE.places_of(sd1)
+    assert [(place.halvings, place.depth) for place in places.values()] == [(0, 0), (2, 2), (3, 3), (2, 2), (0, 0)]
+    xl = ["down_blocks.1.a", "down_blocks.2.a", "mid_block.a", "up_blocks.0.a", "up_blocks.1.a"]
+    places = HYPERTILE.places_of(xl)
+    assert [(place.halvings, place.depth) for place in places.values()] == [(1, 0), (2, 1), (2, 2), (2, 1), (1, 0)]
+
+
+def test_evaluations_whose_answers_are_known_are_made_up_for() -> None:
+    """A pass that goes on in the middle draws the tiles that it would have drawn."""
+
+    def draws(first: int) -> list[Any]:
+        state = HYPERTILE.PassState(first=HYPERTILE.Tiling(3, 128, 3), places=[HYPERTILE.LayerPlace(0, 0)] * 2)
+        state.draw.seed(7)
+        state.begin_pass(False)
+        seen = []
+        for state.evaluation in range(first, 6):
+            state.watch(nn.Identity(), lambda x: x, torch.zeros(1, 4, 96, 64))
+            seen.append([state.counts(place, state.first) for place in state.places])
+        return seen
+
+    assert draws(0)[4:] == draws(4) and len({str(each) for each in draws(0)}) > 2
 
 
 class Mean(nn.Module):
@@ -57,9 +89,9 @@ class Mean(nn.Module):
 
 
 def test_tokens_see_only_their_tile() -> None:
-    layer, state = Mean(), HYPERTILE.PassState(False, (32, 64), "1")
-    tiles = HYPERTILE.TokenTiles(state, HYPERTILE.Tiling(0, 128, 1), None, 0)
-    register_hook(layer, tiles, HookOrder.PART)
+    tiling = HYPERTILE.Tiling(0, 128, 1)
+    layer, state = Mean(), HYPERTILE.PassState(False, (32, 64), first=tiling)
+    register_hook(layer, HYPERTILE.TokenTiles(state, HYPERTILE.LayerPlace(0, 0)), HookOrder.PART)
     image = torch.arange(8.0).view(1, 1, 2, 4).repeat_interleave(16, 2).repeat_interleave(16, 3)  # a value each tile
     tokens = image.flatten(2).transpose(1, 2)
     assert torch.equal(layer(tokens), tokens)
@@ -69,7 +101,7 @@ def test_tokens_see_only_their_tile() -> None:
     merged = tokens[:, :1000]
     assert torch.allclose(layer(merged), merged.mean(1, keepdim=True).expand_as(merged))
     maps = Mean()
-    register_hook(maps, HYPERTILE.MapTiles(HYPERTILE.Tiling(0, 128, 1), 0), HookOrder.PART)
+    register_hook(maps, HYPERTILE.MapTiles(tiling, state), HookOrder.PART)
     assert torch.equal(maps(image), image)
 
 

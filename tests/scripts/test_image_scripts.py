@@ -14,10 +14,10 @@ from PIL import Image
 from modules.errors import FeatherweightError
 from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
+from modules.processing.engine.pixels import from_images
 from modules.processing.engine.precision import PrecisionOptions
-from modules.processing.pipeline.pixels import from_images
-from modules.processing.record.result import ImageRole, Result
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.request.result import ImageRole, Result
+from modules.processing.request.source_images import FromImage, SourceImage
 from modules.scripts.library import ScriptLibrary, filled_args
 from modules.scripts.program import Program
 from tests.processing.recorded import levels_apart
@@ -60,6 +60,7 @@ def test_a_recorded_script_makes_the_same_images(
     result = made(wanted, payload["script_name"], payload["script_args"], library, engine, tmp_path)
     assert len(result.images) == len(case["images"])
     assert result.images[0].role is ImageRole.GRID
+    assert result.images[0].image.size == tuple(case["images"][0]["size"])
     # One level of 8 bits in a loop's result moves the next one's by far; see the test below.
     compared = case["images"][1:2] if name == "script/loopback" else case["images"][1:]
     for image, recorded in zip(result.samples, compared, strict=False):

@@ -71,7 +71,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     entries, lookup = dict(SETTINGS._entries), dict(SETTINGS._lookup)
     services = fake_services(folder, api_auth="ann:secret")
     yield services
-    services.queue.close()
+    services.dispatcher.close()
     SETTINGS._entries, SETTINGS._lookup = entries, lookup
 
 
@@ -113,7 +113,7 @@ def test_without_a_page_routes_are_there_too(tmp_path: Path) -> None:
     app = build_api(services)
     add_extension_routes(app, library.callbacks, None)
     assert TestClient(app).get("/toy").json() is True
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_pasted_parameters_pass_by(services: Services) -> None:
@@ -166,7 +166,7 @@ def test_frozen_settings_are_those_of_extensions_too(tmp_path: Path) -> None:
     services = fake_services(tmp_path, start=False, freeze_settings=True)
     with pytest.raises(SettingsError, match="sd_lora is locked"):
         services.settings.update({"sd_lora": "x"})
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_an_axis_has_one_owner(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def imported(file: Path) -> Iterator[tuple[str, str]]:
 def test_only_public_names_are_imported(file: Path) -> None:
     table = offered()
     used = [pair for pair in imported(file) if pair[0].split(".")[0] in ("modules", "tests", "webui", "launch")]
-    assert used
+    assert used or file.parent.name != "scripts"  # modules of an extension's own may need nothing
     private = [(module, name) for module, name in used if name not in table.get(module, set()) | {""}]
     assert private == []
     assert [module for module, _ in used if module not in table] == []

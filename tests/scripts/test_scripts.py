@@ -13,15 +13,15 @@ from PIL import Image
 from modules.errors import FeatherweightError, InvalidValueError, OutputError, UnknownNameError
 from modules.images.infotext import parse_infotext
 from modules.images.legend import LegendStyle, grid_with_legend
-from modules.jobs.precision import measured, write_series
-from modules.jobs.reports import Reports
+from modules.jobs.work.precision import measured, write_series
+from modules.jobs.work.reports import Reports
 from modules.processing.comparison.series import SeriesReport
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
-from modules.processing.record.result import ImageRole, Result
-from modules.processing.request import GenerationRequest, request_from_json, request_to_json
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, request_from_json, request_to_json
+from modules.processing.request.result import ImageRole, Result
+from modules.processing.request.source_images import FromImage, SourceImage
 from modules.prompting.styles import Style, StyleBook
 from modules.scripts.axes import AXES
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
@@ -268,7 +268,7 @@ def test_how_values_are_written(label: str, text: str, values: list[Any]) -> Non
 
 def test_an_interrupted_plot_shows_what_is_finished(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     from modules.errors import Interrupted
-    from modules.processing.record.result import GeneratedImage
+    from modules.processing.request.result import GeneratedImage
 
     class StopAfterTwo(Silent):
         done = 0
@@ -300,7 +300,7 @@ def test_a_legend_takes_room_for_its_words() -> None:
     cell = Image.new("RGB", (64, 64), "red")
     bare = grid_with_legend([[cell, cell], [cell, None]], ["", ""], ["", ""], margin_px=6)
     assert bare.size == (134, 134)
-    labelled = grid_with_legend([[cell, cell]], ["a rather long caption for so small a cell", "b"], ["row"], title="t")
+    labelled = grid_with_legend([[cell, cell]], ["a rather long caption for so small a cell", "b"], ["row"])
     assert labelled.width > 128
     assert labelled.height > 64
     with pytest.raises(ValueError, match="at least one"):

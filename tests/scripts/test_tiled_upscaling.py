@@ -14,7 +14,7 @@ from modules.errors import InvalidValueError
 from modules.images.infotext import parse_infotext
 from modules.images.masks import blur_mask
 from modules.processing.engine.engine import Engine
-from modules.processing.record.result import Result
+from modules.processing.request.result import Result
 from modules.scripts.library import ScriptLibrary, filled_args
 from modules.scripts.processing import (
     Processed,

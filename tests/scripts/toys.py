@@ -6,11 +6,11 @@ from typing import Any
 from PIL import Image
 
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest, HiresRequest
-from modules.processing.start import FromImage, Mask, SourceImage
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import Result
+from modules.processing.request.source_images import FromImage, Mask, SourceImage
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.running import run_with_scripts
 from modules.settings.values import Settings

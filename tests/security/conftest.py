@@ -44,7 +44,7 @@ def users_file(tmp_path_factory: pytest.TempPathFactory, keys: dict[str, str]) -
 def services(tmp_path_factory: pytest.TempPathFactory, users_file: Path) -> Iterator[Services]:
     found = fake_services(tmp_path_factory.mktemp("data"), auth_file=str(users_file), api_server_stop=True)
     yield found
-    found.queue.close()
+    found.dispatcher.close()
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ UNREADABLE = "/sdapi/v1/png-info"
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_stored_half_character_is_repaired_and_named(tmp_path: Path) -> None:
 def test_images_are_served_under_names_in_any_script(client: TestClient, services: Services, name: str) -> None:
     task = f"task({abs(hash(name))})"
     assert client.post("/sdapi/v1/txt2img", json={**SMALL, "force_task_id": task}).status_code == 200
-    job = services.queue.get(task)
+    job = services.queue.known.get(task)
     image = job.result().images[0]
     object.__setattr__(image, "path", Path(f"/nowhere/{name}.png"))  # frozen, and made by the fake executor
     reply = client.get("/internal/image", params={"id_task": task, "index": 0})

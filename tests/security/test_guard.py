@@ -9,7 +9,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from modules.access.throttle import OF_PAIR
-from modules.api.guard import Names, install_guard
+from modules.api.guard import Names, Origins, install_guard, page_policy
+from modules.api.proxies import Proxies
+from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
 from modules.services import Services
 from tests.fakes import fake_services, mounted_page, whole_api
@@ -31,7 +33,7 @@ CORS = "access-control-allow-origin"
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +147,7 @@ def test_origins_of_the_flag_may_call(tmp_path: Path) -> None:
         assert reply.headers.get(CORS) == (origin if status == 200 else None)
         asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
         assert client.options("/sdapi/v1/txt2img", headers=asked).status_code == status
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_a_name_of_the_flag_is_this_server_and_its_origin(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_a_name_of_the_flag_is_this_server_and_its_origin(tmp_path: Path) -> Non
     assert client.post("/sdapi/v1/interrupt", headers=headers).status_code == 200
     proxied = {"Host": "127.0.0.1:7860", "Origin": "https://pictures.example"}
     assert client.post("/sdapi/v1/interrupt", headers=proxied).status_code == 200
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_cookies_are_strict(tmp_path: Path) -> None:
         assert len(cookies) == 1
         assert all(re.findall("(?i)samesite=[a-z]*", cookie) == ["SameSite=Strict"] for cookie in cookies), cookies
         assert client.get("/internal/engine").status_code == 200
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_guesses_are_throttled(tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_guesses_are_throttled(tmp_path: Path) -> None:
     reply = client.get("/sdapi/v1/options", auth=("me", "secret"))
     assert reply.status_code == 429 and int(reply.headers["Retry-After"]) == 1
     assert client.get("/sdapi/v1/options").status_code == 401  # who guesses nothing is only told
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_guesses_at_the_login_page_are_throttled(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_guesses_at_the_login_page_are_throttled(tmp_path: Path) -> None:
         for _ in range(OF_PAIR.free):
             assert client.post("/login", data={"username": "me", "password": "wrong"}).status_code == 400
         assert client.post("/login", data={"username": "me", "password": "secret"}).status_code == 429
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_the_token_opens_and_nothing_else_does(tmp_path: Path) -> None:
@@ -218,10 +220,62 @@ def test_the_token_opens_and_nothing_else_does(tmp_path: Path) -> None:
     assert "HttpOnly" in visit.headers["set-cookie"] and "SameSite=strict" in visit.headers["set-cookie"]
     assert client.get("/internal/ping").status_code == 200  # the cookie
     assert "sesame" not in json.dumps(client.get("/sdapi/v1/cmd-flags").json())
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_a_token_that_is_not_given_is_drawn(tmp_path: Path) -> None:
     services = fake_services(tmp_path, start=False, listen=True, access_token="")
     assert len(services.access.token) >= 20 and services.access.token not in repr(services.access)
-    services.queue.close()
+    services.dispatcher.close()
+
+
+# -- proxies and pages -------------------------------------------------------------------------------------------------
+
+
+def heard(peer: str, *trusted: str, **headers: str) -> tuple[str, str, dict[str, str]]:
+    """Client, scheme and forwarded headers of a request from `peer`, as what lies behind the guard sees them."""
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "scheme": "http", "client": (peer, 1), "headers": pairs}
+    found = Proxies(trusted).heard(scope, lambda host: host == "own.example")
+    left = {name.decode(): value.decode() for name, value in found["headers"]}
+    return found["client"][0], found["scheme"], left
+
+
+def test_forwarded_headers_count_only_from_addresses_that_a_flag_names() -> None:
+    sent = {"x_forwarded_for": "1.2.3.4", "x_forwarded_proto": "https", "x_forwarded_host": "own.example"}
+    assert heard("127.0.0.1", **sent, forwarded="for=1.2.3.4") == ("127.0.0.1", "http", {})
+    address, scheme, left = heard("127.0.0.1", "127.0.0.1", **sent)
+    assert (address, scheme, left["x-forwarded-host"]) == ("1.2.3.4", "https", "own.example")
+    # What the sender put before the proxy's own entry is not believed.
+    assert heard("10.0.0.9", "10.0.0.0/8", x_forwarded_for="9.9.9.9, 1.2.3.4, 10.0.0.3")[0] == "1.2.3.4"
+    assert heard("10.0.0.9", "10.0.0.0/8", x_forwarded_host="evil.example")[2] == {}
+    with pytest.raises(InvalidValueError, match="--trusted-proxy nonsense is no address"):
+        Proxies(("nonsense",))
+
+
+def test_guesses_with_other_forwarded_addresses_are_throttled(tmp_path: Path) -> None:
+    client, services = guarded(tmp_path, api_auth="me:secret")
+    codes = [
+        client.get(
+            "/sdapi/v1/options", auth=("me", "wrong"), headers={"X-Forwarded-For": f"1.2.3.{number}"}
+        ).status_code
+        for number in range(OF_PAIR.free + 1)
+    ]
+    assert codes == [401] * OF_PAIR.free + [429]
+    services.dispatcher.close()
+
+
+def test_a_forwarded_host_is_not_the_pages_root(page: TestClient) -> None:
+    root = page.get("/config", headers={"X-Forwarded-Host": "evil.example", "X-Forwarded-Proto": "https"}).json()[
+        "root"
+    ]
+    assert root == "http://127.0.0.1:7860"
+
+
+def test_pages_say_what_they_load_and_who_may_show_them(page: TestClient, tmp_path: Path) -> None:
+    reply = page.get("/", headers={"Accept": "text/html"})
+    assert reply.headers["x-frame-options"] == "SAMEORIGIN"
+    policy = reply.headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "frame-ancestors 'self'" in policy and "object-src 'none'" in policy
+    assert "content-security-policy" not in page.get("/sdapi/v1/samplers").headers
+    assert page_policy(Origins(("https://own.example",))).endswith("frame-ancestors 'self' https://own.example")

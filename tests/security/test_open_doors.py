@@ -9,7 +9,7 @@ from modules.access import access_of, check_protected, is_loopback
 from modules.api.app import build_api
 from modules.errors import InvalidValueError, OutputError
 from modules.flags.flags import parse_flags
-from modules.processing.record.output import check_folder
+from modules.images.saving import check_folder
 from tests.fakes import fake_services
 
 
@@ -66,13 +66,13 @@ def test_a_server_for_others_keeps_its_outputs_in_its_folders(tmp_path: Path) ->
         for folder in (outside, "../outside", "/etc"):
             assert choose(folder) == 507
             assert services.settings.current.saving_paths.outdir_samples == "outputs/mine"
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_a_server_for_this_machine_saves_anywhere(tmp_path: Path) -> None:
     services = fake_services(tmp_path / "data", start=False)
     services.settings.update({"outdir_samples": str(tmp_path / "elsewhere")})
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_links_lead_nowhere_else(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     app = whole_api(services)
     app.include_router(page_routes(services))
     yield app
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture

@@ -196,6 +196,22 @@ def test_a_stream_is_its_users(clients: dict[str, TestClient], app: FastAPI) -> 
     page = f"page{id(clients['ben'])}"
     assert clients["cleo"].get("/gradio_api/queue/data", params={"session_hash": page}).status_code == 403
     assert clients["cleo"].get(f"/gradio_api/heartbeat/{page}").status_code == 403
+    calls = {"data": [], "fn_index": 0, "session_hash": page}
+    joined = clients["cleo"].post("/gradio_api/queue/join", json=calls)  # would put its refusal into ben's stream
+    assert joined.status_code == 403 and "another user's page" in joined.json()["error"]
+
+
+def test_a_call_that_a_role_may_not_make_is_refused_without_a_traceback(
+    clients: dict[str, TestClient], app: FastAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
+    admins = [n for n, call in page.get_blocks().fns.items() if call.fn and least_role(call.fn) is Role.ADMIN]
+    for number in admins[:10]:
+        for path in ("run/predict", "queue/join", "api/predict", "call/predict"):
+            body = {"data": [], "fn_index": number, "session_hash": "page of vic's own"}
+            reply = clients["vic"].post(f"/gradio_api/{path}", json=body)
+            assert reply.status_code == 403 and "needs the role admin" in reply.json()["error"], (path, reply.text)
+    assert len(admins) > 10 and "Traceback" not in caplog.text
 
 
 # -- whose work is whose -----------------------------------------------------------------------------------------------
@@ -251,8 +267,8 @@ def test_lists_of_work_hold_ones_own(clients: dict[str, TestClient], made: dict[
 def test_progress_and_interrupt_reach_ones_own_job(clients: dict[str, TestClient], services: Services) -> None:
     body = {**SMALL, "prompt": "slow", "steps": 200, "force_task_id": "task(long)"}
     assert clients["ben"].post("/agent-scheduler/v1/queue/txt2img", json=body).status_code == 200
-    job = services.queue.get("task(long)")
-    while services.queue.running is not job:
+    job = services.queue.known.get("task(long)")
+    while services.queue.running_job() is not job:
         time.sleep(0.01)
     question = {"id_task": "task(long)", "id_live_preview": -1, "live_preview": False}
     assert clients["cleo"].post("/internal/progress", json=question).json()["active"] is False
@@ -275,12 +291,12 @@ def test_work_is_its_users_and_takes_turns(clients: dict[str, TestClient], servi
         for name, task in (("ben", "b1"), ("ben", "b2"), ("cleo", "c1")):
             body = {**SMALL, "force_task_id": task}
             assert clients[name].post("/agent-scheduler/v1/queue/txt2img", json=body).status_code == 200
-        order = [entry.task_id for entry in services.queue.line()]
+        order = [entry.task_id for entry in services.queue.first()]
         assert order.index("c1") < order.index("b2")
         refused = clients["cleo"].post("/featherweight/v1/queue/move", json={"task_id": "c1", "before": "b1"})
         assert refused.status_code == 404
         assert clients["cleo"].post("/featherweight/v1/queue/clear").json()["count"] == 1
-        assert [entry.task_id for entry in services.queue.line()] == ["b1", "b2"]
+        assert [entry.task_id for entry in services.queue.first()] == ["b1", "b2"]
         assert clients["ada"].post("/featherweight/v1/queue/clear").json()["count"] == 2
     finally:
         services.queue.pause(False)
@@ -289,13 +305,13 @@ def test_work_is_its_users_and_takes_turns(clients: dict[str, TestClient], servi
 def test_images_go_into_a_folder_of_their_user(
     clients: dict[str, TestClient], made: dict[str, str], services: Services
 ) -> None:
-    settings = services.queue.get(made["ben"]).request.settings
+    settings = services.queue.known.get(made["ben"]).request.settings
     assert settings.saving_paths.outdir_txt2img_samples == "outputs/txt2img-images/ben"
     assert settings.saving_paths.outdir_grids == ""
     saved = clients["ben"].post("/internal/save-image", json={"id_task": made["ben"]}).json()["path"]
     assert services.paths.data_dir / "log/images/ben" in Path(saved).parents
     again = clients["ada"].post("/featherweight/v1/queue/again", json={"task_id": made["ben"]}).json()["task_id"]
-    job = services.queue.get(again)
+    job = services.queue.known.get(again)
     assert job.wait(10) and job.request.user == "ben"
 
 

@@ -22,7 +22,7 @@ OWN_KEYS = frozenset(
     {
         *("fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "lora_mode"),
         *("vae_tile_size", "queue_limit", "queue_starts_paused", "queue_retries", "queue_groups_models"),
-        *("queue_kept_jobs", "queue_done_command", "ui_density"),
+        *("queue_kept_jobs", "queue_done_command", "ui_density", "ui_layout", "enqueue_always"),
         "worker_interrupt_grace",
         *("queue_resume_after", "queue_resume_every", "queue_resume_megabytes"),
         "split_feed_forward",
@@ -34,7 +34,7 @@ OWN_KEYS = frozenset(
 )
 """The keys that the reference UI does not have."""
 
-EXTENSIONS_OWN = ("tac_", "dynamic_prompts_", "ad_")
+EXTENSIONS_OWN = ("tac_", "dynamic_prompts_", "ad_", "control_net_")
 """How the keys of built-in extensions begin that the reference UI does not come with."""
 
 OTHER_DEFAULTS = {"api_enable_requests": False}

@@ -1,6 +1,7 @@
 """Taking over a folder of the reference UI: what is taken, what stays, what is named; there nothing changes."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from modules.history.store import History
 from modules.paths import Paths, resolve_paths
 from modules.prompting.styles import StyleBook
 from modules.settings.store import SettingsStore
+from modules.settings.values import Settings
+from modules.takeover.reference_folder import count_models
 from modules.takeover.takeover import Report, Target, take_over
 
 STYLES = "name,prompt,negative_prompt\nInk,ink of {prompt},blurry\nOil,an oil painting,\n"
@@ -43,8 +46,11 @@ def theirs(tmp_path: Path) -> Path:
     }
     put(folder / "config.json", json.dumps(config))
     ui_config = {
-        **{"txt2img/Sampling steps/value": 28, "txt2img/Width/value": 512, "img2img/CFG Scale/value": 5.5},
-        "customscript/x.py/txt2img/Thing/value": 1,
+        **{"txt2img/Width/value": 512, "img2img/CFG Scale/value": 5.5},
+        **{"customscript/x.py/txt2img/Thing/value": 1, "customscript/sampler.py/txt2img/Sampling steps/value": 28},
+        "customscript/sampler.py/txt2img/Sampling method/value": "DPM++ 2M SDE Karras",
+        "customscript/sampler.py/img2img/Sampling method/value": "Euler a",
+        "customscript/seed.py/txt2img/Seed/value": 7,
     }
     put(folder / "ui-config.json", json.dumps(ui_config))
     put(
@@ -93,7 +99,11 @@ def test_everything_is_taken_by_path_and_named(theirs: Path, paths: Paths) -> No
     assert not str(settings["outdir_txt2img_samples"]).startswith(str(theirs)), "new images would be saved there"
     assert set(StyleBook.read(paths.styles_files).styles) == {"Ink", "Oil"}
     entries = json.loads(paths.ui_config_file.read_text(encoding="utf-8"))
-    assert entries == {"txt2img/Sampling steps/value": 28, "img2img/CFG Scale/value": 5.5}
+    assert entries == {
+        **{"txt2img/Sampling steps/value": 28, "img2img/CFG Scale/value": 5.5, "txt2img/Seed/value": 7},
+        **{"txt2img/Sampling method/value": "DPM++ 2M SDE", "txt2img/Schedule type/value": "Karras"},
+        "img2img/Sampling method/value": "Euler a",
+    }
     assert asked == [theirs / "outputs", theirs / "made"]
     without = "\n".join(report.without)
     for words in ("karlo", "of_an_extension", "eta_ddim", "some-extension", "--xformers", "user.css"):
@@ -130,7 +140,7 @@ def test_broken_files_there_are_named_and_the_rest_is_taken(theirs: Path, paths:
 
 
 def test_folders_that_are_none_are_refused(tmp_path: Path, theirs: Path, paths: Paths) -> None:
-    with pytest.raises(InvalidValueError, match="no folder of this machine"):
+    with pytest.raises(InvalidValueError, match="not a folder on this machine"):
         take(tmp_path / "gone", paths)
     with pytest.raises(InvalidValueError, match="no folder of the reference UI or Forge"):
         take(tmp_path, paths)
@@ -167,3 +177,32 @@ def test_the_command_is_refused_while_a_server_runs(
     assert load_command("import")((str(theirs), "--data-dir", str(tmp_path / "data"))) == 1
     assert "port 7860" in capsys.readouterr().err
     lock.close()
+
+
+def test_no_power_is_taken_over(theirs: Path, paths: Paths, tmp_path: Path) -> None:
+    put(tmp_path / "elsewhere" / "b.ckpt")
+    (theirs / "models" / "hypernetworks").symlink_to(tmp_path / "elsewhere")
+    put(theirs / "webui-user.sh", 'export COMMANDLINE_ARGS="--vae-dir ../../../.. --lora-dir ../elsewhere"\n')
+    config = {
+        **{"queue_done_command": "touch /x", "outdir_samples": "/etc", "outdir_txt2img_samples": "../../evil"},
+        **{"api_enable_requests": True, "api_forbid_local_requests": False, "font": "/etc/passwd"},
+        **{"localization": "../../x", "outdir_grids": "C:\\Windows", "samples_format": "webp"},
+    }
+    put(theirs / "config.json", json.dumps(config))
+    report, asked = take(theirs, paths)
+    current = SettingsStore(paths.config_file).current
+    assert {key for key in config if current[key] != Settings()[key]} == {"samples_format"}
+    without = "\n".join(report.without)
+    assert all(f"setting {key}: " in without for key in config if key != "samples_format")
+    now = resolve_paths(parse_flags(["--data-dir", str(paths.data_dir)]), paths.root)
+    every = (*now.vae_dirs, *now.lora_dirs, *now.hypernetwork_dirs)
+    assert not {Path("/"), tmp_path / "elsewhere", theirs / "models" / "hypernetworks"} & set(every)
+    assert without.count("outside of the folder") >= 3
+    assert all(one.resolve().is_relative_to(theirs) for one in asked)
+
+
+def test_a_count_of_models_ends(tmp_path: Path) -> None:
+    for number in range(5):
+        put(tmp_path / str(number) / "a.ckpt")
+    assert count_models(tmp_path, time.monotonic() + 10) == 5
+    assert count_models(tmp_path, time.monotonic()) <= 1

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from modules.adapters.algorithms.adapter import Adapter
 from modules.errors import InvalidValueError, MemoryShortageError
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
 from modules.training.base_model import load_base
 from modules.training.config import TrainingConfig, config_of
 from modules.training.failures import TrainingError
@@ -156,7 +156,11 @@ def test_one_step_equals_diffusers(files: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("storage", "least"), [("fp8_e4m3fn_row", 0.995), ("int8_row", 0.995), ("fp8_e4m3fn", 0.98), ("fp8_e5m2", 0.95)]
+    ("storage", "least"),
+    [
+        *(("fp8_e4m3fn_row", 0.995), ("int8_row", 0.995), ("fp8_e4m3fn", 0.98), ("fp8_e5m2", 0.95)),
+        ("int8_convrot", 0.995),
+    ],
 )
 def test_gradients_on_eight_bits_point_where_those_in_fp32_do(storage: str, least: float) -> None:
     """On the bundled model, which is trained: random weights add up rounding as trained ones do not."""

@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.full_size import write_full_size_header
 from modules.errors import InvalidValueError
-from modules.models.meta_model import build_meta_model
-from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.loading.meta_model import build_meta_model
 from modules.training.config import TrainingConfig, config_of
 from modules.training.memory_plan import GB, MemoryPlan, StepEstimator, Way, plan_memory
 from tests.recordings import CONFIGS, TINY
@@ -84,3 +84,12 @@ def test_the_adapter_and_its_optimizer_count() -> None:
     bf16 = replace(config, adapter=replace(config.adapter, dtype="bf16"))
     estimator = StepEstimator(meta, bf16, torch.device("cpu"), torch.float32)
     assert estimator.estimate(Way("fp32")).adapter == pytest.approx(4.5 * estimator.adapter_values, rel=0.001)
+
+
+def test_the_model_has_its_own_attention_again_when_it_was_measured() -> None:
+    meta = build_meta_model(info_of(TINY), CONFIGS)
+    layers = [part for part in meta.module("unet").modules() if hasattr(part, "processor")]
+    before = [part.processor for part in layers]
+    estimator = StepEstimator(meta, settings(), torch.device("cpu"), torch.float32)
+    assert estimator.estimate(Way("fp32")).activations > 0
+    assert layers and all(part.processor is own for part, own in zip(layers, before, strict=True))

@@ -11,6 +11,7 @@ import pytest
 import uvicorn
 from playwright import sync_api
 
+from modules.api.guard import install_guard
 from modules.services import Services
 from tests.fakes import mounted_page
 
@@ -31,6 +32,7 @@ FORM = {"steps": "20", "width": "512", "height": "512", "batch_count": "1", "bat
 def served(services: Services) -> Iterator[str]:
     """API and page on a free port; yields the address."""
     app = mounted_page(services)
+    install_guard(app, services.flags, services.access)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
@@ -56,6 +58,10 @@ def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[syn
     )
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on(
+        "console",
+        lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None,
+    )
     open_page(page, address)
     yield page
     page.goto(f"{address}/internal/ping")  # nothing is kept any more from here

@@ -24,7 +24,7 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """What `address` serves; a test puts back what it changes."""
     services = fake_services(tmp_path_factory.mktemp("data"))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from playwright import sync_api
 
-from modules.models.reading.hashing import HashProgress
-from modules.processing.memory_estimate.status import EngineState, EngineStatus, ModelFacts
+from modules.models.files.hashing import HashProgress
+from modules.processing.engine.status import EngineState, EngineStatus, ModelFacts
 from modules.services import Services
 from modules.ui.defaults import default_size, wanted_checkpoint
 from tests.fakes import fake_services
@@ -19,7 +19,7 @@ WIDTH, HEIGHT = "#txt2img_width input[type=number]", "#txt2img_height input[type
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def load(services: Services, side_px: int, title: str = "x.safetensors") -> None:

@@ -40,7 +40,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     (data / "embeddings" / "bad-hands.pt").write_bytes(b"not looked at")
     services = fake_services(data)
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_one_image_is_upscaled_and_still_there_after_a_reload(
     page.wait_for_selector("#html_info_extras:has-text('Postprocess upscale by: 2.0')")
     page.wait_for_function("document.querySelector('#extras_gallery img').naturalWidth === 80")
     assert page.inner_text("#extras_notice").strip() == ""
-    saved = fakes.queue.tasks("extras")[0].result()["results"][0]["path"]
+    saved = fakes.queue.known.tasks("extras")[0].result()["results"][0]["path"]
     assert open_image(Path(saved)).size == (80, 48)
     open_page(page, address)
     open_tab(page)
@@ -79,3 +79,14 @@ def test_a_folder_is_done_but_for_its_broken_file(page: sync_api.Page, folder: P
     found = {path.name: open_image(path).size for path in (folder / "out").rglob("*.png")}
     assert found == {"a.png": (64, 64), "b.png": (64, 64)}
     assert len(list((folder / "out").glob("failures-*.txt"))) == 1
+
+
+def test_a_refusal_is_shown_where_the_button_is(page: sync_api.Page, folder: Path) -> None:
+    open_tab(page)
+    page.click("button[role=tab]:has-text('Single Image')")
+    page.set_input_files("#extras_image input[type=file]", str(folder / "a.png"))
+    page.wait_for_selector("#extras_image img")
+    page.check("#extras_gfpgan-checkbox input")
+    page.click("#extras_generate")
+    page.wait_for_selector("#extras_progress [role=alert]:has-text('GFPGAN has no file')")
+    page.uncheck("#extras_gfpgan-checkbox input")

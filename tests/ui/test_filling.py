@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from modules.api.app import build_api
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.ui.filling import Filling, bounded, known_only, restored, takes
 from modules.ui.form import NO_REFINER, SAME_CHECKPOINT, form_values, pasted_fields
@@ -27,7 +27,7 @@ START = "a cat <lora:balloon:1> and <lora:ballon:0.5>\nSteps: 5, Sampler: Euler,
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"), start=False)
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def pasted(services: Services, extra: str = "") -> Filling:
@@ -41,24 +41,24 @@ def pasted(services: Services, extra: str = "") -> Filling:
         (
             ", Schedule type: karas",
             "scheduler",
-            None,
-            "'karas' is not here and was left out; the nearest here is 'Karras'",
+            "Automatic",
+            "'karas' is not here: Automatic is used. Did you mean 'Karras'?",
         ),
-        (", Hires upscale: 2, Hires upscaler: Lanczso", "hires_upscaler", None, "the nearest here is 'Lanczos'"),
-        (", Hires upscale: 2, Hires sampler: Eular", "hires_sampler", None, "the nearest here is 'Euler'"),
-        (", Refiner: gone [123]", "refiner_checkpoint", NO_REFINER, "Checkpoint 'gone [123]' is not here"),
+        (", Schedule type: Foo", "scheduler", "Automatic", "Schedule type 'Foo' is not here: Automatic is used."),
+        (", Hires upscale: 2, Hires upscaler: Lanczso", "hires_upscaler", "Latent", "Did you mean 'Lanczos'?"),
+        (", Hires upscale: 2, Hires upscaler: 4x-UltraSharp", "hires_upscaler", "Latent", "here: Latent is used."),
+        (", Hires upscale: 2, Hires sampler: Eular", "hires_sampler", "Use same sampler", "Did you mean 'Euler'?"),
+        (", Hires upscale: 2, Hires sampler: DPM++ 2M Karras", "hires_sampler", "DPM++ 2M", "LoRA 'ballon'"),
+        (", Hires upscale: 2, Hires sampler: DPM++ 2M Karras", "hires_scheduler", "Karras", "LoRA 'ballon'"),
+        (", Refiner: gone [123]", "refiner_checkpoint", NO_REFINER, "Checkpoint 'gone [123]' is not here: no refiner"),
         (", Hires upscale: 2, Hires checkpoint: gone", "hires_checkpoint", SAME_CHECKPOINT, "Checkpoint 'gone'"),
-        (", VAE: gone.pt", "overrides", [], "VAE 'gone.pt' is not here"),
-        (", Model: gone, Model hash: deadbeef00", "overrides", [], "Checkpoint 'gone' is not here"),
-        (
-            "",
-            "prompt",
-            "a cat <lora:balloon:1> and",
-            "LoRA 'ballon' is not here and was left out; the nearest here is 'ball",
-        ),
+        (", VAE: gone.pt", "overrides", [], "VAE 'gone.pt' is not here: the one of the settings is used"),
+        (", Model: gone, Model hash: deadbeef00", "overrides", [], "Checkpoint 'gone' is not here: the selected one"),
+        ("", "prompt", "a cat <lora:balloon:1> and <lora:ballon:0.5>", "LoRA 'ballon' is not here: its tag stays"),
+        ("", "prompt", "a cat <lora:balloon:1> and <lora:ballon:0.5>", "Did you mean 'balloon'?"),
     ],
 )
-def test_a_name_that_is_not_here_is_left_out_with_the_nearest(
+def test_a_name_that_is_not_here_is_named_with_what_is_used(
     services: Services, extra: str, field: str, value: object, said: str
 ) -> None:
     found = pasted(services, extra)
@@ -81,7 +81,8 @@ def test_what_is_here_stays_and_nothing_is_said(services: Services) -> None:
 
 def test_a_hidden_sampler_cannot_be_pasted(services: Services) -> None:
     services.settings.update({"hide_samplers": ["Euler"]})
-    assert "sampler" not in pasted(services).values
+    found = pasted(services)
+    assert found.values["sampler"] == "DPM++ 2M" and "Sampler 'Euler' is not here: DPM++ 2M is used." in found.note
     services.settings.update({"hide_samplers": []})
     assert pasted(services).values["sampler"] == "Euler"
 

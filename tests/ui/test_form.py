@@ -7,7 +7,7 @@ import pytest
 from modules.assembly import build_services
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import Flags
-from modules.processing.memory_estimate.status import ModelFacts
+from modules.processing.engine.status import ModelFacts
 from modules.services import Services
 from modules.ui.form import FIELDS, form_values, parse_overrides, pasted_fields, request_of, show_override
 from modules.ui.messages import error_box
@@ -26,6 +26,7 @@ FORM: dict[str, Any] = {
     "batch_count": 1,
     "batch_size": 2,
     "cfg_scale": 7,
+    "distilled_cfg_scale": 3.5,
     "seed": 3,
     "subseed": None,
     "subseed_strength": 0,
@@ -44,6 +45,7 @@ FORM: dict[str, Any] = {
     "hires_denoising_strength": 0.7,
     "hires_scale": 2,
     "hires_steps": 0,
+    "hires_distilled_cfg_scale": 0,
     "hires_upscaler": "Latent",
     "overrides": [],
 }
@@ -53,7 +55,7 @@ FORM: dict[str, Any] = {
 def services(tmp_path: Path) -> Iterator[Services]:
     services = build_services(Flags(data_dir=str(tmp_path)))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_the_form_covers_every_field() -> None:

@@ -91,7 +91,7 @@ def test_an_image_is_deleted_by_key_after_a_question_and_the_others_stay(page: s
     page.wait_for_selector("#txt2img_messages :text('Deleted')")
     assert seeds(page) == [5, 7]
     assert "Seed: 7" in page.inner_text("#txt2img_infotext")
-    job = fakes.queue.get(page.evaluate("featherweight.tab('txt2img').task()"))
+    job = fakes.queue.known.get(page.evaluate("featherweight.tab('txt2img').task()"))
     assert [image.seed for image in job.result().images] == [5, 7]
     for left in (1, 0):
         page.once("dialog", lambda dialog: dialog.accept())
@@ -118,7 +118,7 @@ def test_hires_of_an_image_stands_behind_it_and_leaves_the_form(page: sync_api.P
     assert seeds(page) == [30, 31, 31]
     assert page.inner_text("#txt2img_infotext").startswith("to be enlarged")
     assert page.input_value(PROMPT) == "the next prompt"
-    request = fakes.queue.get(page.evaluate("featherweight.tab('txt2img').selectedImage().task")).request
+    request = fakes.queue.known.get(page.evaluate("featherweight.tab('txt2img').selectedImage().task")).request
     assert request.hires is not None and request.seed == 31
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 from playwright import sync_api
 
 from modules.images.encode import encode_image
-from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import FromImage
 from modules.services import Services
 from tests.ui.browser import needs_browser, open_page, watched_page
 

@@ -25,14 +25,14 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[s
     """All texts of the page."""
     services = fake_services(tmp_path_factory.mktemp("texts"), start=False)
     yield page_texts(page_config(services))
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture
 def services(tmp_path: Path) -> Iterator[Services]:
     services = fake_services(tmp_path, start=False)
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def write(folder: Path, name: str, content: object) -> Path:
@@ -103,6 +103,9 @@ def test_texts_are_found_by_code() -> None:
         title: "Zoom in (+)"; // "A comment is none"
         throw new Error(`It is ${isOld ? "Not new" : "x"}`)"""
     assert script_texts(script) == ["Saved as {0}", "Zoom in (+)", "Not new", "It is {0}"]
+    script = 'row(labelled("Image", file)); const modes = ["Balanced", "ControlNet counts more", "ArrowUp"];'
+    assert script_texts(script) == ["Image", "Balanced", "ControlNet counts more"]
+    assert message_texts('LOW = (Slider("Low Threshold", 1, 255),)', ("Slider",)) == ["Low Threshold"]
     assert html_texts('<b title="A tip">Two  words</b><code>no</code>') == ["A tip", "Two words"]
     assert message_texts("note_box(f'{count} images')\nerror_box('Bad')") == ["{0} images", "Bad"]
 
@@ -187,7 +190,7 @@ class TestInTheBrowser:
         """Of its own: names of jobs and files that other tests leave on a page are nobody's language."""
         services = fake_services(tmp_path_factory.mktemp("data"))
         yield services
-        services.queue.close()
+        services.dispatcher.close()
 
     @pytest.fixture(scope="class")
     def address(self, fakes: Services) -> Iterator[str]:

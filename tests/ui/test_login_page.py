@@ -28,7 +28,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     services.history.history.add([ImageFile(path, "print", 8, 8, 1, 1.0, "a cat", 1e9, user="user")])
     with served(services) as address:
         yield address
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def log_in(browser: sync_api.Browser, address: str, name: str) -> sync_api.Page:

@@ -42,10 +42,10 @@ TOO_MUCH = {
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     flags = Flags(data_dir=str(tmp_path_factory.mktemp("data")), ckpt=str(TINY), use_cpu=("all",), no_hashing=True)
     services = build_services(flags)
-    services.queue.start()
+    services.dispatcher.start()
     services.engine.model(None)
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Pag
 def test_what_the_form_needs_stands_beside_generate(page: sync_api.Page) -> None:
     page.wait_for_selector("#fw_scales.fw-ready")
     page.wait_for_selector("#txt2img_plan_line .fw-plan-text")
-    assert re.fullmatch(r"needs \d+\.\d of \d+\.\d GB", page.inner_text("#txt2img_plan_line .fw-plan-text"))
+    assert re.fullmatch(r"needs \d+\.\d of \d+\.\d GB RAM", page.inner_text("#txt2img_plan_line .fw-plan-text"))
     assert "denoise" in str(page.get_attribute("#txt2img_plan_line .fw-plan-text", "title"))
     assert not page.query_selector("#txt2img_plan_line button")
 

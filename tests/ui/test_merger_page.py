@@ -9,7 +9,7 @@ import torch
 from playwright import sync_api
 from safetensors.torch import load_file
 
-from modules.jobs.tasks import Task
+from modules.jobs.tasks import Task, TaskSpec
 from modules.services import Services
 from tests.fakes import fake_services
 from tests.models.merging.toys import UNET, Toys, toy
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def services(folder: Path) -> Iterator[Services]:
     services = fake_services(folder.parent.parent)
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_progress_survives_a_reload_and_can_be_cancelled(page: sync_api.Page, se
             time.sleep(0.05)
         return {}
 
-    task = services.queue.submit_task("merge", "Merging long.safetensors", work)
+    task = services.queue.submit_spec(TaskSpec("merge", "Merging long.safetensors", work))
     open_tab(page, page.url)
     page.wait_for_selector("#modelmerger_result [role=progressbar]")
     assert "Merging long.safetensors: 25% · 1 of 4 tensors" in page.inner_text("#modelmerger_result")

@@ -275,7 +275,7 @@ def test_control_enter_while_a_job_runs_begins_anew(page: sync_api.Page, service
     page.fill("#txt2img_steps input[type=number]", "3")
     page.press(PROMPT, "Control+Enter")
     page.wait_for_selector("#txt2img_infotext:has-text('second try')")
-    assert services.queue.get(first).result().interrupted
+    assert services.queue.known.get(first).result().interrupted
 
 
 def test_the_screen_stays_awake_during_a_job_and_a_sound_ends_it(page: sync_api.Page) -> None:
@@ -337,5 +337,5 @@ def test_interrupt_finishes_the_present_image_where_more_are_to_come(page: sync_
     page.click("#txt2img_interrupt")
     page.wait_for_selector("#txt2img_progress :text('stops after this image')")
     page.wait_for_selector("#txt2img_infotext:has-text('one of many')")
-    result = services.queue.get(page.evaluate("featherweight.tab('txt2img').task()")).result()
+    result = services.queue.known.get(page.evaluate("featherweight.tab('txt2img').task()")).result()
     assert result.interrupted and 1 <= len(result.samples) < 20

@@ -88,7 +88,7 @@ def test_the_form_survives_a_reload_and_a_job_that_the_server_forgot_is_named(
     page.click("#txt2img_enable_hr input")
     wait_form(page, "form.seed === 1234 && form.hires_enabled")
     fakes.queue.interrupt(task)
-    assert fakes.queue.get(task).wait(10)
+    assert fakes.queue.known.get(task).wait(10)
     page.wait_for_function("!featherweight.tab('txt2img').isRunning()")  # else its last question ends the job as well
     gone = {"active": False, "queued": False, "completed": False, "textinfo": "Waiting..."}
     page.route("**/internal/progress", lambda route: route.fulfill(json=gone))
@@ -117,7 +117,7 @@ def test_pages_of_one_browser_watch_a_job_each(
         second.wait_for_selector("#txt2img_infotext:has-text('of the second page')")
         open_page(page, address)
         page.wait_for_selector("#txt2img_messages :text('Interrupted at step')")
-        assert fakes.queue.get(first).result().interrupted
+        assert fakes.queue.known.get(first).result().interrupted
 
 
 def test_what_the_server_says_about_itself_is_shown(page: sync_api.Page, address: str) -> None:
@@ -146,7 +146,7 @@ def test_a_double_click_on_generate_makes_an_image(page: sync_api.Page, fakes: S
     page.fill(STEPS, "5")
     page.dblclick("#txt2img_generate")
     page.wait_for_selector("#txt2img_infotext:has-text('clicked twice')")
-    assert not fakes.queue.get(page.evaluate("featherweight.tab('txt2img').task()")).result().interrupted
+    assert not fakes.queue.known.get(page.evaluate("featherweight.tab('txt2img').task()")).result().interrupted
 
 
 def test_generate_forever_shows_that_it_runs(page: sync_api.Page) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from modules.api.app import build_api
-from modules.jobs.in_process import InProcessExecutor
+from modules.jobs.workers.in_process import InProcessExecutor
 from modules.prompting.styles import Style, StyleBook
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
@@ -34,7 +34,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
     services = fake_services(tmp_path, start=False)
     StyleBook.read(services.paths.styles_files).with_style(Style("oil", "oil painting", "blurry")).save()
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.mark.parametrize("key", PAGE_SETTINGS)
@@ -105,7 +105,7 @@ def test_infotexts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], t
         executor.run(Job("task", request(prompt="a loud cat", settings=settings, width=64, height=64, steps=1)))
         assert ("a loud cat" in capsys.readouterr().out) is wanted
     executor.close()
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_tokens_are_counted_as_the_settings_say(services: Services) -> None:
@@ -128,9 +128,9 @@ def test_tokens_are_counted_as_the_settings_say(services: Services) -> None:
 
 
 def finished_job(services: Services, task: str) -> None:
-    from modules.processing.request import GenerationRequest
+    from modules.processing.request.request import GenerationRequest
 
-    services.queue.start()
+    services.dispatcher.start()
     request = GenerationRequest(prompt="x", width=64, height=64, steps=1, batch_size=2, seed=3)
     assert services.queue.submit(request, task_id=task).wait(10)
 
@@ -172,7 +172,7 @@ def test_prompts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], tmp
         executor.run(Job("task", request(prompt="a loud dog", settings=settings, width=64, height=64, steps=1)))
         assert (capsys.readouterr().out == "a loud dog\n") is wanted
     executor.close()
-    services.queue.close()
+    services.dispatcher.close()
 
 
 def test_only_settings_with_an_effect_stand_at_the_top_each_once(

@@ -72,7 +72,7 @@ def test_escape_closes_the_list_and_lets_a_job_run(page: sync_api.Page, fakes: S
     page.click("#txt2img_generate")
     page.wait_for_function("document.title.includes(' of 100')")
     assert typed(page, PROMPT, "g", "Escape") == "slow, long"
-    assert not fakes.queue.get(page.evaluate("featherweight.tab('txt2img').task()")).is_interrupt_requested
+    assert not fakes.queue.known.get(page.evaluate("featherweight.tab('txt2img').task()")).is_interrupt_requested
     page.press(PROMPT, "Enter")
     assert page.input_value(PROMPT) == "slow, long\n", "without a list Enter begins a line"
     page.press(PROMPT, "Escape")
@@ -86,5 +86,5 @@ def test_the_fields_of_dynamic_prompts_are_sent_with_the_form(page: sync_api.Pag
     page.fill("#txt2img_steps input[type=number]", "2")
     page.click("#txt2img_generate")
     page.wait_for_selector("#txt2img_infotext:has-text('Steps: 2')")
-    job = fakes.queue.get(page.evaluate("featherweight.tab('txt2img').task()"))
+    job = fakes.queue.known.get(page.evaluate("featherweight.tab('txt2img').task()"))
     assert job.request.alwayson_args["Dynamic prompts"] == (True, True, 0, False)

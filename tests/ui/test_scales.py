@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from modules.models.reading.hashing import HashProgress
-from modules.processing.memory_estimate.status import ModelFacts
+from modules.models.files.hashing import HashProgress
+from modules.processing.engine.status import ModelFacts
 from modules.ui.scales import hashing_line, pending_line, scales_line
 
 RESIDENT = ModelFacts(

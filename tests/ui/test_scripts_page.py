@@ -28,9 +28,9 @@ KEEP = os.environ.get("FEATHERWEIGHT_SCREENSHOTS")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     folder = tmp_path_factory.mktemp("data")
     services = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_half=True))
-    services.queue.start()
+    services.dispatcher.start()
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")

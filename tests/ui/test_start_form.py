@@ -14,7 +14,7 @@ from modules.errors import InvalidValueError
 from modules.images.encode import encode_image
 from modules.images.resize import ResizeMode
 from modules.jobs.job import JobStatus
-from modules.processing.start import FromImage, MaskedContent
+from modules.processing.request.source_images import FromImage, MaskedContent
 from modules.services import Services
 from modules.ui.batch_form import BatchForm
 from modules.ui.form import IMAGE_FIELDS, form_values, pasted_fields, request_of
@@ -56,7 +56,7 @@ FORM: dict[str, Any] = {
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = fake_services(tmp_path_factory.mktemp("data"))
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_a_batch_names_what_is_broken_and_makes_the_others(services: Services, u
     state = running.state
     assert (state.total, state.done, len(state.finished)) == (3, 3, 2)
     assert state.failures == (("b.png", "b.png is no image file that can be read."),)
-    jobs = [services.queue.get(task) for task in state.finished]
+    jobs = [services.queue.known.get(task) for task in state.finished]
     assert all(job.status is JobStatus.DONE for job in jobs)
     colors = [job.request.start.images[0].image.getpixel((0, 0)) for job in jobs]  # type: ignore[union-attr]
     assert colors == [RED, BLUE]

@@ -47,7 +47,7 @@ class TestInTheBrowser:
         page.evaluate("featherweight.greet()")
         for place in range(1, 6):
             page.wait_for_selector(f"#fw_tour:has-text('{place} / 5')")
-            assert page.is_visible(".fw-toured")
+            assert page.is_visible("#fw_ring")
             page.keyboard.press("Enter")  # the focus is on Next
         page.wait_for_selector("#fw_tour", state="detached")
         page.evaluate("featherweight.greet()")

@@ -8,7 +8,7 @@ from PIL import Image
 from playwright.sync_api import Page
 
 from modules.assembly import training_of
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from tests.ui.browser import needs_browser
 
@@ -51,7 +51,7 @@ def test_a_training_is_started_and_ends_among_the_cards(page: Page, fakes: Servi
 def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
     page: Page, fakes: Services, images: Path
 ) -> None:
-    fakes.queue.repeats(training_of(fakes).starters)  # the queue of these tests is not the one that was built
+    fakes.queue.repeats.add(training_of(fakes).starters)  # the queue of these tests is not the one that was built
     page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")
     fill(page, "cut off", images, 2000)
     page.click("#train_start")

@@ -138,7 +138,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     )
     services.settings.update({"ui_density": "Compact"})
     yield services
-    services.queue.close()
+    services.dispatcher.close()
 
 
 class TestInTheBrowser:
@@ -201,7 +201,8 @@ class TestInTheBrowser:
         page.evaluate("featherweight.showTab('settings')")
         page.wait_for_selector("#settings_list [aria-current=true]:has-text('Saving images/grids')")
         page.fill("#settings_search", "clip skip")
-        assert page.is_visible("#setting_CLIP_stop_at_last_layers") and not page.is_visible("#setting_samples_save")
+        page.wait_for_selector("#setting_CLIP_stop_at_last_layers", state="visible")
+        assert not page.is_visible("#setting_samples_save")
         page.fill("#settings_search", "no such words")
         assert page.is_visible("#settings_nothing")
         page.fill("#settings_search", "")

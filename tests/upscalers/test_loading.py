@@ -26,7 +26,7 @@ class Malicious:
         return Path.mkdir, (self.folder, 0o777)  # type: ignore[return-value]
 
 
-def test_all_layouts_and_file_kinds_give_the_same_adapter(tmp_path: Path) -> None:
+def test_all_layouts_and_types_of_files_give_the_same_upscaler(tmp_path: Path) -> None:
     old = tmp_path / "old.pth"
     torch.save(old_layout(esrgan_weights()), old)
     image = torch.rand(1, 3, 12, 10, generator=torch.Generator().manual_seed(1))

@@ -20,8 +20,9 @@ from modules import script_callbacks, scripts
 from modules.detection.detection import Detection
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.images.masks import flattened
-from modules.processing.checking import check_names_of
-from modules.sampling.catalog import SAMPLERS, SCHEDULES, split_legacy_name
+from modules.processing.request.checking import check_names_of
+from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.sampling.names import split_legacy_name
 from modules.scripts.axes import Axis, add_axis
 from modules.scripts.processing import StableDiffusionProcessingImg2Img, process_images, redrawing
 from modules.settings.group import SettingsGroup, choice, flag

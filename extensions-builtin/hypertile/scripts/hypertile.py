@@ -1,14 +1,17 @@
 """Hypertile: self-attention inside of tiles of the image, which large images need far less work for.
 
 Attention over T tokens compares T * T pairs; in n tiles it is a n-th of that. The tiles of a layer change from step to
-step (swap size), so that no border lasts. After HyperTile by tfernd (github.com/tfernd/HyperTile, 2023); settings,
-names in infotexts and axes are those of the reference UI 1.10.
+step (swap size), so that no border lasts: they are drawn by one generator per job, seeded with its first seed, layer
+after layer, and again from that seed in the second pass. After HyperTile by tfernd (github.com/tfernd/HyperTile, 2023);
+settings, draws, names in infotexts and axes are those of the reference UI 1.10.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
 TITLE = "Hypertile"
 BLOCK = "BasicTransformerBlock"
 """Blocks whose `attn1` is self-attention over the tokens of the image."""
-LEAST_TILE_PX = 128
+MIN_TILE_PX = 128
 LATENT_PX = 8
 DEPTH_HINT = "0: the layers of the full resolution only; 3: also those where the image is an eighth of it."
 
@@ -94,17 +97,23 @@ class HypertileSettings(SettingsGroup):
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a component is tiled. `max_depth`: how often the resolution may have been halved in a layer that still is."""
+    """How a component is tiled. `max_depth`: down to which depth of its layers."""
 
     max_depth: int
     tile_px: int
     swap_size: int
 
-    def counts(self, height: int, width: int, depth: int, draw: random.Random) -> tuple[int, int]:
-        """How many tiles there are down and across a feature map of height x width at this depth. A tile is at least
-        as large in the map as `tile_px` is in the map of full resolution, twice that one level deeper, and so on."""
-        least = max(LEAST_TILE_PX, self.tile_px) // LATENT_PX << depth
-        down, across = (draw.choice(tile_counts(side, least, self.swap_size)) for side in (height, width))
+    def counts(
+        self, size: tuple[int, int], depth: int, image_px: tuple[int, int], draw: random.Random
+    ) -> tuple[int, int]:
+        """How many tiles there are down and across a feature map of `size` (height, width) in a layer of this depth.
+
+        A tile is at least as large in the map as `tile_px` is in the latents, twice that one level deeper, and so on;
+        it is no larger than the largest power of two that divides both sides of the image, `image_px`.
+        """
+        even_px = math.gcd(*image_px) & -math.gcd(*image_px)
+        least = (max(MIN_TILE_PX, min(self.tile_px, even_px)) // LATENT_PX) << depth
+        down, across = (drawn(tile_counts(side, least, self.swap_size), draw) for side in size)
         return down, across
 
 
@@ -115,44 +124,87 @@ def tile_counts(side: int, least: int, options: int) -> list[int]:
     return found[: max(1, options)]
 
 
+def drawn(options: Sequence[int], draw: random.Random) -> int:
+    """One of the options; the generator is asked even where there is only one."""
+    return options[draw.randint(0, len(options) - 1)]
+
+
+@dataclass(frozen=True)
+class LayerPlace:
+    """Where in a UNet a layer attends: after how many halvings of the latents, and at which depth of tiling."""
+
+    halvings: int
+    depth: int
+
+    def size(self, latent_size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of its feature map."""
+        height, width = latent_size
+        for _ in range(self.halvings):
+            height, width = -(-height // 2), -(-width // 2)
+        return height, width
+
+
 @dataclass
 class PassState:
-    """The pass that runs now, and what its denoiser was given last."""
+    """The pass that runs now, what its denoiser was given last, and the generator of tiles.
+
+    An evaluation whose answer is known from an earlier try does not reach the UNet; `next_evaluation` tells how many of
+    them have to be made up for with their draws, so that the image is the same.
+    """
 
     is_hires: bool = False
     latent_size: tuple[int, int] = (0, 0)
-    timestep: str = ""
+    draw: random.Random = field(default_factory=random.Random)
+    first: Tiling | None = None  # None: not in the first pass
+    second: Tiling | None = None
+    places: list[LayerPlace] = field(default_factory=list)  # of the UNet's layers, in the order of their calls
+    evaluation: int = 0
+    next_evaluation: int = 0
+
+    @property
+    def tiling(self) -> Tiling | None:
+        """That of the pass that runs now."""
+        return self.second if self.is_hires else self.first
+
+    def begin_pass(self, is_hires: bool) -> None:
+        """A pass begins."""
+        self.is_hires, self.evaluation, self.next_evaluation = is_hires, 0, 0
+
+    def counts(self, place: LayerPlace, tiling: Tiling) -> tuple[int, int]:
+        """The tiles of the layer that is called now, see `Tiling.counts`."""
+        image_px = (self.latent_size[0] * LATENT_PX, self.latent_size[1] * LATENT_PX)
+        return tiling.counts(place.size(self.latent_size), place.depth, image_px, self.draw)
 
     def watch(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Around the UNet."""
         sample: Tensor = args[0] if args else kwargs["sample"]
-        timestep = args[1] if len(args) > 1 else kwargs.get("timestep", 0)
         self.latent_size = (sample.shape[-2], sample.shape[-1])
-        self.timestep = f"{float(timestep.flatten()[0]) if hasattr(timestep, 'flatten') else float(timestep):.2f}"
+        tiling = self.tiling
+        for _ in range(self.next_evaluation, self.evaluation if tiling else 0):
+            for place in self.places:
+                if tiling is not None and place.depth <= tiling.max_depth:
+                    self.counts(place, tiling)
+        self.next_evaluation = max(self.next_evaluation, self.evaluation + 1)
         return inner(*args, **kwargs)
 
 
 @dataclass(frozen=True)
 class TokenTiles:
-    """Self-attention over tokens [B,T,C] of the image, inside of tiles. The tiles are drawn by the timestep and the
-    layer, so that an image is the same alone and in a batch."""
+    """Self-attention over tokens [B,T,C] of the image, inside of tiles. Another number of tokens than the place has, as
+    when tokens were merged, is attended to as a whole."""
 
     state: PassState
-    first: Tiling | None  # None: not in the first pass
-    second: Tiling | None
-    layer: int
+    place: LayerPlace
 
     def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        tiling = self.second if self.state.is_hires else self.first
+        tiling = self.state.tiling
         tokens: Tensor = args[0] if args else kwargs["hidden_states"]
         context = args[1] if len(args) > 1 else kwargs.get("encoder_hidden_states")
-        size = None if tiling is None or context is not None else self._size(tokens.shape[1], tiling.max_depth)
-        if tiling is None or size is None:
+        if tiling is None or context is not None or self.place.depth > tiling.max_depth:
             return inner(*args, **kwargs)
-        height, width, depth = size
-        draw = random.Random(f"{self.state.timestep} {self.layer}")
-        down, across = tiling.counts(height, width, depth, draw)
-        if down * across == 1:
+        height, width = self.place.size(self.state.latent_size)
+        down, across = self.state.counts(self.place, tiling)
+        if down * across == 1 or tokens.shape[1] != height * width:
             return inner(*args, **kwargs)
         batch, _, channels = tokens.shape
         rest = args[1:] if args else ()
@@ -162,30 +214,21 @@ class TokenTiles:
         back = made.reshape(batch, down, across, height // down, width // across, made.shape[-1]).transpose(2, 3)
         return back.reshape(batch, height * width, -1)
 
-    def _size(self, tokens: int, max_depth: int) -> tuple[int, int, int] | None:
-        """Height, width and depth of the feature map that has so many tokens; None where none has, as when tokens were
-        merged."""
-        height, width = self.state.latent_size
-        for depth in range(max_depth + 1):
-            if height * width == tokens:
-                return height, width, depth
-            height, width = -(-height // 2), -(-width // 2)
-        return None
-
 
 @dataclass(frozen=True)
 class MapTiles:
     """Self-attention over feature maps [B,C,h,w], inside of tiles; those of the VAE all have the latent's size."""
 
     tiling: Tiling
-    layer: int
+    state: PassState
 
     def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         x: Tensor = args[0] if args else kwargs["hidden_states"]
         if x.ndim != 4:
             return inner(*args, **kwargs)
         batch, channels, height, width = x.shape
-        down, across = self.tiling.counts(height, width, 0, random.Random(f"{height} {width} {self.layer}"))
+        image_px = (height * LATENT_PX, width * LATENT_PX)
+        down, across = self.tiling.counts((height, width), 0, image_px, self.state.draw)
         if down * across == 1:
             return inner(*args, **kwargs)
         rest = args[1:] if args else ()
@@ -224,7 +267,7 @@ class ModelHooks(extra_networks.ExtraNetwork):
 
     def _tile_unet(self, job: extra_networks.AdapterJob, settings: HypertileSettings) -> None:
         unet = job.model.unet
-        blocks = [module for module in unet.modules() if _is_named(module, BLOCK)]
+        blocks = {name: module for name, module in unet.named_modules() if _is_named(module, BLOCK)}
         if not blocks:
             job.notices.append(
                 f"Hypertile has no effect on {job.model.family.label}: its denoiser has no layers for it."
@@ -233,19 +276,53 @@ class ModelHooks(extra_networks.ExtraNetwork):
         tiling = Tiling(
             settings.hypertile_max_depth_unet, settings.hypertile_max_tile_unet, settings.hypertile_swap_size_unet
         )
-        first = tiling if settings.hypertile_enable_unet else None
-        self.handles.append(register_hook(unet, self.state.watch, HookOrder.OBSERVE))
-        for number, block in enumerate(blocks):
-            tiles = TokenTiles(self.state, first, tiling, number)
+        places, state = places_of(blocks), self.state
+        state.first, state.second = tiling if settings.hypertile_enable_unet else None, tiling
+        state.places = [places[name] for name in sorted(blocks, key=_in_order_of_calls)]
+        self.handles.append(register_hook(unet, state.watch, HookOrder.OBSERVE))
+        for name, block in blocks.items():
+            tiles = TokenTiles(state, places[name])
             self.handles.append(register_hook(block.get_submodule("attn1"), tiles, HookOrder.PART))
 
     def _tile_vae(self, job: extra_networks.AdapterJob, settings: HypertileSettings) -> None:
         tiling = Tiling(
             settings.hypertile_max_depth_vae, settings.hypertile_max_tile_vae, settings.hypertile_swap_size_vae
         )
-        layers = [module for module in job.model.vae.modules() if _is_named(module, "Attention")]
-        for number, layer in enumerate(layers):
-            self.handles.append(register_hook(layer, MapTiles(tiling, number), HookOrder.PART))
+        for layer in job.model.vae.decoder.modules():
+            if _is_named(layer, "Attention"):
+                self.handles.append(register_hook(layer, MapTiles(tiling, self.state), HookOrder.PART))
+
+
+PARTS = ("down_blocks", "mid_block", "up_blocks")
+"""Of a UNet, in the order of their calls."""
+
+
+def places_of(names: Collection[str]) -> dict[str, LayerPlace]:
+    """Where each layer of a UNet is: depth 0 in the blocks of the highest resolution that attend at all, one more for
+    each halving after that, and one more than all others in the middle."""
+    down = [_block(name) for name in names if name.startswith("down_blocks.")]
+    up = [_block(name) for name in names if name.startswith("up_blocks.")]
+    first, last, last_up = min(down, default=0), max(down, default=0), max(up, default=0)
+
+    def place(name: str) -> LayerPlace:
+        if name.startswith("down_blocks."):
+            return LayerPlace(_block(name), _block(name) - first)
+        if name.startswith("up_blocks."):
+            return LayerPlace(last_up - _block(name) + first, last_up - _block(name))
+        return LayerPlace(max(last, last_up + first), last - first + 1)
+
+    return {name: place(name) for name in names}
+
+
+def _block(name: str) -> int:
+    """The number of the block that a layer is in; 0 in the middle one, which has none."""
+    number = re.search(r"blocks\.(\d+)\.", name)
+    return int(number[1]) if number else 0
+
+
+def _in_order_of_calls(name: str) -> tuple[int, ...]:
+    part = next(number for number, part in enumerate(PARTS) if name.startswith(part))
+    return (part, *(int(word) for word in name.split(".") if word.isdigit()))
 
 
 HOOKS = ModelHooks()
@@ -261,10 +338,21 @@ class Hypertile(scripts.Script):
         return scripts.AlwaysVisible
 
     def process(self, p: StableDiffusionProcessing, *args: Any) -> None:
+        HOOKS.state.draw.seed(p.all_seeds[0])
         p.extra_generation_params |= recorded(p.settings, p.enable_hr)
 
+    def before_hr(self, p: StableDiffusionProcessing, *args: Any) -> None:
+        values = HypertileSettings(p.settings)
+        if values.hypertile_enable_unet or values.hypertile_enable_unet_secondpass:
+            HOOKS.state.draw.seed(p.all_seeds[0])
+
     def process_before_every_sampling(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
-        HOOKS.state.is_hires = p.is_hr_pass
+        HOOKS.state.begin_pass(p.is_hr_pass)
+
+
+def note_evaluation(params: script_callbacks.CFGDenoiserParams) -> None:
+    """Which evaluation of the pass comes."""
+    HOOKS.state.evaluation = params.sampling_step
 
 
 def recorded(settings: Settings, has_second_pass: bool) -> dict[str, Any]:
@@ -332,3 +420,4 @@ for _label, _row in (
     add_axis(_axis(_label, _row))
 extra_networks.register_extra_network(HOOKS)
 script_callbacks.on_ui_settings(_add_settings)
+script_callbacks.on_cfg_denoiser(note_evaluation)

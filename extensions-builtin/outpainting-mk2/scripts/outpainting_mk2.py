@@ -14,7 +14,7 @@ from PIL import Image
 from modules.errors import InvalidValueError
 from modules.images.grid import image_grid
 from modules.images.masks import flattened
-from modules.processing.record.result import ImageRole
+from modules.processing.request.result import ImageRole
 from modules.scripts.processing import (
     Processed,
     StableDiffusionProcessing,

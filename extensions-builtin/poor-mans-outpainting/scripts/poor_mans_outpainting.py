@@ -7,12 +7,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from modules.errors import InvalidValueError
 from modules.images.masks import flattened
 from modules.images.overlapping import Tiles
-from modules.processing.record.result import ImageRole
+from modules.processing.request.result import ImageRole
 from modules.scripts.processing import (
     Processed,
     StableDiffusionProcessing,
@@ -119,7 +119,8 @@ def margins_of(
 
 
 def _mask(size: tuple[int, int], kept: tuple[int, int, int, int], inset_px: int) -> Image.Image:
-    """White where the canvas is painted: around what is kept, and at the sides that grew so far into it."""
+    """White where the canvas is painted: around what is kept, and at the sides that grew so far into it. What is kept
+    reaches one pixel further to the right and below, as the reference UI draws it."""
     left, top, right, bottom = kept
     mask = Image.new("L", size, 255)
     inner = (
@@ -129,7 +130,7 @@ def _mask(size: tuple[int, int], kept: tuple[int, int, int, int], inset_px: int)
         bottom - (inset_px if bottom < size[1] else 0),
     )
     if inner[0] < inner[2] and inner[1] < inner[3]:
-        mask.paste(0, inner)
+        ImageDraw.Draw(mask).rectangle(inner, fill=0)  # the last column and row count
     return mask
 
 

@@ -21,5 +21,5 @@ class Caption(ScriptPostprocessing):
             return
         kinds = [kind for kind, wanted in (("deepbooru", args["deepbooru"]), ("clip", args["blip"])) if wanted]
         captions = [pp.caption] if pp.caption else []
-        captions += [self.program.caption(pp.image, kind, pp.settings) for kind in kinds]
+        captions += [self.program.caption(pp.image.convert("RGB"), kind, pp.settings) for kind in kinds]
         pp.caption = ", ".join(text for text in captions if text) or None

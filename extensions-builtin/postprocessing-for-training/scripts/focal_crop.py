@@ -44,7 +44,7 @@ class FocalCrop(ScriptPostprocessing):
             return
         points: list[tuple[Point, float]] = []
         if args["face_weight"] > 0 and self.program is not None:
-            faces = self.program.find_faces(pp.image)
+            faces = self.program.find_faces(pp.image.convert("RGB"))
             points += [(_middle(face.box), args["face_weight"] / len(faces)) for face in faces]
         grey = np.asarray(pp.image.convert("L").resize((GRID_PX, GRID_PX), Image.Resampling.BOX), np.float64)
         for kind, looked in (("entropy", _detail), ("edges", _edges)):

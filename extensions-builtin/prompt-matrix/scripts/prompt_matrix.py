@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from modules.errors import InvalidValueError
-from modules.images.legend import LegendStyle, grid_with_legend
+from modules.images.legend import LegendLine, LegendStyle, grid_with_legend
 from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
 from modules.scripts.script import Script
 
@@ -116,5 +116,6 @@ def _grid(p: StableDiffusionProcessing, whole: Processed, options: list[str], ma
     )
 
 
-def _label(options: list[str], number: int) -> str:
-    return ", ".join(option.strip() for place, option in enumerate(options) if number >> place & 1)
+def _label(options: list[str], number: int) -> list[LegendLine]:
+    """All options, those that are not in these prompts struck through."""
+    return [LegendLine(option.strip(), bool(number >> place & 1)) for place, option in enumerate(options)]

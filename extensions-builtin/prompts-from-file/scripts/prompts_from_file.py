@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from modules.errors import InvalidValueError
-from modules.processing.checking import check_names_of
+from modules.processing.request.checking import check_names_of
 from modules.script_callbacks import open_to
 from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
 from modules.scripts.script import Script

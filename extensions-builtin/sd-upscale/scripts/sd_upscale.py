@@ -10,7 +10,7 @@ from typing import Any
 from modules.errors import InvalidValueError
 from modules.images.masks import flattened
 from modules.images.overlapping import Tiles
-from modules.processing.record.result import ImageRole
+from modules.processing.request.result import ImageRole
 from modules.scripts.processing import (
     Processed,
     StableDiffusionProcessing,

@@ -17,7 +17,7 @@ from PIL import Image
 
 from modules.errors import InvalidValueError
 from modules.images.masks import flattened
-from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.processing.request.result import GeneratedImage, ImageRole
 from modules.scripts.processing import (
     Processed,
     StableDiffusionProcessing,

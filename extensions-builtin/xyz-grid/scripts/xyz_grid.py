@@ -15,9 +15,9 @@ from modules.errors import FeatherweightError, InvalidValueError
 from modules.images.grid import image_grid
 from modules.images.infotext import with_fields
 from modules.images.legend import LegendStyle, grid_with_legend
-from modules.processing.checking import check_names_of
 from modules.processing.comparison.series import Measured, Series, SeriesReport
-from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.processing.request.checking import check_names_of
+from modules.processing.request.result import GeneratedImage, ImageRole
 from modules.script_callbacks import open_to
 from modules.scripts.axes import AXES, Axis, join_words, split_words
 from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
@@ -326,20 +326,22 @@ def _assembled(
             if axis.axis.label in SEEDS:
                 fields[f"Fixed {name} Values"] = ", ".join(map(str, axis.values))
     grids: list[Image.Image] = []
+    names: list[str] = []  # of the grids
+    style = LegendStyle.of(p.settings)
     for iz in range(len(z.values)):
         rows = [[_image_of(made.get((ix, iy, iz))) for ix in range(len(x.values))] for iy in range(len(y.values))]
         if any(cell is not None for row in rows for cell in row):
             columns = x.captions if legend else [""] * len(x.values)
             labels = y.captions if legend else [""] * len(y.values)
-            name = z.captions[iz] if legend and z.axis.label != NOTHING else ""
-            grids.append(grid_with_legend(rows, columns, labels, margin, name, LegendStyle.of(p.settings)))
+            grids.append(grid_with_legend(rows, columns, labels, margin, style))
+            names.append(z.captions[iz] if legend and z.axis.label != NOTHING else "")
     start = first.generated[0]
     text = with_fields(start.infotext, fields)
 
     def as_grid(image: Image.Image) -> GeneratedImage:
         return GeneratedImage(image, text, start.seed, start.subseed, role=ImageRole.GRID)
 
-    whole = grids[0] if len(grids) == 1 else image_grid(grids, 1)
+    whole = grid_with_legend([grids], names, [""], style=style)
     images = [as_grid(whole)]
     if sub_grids and len(grids) > 1:
         images += [as_grid(grid) for grid in grids]

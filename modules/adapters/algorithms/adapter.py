@@ -14,7 +14,7 @@ from torch import Tensor
 
 from modules.errors import InvalidValueError
 from modules.memory.changes import SideBranch
-from modules.memory.formats.names import dtype_name
+from modules.memory.formats.format import dtype_name
 
 Factors = Mapping[str, Tensor]
 """The tensors of one layer in a file, by the end of their name ("lora_up.weight", "alpha" ...)."""

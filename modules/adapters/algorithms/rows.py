@@ -12,7 +12,7 @@ from modules.adapters.algorithms.lokr import Lokr
 from modules.adapters.algorithms.lora import Lora
 from modules.errors import InvalidValueError
 from modules.memory.changes import SideBranch
-from modules.models.layouts.row_map import Rows
+from modules.models.names.row_map import Rows
 
 NOTHING = Lora()
 

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from PIL import Image
 
 from modules.errors import BusyError, FeatherweightError, Interrupted, Skipped
+from modules.jobs.dispatch import Admission
 from modules.jobs.job import Job, WorkerLostError
-from modules.jobs.queue import Admission
 from modules.jobs.tasks import Outcome, Task
 from modules.jobs.workers import protocol as say
 from modules.jobs.workers.protocol import (
@@ -37,11 +37,11 @@ from modules.jobs.workers.protocol import (
     error_of,
     failure_of,
 )
-from modules.models.reading.hashing import HashProgress
-from modules.processing.memory_estimate.status import EngineState, EngineStatus
+from modules.models.files.hashing import HashProgress
+from modules.processing.engine.status import EngineState, EngineStatus
 from modules.processing.record.made import MadeImage
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
+from modules.processing.request.result import Result
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class WorkerExecutor:
 
     @property
     def hashing(self) -> HashProgress | None:
-        """How far the sum of a checkpoint is, that the worker takes."""
+        """How far the worker is with the sha256 of a checkpoint."""
         return self._hashing
 
     @property
@@ -248,7 +248,8 @@ class WorkerExecutor:
                 if self._closing.is_set():
                     transport.end()
             except Exception as error:
-                log.exception("%s could not be started", self.name)
+                if not isinstance(error, OSError):
+                    log.exception("%s could not be started", self.name)
                 cause = f"could not be started: {error}"
             else:
                 cause = self._read(transport)

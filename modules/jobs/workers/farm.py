@@ -13,9 +13,10 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from modules.errors import InvalidValueError
 from modules.jobs.workers.loop import WorkerLoop
@@ -23,9 +24,12 @@ from modules.jobs.workers.process import Build
 from modules.jobs.workers.protocol import Command, Report
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 TAKE_S = 1.0  # how long one call waits for a report
 SEND_S = 60.0
+CALL_S = 30.0  # how long the head of the cluster may take for an answer
+CHECK_S = 10.0  # without a report for so long, it is asked whether the cluster is still there
 LOCAL = "local"
 MISSING = (
     "--farm needs Ray, which is not installed. Install it into the program's environment, on every machine of the "
@@ -37,6 +41,10 @@ def check_installed() -> None:
     """Raise `InvalidValueError` where Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise InvalidValueError(MISSING)
+
+
+class ClusterLostError(OSError):
+    """The cluster does not answer, or is another one than that which actors were begun in."""
 
 
 class FarmActor:
@@ -81,74 +89,141 @@ class FarmActor:
 
 
 class Farm:
-    """One connection to a cluster, made when the first actor is begun. `address`: "host:port" of its head, "auto" for
-    the one that runs on this machine, "local" for one of this program's own."""
+    """One connection to a cluster, made when the first actor is begun, and made anew when the cluster was lost.
+    `address`: "host:port" of its head, "auto" for the one that runs on this machine, "local" for one of this program's
+    own."""
 
-    def __init__(self, address: str, root: Path) -> None:
+    def __init__(self, address: str, root: Path, call_s: float = CALL_S) -> None:
         self._address = address
         self._root = root
+        self._call_s = call_s
         self._lock = threading.Lock()
         self._ray: Any = None
-
-    def ray(self) -> Any:
-        """The package, connected."""
-        with self._lock:
-            if self._ray is None:
-                os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would report to its makers
-                ray = importlib.import_module("ray")
-                options: dict[str, Any] = {
-                    "logging_level": "ERROR",
-                    "log_to_driver": False,
-                    "runtime_env": {"env_vars": {"PYTHONPATH": str(self._root), "RAY_USAGE_STATS_ENABLED": "0"}},
-                }
-                if self._address == LOCAL:
-                    options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-                else:
-                    options |= {"address": self._address}
-                ray.init(**options)
-                self._ray = ray
-            return self._ray
+        self._node = ""  # of this machine in the cluster
+        self._connection = 0  # counts them
 
     def close(self) -> None:
         """Leave the cluster; actors that are left end."""
         with self._lock:
-            if self._ray is not None:
-                self._ray.shutdown()
-                self._ray = None
+            self._leave()
 
     def begin(self, build: Build, data_dir: Path) -> FarmTransport:
-        """Start an actor: with a GPU of its own where the cluster has any, else with a core."""
-        ray = self.ray()
-        has_gpus = ray.cluster_resources().get("GPU", 0) >= 1
-        resources = {"num_gpus": 1} if has_gpus else {"num_cpus": 1}
-        # No restarts by Ray: what ran is known here, and a new actor is begun from here.
-        actor = ray.remote(FarmActor).options(max_restarts=0, max_concurrency=8, **resources)
-        return FarmTransport(ray, actor.remote(build, data_dir, logging.getLogger().level))
+        """Start an actor. Raises `ClusterLostError` while the cluster does not answer; the next call connects anew."""
+        with self._lock:  # one after the other: all would wait for the same head
+            if self._ray is None:
+                self._ray, self._node = self._asked(self._connected)
+                self._connection += 1
+            ray = self._ray
+            actor = self._asked(lambda: _actor(ray, build, data_dir))
+            return FarmTransport(self, ray, actor, self._connection)
+
+    def check(self, connection: int) -> None:
+        """Raise `ClusterLostError` where the cluster of this connection is gone, also where a new one has taken its
+        place."""
+        with self._lock:
+            if self._ray is None or self._connection != connection:
+                raise ClusterLostError(f"the cluster at {self._address} was lost")
+            nodes = self._asked(self._ray.nodes)
+            if not any(node.get("NodeID") == self._node and node.get("Alive") for node in nodes):
+                self._leave()
+                raise ClusterLostError(f"the cluster at {self._address} was begun anew")
+
+    def _connected(self) -> tuple[Any, str]:
+        """The package, and the name of this machine in the cluster."""
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would report to its makers
+        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # it would begin a cluster of its own when it has lost one
+        # It would end the process when the head stays away; that is the server, which goes on without it.
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(10**6))
+        ray = importlib.import_module("ray")
+        options: dict[str, Any] = {
+            "logging_level": "ERROR",
+            "log_to_driver": False,
+            "runtime_env": {"env_vars": {"PYTHONPATH": str(self._root), "RAY_USAGE_STATS_ENABLED": "0"}},
+        }
+        if self._address == LOCAL:
+            options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        else:
+            options |= {"address": self._address}
+        ray.init(**options)
+        return ray, str(ray.get_runtime_context().get_node_id())
+
+    def _asked(self, work: Callable[[], T]) -> T:
+        """What a call of Ray gives, which may wait for ever while the head is gone."""
+        replies: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+        def call() -> None:
+            try:
+                replies.put((work(), None))
+            except BaseException as error:
+                replies.put((None, error))
+
+        threading.Thread(target=call, name="featherweight-farm", daemon=True).start()
+        try:
+            reply, error = replies.get(timeout=self._call_s)
+        except queue.Empty:
+            reply, error = None, TimeoutError(f"no answer within {self._call_s:g} s")
+        if error is not None:
+            self._leave()
+            raise ClusterLostError(
+                f"the head of the cluster ({self._address}) cannot be reached ({error}); it is asked until it is back"
+            ) from error
+        return cast(T, reply)
+
+    def _leave(self) -> None:
+        """Forget the connection: the next call makes a new one."""
+        ray, self._ray = self._ray, None
+        if ray is not None:
+            leaving = threading.Thread(target=ray.shutdown, name="featherweight-farm", daemon=True)
+            leaving.start()
+            leaving.join(self._call_s)
+
+
+def _actor(ray: Any, build: Build, data_dir: Path) -> Any:
+    """One with a GPU of its own where the cluster has any, else with a core."""
+    has_gpus = ray.cluster_resources().get("GPU", 0) >= 1
+    resources = {"num_gpus": 1} if has_gpus else {"num_cpus": 1}
+    # No restarts by Ray: what ran is known here, and a new actor is begun from here.
+    actor = ray.remote(FarmActor).options(max_restarts=0, max_concurrency=8, **resources)
+    return actor.remote(build, data_dir, logging.getLogger().level)
 
 
 class FarmTransport:
     """The server's end of an actor."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
+    def __init__(self, farm: Farm, ray: Any, actor: Any, connection: int) -> None:
+        self._farm = farm
+        self._connection = connection
         self._ray = ray
         self._actor = actor
         self._sending = threading.Lock()
         self._left: list[Report] = []
         self._cause = "is gone"
+        self._is_gone = False
         self.place = f"Ray actor {actor._actor_id.hex()[:8]}"
 
     def send(self, command: Command) -> None:
         with self._sending:  # one after the other: an actor with several threads keeps no order
             try:
-                self._ray.get(self._actor.put.remote(command), timeout=SEND_S)
+                sent, until = self._actor.put.remote(command), time.monotonic() + SEND_S
+                while not self._ray.wait([sent], timeout=TAKE_S)[0]:
+                    if self._is_gone or time.monotonic() > until:
+                        raise OSError(self._cause)
+                self._ray.get(sent)
             except self._ray.exceptions.RayError as error:
                 raise OSError(str(error)) from error
 
     def receive(self) -> Report:
         while not self._left:
             try:
-                self._left = list(self._ray.get(self._actor.take.remote()))
+                taken = self._actor.take.remote()
+                while not self._ray.wait([taken], timeout=CHECK_S)[0]:  # it has no place yet, or the head is gone
+                    self._farm.check(self._connection)
+                self._left = list(self._ray.get(taken))
+            except ClusterLostError as error:
+                self._cause, self._is_gone = f"is gone: {error}", True
+                raise
             except self._ray.exceptions.RayError as error:
+                self._is_gone = True
                 self._cause = f"is gone: its Ray actor was lost ({type(error).__name__})"
                 raise EOFError(str(error)) from error
         return self._left.pop(0)

@@ -12,11 +12,12 @@ from modules.jobs.job import Job
 from modules.jobs.lanes import Lane
 from modules.jobs.workers.executor import WorkerExecutor, WorkerFacts
 from modules.jobs.workers.protocol import Question
-from modules.models.reading.hashing import HashProgress
+from modules.models.files.hashing import HashProgress
 from modules.processing.engine.engine import Engine
+from modules.processing.engine.status import EngineState, EngineStatus
 from modules.processing.memory_estimate.planner import Planned
-from modules.processing.memory_estimate.status import EngineState, EngineStatus
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
+from modules.scripts.extension import Fault
 from modules.settings.values import Settings
 
 BEGINS_S = 60.0  # how long a question waits for a worker that begins
@@ -43,7 +44,7 @@ class ModelHost(Protocol):
 
     @property
     def hashing(self) -> HashProgress | None:
-        """How far the sum of a checkpoint is."""
+        """How far the sha256 of a checkpoint is computed."""
 
     def request_load(self, wanted: str | None) -> None:
         """Load in the background; returns at once."""
@@ -117,6 +118,16 @@ class Workers:
                 continue
             return found
         return main_memory_info()
+
+    def extension_facts(self) -> dict[str, tuple[tuple[Fault, ...], float]]:
+        """What of extensions failed in workers and what they cost an image, by name; of the first that answers."""
+        for worker in self.local:
+            try:
+                found: dict[str, tuple[tuple[Fault, ...], float]] = worker.ask(Question.EXTENSIONS)
+            except BusyError:
+                continue
+            return found
+        return {}
 
     def list_embeddings(self) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = self.local[0].ask(Question.EMBEDDINGS, wait_s=BEGINS_S)

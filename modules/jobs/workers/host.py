@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modules.devices import describe
-from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.tasks import Starter, TaskSpec
+from modules.jobs.workers.in_process import InProcessExecutor
 from modules.jobs.workers.protocol import Question
-from modules.models.reading.hashing import HashProgress
+from modules.models.files.hashing import HashProgress
 from modules.processing.engine.engine import Engine
+from modules.processing.engine.status import EngineStatus
 from modules.processing.memory_estimate.planner import Planner
-from modules.processing.memory_estimate.status import EngineStatus
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 from modules.settings.store import SettingsStore
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class EngineHost:
                 return self.engine.memory()
             case Question.EMBEDDINGS:
                 return self.engine.list_embeddings()
+            case Question.EXTENSIONS:
+                return self.executor.extension_facts()
             case Question.ESTIMATE:
                 return self.planner.planned(*arguments)
             case Question.ROOM:
@@ -84,7 +86,7 @@ class EngineHost:
 
 
 def refresh_files(engine: Engine) -> None:
-    """Look again for model files and their sums; imports no torch."""
+    """Look again for model files and their hashes; imports no torch."""
     engine.catalogue.cache.read_again()
     engine.catalogue.refresh()
     engine.vaes.refresh()

@@ -37,14 +37,14 @@ from modules.jobs.workers.protocol import (
     error_of,
     failure_of,
 )
-from modules.models.reading.hashing import HashProgress
-from modules.processing.memory_estimate.status import EngineStatus
-from modules.processing.pipeline.stages import Part, Stage
+from modules.models.files.hashing import HashProgress
+from modules.processing.engine.status import EngineStatus
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.record.spool import Unsaved
-from modules.processing.request import GenerationRequest
-from modules.processing.start import SourceImage
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, Result
+from modules.processing.request.source_images import SourceImage
+from modules.processing.request.stages import Part, Stage
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 from PIL import Image
 
 from modules.errors import FeatherweightError
-from modules.models.reading.hashing import HashProgress
-from modules.processing.memory_estimate.status import EngineStatus
+from modules.models.files.hashing import HashProgress
+from modules.processing.engine.status import EngineStatus
 from modules.processing.record.made import MadeImage
-from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.record.spool import Unsaved
-from modules.processing.request import GenerationRequest
-from modules.processing.start import SourceImage
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, Result
+from modules.processing.request.source_images import SourceImage
 from modules.settings.values import Settings
 
 NO_PIXELS = Image.new("RGB", (1, 1))
@@ -88,6 +88,7 @@ class Question(StrEnum):
     MEMORY = "memory"  # `devices.memory_info` of the worker
     EMBEDDINGS = "embeddings"  # see `Engine.list_embeddings`
     ESTIMATE = "estimate"  # see `Planner.planned`
+    EXTENSIONS = "extensions"  # what of extensions failed in the worker, and what they cost, by name
     ROOM = "room"  # whether there is room for the images of a request beside what memory holds
 
 
@@ -130,7 +131,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """Where its model stands, and how far the sum of a checkpoint is."""
+    """Where its model stands, and how far the sha256 of a checkpoint is computed."""
 
     status: EngineStatus
     hashing: HashProgress | None = None
@@ -222,6 +223,7 @@ class JobFailed:
 
     category: str
     message: str
+    is_ours: bool = False  # a `FeatherweightError`, whose message is for people
 
 
 # -- in both directions ------------------------------------------------------------------------------------------------
@@ -278,7 +280,7 @@ class CarriedImage(MadeImage):
 
 def failure_of(error: BaseException) -> JobFailed:
     """An exception as data."""
-    return JobFailed(type(error).__name__, str(error))
+    return JobFailed(type(error).__name__, str(error), isinstance(error, FeatherweightError))
 
 
 def error_of(failure: JobFailed) -> FeatherweightError:
@@ -286,6 +288,8 @@ def error_of(failure: JobFailed) -> FeatherweightError:
     for known in _errors(FeatherweightError):
         if known.__name__ == failure.category:
             return known(failure.message)
+    if failure.is_ours:  # of a module that only the worker has loaded
+        return FeatherweightError(failure.message)
     return FeatherweightError(
         f"The job failed: internal error {failure.category}: {failure.message}. The log says more."
     )

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from PIL import Image
@@ -32,45 +32,43 @@ from PIL import Image
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
 from modules.images.infotext import parse_infotext
 from modules.jobs.editing import api_values
-from modules.jobs.extras import ExtrasRequest, ExtrasRun
 from modules.jobs.job import Entry, Job, WorkerLostError
 from modules.jobs.lanes import Lane
 from modules.jobs.tasks import Outcome, Task
+from modules.jobs.work.extras import ExtrasRequest, ExtrasRun
 from modules.jobs.workers.executor import WorkerFacts, WorkerOptions, WorkerState
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.postprocessing.operation import PostprocessedImage
 from modules.postprocessing.operations import Arguments
-from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.processing.engine.chosen_checkpoint import checkpoint_of
 from modules.processing.engine.precision import PRECISION_KEYS
-from modules.processing.pipeline.stages import Stage, hires_size
 from modules.processing.record.made import sample_key
 from modules.processing.record.output import Output, name_context
-from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
-from modules.processing.request import GenerationRequest
-from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, SourceImage
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, GenerationInfo, Result
+from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, SourceImage
+from modules.processing.request.stages import Stage, hires_size
 from modules.sampling.catalog import SAMPLERS
+from modules.settings.sections.stable_diffusion import StableDiffusionSettings
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-MAX_REPLY_BYTES = 1 << 30
+MAX_REPLY_BYTES = 64 << 20
+BYTES_PER_PIXEL = 12  # of an image in a reply: 16 bits of four channels as base64, and some
+MAX_INFOTEXT = 1_000_000  # characters
+FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_PIXELS = 8192 * 8192
 CALL_S = 10.0  # for everything but the images
 LOOK_S = 15.0  # how often it is looked whether the server is there, and what it has
 MAX_LOOK_S = 120.0
 PROGRESS_S = 1.0
 SILENT_S = 20.0  # no answer about the progress for so long: it is gone
-STALLED_S = 900.0  # no progress for so long: it hangs
-IMAGE_GROUPS = (
-    *("stable_diffusion", "vae", "sdxl", "sd3", "optimizations", "compatibility", "sampler", "extra_networks"),
-    *("prompt_editing", "upscaling", "face_restoration"),
-)
-"""The groups of settings that an image depends on."""
-NOT_OF_IMAGES = {
-    *("img2img_editor_height", "img2img_sketch_default_brush_color", "img2img_inpaint_mask_brush_color"),
-    *("img2img_inpaint_sketch_default_brush_color", "img2img_batch_show_results_limit"),
-}
-"""Settings of img2img that only a page needs."""
+STALLED_S = 60.0  # no progress for so long, and a time for each pixel: it hangs
+PIXEL_S = 2e-4  # 52 s for 512x512, 210 s for 1024x1024
+LOADING_S = 300.0  # so much longer until it has begun
+IDLE_S = 30.0  # it says that it does nothing, for so long
 EXTRAS_FIELDS = {
     "Upscale": {
         "upscale_mode": "resize_mode",
@@ -88,7 +86,7 @@ EXTRAS_FIELDS = {
 """By operation: its arguments as the API's fields. Other operations stay here."""
 EXTRAS_GROUPS = ("upscaling", "face_restoration", "postprocessing")
 SIZE_OFF_PX = 8  # what a size may be off by rounding
-NOT_SENT = {"sd_model_checkpoint", "sd_checkpoints_limit", "sd_checkpoints_keep_in_cpu"}
+CHECKPOINT = StableDiffusionSettings.sd_model_checkpoint.key  # sent as its hash
 TAG = re.compile(r"<(\w+):([^:>]+)")
 OURS = "/featherweight/v1/workers"
 
@@ -159,6 +157,7 @@ class Client:
         body: Any = None,
         timeout_s: float = CALL_S,
         opened: Callable[[http.client.HTTPConnection], object] = lambda connection: None,
+        max_bytes: int = MAX_REPLY_BYTES,
     ) -> Any:
         """The reply's JSON. Raises `RemoteError`. `opened` is told of the connection before anything is sent."""
         address = self.address
@@ -176,18 +175,18 @@ class Client:
         try:
             data = None if body is None else json.dumps(body).encode()
             connection.request(method, address.path + path, data, headers)
-            reply = connection.getresponse()
-            content = reply.read(MAX_REPLY_BYTES + 1)
+            with connection.getresponse() as reply:  # of one that ends with its connection it holds the socket
+                content = reply.read(max_bytes + 1)
         except TimeoutError as error:
             raise RemoteError(f"did not answer within {timeout_s:g} s") from error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise RemoteError(f"cannot be reached ({error or type(error).__name__})") from error
         finally:
             connection.close()
         if reply.status != 200:
             raise RemoteError(f"answered {method} {path} with {reply.status}{_detail(content)}")
-        if len(content) > MAX_REPLY_BYTES:
-            raise RemoteError("sent more than 1 GiB")
+        if len(content) > max_bytes:
+            raise RemoteError(f"sent more than {max_bytes >> 20} MiB")
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -333,9 +332,7 @@ def _changed(settings: Settings, groups: Sequence[str]) -> dict[str, Any]:
 
 def settings_sent(request: GenerationRequest) -> dict[str, Any]:
     """The settings that an image depends on, where they differ from their defaults."""
-    is_image = isinstance(request.start, FromImage)
-    changed = _changed(request.settings, (*IMAGE_GROUPS, "img2img") if is_image else IMAGE_GROUPS)
-    return {key: value for key, value in changed.items() if key not in NOT_SENT | NOT_OF_IMAGES}
+    return {key: value for key, value in request.settings.of_images().items() if key != CHECKPOINT}
 
 
 class RemoteWorker:
@@ -352,6 +349,8 @@ class RemoteWorker:
         progress_s: float = PROGRESS_S,
         silent_s: float = SILENT_S,
         stalled_s: float = STALLED_S,
+        loading_s: float = LOADING_S,
+        idle_s: float = IDLE_S,
     ) -> None:
         self.name = str(address).removeprefix(f"{address.scheme}://")
         self.changed: Callable[[], object] = lambda: None
@@ -362,6 +361,7 @@ class RemoteWorker:
         self._embeddings = embeddings
         self._look_s, self._progress_s = look_s, progress_s
         self._silent_s, self._stalled_s = silent_s, stalled_s
+        self._loading_s, self._idle_s = loading_s, idle_s
         self._offer: Offer | None = None
         self._here: tuple[str, ...] = ()  # names of embeddings
         self._closing = threading.Event()
@@ -434,8 +434,7 @@ class RemoteWorker:
         self._look_now.set()
 
     def _info(self, request: GenerationRequest) -> CheckpointInfo | None:
-        name = request.checkpoint or stored_checkpoint(request.settings, self._catalogue).name
-        return self._catalogue.find(name) if name else self._catalogue.first
+        return checkpoint_of(request, self._catalogue)
 
     def _checkpoint(self, request: GenerationRequest) -> str | None:
         info = self._info(request)
@@ -445,9 +444,9 @@ class RemoteWorker:
         while not self._closing.is_set():
             self._look_now.clear()
             try:
-                offer = Offer.asked(self._client)
+                offer = _understood(Offer.asked, self._client)
                 self._here = tuple(self._embeddings())
-            except (RemoteError, KeyError, TypeError, AttributeError) as error:
+            except RemoteError as error:
                 self._lose(f"The server {self._client.address} {error}.")
             else:
                 is_new = offer != self._offer
@@ -523,8 +522,9 @@ class RemoteWorker:
         for name, given in wanted.items():
             body |= {field: given[key] for key, field in EXTRAS_FIELDS[name].items() if key in given}
         image.on_progress(0.0, f"at {self.name}")
-        posted = _Posted(self._client, "/sdapi/v1/extra-single-image", body)
+        posted = _Posted(self._client, "/sdapi/v1/extra-single-image", body, BYTES_PER_PIXEL * MAX_PIXELS)
         began = time.monotonic()
+        limit_s = self._stalled_s + self._loading_s + PIXEL_S * image.image.width * image.image.height
         while not posted.wait(self._progress_s):
             if self._closing.is_set():
                 raise Interrupted("The server ends.")
@@ -536,12 +536,13 @@ class RemoteWorker:
                 else:
                     self._tell("interrupt", task, offer)
                 raise
-            if time.monotonic() - began > self._stalled_s:
-                raise RemoteError(f"made no image for {self._stalled_s:g} s")
+            if time.monotonic() - began > limit_s:
+                posted.drop()
+                raise RemoteError(f"made no image for {limit_s:.0f} s")
         reply = posted.reply()
-        found = _image(reply.get("image") if isinstance(reply, dict) else None)
+        found = _understood(lambda: _image(reply["image"]))
         _check_enlarged(image.image.size, found.size, wanted.get("Upscale", {}))
-        text = re.sub(r"<[^>]*>", "", str(reply.get("html_info") or "")).strip()
+        text = re.sub(r"<[^>]*>", "", _infotext(reply.get("html_info") or "")).strip()
         image.image, image.info = found, {**image.info, **({text: text} if text else {})}
         return image
 
@@ -558,10 +559,16 @@ class RemoteWorker:
         for source in dict.fromkeys(request.start.images) if isinstance(request.start, FromImage) else ():
             if request.settings.saving.save_init_img:
                 self._output.save_source(source, request)
-        posted = _Posted(self._client, path, body_of(request, offer, offer.models[sha256], job.task_id))
-        if not self._follow(job, posted, offer):
-            return self._result(request, [], began, interrupted=True)
-        images = images_of(posted.reply(), request)
+        body = body_of(request, offer, offer.models[sha256], job.task_id)
+        width, height = _expected_size(request)
+        pixels = width * height * request.batch_size * request.batch_count
+        posted = _Posted(self._client, path, body, MAX_REPLY_BYTES + BYTES_PER_PIXEL * pixels)
+        try:
+            if not self._follow(job, posted, offer):
+                return self._result(request, [], began, interrupted=True)
+        finally:
+            posted.drop()
+        images = _understood(lambda: images_of(posted.reply(), request))
         self._losses, self._message = 0, ""
         problems: list[str] = []
         finished = [self._finished(job, image, began, problems) for image in images]
@@ -570,8 +577,11 @@ class RemoteWorker:
 
     def _follow(self, job: Job, posted: _Posted, offer: Offer) -> bool:
         """Wait for the reply, with progress and interrupts. False where the user stopped it."""
-        heard = moved = time.monotonic()
-        last: tuple[float, int] = (-1.0, -1)
+        width, height = _expected_size(job.request)
+        patience_s = self._stalled_s + PIXEL_S * width * height * job.request.batch_size
+        heard = moved = busy = time.monotonic()
+        last: tuple[float, int] = (0.0, 0)
+        has_begun = False
         stop_at: float | None = None
         while not posted.wait(self._progress_s):
             now = time.monotonic()
@@ -583,31 +593,35 @@ class RemoteWorker:
                 if stop_at is None:
                     job.check()
             except Interrupted:
-                stop_at = now + (self._options().grace_s or STALLED_S)
+                stop_at = now + (self._options().grace_s or patience_s)
                 self._tell("interrupt", job, offer)
             except Skipped:
                 self._tell("skip", job, offer)
             try:
                 progress = self._client.call("GET", "/sdapi/v1/progress")
-                state = progress.get("state") or {}
-                place = float(progress.get("progress") or 0.0), int(state.get("sampling_step") or 0)
-            except (RemoteError, AttributeError, TypeError, ValueError) as error:
+                place, is_idle = _understood(_place_of, progress)
+            except RemoteError as error:
                 if now - heard > self._silent_s:
                     raise RemoteError(f"did not say how far it is for {self._silent_s:g} s ({error})") from error
                 continue
             heard = now
             if place != last:
-                last, moved = place, now
-                job.step(min(round(place[0] * job.total_steps), job.total_steps))
+                last, moved, has_begun = place, now, True
+                job.step(round(place[0] * job.total_steps))
                 self._preview(job, progress.get("current_image"))
-            if now - moved > self._stalled_s:
-                raise RemoteError(f"made no progress for {self._stalled_s:g} s")
+            if offer.is_ours or not is_idle:  # ours shows nobody the work of others, and so may seem idle
+                busy = now
+            if now - busy > self._idle_s:
+                raise RemoteError(f"says for {self._idle_s:g} s that it makes nothing, and has sent no image")
+            limit_s = patience_s if has_begun else patience_s + self._loading_s
+            if now - moved > limit_s:
+                raise RemoteError(f"made no progress for {limit_s:.0f} s")
         return stop_at is None
 
     def _preview(self, job: Job, text: object) -> None:
         if isinstance(text, str) and text and job.preview_every:
             try:
-                job.preview(_image(text))
+                job.preview(_understood(_image, text))
             except RemoteError as error:
                 log.debug("%s: a preview cannot be read: %s", self.name, error)
 
@@ -684,7 +698,7 @@ def remote_lane(worker: RemoteWorker) -> Lane:
 class _Posted:
     """The call that makes the images, in a thread of its own: it answers when they are made."""
 
-    def __init__(self, client: Client, path: str, body: dict[str, Any]) -> None:
+    def __init__(self, client: Client, path: str, body: dict[str, Any], max_bytes: int) -> None:
         self._over = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
         self._reply: Any = None
@@ -695,9 +709,11 @@ class _Posted:
 
         def post() -> None:
             try:
-                self._reply = client.call("POST", path, body, timeout_s=24 * 3600.0, opened=opened)
+                self._reply = client.call("POST", path, body, 24 * 3600.0, opened, max_bytes)
             except RemoteError as error:
                 self._error = error
+            except Exception as error:
+                self._error = RemoteError(f"was lost ({type(error).__name__}: {error})")
             finally:
                 self._over.set()
 
@@ -717,6 +733,27 @@ class _Posted:
         if self._error is not None:
             raise self._error
         return self._reply
+
+
+def _understood(read: Callable[..., T], *arguments: object) -> T:
+    """What is read from something that another server has sent: whatever goes wrong there is that server's fault.
+    Raises `RemoteError`."""
+    try:
+        return read(*arguments)
+    except RemoteError:
+        raise
+    except Exception as error:
+        raise RemoteError(f"sent a reply that is not understood ({type(error).__name__}: {error})"[:500]) from error
+
+
+def _place_of(progress: Mapping[str, Any]) -> tuple[tuple[float, int], bool]:
+    """How far a server says that it is, 0 to 1 with the step of the image; and whether it says that it does nothing.
+    Raises what is wrong with the reply."""
+    state = progress.get("state") or {}
+    fraction, step = float(progress.get("progress") or 0.0), int(state.get("sampling_step") or 0)
+    if not 0.0 <= fraction <= 1.0:  # NaN neither
+        raise ValueError(f"a progress of {fraction}")
+    return (fraction, step), fraction == 0.0 and step == 0 and not state.get("job_count") and not state.get("job")
 
 
 def body_of(request: GenerationRequest, offer: Offer, title: str, task_id: str) -> dict[str, Any]:
@@ -781,14 +818,11 @@ def _check_enlarged(before: tuple[int, int], after: tuple[int, int], upscale: Ma
 
 def images_of(reply: Any, request: GenerationRequest) -> list[GeneratedImage]:
     """The samples of a reply, checked: as many as were asked for, of the right size, with the right seeds. Raises
-    `RemoteError`."""
-    try:
-        texts = reply["images"]
-        info = json.loads(reply["info"])
-        infotexts = info["infotexts"]
-        first = int(info.get("index_of_first_image") or 0)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RemoteError(f"sent a reply that is not understood ({type(error).__name__}: {error})") from error
+    `RemoteError`, and others for a reply that is none."""
+    texts = reply["images"]
+    info = json.loads(reply["info"])
+    infotexts = info["infotexts"]
+    first = int(info.get("index_of_first_image") or 0)
     count = request.batch_size * request.batch_count
     if not isinstance(texts, list) or not isinstance(infotexts, list):
         raise RemoteError("sent a reply that is not understood (no list of images)")
@@ -804,24 +838,33 @@ def images_of(reply: Any, request: GenerationRequest) -> list[GeneratedImage]:
             raise RemoteError(f"sent an image of {image.width}x{image.height} instead of {expected[0]}x{expected[1]}")
         steady = request.subseed_strength > 0
         seed = request.seed if steady else request.seed + number
-        said = parse_infotext(str(infotext)).get("Seed")
+        infotext = _infotext(infotext)
+        said = parse_infotext(infotext).get("Seed")
         if str(said) != str(seed):
             raise RemoteError(f"made an image with the seed {said} instead of {seed}")
         batch, index = divmod(number, request.batch_size)
         key = f"0/{sample_key(batch, index)}"
-        found.append(GeneratedImage(image, str(infotext), seed, request.subseed + number, key=key))
+        found.append(GeneratedImage(image, infotext, seed, request.subseed + number, key=key))
     return found
 
 
 def _image(text: object) -> Image.Image:
     try:
         data = base64.b64decode(str(text).partition(",")[2] if str(text).startswith("data:") else str(text))
-        image = Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
             raise RemoteError(f"sent an image of {image.width}x{image.height}")
         return image.convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken chunk
         raise RemoteError(f"sent an image that cannot be read ({error})") from error
+
+
+def _infotext(text: object) -> str:
+    if not isinstance(text, str):
+        raise RemoteError("sent an image whose text is none")
+    if len(text) > MAX_INFOTEXT:
+        raise RemoteError(f"sent an image with a text of {len(text)} characters")
+    return text
 
 
 def _task_id(task_id: str) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from modules.memory.formats.blocks import BlockFormat
-from modules.memory.formats.format import FORMATS, Encoded, Rows, checked_slices, row_count, row_width
+from modules.memory.formats.format import Encoded, Rows, checked_slices, row_count, row_width
 
 BLOCK = 16
 SCALE_BYTES = 4
@@ -182,4 +182,3 @@ def _encoded(weights: Tensor) -> Tensor:
 
 
 CODE4 = Code4Format("code4", BLOCK, 1 + BLOCK // 2, _no_blocks)
-FORMATS.add(CODE4.name, CODE4)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from modules.memory.formats.decoding import decode_narrow
 from modules.memory.formats.format import (
-    FORMATS,
     SLICE_ELEMENTS,
     Encoded,
     Rows,
@@ -142,4 +141,4 @@ def _rotated(rows: Rows, group: int, plain: _Both | None) -> tuple[Encoded, floa
 
 
 ROTATED = RotatedRowFormat()
-FORMATS.add(ROTATED.name, BestRowFormat(ROTATED.name, ROTATED, INT8_ROW))
+BEST_ROW = BestRowFormat(ROTATED.name, ROTATED, INT8_ROW)

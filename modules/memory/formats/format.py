@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from modules.errors import InvalidValueError
+from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.memory.scratch import scratch
-from modules.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,45 @@ class StorageFormat(Protocol):
         """Write the weight into `out` (contiguous, the shape of `data`, a floating dtype of 16 bits or more)."""
 
 
-FORMATS: Registry[StorageFormat] = Registry("storage format")
+class StorageFormats:
+    """The storage formats by name, behind the rows of `modules.memory.formats.catalog`.
+
+    Lookups ignore case; an unknown name raises `UnknownNameError` that lists the known ones."""
+
+    def get(self, name: str) -> StorageFormat:
+        """The format of this name."""
+        return _loaded(FORMAT_SPECS.get(name).entry)
+
+    def canonical(self, name: str) -> str:
+        """The name as the catalog has it."""
+        return FORMAT_SPECS.canonical(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in FORMAT_SPECS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FORMAT_SPECS)
+
+
+@cache
+def _loaded(entry: str) -> StorageFormat:
+    module, name = entry.split(":")
+    found: StorageFormat = getattr(import_module(module), name)
+    return found
+
+
+FORMATS = StorageFormats()
 
 SLICE_ELEMENTS = 1 << 19
 """Of a slice on the CPU: its 16 bits, their float32 and their 8 bits stay in the caches, and there are few enough
 slices that threads do not wait for each other between them."""
 LARGE_SLICE_ELEMENTS = 1 << 24
 """On a GPU, where each step costs a launch."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The short name of a dtype: "fp16", "bf16", "fp32"."""
+    return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
 
 
 def row_count(shape: tuple[int, ...]) -> int:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from modules.memory.formats.blocks import BlockFormat
-from modules.memory.formats.format import FORMATS
 
 SMALL, LARGE = 32, 256
 NON_LINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -205,14 +204,15 @@ def _to_q5_1(blocks: Tensor) -> Tensor:
     return torch.cat([_as_bytes(scale), _as_bytes(low), _high_bytes(codes), _joined(codes & 0x0F)], dim=1)
 
 
+Q8_0 = BlockFormat("gguf_q8_0", SMALL, 34, _q8_0, _to_q8_0)
+Q5_1 = BlockFormat("gguf_q5_1", SMALL, 24, _q5_1, _to_q5_1)
+Q5_0 = BlockFormat("gguf_q5_0", SMALL, 22, _q5_0, _to_q5_0)
+Q4_1 = BlockFormat("gguf_q4_1", SMALL, 20, _q4_1, _to_q4_1)
+Q4_0 = BlockFormat("gguf_q4_0", SMALL, 18, _q4_0, _to_q4_0)
 GGUF_BLOCKS: Mapping[str, BlockFormat] = {
     form.name: form
     for form in (
-        BlockFormat("gguf_q8_0", SMALL, 34, _q8_0, _to_q8_0),
-        BlockFormat("gguf_q5_1", SMALL, 24, _q5_1, _to_q5_1),
-        BlockFormat("gguf_q5_0", SMALL, 22, _q5_0, _to_q5_0),
-        BlockFormat("gguf_q4_1", SMALL, 20, _q4_1, _to_q4_1),
-        BlockFormat("gguf_q4_0", SMALL, 18, _q4_0, _to_q4_0),
+        *(Q8_0, Q5_1, Q5_0, Q4_1, Q4_0),
         BlockFormat("gguf_iq4_nl", SMALL, 18, _iq4_nl),
         BlockFormat("gguf_iq4_xs", LARGE, 136, _iq4_xs),
         BlockFormat("gguf_q6_k", LARGE, 210, _q6_k),
@@ -223,7 +223,3 @@ GGUF_BLOCKS: Mapping[str, BlockFormat] = {
     )
 }
 """By our name. Those that can be written are storage formats that one may choose."""
-
-for _format in GGUF_BLOCKS.values():
-    if _format.pack is not None:
-        FORMATS.add(_format.name, _format)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from modules.memory.formats.decoding import decode_narrow
 from modules.memory.formats.format import (
-    FORMATS,
     Encoded,
     Rows,
     WeightRows,
@@ -77,11 +76,8 @@ def _write_clamped(part: Tensor, through: torch.dtype | None, numbers: Tensor | 
 MAX_CODES = {torch.float8_e4m3fn: 0x7E, torch.float8_e5m2: 0x7B}
 """The bits of the largest number, as an integer; larger integers are NaN and infinity."""
 
-for _format in (
-    PlainFormat("fp32", torch.float32),
-    PlainFormat("fp16", torch.float16),
-    PlainFormat("bf16", torch.bfloat16),
-    PlainFormat("fp8_e4m3fn", torch.float8_e4m3fn, through=torch.float16),
-    PlainFormat("fp8_e5m2", torch.float8_e5m2, through=torch.float16),
-):
-    FORMATS.add(_format.name, _format)
+FP32 = PlainFormat("fp32", torch.float32)
+FP16 = PlainFormat("fp16", torch.float16)
+BF16 = PlainFormat("bf16", torch.bfloat16)
+FP8_E4M3FN = PlainFormat("fp8_e4m3fn", torch.float8_e4m3fn, through=torch.float16)
+FP8_E5M2 = PlainFormat("fp8_e5m2", torch.float8_e5m2, through=torch.float16)

@@ -14,7 +14,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-GROUP = 256
+from modules.memory.formats.catalog import ROTATION_GROUP
+
+GROUP = ROTATION_GROUP
 FACTOR = 16
 """The matrix of order 256 is the Kronecker product of this order's with itself: two products with small matrices cost
 a third of one with the large one."""

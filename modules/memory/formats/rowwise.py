@@ -12,7 +12,6 @@ from torch import Tensor
 
 from modules.memory.formats.decoding import decode_narrow
 from modules.memory.formats.format import (
-    FORMATS,
     Encoded,
     Rows,
     WeightRows,
@@ -65,8 +64,6 @@ def _rounded_up(scale: Tensor) -> Tensor:
 
 
 INT8_ROW = RowFormat("int8_row", torch.int8, largest=127.0)
-for _format in (RowFormat("fp8_e4m3fn_row", torch.float8_e4m3fn, largest=448.0), INT8_ROW):
-    FORMATS.add(_format.name, _format)
-
+E4M3_ROW = RowFormat("fp8_e4m3fn_row", torch.float8_e4m3fn, largest=448.0)
 E5M2_ROW = RowFormat("fp8_e5m2_row", torch.float8_e5m2, largest=57344.0)
-"""What files of others hold. Not registered: where one may choose, e4m3fn with a scale is twice as exact."""
+"""What files of others hold. In no catalog: where one may choose, e4m3fn with a scale is twice as exact."""

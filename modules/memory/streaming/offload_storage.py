@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from modules.memory.formats import FORMATS
 from modules.memory.formats.blocks import is_packed
-from modules.memory.formats.names import dtype_name
+from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.layer import stored_state
 from modules.memory.row_table import STATE as ROW_TABLE
 from modules.memory.streaming.blobs import BlobSource, BlobStore

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.memory.formats import FORMATS
-from modules.memory.formats.names import dtype_name
+from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.layer import SCALE_SUFFIX, Part, stored_state
 from modules.memory.streaming.groups import Group, Slot
 from modules.memory.streaming.offload_storage import OffloadStorage, shell_of

@@ -19,8 +19,7 @@ import torch
 from torch import nn
 
 from modules.errors import InvalidValueError
-from modules.memory.formats import FORMATS
-from modules.memory.formats.names import dtype_name
+from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.layer import manage, restore_class, stored_state
 from modules.memory.moving import move
 from modules.memory.streaming.groups import Group, Level, make_groups, regrouped

@@ -3,7 +3,7 @@
 Their tensors appear under the names that they would have inside of the checkpoint.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +11,11 @@ from pathlib import Path
 from torch import Tensor
 
 from modules.models.families.family import ExternalTextEncoder
-from modules.models.reading.tensor_file import Closing, TensorEntry
-from modules.models.reading.tensor_source import TensorSource, open_tensors
+from modules.models.files.modules_catalogue import encoder_folders
+from modules.models.files.tensor_file import Closing, TensorEntry
+from modules.models.files.tensor_source import TensorSource, open_tensors
 
-FOLDERS = ("text_encoder", "text_encoders", "CLIP", "clip")
 SUFFIX = ".safetensors"
-HIGHEST = 4  # folders above the checkpoint in which `FOLDERS` are looked for
 
 
 class WithExternalEncoders(Closing):
@@ -73,10 +72,3 @@ def _find(checkpoint: Path, item: ExternalTextEncoder) -> Path | None:
         if others:
             return others[0]
     return None
-
-
-def encoder_folders(checkpoint: Path) -> Iterator[Path]:
-    """Folders for text encoders, from the nearest to the checkpoint on."""
-    for parent in list(checkpoint.absolute().parents)[:HIGHEST]:
-        for name in FOLDERS:
-            yield parent / name

@@ -3,88 +3,28 @@
 Each family is in a folder of its own next to this file, and `registry.FAMILIES` lists them; no other code names one.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
+from torch.nn import functional as F
 
-from modules.memory.formats import FORMATS
-from modules.memory.storage import StorageRules
-from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
-from modules.models.denoiser_context import ModelInputs
 from modules.models.families.adapter_version import AdapterVersion
-from modules.models.layouts.folder_layout import FolderLayout
-from modules.models.layouts.keymaps.keymap import KeyMap
-from modules.models.layouts.row_map import RowMap
-from modules.models.reading.tensor_file import TensorEntry
-from modules.models.reading.tensor_source import TensorSource
+from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
+from modules.models.families.denoiser_context import ModelInputs
+from modules.models.files.tensor_source import TensorSource
+from modules.models.names.component import Component, Header
+from modules.models.names.folder_layout import FolderLayout
+from modules.models.names.row_map import RowMap
+from modules.models.text_encoders.counting import TokenCounting
+from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.prompting.conditioning import TextConditioner
-from modules.prompting.embeddings import EmbeddingTable
-from modules.prompting.encode import TextOptions
-from modules.prompting.tokens import ClipTokenizer
 from modules.sampling.flow import NoiseLevels
 from modules.settings.values import Settings
-
-Header = Mapping[str, TensorEntry]
-
-
-INITIALISERS = frozenset({nn.init.constant_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})
-"""Those of PyTorch's initialisers that can be told apart from what they call; the others end in one of these, or in a
-method of a tensor without numbers."""
-
-
-class _WithoutValues(TorchFunctionMode):
-    """Initialisers return at once."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in INITIALISERS:
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)
-
-
-@contextmanager
-def on_meta() -> Iterator[None]:
-    """Tensors made in here are on the meta device, and no time is spent on how their numbers would be drawn."""
-    with torch.device("meta"), _WithoutValues():
-        yield
-
-
-@dataclass(frozen=True)
-class Component:
-    """A part of a model as it is to be built: an empty module on the meta device and how the file names its tensors.
-
-    `prefixes` are the beginnings of the original keys that belong to it; `missing_hint` says what a file without any
-    of them probably is. `plain_skip` are patterns of layers that formats without scales leave alone, because the
-    reference UI does; `skip` of those that every 8-bit format does.
-    """
-
-    name: str  # "unet", "vae", "text_encoder", "text_encoder_2"
-    module: nn.Module
-    keymap: KeyMap
-    prefixes: tuple[str, ...]
-    missing_hint: str
-    plain_skip: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-
-    def rules(self, rules: StorageRules | None) -> StorageRules | None:
-        """`rules` with the patterns of this component's own added."""
-        if rules is None or not (self.skip or self.plain_skip):
-            return rules
-        own = self.skip if FORMATS.get(rules.storage).scaled else (*self.skip, *self.plain_skip)
-        return replace(rules, skip=replace(rules.skip, patterns=(*rules.skip.texts, *own)))
 
 
 @dataclass(frozen=True)
@@ -101,8 +41,9 @@ class OptionalEncoder:
     """A text encoder that the models of a family can do without: one is read where a setting asks for it and a file
     holds it.
 
-    `setting` is the key of that setting and `field` what images made with the encoder say of it. `tokenizer` gives
-    the file of its tokenizer for a checkpoint, or raises `CheckpointError` that says which one belongs where;
+    `setting` is the key of that setting and `field` what images made with the encoder say of it. `tokenizer`
+    gives its tokenizer for a checkpoint and a number of tokens that the encoder knows, or raises `CheckpointError` that
+    says which one belongs where;
     `missing` is what a user reads after the checkpoint's name, where no file holds the encoder. `adapter_names` are
     the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is alongside them,
     in a whole checkpoint.
@@ -111,7 +52,7 @@ class OptionalEncoder:
     component: str
     setting: str
     field: str
-    tokenizer: Callable[[Path], Path]
+    tokenizer: Callable[[Path, int], object]
     missing: str
     adapter_names: tuple[str, ...]
     level: str
@@ -123,7 +64,9 @@ class ExternalTextEncoder:
     prefix of its names in a whole checkpoint, and a tensor of the checkpoints that want it.
 
     `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
-    layout of its family says what its tensors are called in a whole one.
+    layout of its family says what its tensors are called in a whole one. Such a file is known by its `type` (see
+    `text_encoders.file_names`) and the `width` of tokens that the denoiser in a header takes, where these are given; of
+    several the one whose name begins with `stem` is taken first. `title` says for people which encoder that is.
     """
 
     stem: str
@@ -132,6 +75,57 @@ class ExternalTextEncoder:
     any_ending: bool = False
     is_optional: bool = False
     is_part: bool = False
+    type: str = ""
+    width: Callable[[Header], int | None] | None = None
+    title: str = ""
+
+    @property
+    def hint(self) -> str:
+        """What to do where it is missing."""
+        return (
+            f"It needs {self.title}: put its file (safetensors or GGUF) into models/text_encoder, where it is found by "
+            "itself, or choose it in VAE / Text encoder."
+        )
+
+
+@dataclass(frozen=True)
+class ExternalVae:
+    """The VAE of a family whose models come as a denoiser alone: the name of its type in `autoencoders.registry`, the
+    channels of its own latents, what names of such files begin with (of several that fit, the first named so is
+    taken), and what people call it."""
+
+    type: str
+    channels: int
+    stems: tuple[str, ...]
+    title: str
+
+    @property
+    def hint(self) -> str:
+        """What to do where it is missing."""
+        return (
+            f"It needs {self.title}: put its file into models/VAE, where it is found by itself, or choose it in VAE / "
+            "Text encoder."
+        )
+
+
+@dataclass(frozen=True)
+class UsualSettings:
+    """What models of a family are usually sampled with; `distilled_cfg_scale`: None where it is no input."""
+
+    steps: int
+    cfg_scale: float = 1.0
+    distilled_cfg_scale: float | None = None
+    sampler: str = "Euler"
+    scheduler: str = "Simple"
+
+    @property
+    def infotext(self) -> str:
+        """As an infotext says it."""
+        guidance = "" if self.distilled_cfg_scale is None else f", Distilled CFG Scale: {self.distilled_cfg_scale:g}"
+        return (
+            f"Steps: {self.steps}, Sampler: {self.sampler}, Schedule type: {self.scheduler}, "
+            f"CFG scale: {self.cfg_scale:g}{guidance}"
+        )
 
 
 class LoraNaming(Enum):
@@ -156,33 +150,14 @@ class LoraBase:
 class GuidanceType(Enum):
     """How a denoiser is told how closely to follow the prompt."""
 
-    CFG = "a second call with the negative prompt, see `processing.pipeline.guidance`"
-    DISTILLED = "the scale is an input of the denoiser, `guidance` in `ModelInputs.extra`; there is no negative prompt"
+    CFG = "a second call with the negative prompt, see `processing.pipeline.guidance`; none at a CFG scale of 1"
+    DISTILLED = "the distilled CFG scale is an input, `guidance` in `ModelInputs.extra`; CFG comes on top of it"
     NONE = "not at all: the denoiser was trained to be called once, without a scale"
 
 
-@dataclass(frozen=True, eq=False)
-class TextParts:
-    """What the texts of one loaded model are encoded with: its text encoders by component, the tokenizer of CLIP, the
-    device that computes, the path of the checkpoint, and the width of the tokens that the denoiser takes."""
-
-    encoders: Mapping[str, Any]
-    tokenizer: ClipTokenizer
-    device: torch.device
-    checkpoint: Path
-    context_width: int
-
-
-@dataclass(frozen=True, eq=False)
-class TextRequest:
-    """What a job asks of the text encoders: embeddings by the width of an encoder, the options, all settings, and the
-    size of the image (width, height). With `has_gradients` CLIP's encodings can be trained through."""
-
-    embeddings: Mapping[int, EmbeddingTable]
-    options: TextOptions
-    settings: Settings
-    size_px: tuple[int, int]
-    has_gradients: bool = False
+def mask_and_masked(masked: Tensor, mask: Tensor) -> Tensor:
+    """`ModelFamily.inpainting_input` of models that see the mask as one channel before the latents."""
+    return torch.cat([F.interpolate(mask, size=masked.shape[-2:]).to(masked), masked], dim=1)
 
 
 Make = Callable[[tuple[int, ...], torch.dtype], Tensor]
@@ -250,6 +225,14 @@ class ModelFamily(Protocol):
         """Its text encoders that may be in files of their own."""
 
     @property
+    def external_vae(self) -> ExternalVae | None:
+        """Its VAE, where that often is a file of its own."""
+
+    @property
+    def aliases(self) -> tuple[tuple[str, str], ...]:
+        """Beginnings of names that whole files have for a part, and that by which the part is known here."""
+
+    @property
     def lora_base(self) -> LoraBase | None:
         """How LoRAs that are trained for its models say so; None: none can be trained."""
 
@@ -264,6 +247,18 @@ class ModelFamily(Protocol):
     @property
     def context_tokens(self) -> int:
         """Tokens that the denoiser attends to for a prompt of one chunk."""
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether weights in a prompt, as in (word:1.3), do anything for its models."""
+
+    @property
+    def reads_breaks(self) -> bool:
+        """Whether BREAK does: where texts are encoded in chunks."""
+
+    @property
+    def counting(self) -> TokenCounting:
+        """How the tokens of a prompt for its models are counted."""
 
     @property
     def folder(self) -> FolderLayout:
@@ -313,6 +308,18 @@ class ModelFamily(Protocol):
 
     def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
         """What this denoiser takes."""
+
+    def usual_settings(self, denoiser: Any, name: str) -> UsualSettings | None:
+        """What this denoiser, of a checkpoint of this name, is usually sampled with, for the page to offer; None:
+        nothing that the form does not begin with."""
+
+    def takes_references(self, denoiser: Any, name: str) -> bool:
+        """Whether this denoiser, of a checkpoint of this name, is shown the image of img2img next to the one that it
+        makes: then its scaled latents are `reference` in `ModelInputs.extra`."""
+
+    def inpainting_input(self, masked: Tensor, mask: Tensor) -> Tensor:
+        """What an inpainting model is shown behind its latents [1,C,h,w]: from the scaled latents `masked` of the image
+        without what is painted, and `mask` [1,1,H,W] of pixels, 1 where it is."""
 
     def is_ignored(self, key: str) -> bool:
         """Tensors of the file that no module needs: training leftovers, schedules that follow from the YAML."""

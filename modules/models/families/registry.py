@@ -4,13 +4,19 @@ Folders in the diffusers layout are compared with them from the last to the firs
 """
 
 from modules.errors import CheckpointError
-from modules.models.families.family import Header, ModelFamily
+from modules.models.families.anima.family import Anima
+from modules.models.families.chroma.family import Chroma
+from modules.models.families.family import ModelFamily
+from modules.models.families.flux1.family import DEV, SCHNELL
+from modules.models.families.flux2.family import Flux2Klein
 from modules.models.families.ldm.parts import has_vector, input_channels
 from modules.models.families.sd1.family import SD1
 from modules.models.families.sd2.family import SD2
 from modules.models.families.sd3.family import StableDiffusion3
 from modules.models.families.sdxl.family import SDXL, SDXL_REFINER
-from modules.models.reading.tensor_source import TensorSource
+from modules.models.families.z_image.family import ZImage
+from modules.models.files.tensor_source import TensorSource
+from modules.models.names.component import Header
 from modules.registry import Registry
 
 FAMILIES: Registry[ModelFamily] = Registry("model family")
@@ -19,6 +25,12 @@ FAMILIES.add("sd2", SD2)
 FAMILIES.add("sdxl", SDXL)
 FAMILIES.add("sdxl_refiner", SDXL_REFINER)
 FAMILIES.add("sd3", StableDiffusion3())
+FAMILIES.add("z_image", ZImage())
+FAMILIES.add("anima", Anima())
+FAMILIES.add("flux1_schnell", SCHNELL)
+FAMILIES.add("flux1_dev", DEV)
+FAMILIES.add("flux2_klein", Flux2Klein())
+FAMILIES.add("chroma1", Chroma())
 
 DEPTH_CHANNELS, UPSCALER_CHANNELS = 5, 7
 LISTED = 3

@@ -12,19 +12,24 @@ import torch
 from torch import Tensor
 
 from modules.atomic_files import write_atomic
-from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
-from modules.memory.formats import FORMATS, Encoded, StorageFormat
+from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.blocks import BlockFormat
 from modules.memory.formats.convrot import ROTATED
+from modules.memory.formats.format import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
-from modules.models.budget import plan_budget
-from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
-from modules.models.families.family import Component, ModelFamily
+from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.parts import V_KEY, ZERO_SNR_KEY
 from modules.models.families.registry import detect_family
-from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
-from modules.models.loading import architecture_of
+from modules.models.files.catalogue import CheckpointInfo, sha256_of
+from modules.models.files.coded_file import DECLARATIONS_KEY, PACKED_KEY, read_rotated
+from modules.models.files.eight_bits import STORED_AS, read_scale, refuse_non_finite
+from modules.models.files.gguf_file import read_packed
+from modules.models.files.tensor_source import TensorSource
+from modules.models.loading.budget import plan_budget
+from modules.models.loading.load_model import architecture_of
+from modules.models.loading.matching import assign_tensors
+from modules.models.loading.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.merging.file_layout import (
     FileLayout,
     PlannedTensor,
@@ -36,12 +41,7 @@ from modules.models.merging.file_layout import (
     scale_of,
     writer_in,
 )
-from modules.models.merging.request import CONVERTED_NAMES
-from modules.models.reading.catalogue import CheckpointInfo, sha256_of
-from modules.models.reading.coded_file import DECLARATIONS_KEY, PACKED_KEY, read_rotated
-from modules.models.reading.gguf_file import read_packed
-from modules.models.reading.matching import assign_tensors
-from modules.models.reading.tensor_source import TensorSource
+from modules.models.names.component import Component
 from modules.version import PROGRAM_VERSION
 
 Progress = Callable[[int, int], None]
@@ -125,7 +125,8 @@ def report_precision(
     """Encode every tensor as loading would, measure, and keep nothing.
 
     The autoencoder stays in 16 bit, as when loading. Encoders that a family can do without count where they
-    are in the checkpoint itself. With `budget_bytes` each layer gets a format of its own, see `modules.models.budget`.
+    are in the checkpoint itself. With `budget_bytes` each layer gets a format of its own, see
+    `modules.models.loading.budget`.
     Raises `CheckpointError` as loading does, and `InvalidValueError` for a budget that nothing fits.
     """
     with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
@@ -162,8 +163,6 @@ def save_as(
     """
     if target.resolve() == info.path.resolve():
         raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
-    if rules.storage not in CONVERTED_NAMES:
-        raise UnknownNameError.of("format for files", rules.storage, CONVERTED_NAMES)
     chosen = layout_of(target, layout)
     check_format(chosen, rules.storage, budget_bytes is not None)
     with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:

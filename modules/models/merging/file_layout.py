@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from modules.errors import InvalidValueError
-from modules.memory.formats import Encoded, StorageFormat
 from modules.memory.formats.blocks import BlockFormat
+from modules.memory.formats.catalog import layout_facts
 from modules.memory.formats.convrot import ROTATED
+from modules.memory.formats.format import Encoded, StorageFormat
 from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
-from modules.memory.formats.rotation import GROUP
-from modules.memory.formats.rowwise import INT8_ROW
-from modules.models.layouts.open_clip_layout import original_name
-from modules.models.reading.coded_file import DECLARATIONS_KEY, MARKER, PACKED_KEY
-from modules.models.reading.gguf_writer import GgufWriter
-from modules.models.reading.matching import Assignment
-from modules.models.reading.tensor_source import TensorSource
-from modules.models.reading.tensor_writer import TensorWriter
+from modules.memory.formats.rowwise import E5M2_ROW, INT8_ROW
+from modules.models.files.coded_file import DECLARATIONS_KEY, MARKER, PACKED_KEY
+from modules.models.files.gguf_writer import GgufWriter
+from modules.models.files.tensor_source import TensorSource
+from modules.models.files.tensor_writer import TensorWriter
+from modules.models.loading.matching import Assignment
+from modules.models.loading.open_clip_layout import original_name
 
 Declared = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
@@ -51,19 +51,14 @@ class FileLayout(StrEnum):
 
 SUFFIXES = {FileLayout.OWN: ".safetensors", FileLayout.COMFYUI: ".safetensors", FileLayout.GGUF: ".gguf"}
 COMFY_FORMATS: Mapping[str, Mapping[str, object]] = {
-    "fp8_e4m3fn": {},
-    "fp8_e5m2": {},
-    "fp8_e4m3fn_row": {"format": "float8_e4m3fn", "full_precision_matrix_mult": True},
-    "fp8_e5m2_row": {"format": "float8_e5m2", "full_precision_matrix_mult": True},
-    "int8_row": {"format": "int8_tensorwise", "per_row": True},
-    "int8_convrot": {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": GROUP, "per_row": True},
+    **layout_facts("comfyui"),
+    E5M2_ROW.name: {"format": "float8_e5m2", "full_precision_matrix_mult": True},
 }
-"""By our name what ComfyUI calls it. A row's scale of fp8 is no scale that its fp8 kernels take, so that it is to
-decode. Plain fp8 needs no word."""
+"""How ComfyUI declares a weight, by our name of its format; that of weights that are in 8 bits already among them.
+Plain fp8 needs no word."""
 MARKER_BYTES = 96
 """Of a marker, filled up with blanks: which of two formats a layer is in is known when the file's header is written
 already."""
-SIXTEEN_BIT = ("fp16", "bf16", "fp32")
 
 
 def layout_of(target: Path, name: str = "") -> FileLayout:
@@ -82,7 +77,7 @@ def check_format(layout: FileLayout, storage: str, has_budget: bool) -> None:
     """Raises `InvalidValueError` for a format that files of this layout do not hold."""
     if layout is FileLayout.OWN:
         return
-    allowed = (*SIXTEEN_BIT, *(COMFY_FORMATS if layout is FileLayout.COMFYUI else GGUF_BLOCKS))
+    allowed = layout_facts(layout)
     if has_budget or storage not in allowed:
         what = "formats chosen by a budget" if has_budget else storage
         raise InvalidValueError(

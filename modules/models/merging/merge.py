@@ -16,26 +16,27 @@ from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import CheckpointError, InvalidValueError, OutputError
-from modules.memory.formats import FORMATS
+from modules.memory.formats.format import FORMATS
 from modules.memory.storage import StorageRules
-from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES
+from modules.models.autoencoders.source import VaeSource
 from modules.models.families.registry import FAMILIES
-from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint, original_name
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
+from modules.models.files.tensor_source import TensorSource
+from modules.models.loading.open_clip_layout import LayoutWriter, open_checkpoint, original_name
 from modules.models.merging.conversion import (
+    METADATA_BYTES_A_TENSOR,
     declare_planned,
     encode_planned,
     offload_dtype,
     plan_tensors,
     scale_key_of,
 )
-from modules.models.merging.file_layout import PlannedTensor
+from modules.models.merging.file_layout import FileLayout, PlannedTensor, extras_of, fitted
 from modules.models.merging.merged import MergedSource
 from modules.models.merging.recipe import merge_metadata
 from modules.models.merging.request import MergeRequest, refuse_taken
 from modules.models.merging.sources import BakedSource, WideSource
-from modules.models.reading.catalogue import CheckpointInfo
-from modules.models.reading.tensor_source import TensorSource
-from modules.models.vae.source import VaeSource
 
 log = logging.getLogger(__name__)
 
@@ -83,17 +84,20 @@ def merge(
         size = sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape in declared.values())
         _refuse_full_disk(request.target, size)
         models = _hash_models(request, hashed, progress, size)
+        kept = [planned[name] for name in names if name in planned]
         metadata = merge_metadata(request, models.infos, [file.metadata for file in work.files], work.extra_channels)
         room = sum(len(name) * 6 + len(value.encode()) * 6 for name, value in metadata.items()) + METADATA_SLACK_BYTES
+        room += METADATA_BYTES_A_TENSOR * len(kept)
         yaml = _YamlBeside(request)
         infinite: list[str] = []
+        stored: dict[str, str] = {}
         with yaml, LayoutWriter(request.target, declared, room) as writer:
             done = 0
             for index, name in enumerate(names):
                 progress(models.read_bytes + done, models.read_bytes + size, f"{index} of {len(names)} tensors")
-                done += _write(writer, work.source, name, planned.get(name), declared, infinite)
+                done += _write(writer, work.source, name, planned.get(name), declared, infinite, stored)
             progress(models.read_bytes + done, models.read_bytes + size, "finishing the file")
-            writer.metadata = metadata
+            writer.metadata = {**metadata, **extras_of(kept, work.source, FileLayout.OWN, stored).metadata}
             refuse_taken(request)  # again: a long merge leaves time for another file of that name
             yaml.write()
     result = MergeResult(
@@ -175,7 +179,7 @@ def _plan(
     if not _is_narrow(rules):
         return {}
     _, planned = plan_tensors(work.source, request.models[0], configs_dir, rules, text_encoders)
-    return {item.assignment.original_key: item for item in planned}
+    return {item.assignment.original_key: item for item in fitted(planned, work.source, FileLayout.OWN)}
 
 
 def _declare(
@@ -214,11 +218,16 @@ def _write(
     planned: PlannedTensor | None,
     declared: Declared,
     infinite: list[str],
+    stored: dict[str, str],
 ) -> int:
-    """Read, convert and write a tensor, and its scale; returns the bytes written. Nothing of it stays in memory."""
+    """Read, convert and write a tensor, and its scale; returns the bytes written. Nothing of it stays in memory.
+
+    `infinite` gets the names of tensors that are not finite as written, `stored` the format of each encoded weight."""
     dtype = declared[name][0]
     tensor, encoded = (source.read(name), None) if planned is None else encode_planned(source, planned)
     written = {name: tensor.to(dtype) if encoded is None else encoded.data}
+    if planned is not None and planned.storage is not None and encoded is not None:
+        stored[name] = (encoded.storage or planned.storage).name
     if encoded is not None and encoded.scale is not None:
         written[scale_key_of(name)] = encoded.scale
     for key, content in written.items():

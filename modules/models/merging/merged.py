@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.layouts.keymaps.clip_text import PARTS, PREFIX
-from modules.models.layouts.keymaps.ldm_unet import PREFIX as UNET_PREFIX
+from modules.models.files.tensor_file import Closing, TensorEntry
+from modules.models.files.tensor_source import TensorSource
 from modules.models.merging.request import MergeMethod
 from modules.models.merging.sources import wide_entry
-from modules.models.reading.tensor_file import Closing, TensorEntry
-from modules.models.reading.tensor_source import TensorSource
+from modules.models.names.clip_text import PARTS, PREFIX
+from modules.models.names.ldm_unet import PREFIX as UNET_PREFIX
 
 CHANNELS = {9: "an inpainting model", 8: "an instruct-pix2pix model"}
 """Models with more input channels than the 4 of a usual one: the first 4 mean the same in all of them."""

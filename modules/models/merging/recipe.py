@@ -9,10 +9,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from modules.models.files.catalogue import CheckpointInfo, old_hash
+from modules.models.files.coded_file import DECLARATIONS_KEY
 from modules.models.merging.conversion import METADATA_KEY
 from modules.models.merging.request import MergeRequest
-from modules.models.reading.catalogue import CheckpointInfo, old_hash
-from modules.models.reading.coded_file import DECLARATIONS_KEY
 from modules.version import PROGRAM_VERSION
 
 log = logging.getLogger(__name__)

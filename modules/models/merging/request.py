@@ -13,8 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
-from modules.models.vae.files import BUILT_IN, VaeCatalogue, VaeInfo
+from modules.memory.formats.catalog import FORMAT_SPECS
+from modules.models.autoencoders.files import BUILT_IN, VaeCatalogue, VaeInfo
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -41,11 +42,6 @@ class ConfigSource(StrEnum):
     NONE = "Don't"
 
 
-FORMAT_NAMES = ("fp16", "bf16", "fp32", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row")
-"""What a result may be stored in: the names in `modules.memory.formats`, which importing would import torch."""
-BLOCK_NAMES = ("gguf_q8_0", "gguf_q5_1", "gguf_q5_0", "gguf_q4_1", "gguf_q4_0", "code4")
-CONVERTED_NAMES = (*FORMAT_NAMES, "int8_convrot", *BLOCK_NAMES)
-"""What a conversion may be stored in."""
 SUFFIX = ".safetensors"
 LONGEST_NAME_BYTES = 200  # file systems take 255; the temporary file's name is longer
 FORBIDDEN = re.compile(r'[<>:"\\|?*\x00-\x1f]')
@@ -110,8 +106,8 @@ def resolve(options: MergeOptions, catalogue: CheckpointCatalogue, vaes: VaeCata
     models = tuple(_model(catalogue, letter, text, method) for letter, text in zip("ABC", texts, strict=False))
     if not (math.isfinite(options.multiplier) and 0 <= options.multiplier <= 1):
         raise InvalidValueError(f"The multiplier is {options.multiplier}. Allowed: 0 to 1.")
-    if options.storage not in FORMAT_NAMES:
-        raise UnknownNameError.of("format", options.storage, FORMAT_NAMES)
+    if options.storage not in FORMAT_SPECS:
+        raise UnknownNameError.of("format", options.storage, FORMAT_SPECS)
     request = MergeRequest(
         models=models,
         method=method,

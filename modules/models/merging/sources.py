@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES, check_declarations
-from modules.models.layouts.keymaps.ldm_vae import PREFIX as VAE_PREFIX
-from modules.models.reading.tensor_file import Closing, TensorEntry
-from modules.models.reading.tensor_source import TensorSource
+from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES, check_declarations
+from modules.models.files.tensor_file import Closing, TensorEntry
+from modules.models.files.tensor_source import TensorSource
+from modules.models.names.ldm_vae import PREFIX as VAE_PREFIX
 
 
 class _Over(Closing):

@@ -19,14 +19,14 @@ from PIL import Image
 from torch import Tensor
 
 from modules.errors import Interrupted, UnknownNameError
-from modules.memory.formats import FORMATS
+from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.processing.comparison.series import Series
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import INT8_FORMATS
-from modules.processing.pipeline.events import Events, ForwardedEvents
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Events, ForwardedEvents
+from modules.processing.request.request import GenerationRequest
 from modules.sampling.types import StepInfo
 
 UNSTORED = "16 bit"
@@ -146,7 +146,7 @@ def rows_of(series: Sequence[Series]) -> list[Row]:
 
 def check_storages(storages: Sequence[str]) -> None:
     """Raises `UnknownNameError` for a format that there is not."""
-    known = [UNSTORED, *(name for name, storage in FORMATS.items() if storage.dtype.itemsize == 1)]
+    known = [UNSTORED, *(name for name, spec in FORMAT_SPECS.items() if spec.is_narrow)]
     known += [name + INT8_MATMUL for name in INT8_FORMATS]
     for storage in storages:
         if storage not in known:

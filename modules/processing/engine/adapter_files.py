@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.adapters.adapter_facts import EMBEDDING_IMAGE_SUFFIXES, EMBEDDING_SUFFIXES
 from modules.adapters.catalogue import SHORT_HASH, AdapterCatalogue, AdapterInfo
 from modules.adapters.tags import LoraTag, plain_name
-from modules.model_folders import as_folders
+from modules.model_folders import FilesBelow, as_folders
 from modules.prompting.cache import AdapterUse
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from modules.adapters.adapter_file import AdapterFile
     from modules.adapters.applying import AdapterApplier, LoraMode, Retention, Use
     from modules.adapters.embeddings import Embedding, EmbeddingStore
-    from modules.models.loaded import LoadedModel
-    from modules.models.precision import PrecisionPlan
+    from modules.models.loading.loaded import LoadedModel
+    from modules.models.loading.precision import PrecisionPlan
 
 log = logging.getLogger(__name__)
 FILES_KEPT = 4  # in main memory, besides those in use
@@ -127,7 +128,7 @@ class AdapterFiles:
 
     @staticmethod
     def digests(catalogue: AdapterCatalogue, info: AdapterInfo) -> Digests:
-        """The sums of a file's bytes; raises `AdapterError` for one that cannot be read."""
+        """The hashes of a file's bytes; raises `AdapterError` for one that cannot be read."""
         from modules.adapters.adapter_facts import AdapterError
 
         try:
@@ -149,8 +150,8 @@ class AdapterFiles:
     @property
     def embedding_files(self) -> tuple[tuple[Path, int], ...]:
         """Files in the folders of embeddings, with their times; imports no torch and reads none."""
-        found = (path for folder in self._embeddings_folders if folder.is_dir() for path in sorted(folder.rglob("*")))
-        return tuple((path, path.stat().st_mtime_ns) for path in found if path.is_file())
+        found = FilesBelow().of(self._embeddings_folders, (*EMBEDDING_SUFFIXES, *EMBEDDING_IMAGE_SUFFIXES))
+        return tuple((path, path.stat().st_mtime_ns) for _, files in found for path in files)
 
     def _bundled(self, uses: Sequence[Use]) -> dict[str, Embedding]:
         """Embeddings that came inside of the adapter files in use, by name."""
@@ -191,8 +192,8 @@ class AdapterFiles:
         """The model's own; it lives and dies with it."""
         from modules.adapters.applying import AdapterApplier
         from modules.adapters.targets import TargetTable
-        from modules.models.full_precision import FullPrecisionFile
-        from modules.models.precision import ComputeMode
+        from modules.models.loading.full_precision import FullPrecisionFile
+        from modules.models.loading.precision import ComputeMode
 
         if model.adapters is None:
             parts = {

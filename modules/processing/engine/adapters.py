@@ -21,7 +21,7 @@ from modules.settings.values import Settings
 if TYPE_CHECKING:
     from modules.adapters.applying import Retention
     from modules.adapters.embeddings import Embedding
-    from modules.models.loaded import LoadedModel
+    from modules.models.loading.loaded import LoadedModel
 
 log = logging.getLogger(__name__)
 

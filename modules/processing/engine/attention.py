@@ -24,7 +24,7 @@ from modules.processing.engine.attention_options import AUTOMATIC, AttentionFlag
 if TYPE_CHECKING:
     from diffusers.models.attention_dispatch import AttentionBackendName
 
-    from modules.models.loaded import LoadedModel
+    from modules.models.loading.loaded import LoadedModel
     from modules.processing.engine.precision import Machine
     from modules.settings.values import Settings
 

@@ -4,8 +4,8 @@ import logging
 from dataclasses import dataclass
 
 from modules.errors import FeatherweightError
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
-from modules.processing.request import GenerationRequest
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.processing.request.request import GenerationRequest
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
 
@@ -24,6 +24,12 @@ class Wanted:
 def wanted_checkpoint(request: GenerationRequest, catalogue: CheckpointCatalogue) -> Wanted:
     """What a request names stays as it is, there or not; else as `stored_checkpoint`."""
     return Wanted(request.checkpoint) if request.checkpoint else stored_checkpoint(request.settings, catalogue)
+
+
+def checkpoint_of(request: GenerationRequest, catalogue: CheckpointCatalogue) -> CheckpointInfo | None:
+    """The checkpoint that a request is made with; None where it is missing, or where there is none at all."""
+    name = wanted_checkpoint(request, catalogue).name
+    return catalogue.find(name) if name else catalogue.first
 
 
 def stored_checkpoint(settings: Settings, catalogue: CheckpointCatalogue) -> Wanted:

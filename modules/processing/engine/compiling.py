@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from modules.memory.compiling import CompiledBlocks, compiler_problem, stored_problem
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
 
 BLOCKS = ("ResnetBlock2D",)
 """Besides those that diffusers itself names as the repeated ones of a model (`_repeated_blocks`)."""

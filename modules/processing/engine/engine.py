@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modules.devices import Memory, memory_info, release_memory
-from modules.errors import FeatherweightError
+from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
-from modules.models.modules_catalogue import ModuleCatalogue
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
-from modules.models.reading.hashing import BackgroundHasher, HashProgress
-from modules.models.vae.files import VaeCatalogue, VaeInfo
-from modules.models.vae.tiny_vae_files import TinyVaeFolders
+from modules.models.autoencoders.files import VaeCatalogue, VaeInfo
+from modules.models.autoencoders.tiny_vae_files import TinyVaeFolders
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.files.hashing import BackgroundHasher, HashProgress
+from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.processing.engine.adapters import Adapters
+from modules.processing.engine.auxiliaries import Auxiliaries
 from modules.processing.engine.model_shelf import (
     SPARE_BYTES,
     KeepOptions,
@@ -33,9 +34,9 @@ from modules.processing.engine.model_shelf import (
     move_weights,
 )
 from modules.processing.engine.precision import Machine, PrecisionOptions, resolve
+from modules.processing.engine.status import EngineState, EngineStatus, ModelFacts
 from modules.processing.engine.streaming_options import StreamOptions, finer_options
-from modules.processing.memory_estimate.status import EngineState, EngineStatus, ModelFacts
-from modules.processing.pipeline.stages import Stage
+from modules.processing.request.stages import Stage
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 
@@ -43,9 +44,10 @@ if TYPE_CHECKING:
     from modules.adapters.embeddings import Embedding
     from modules.memory.compiling import CompiledBlocks
     from modules.models.families.family import ModelFamily
-    from modules.models.loaded import LoadedModel
-    from modules.models.precision import PrecisionPlan
-    from modules.processing.pipeline.conditioning import Conditioner
+    from modules.models.loading.auxiliary import Auxiliary, Builder
+    from modules.models.loading.loaded import LoadedModel
+    from modules.models.loading.precision import PrecisionPlan
+    from modules.processing.engine.conditioning import Conditioner
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,7 @@ class Engine:
         self.lock = threading.RLock()
         self.leases: list[Lease] = []  # of the running job, and of those that are made inside of it; under the lock
         self.adapters = adapters or Adapters(())
+        self.auxiliaries = Auxiliaries()
         self.vaes = vaes or VaeCatalogue()
         self.modules = modules or ModuleCatalogue()
         self.tiny_vaes = tiny_vaes or TinyVaeFolders()
@@ -140,7 +143,7 @@ class Engine:
 
     @property
     def hashing(self) -> HashProgress | None:
-        """How far the sum of a checkpoint is that is being taken in the background; None: none is."""
+        """How far the sha256 of a checkpoint is that the background computes; None where it computes none."""
         return self._hasher.progress
 
     def hashed(self, info: CheckpointInfo) -> CheckpointInfo:
@@ -230,6 +233,18 @@ class Engine:
         model.plan = plan
         return True
 
+    def auxiliary(self, path: Path, build: Builder, key: object = None, kept: int | None = None) -> Auxiliary:
+        """A model of an extension's from a file of its own, to compute alongside the model in use: in the same formats,
+        streamed where that is, kept for later images, and given less memory by the same fallbacks. `build` makes its
+        empty module; `key` is what else that depends on, `kept` how many such models stay in memory between jobs.
+        Raises `CheckpointError`, and `InvalidValueError` while no model is loaded."""
+        with self.lock:
+            if self._model is None:
+                raise InvalidValueError(f"{path.name} cannot be loaded: no model is in use that it would work for.")
+            if kept is not None:
+                self.auxiliaries.limit = kept
+            return self.auxiliaries.get(path, build, self._model, self._release, key=key)
+
     def fitting(self, info: CheckpointInfo, options: PrecisionOptions) -> PrecisionOptions:
         """The options as this checkpoint is loaded by it: with weights streamed where *Automatic* found that they do
         not fit."""
@@ -245,7 +260,7 @@ class Engine:
     def conditioner(self, wanted: str | None, options: PrecisionOptions | None = None) -> Conditioner:
         """The prompt encoder of this checkpoint's model, with its cache."""
         with self.lock:
-            from modules.processing.pipeline.conditioning import Conditioner
+            from modules.processing.engine.conditioning import Conditioner
 
             model = self.model(wanted, options)
             if self._conditioner is None:
@@ -293,6 +308,7 @@ class Engine:
         with self.lock:
             self.upscalers.release()
             self.faces.release()
+            self.auxiliaries.release()
             self._finer.clear()
             self._drop()
             if self._shelf.clear():
@@ -326,7 +342,7 @@ class Engine:
             log.exception("loading failed")
 
     def _load(self, info: CheckpointInfo, options: PrecisionOptions, vae: VaeInfo | None) -> LoadedModel:
-        from modules.models.loading import load_model
+        from modules.models.loading.load_model import load_model
 
         return load_model(
             info,
@@ -361,6 +377,7 @@ class Engine:
 
         def free() -> None:
             self._shelf.clear()
+            self.auxiliaries.release()
             self._release()
 
         key, options_list = _fit_key(info, options), finer_options(options.streaming, self.machine.streaming)
@@ -432,7 +449,7 @@ class Engine:
         release_memory(self.machine.device)
 
     def _ready(self, model: LoadedModel) -> EngineStatus:
-        plan = model.plan
+        plan, usual = model.plan, model.family.usual_settings(model.unet, model.info.name)
         facts = ModelFacts(
             title=model.info.title,
             family=model.family.label,
@@ -446,6 +463,8 @@ class Engine:
             streaming=plan.streaming.label if plan.streaming else "",
             streamed_bytes=model.streaming.offloaded_bytes if model.streaming else 0,
             switch_seconds=model.switch_seconds,
+            counting=model.family.counting,
+            usual=usual.infotext if usual is not None else "",
         )
         said = (f"{model.info.title} is loaded.", model.stored_note, *plan.notes)
         return EngineStatus(EngineState.READY, " ".join(filter(None, said)), facts)

@@ -14,7 +14,7 @@ from modules.memory.attention import MAX_SCORE_BYTES, MiB, free_bytes
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 
 CHOICES = ("Off", "Automatic", "2", "4", "8")
-LEAST_BYTES = 4 * MiB  # smaller calls are left whole: there is nothing to save
+MIN_BYTES = 4 * MiB  # smaller calls are left whole: there is nothing to save
 
 
 def split_options(setting: str) -> SplitOptions | None:
@@ -26,10 +26,10 @@ def split_options(setting: str) -> SplitOptions | None:
     if setting == "Off":
         return None
     if setting == "Automatic":
-        return SplitOptions(budget_bytes=_budget, fp32_accumulation=True, least_bytes=LEAST_BYTES)
+        return SplitOptions(budget_bytes=_budget, fp32_accumulation=True, least_bytes=MIN_BYTES)
     if setting not in CHOICES:
         raise InvalidValueError(f"split_feed_forward is {setting!r}. Allowed: {', '.join(CHOICES)}.")
-    return SplitOptions(num_splits=int(setting), fp32_accumulation=True, least_bytes=LEAST_BYTES)
+    return SplitOptions(num_splits=int(setting), fp32_accumulation=True, least_bytes=MIN_BYTES)
 
 
 def _budget(device: torch.device) -> int:

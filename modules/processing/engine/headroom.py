@@ -17,9 +17,9 @@ from modules.memory.recovery import Recovery
 from modules.memory.spill import SpillDetector
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
-from modules.models.loaded import LoadedModel
-from modules.models.reading.offloading import pinned_bytes
-from modules.processing.pipeline.stages import Stage
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.offloading import pinned_bytes
+from modules.processing.request.stages import Stage
 
 log = logging.getLogger(__name__)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
-from modules.models.loaded import LoadedModel
-from modules.models.vae.running import VaeRules
+from modules.models.autoencoders.running import VaeRules
+from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.attention import attention_of, using_attention
 from modules.processing.engine.compiling import using_compiled_blocks
+from modules.processing.engine.conditioning import Conditioner, EncodedPrompts
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import using_split_feed_forward
 from modules.processing.engine.headroom import GpuWatch
@@ -19,9 +20,11 @@ from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.engine.tiny_vae import circular_padding, using_tiny_vae
 from modules.processing.engine.token_merging import merged_tokens
-from modules.processing.pipeline.conditioning import Conditioner
-from modules.processing.pipeline.stages import Stage
-from modules.processing.request import GenerationRequest
+from modules.processing.request.batch import PassTexts
+from modules.processing.request.hooks import Hooks
+from modules.processing.request.model_use import ModelUse, PassFacts, SamplerProgress
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.stages import Stage
 from modules.prompting.extra_networks import PromptTags
 from modules.upscalers.limits import UpscalerLimits
 
@@ -43,6 +46,8 @@ class ModelInUse:
         self._conditioner: Conditioner | None = None
         self._contexts = ExitStack()
         self._merging = ExitStack()
+        self._pass: tuple[PassTexts, PassFacts, Hooks, SamplerProgress] | None = None  # the one that runs
+        self._use: ModelUse | None = None
         self._merging_ratio = 0.0
         self.has_merged_tokens = False  # of any model so far
         self.upscaling = UpscalerLimits()
@@ -54,6 +59,8 @@ class ModelInUse:
         leases = self._engine.leases
         if leases:
             leases[-1].let_go()
+        else:
+            self._engine.auxiliaries.begin_job()
         leases.append(self)
         return self
 
@@ -94,6 +101,7 @@ class ModelInUse:
         self._wanted, self._has_begun = wanted, True
         model = engine.model(wanted, options)
         self._model, self._conditioner = model, engine.conditioner(wanted, options)
+        self._conditioner.notices.clear()
         model.vae_runner.rules = VaeRules.of(settings)
         way = attention_of(settings, engine.machine, model)
         notes = (*model.plan.notes, *([model.stored_note] if model.stored_note else []))
@@ -110,8 +118,45 @@ class ModelInUse:
         machine = engine.machine
         self._watch = watch = GpuWatch(model, headroom_bytes(settings), lambda: machine.read_memory(model.device))
         watch.begin_job()
-        contexts.enter_context(recovering(model, way.attention, self.upscaling, watch=watch))
+        contexts.enter_context(
+            recovering(model, way.attention, self.upscaling, watch=watch, auxiliaries=engine.auxiliaries)
+        )
         self._merge_tokens()
+
+    @contextmanager
+    def in_pass(self, texts: PassTexts, facts: PassFacts, hooks: Hooks, progress: SamplerProgress) -> Iterator[None]:
+        """While open, what hooks put around a model is on whichever model is in use."""
+        self._pass = (texts, facts, hooks, progress)
+        try:
+            yield
+        finally:
+            self._pass = None
+            self._end_use()
+
+    @property
+    def script_use(self) -> ModelUse | None:
+        """What hooks have put around the model in use, for the pass that runs. The adapters of the pass must be on the
+        model."""
+        if self._use is None and self._pass is not None:
+            texts, facts, hooks, progress = self._pass
+
+            def encode(prompts: Sequence[str], negatives: Sequence[str]) -> EncodedPrompts:
+                settings, counts = self._request.settings, (texts.model_calls, texts.hires_model_calls)
+                return self.conditioner.encode(prompts, negatives, counts[0], settings, texts.size_px, counts[1])
+
+            self._use = use = ModelUse(self.model, facts, encode, self._tell, self._engine.auxiliary, progress)
+            try:
+                hooks.on_model(use)
+            except BaseException:
+                self._end_use()
+                raise
+        return self._use
+
+    def _end_use(self) -> None:
+        use, self._use = self._use, None
+        if use is not None:
+            use.undo.close()
+            self._engine.auxiliaries.let_go()
 
     def _tell(self, note: str) -> None:
         self._notices[note] = None
@@ -150,7 +195,8 @@ class ModelInUse:
     def notices(self) -> tuple[str, ...]:
         """What the user should know of how the models were run."""
         self._note_recovery()
-        return tuple(self._notices)
+        unread = () if self._conditioner is None else self._conditioner.notices
+        return tuple({**self._notices, **dict.fromkeys(unread)})
 
     def _merge_tokens(self) -> None:
         merges = self._merging.enter_context(merged_tokens(self.model.unet, self._merging_ratio))
@@ -172,6 +218,7 @@ class ModelInUse:
     def let_go(self) -> None:
         """Hold no model, until one is asked for."""
         self._note_recovery()
+        self._end_use()
         self._merging.close()
         self._contexts.close()
         self._model = self._conditioner = self._watch = None

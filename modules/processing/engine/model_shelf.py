@@ -16,8 +16,8 @@ from modules.settings.values import Settings
 if TYPE_CHECKING:
     import torch
 
-    from modules.models.loaded import LoadedModel
-    from modules.processing.pipeline.conditioning import Conditioner
+    from modules.models.loading.loaded import LoadedModel
+    from modules.processing.engine.conditioning import Conditioner
 
 log = logging.getLogger(__name__)
 

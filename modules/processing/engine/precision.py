@@ -20,8 +20,9 @@ from modules.devices import (
     works,
 )
 from modules.errors import InvalidValueError
-from modules.models.modules_catalogue import MODULE_KEYS
-from modules.models.vae.files import VAE_KEYS, VaeOptions
+from modules.memory.formats.catalog import FORMAT_SPECS, block_formats, formats_that_compute
+from modules.models.autoencoders.files import VAE_KEYS, VaeOptions
+from modules.models.files.modules_catalogue import MODULE_KEYS
 from modules.processing.engine.attention_options import AttentionFlags
 from modules.processing.engine.streaming_options import (
     STREAM_KEYS,
@@ -40,15 +41,15 @@ if TYPE_CHECKING:
     from modules.memory.int8_support import Int8Support
     from modules.memory.storage import StorageRules
     from modules.models.families.family import OptionalEncoder
-    from modules.models.precision import ComputeMode, PrecisionPlan
+    from modules.models.loading.precision import ComputeMode, PrecisionPlan
 
 OFF, ON_FOR_LARGE, ON = FP8_CHOICES
 AUTOMATIC = "Automatic"
 FP8_MATMUL = "FP8 matmul"
 INT8_MATMUL = "int8 matmul"
-INT8_FORMATS = ("int8_row", "int8_convrot")
-FP8_MATMUL_FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row")
-BUDGET_FORMAT = "code4"
+INT8_FORMATS = formats_that_compute("int8")
+FP8_MATMUL_FORMATS = formats_that_compute("fp8")
+BUDGET_FORMAT = block_formats()[-1]
 """What every layer may be stored in where a budget chooses, and the smallest of it."""
 SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 """Of formats with scales: the first and last layer and the time embedding are 0.3 % of a UNet and matter most."""
@@ -199,7 +200,7 @@ def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) 
     Raises `InvalidValueError` for a skip pattern that is no regular expression, and for a compute dtype that the
     device does not have.
     """
-    from modules.models.precision import PrecisionPlan
+    from modules.models.loading.precision import PrecisionPlan
 
     notes = []
     optional = family.optional_encoder if family is not None else None
@@ -244,12 +245,11 @@ def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) 
 def storage_rules(storage: str, skip: tuple[str, ...] = ()) -> StorageRules:
     """What a storage format takes of a model: all it can, but what `skip` and, for formats with scales, our own
     defaults leave alone. Raises `UnknownNameError` and, for a pattern that is none, `InvalidValueError`."""
-    from modules.memory.formats import FORMATS
     from modules.memory.skip import SkipRules
     from modules.memory.storage import StorageRules
 
-    name = FORMATS.canonical(storage)
-    return StorageRules(name, SkipRules((*(SCALED_SKIP if FORMATS.get(name).scaled else ()), *skip)))
+    spec = FORMAT_SPECS.get(storage)
+    return StorageRules(spec.name, SkipRules((*(SCALED_SKIP if spec.scaled else ()), *skip)))
 
 
 def split_patterns(text: str) -> tuple[str, ...]:
@@ -299,7 +299,7 @@ def _notes_on_int8_matmul(options: PrecisionOptions, machine: Machine, is_on: bo
     """Why the compute mode int8 matmul has no effect, if it has none."""
     if not is_on or options.fp8_format not in INT8_FORMATS:
         stored = options.fp8_format if is_on else "weights that are not stored in 8 bits"
-        return [f"Compute mode int8 matmul has no effect with {stored}: it takes int8_row and int8_convrot."]
+        return [f"Compute mode int8 matmul has no effect with {stored}: it takes {' and '.join(INT8_FORMATS)}."]
     support = None if machine.int8 is None else machine.int8(dtype)
     if support is not None and support.works:
         return []
@@ -320,8 +320,7 @@ def _mode(options: PrecisionOptions, machine: Machine, storage: str | None, dtyp
     """Products in int8 where they pay, autocast for plain formats where the device has it, else casts in each layer."""
     import torch
 
-    from modules.memory.formats import FORMATS
-    from modules.models.precision import ComputeMode
+    from modules.models.loading.precision import ComputeMode
 
     if storage is None and options.compute_mode == AUTOMATIC:
         return ComputeMode.PLAIN
@@ -335,6 +334,6 @@ def _mode(options: PrecisionOptions, machine: Machine, storage: str | None, dtyp
         return ComputeMode(options.compute_mode.lower())
     assert storage is not None
     can_autocast = machine.device.type == "cuda" and not machine.no_autocast and machine.precision == "autocast"
-    if can_autocast and dtype != torch.float32 and not FORMATS.get(storage).scaled:
+    if can_autocast and dtype != torch.float32 and not FORMAT_SPECS.get(storage).scaled:
         return ComputeMode.AUTOCAST
     return ComputeMode.MANUAL

@@ -17,17 +17,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from modules.devices import release_memory
-from modules.memory.attention import Attention
+from modules.memory.attention import Attention, in_slices
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.moving import move
-from modules.memory.query_slices import in_slices
 from modules.memory.recovery import FREED, Fallback, Recovery, Step
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.attention import using_attention
+from modules.processing.engine.auxiliaries import Auxiliaries, auxiliary_fallbacks
 from modules.processing.engine.headroom import TURNS, GpuWatch
-from modules.processing.pipeline.stages import Stage
+from modules.processing.request.stages import Stage
 from modules.upscalers.limits import UpscalerLimits
 
 CPU = torch.device("cpu")
@@ -35,6 +35,7 @@ SLICES = 64  # of images, heads and queries together
 TOKENS_AT_ONCE = 512
 TILE_SIDES_PX = (512, 256, 128)
 UPSCALER_TILES_PX = (256, 128, 64)
+AUXILIARY = "auxiliary "  # and the path: the name of an auxiliary model among the components
 ADVICE = (
     "Choose a smaller size or batch, FP8 weight, or start with --lowvram; other programs may hold memory as well. "
     "The program goes on as it is."
@@ -50,15 +51,19 @@ def recovering(
     upscaling: UpscalerLimits | None = None,
     leave_device: bool | None = None,
     watch: GpuWatch | None = None,
+    auxiliaries: Auxiliaries | None = None,
 ) -> Iterator[Recovery]:
     """While open, calls of `model` that run out of memory are made again with less; `attention` is the job's way, and
     `upscaling` what its upscalers are held to.
 
+    `auxiliaries` are the models that compute alongside it.
     `watch` is told of each call before it is made. `leave_device` says whether components may go to main memory and
     compute there; by default on everything but the CPU. Afterwards the model is as it was.
     """
     leave = model.device.type != "cpu" if leave_device is None else leave_device
-    turns, streams, upscaling = _Turns(model), _Streams(model, leave), upscaling or UpscalerLimits()
+    auxiliaries = auxiliaries or Auxiliaries()
+    turns, streams = _Turns(model, auxiliaries), _Streams(model, leave)
+    upscaling = upscaling or UpscalerLimits()
 
     def free() -> None:
         gc.collect()
@@ -67,11 +72,14 @@ def recovering(
     fallbacks = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model), _upscaler_tiles(upscaling)]
     if leave and model.plan.streaming is None:  # streamed components leave the device by themselves
         fallbacks.insert(0, turns.fallback())
+    if leave or model.plan.streaming is not None:
+        fallbacks += auxiliary_fallbacks(model, auxiliaries)
     for level in (Level.BLOCK, Level.LAYER):
         fallbacks.append(streams.fallback(("unet",), "UNet", level, Stage.SAMPLE))
     fallbacks.append(streams.fallback(tuple(model.text_encoders), "text encoder", Level.LAYER, Stage.ENCODE_TEXT))
     if leave:
-        fallbacks += [_unet_on_cpu(model, streams), _vae_on_cpu(model, streams), _upscaler_on_cpu(upscaling)]
+        fallbacks += [_unet_on_cpu(model, streams, auxiliaries), _vae_on_cpu(model, streams)]
+        fallbacks.append(_upscaler_on_cpu(upscaling))
     before = (model.recovery, model.vae_runner.rules)
 
     def begin(stage: str) -> None:
@@ -230,19 +238,23 @@ class _Streams:
         return next(part.module for part in self._model.components if part.name == name)
 
 
-def _unet_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:
+def _unet_on_cpu(model: LoadedModel, streams: _Streams, auxiliaries: Auxiliaries) -> Fallback:
+    """The denoiser, and what computes alongside it."""
     runner = model.unet_runner
 
     def apply() -> Step | None:
         if runner.device is not None:
             return None
         dtype = _dtype_on_cpu(model.plan.offload_dtype)
-        back = streams.on_cpu("unet", dtype)
+        backs = [streams.on_cpu("unet", dtype)]
+        backs += [each.compute_on(CPU, dtype) for each in auxiliaries.here]
         runner.device, runner.dtype = CPU, dtype
 
         def undo() -> None:
             runner.device = runner.dtype = None
-            back()
+            while backs:
+                backs[-1]()
+                backs.pop()
 
         return Step("on the CPU", undo)
 
@@ -316,8 +328,9 @@ def _dtype_on_cpu(dtype: torch.dtype) -> torch.dtype:
 class _Turns:
     """The components take turns on the device: those that a stage does not need wait in main memory."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: LoadedModel, auxiliaries: Auxiliaries) -> None:
         self._model = model
+        self._auxiliaries = auxiliaries
         self._is_on = False
         self._waiting: dict[str, Callable[[], None]] = {}  # by component: the way back
 
@@ -350,7 +363,11 @@ class _Turns:
             on_cpu.add("unet")
         if model.vae_runner.device != model.device:
             on_cpu.add("vae")
-        return {part.name: part.module for part in model.components if part.name not in on_cpu}
+        parts = {part.name: part.module for part in model.components if part.name not in on_cpu}
+        if "unet" in on_cpu:
+            return parts
+        beside = (each for each in self._auxiliaries.here if each.streaming is None)
+        return parts | {f"{AUXILIARY}{each.path}": each.module for each in beside}
 
     def _all_back(self) -> None:
         self._is_on = False
@@ -364,7 +381,7 @@ def _needs(stage: str, component: str) -> bool:
     if stage == Stage.ENCODE_TEXT:
         return component.startswith("text_encoder")
     if stage == Stage.SAMPLE:
-        return component == "unet"
+        return component == "unet" or component.startswith(AUXILIARY)
     return component == "vae" and stage in (Stage.DECODE, Stage.ENCODE_IMAGE)
 
 

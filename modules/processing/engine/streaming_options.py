@@ -11,7 +11,7 @@ from modules.settings.values import Settings
 if TYPE_CHECKING:
     import torch
 
-    from modules.models.stream_layout import StreamLayout
+    from modules.models.loading.stream_layout import StreamLayout
 
 AUTOMATIC, OFF = "Automatic", "Off"
 LEVELS = {"Parts": "component", "Blocks": "block", "Layers": "layer"}
@@ -95,7 +95,7 @@ def stream_layout(
     if level is None:
         return None
     from modules.memory.streaming.groups import Level
-    from modules.models.stream_layout import StreamLayout
+    from modules.models.loading.stream_layout import StreamLayout
 
     return StreamLayout(
         level=Level(level),

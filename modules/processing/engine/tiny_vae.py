@@ -6,11 +6,11 @@ from contextlib import ExitStack, contextmanager
 from torch import nn
 
 from modules.memory.hook_chain import replace_attribute
-from modules.models.loaded import LoadedModel
-from modules.models.vae.tiny_vae import TinyHalf, TinyVae, read_tiny
-from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
-from modules.processing.pipeline.stages import encodes_images
-from modules.processing.request import GenerationRequest
+from modules.models.autoencoders.tiny_vae import TinyHalf, TinyVae, read_tiny
+from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.stages import encodes_images
 from modules.settings.sections.stable_diffusion import TINY
 
 

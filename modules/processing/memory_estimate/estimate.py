@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from modules.devices import describe
 from modules.errors import FeatherweightError
+from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.memory.planning import Corrections
-from modules.models.vae.tiny_vae_files import DECODER, ENCODER
+from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.model_shelf import headroom_bytes
 from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
-from modules.processing.pipeline.stages import (
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.stages import (
     IN_MAIN_MEMORY,
     Role,
     Stage,
@@ -30,8 +32,7 @@ from modules.processing.pipeline.stages import (
     stages_of,
     upscaler_of,
 )
-from modules.processing.pipeline.texts import prepare_text
-from modules.processing.request import GenerationRequest
+from modules.processing.request.texts import prepare_text
 from modules.settings.sections.stable_diffusion import FULL, TINY
 
 if TYPE_CHECKING:
@@ -40,17 +41,17 @@ if TYPE_CHECKING:
     from modules.memory.attention import Attention
     from modules.memory.dry_run import DryRun
     from modules.memory.timeline import MemoryRecord
-    from modules.models.meta_model import MetaModel
-    from modules.models.precision import PrecisionPlan
-    from modules.models.reading.catalogue import CheckpointInfo
+    from modules.models.files.catalogue import CheckpointInfo
+    from modules.models.loading.meta_model import MetaModel
+    from modules.models.loading.precision import PrecisionPlan
     from modules.processing.engine.engine import Engine
-    from modules.processing.record.result import Result
+    from modules.processing.request.result import Result
 
 log = logging.getLogger(__name__)
 
 MAX_META_MODELS = 2
 MAX_DRY_RUNS = 256
-CLIENT_BYTES = 700_000_000
+PROGRAM_BYTES = 700_000_000
 """What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
 OUTPUT_ONLY = ("sdp", "sdp-no-mem", "xformers")
 """Ways of attention that never hold the scores."""
@@ -173,7 +174,7 @@ class MemoryEstimator:
             device = case.plan.device
             weights = sum(sum(sizes.values()) for sizes in case.meta_model.weights(case.plan).values())
             needs: dict[Stage, StageNeed] = {}
-            auxiliary = _Auxiliary(self._engine, device)
+            auxiliary = _Auxiliary(self._engine, device, case.plan)
             for each, item in stages:
                 auxiliary.enter(item.stage, request)
                 for need in self._needs(each, item, auxiliary.bytes):
@@ -256,7 +257,7 @@ class MemoryEstimator:
     def _held_in(self, case: _Case, record: MemoryRecord) -> dict[str, tuple[int, int]]:
         """What was held in each stage of a job that has ended, as `_held`. Upscaler and face restorer: from the stage
         that uses them on what is there now, until then what the job before had left."""
-        now = _Auxiliary(self._engine, case.plan.device).bytes
+        now = _Auxiliary(self._engine, case.plan.device, case.plan).bytes
         before = (
             self._auxiliary_left if self._auxiliary_left[0] <= now[0] and self._auxiliary_left[1] <= now[1] else now
         )
@@ -281,7 +282,7 @@ class MemoryEstimator:
                 self._learning.start()
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Begin no more lessons; waits for those that are there, two at most."""
+        """Learn nothing more; waits for what is being learned, two observations at most."""
         with self._turn:
             self._closed = True
             learning = self._learning
@@ -291,12 +292,12 @@ class MemoryEstimator:
     def _learn_quietly(self) -> None:
         while True:
             with self._turn:
-                lesson, self._observation = self._observation, None
-                if lesson is None:
+                observed, self._observation = self._observation, None
+                if observed is None:
                     self._learning = None
                     return
             try:
-                self.learn(*lesson)
+                self.learn(*observed)
             except FeatherweightError as error:
                 log.warning("Nothing was learnt from a job: %s", error)
             except Exception:
@@ -314,7 +315,7 @@ class MemoryEstimator:
     def _program(self, device: torch.device) -> int:
         if self._program_bytes is not None:
             return self._program_bytes
-        return self._corrections.correct((_program_key(device),), 0, CLIENT_BYTES)
+        return self._corrections.correct((_program_key(device),), 0, PROGRAM_BYTES)
 
     # -- what is to be estimated by a dry run --------------------------------------------------------------------------
 
@@ -350,7 +351,7 @@ class MemoryEstimator:
         return _Case(meta_model, plan, choice.name, settings.stable_diffusion.upcast_attn, request)
 
     def _meta_model(self, info: CheckpointInfo, optional: frozenset[str]) -> MetaModel:
-        from modules.models.meta_model import build_meta_model
+        from modules.models.loading.meta_model import build_meta_model
 
         key = (info.path, info.mtime_ns, info.modules, optional)
         if key not in self._meta_models:
@@ -454,9 +455,9 @@ class MemoryEstimator:
         return path.stat().st_size + run
 
     def _vae_bytes(self, case: _Case, height: int, width: int, encode: bool = False) -> int:
-        tile = case.request.settings.vae.vae_tile_size // case.meta_model.downscale
-        key = ("vae", *_model_key(case), case.plan.vae_dtype, height, width, tile, encode)
-        return self._remember(key, lambda: self._dry_run_vae(case, height, width, tile, encode))
+        tile_px = case.request.settings.vae.vae_tile_size
+        key = ("vae", *_model_key(case), case.plan.vae_dtype, height, width, tile_px, encode)
+        return self._remember(key, lambda: self._dry_run_vae(case, height, width, tile_px, encode))
 
     def _remember(self, key: tuple[object, ...], run: Callable[[], int]) -> int:
         if key not in self._dry_run_of:
@@ -471,13 +472,13 @@ class MemoryEstimator:
         import torch
 
         from modules.memory.dry_run import MetaRun
-        from modules.models.meta_model import few_blocks
+        from modules.models.loading.meta_model import few_blocks
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
         unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.offload_dtype
         is_unet = type(unet).__name__ == "UNet2DConditionModel"  # which asks no tensor for its device
         on_meta = is_unet and case.attention in OUTPUT_ONLY and not _autocasts(case.plan)
-        dry_run, meta_run = self._hands(), MetaRun(device)
+        dry_run, meta_run = self._kept_dry_run(), MetaRun(device)
         if on_meta:
             meta_run.place(unet, dtype)
         else:
@@ -497,43 +498,36 @@ class MemoryEstimator:
         with few_blocks(unet), _attending(case, unet), using_split_feed_forward(unet, _split(case), few_pieces=True):
             return meta_run.measure(run) if on_meta else dry_run.measure(run).get(device.type, 0)
 
-    def _dry_run_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
-        from modules.models.vae.tiling import decode_tiled, encode_tiled
-
-        dry_run, device, dtype = self._hands(), case.plan.device, case.plan.vae_dtype
+    def _dry_run_vae(self, case: _Case, height: int, width: int, tile_px: int, encode: bool) -> int:
+        dry_run, device, dtype = self._kept_dry_run(), case.plan.device, case.plan.vae_dtype
         vae: Any = case.meta_model.module("vae")
         dry_run.place(vae, device, dtype)
-        scale, whole = case.meta_model.downscale, not tile or max(height, width) <= tile
-        latent = dry_run.tensor(1, vae.config.latent_channels, height, width, dtype=dtype, device=device)
+        scale, autoencoder = case.meta_model.downscale, case.meta_model.architecture.autoencoder
+        own = dry_run.tensor(1, *autoencoder.own_shape(height, width), dtype=dtype, device=device)
         image = dry_run.tensor(1, 3, height * scale, width * scale, device=device)
 
         def decode() -> object:
-            if whole:
-                return vae.decode(latent, return_dict=False)[0].float()
-            return decode_tiled(vae, latent, tile, few_tiles=True).float()
+            return autoencoder.decode(vae, own, tile_px, few_tiles=True).float()
 
         def encode_image() -> object:
-            pixels = image.to(dtype)
-            return (
-                vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile, few_tiles=True)
-            )
+            return autoencoder.encode(vae, image.to(dtype), tile_px, few_tiles=True)
 
         with _attending(case, vae):
             return dry_run.measure(encode_image if encode else decode).get(device.type, 0)
 
     def _dry_run_tiny(self, case: _Case, path: Path, height: int, width: int, tile: int, half: str) -> int:
-        from modules.models.vae.tiny_vae import build_meta_tiny
+        from modules.models.autoencoders.tiny_vae import build_meta_tiny
 
-        dry_run, device, dtype = self._hands(), case.plan.device, case.plan.vae_dtype
+        dry_run, device, dtype = self._kept_dry_run(), case.plan.device, case.plan.vae_dtype
         scale = case.meta_model.downscale
-        channels = case.meta_model.architecture.vae.latent_channels
+        channels = case.meta_model.architecture.autoencoder.channels
         tiny = build_meta_tiny(path, half, channels, scale)
         dry_run.place(tiny.module, device, dtype)
         shape = (1, channels, height, width) if half == DECODER else (1, 3, height * scale, width * scale)
         x = dry_run.tensor(*shape, dtype=dtype, device=device)
         return dry_run.measure(lambda: tiny.compute(x, tile).float()).get(device.type, 0)
 
-    def _hands(self) -> DryRun:
+    def _kept_dry_run(self) -> DryRun:
         if self._dry_run is None:
             from modules.memory.dry_run import DryRun
 
@@ -559,16 +553,18 @@ def _output_only(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) ->
 
 
 class _Auxiliary:
-    """Weights of upscaler and face restorer while a job goes through its stages. `bytes`: on the device that computes,
-    and in main memory where that is another one."""
+    """Weights of upscaler, face restorer and extensions' models while a job goes through its stages. `bytes`: on the
+    device that computes, and in main memory where that is another one."""
 
-    def __init__(self, engine: Engine, device: torch.device) -> None:
+    def __init__(self, engine: Engine, device: torch.device, plan: PrecisionPlan) -> None:
         self._engine, self._device = engine, device
         self._upscaler = self._restorer = ""
+        self._plan = plan
+        self._beside = sum(each.stored_bytes for each in engine.auxiliaries.here)
 
     @property
     def bytes(self) -> tuple[int, int]:
-        on_device = in_main = 0
+        on_device, in_main = self._beside, 0
         found = (
             self._engine.upscalers.weights_bytes(self._upscaler),
             self._engine.faces.weights_bytes(self._restorer),
@@ -582,10 +578,18 @@ class _Auxiliary:
 
     def enter(self, stage: Stage, request: GenerationRequest) -> None:
         """A stage begins; what it uses stays."""
-        if stage is Stage.ENLARGE:
+        if stage.samples:
+            self._beside = self._engine.auxiliaries.bytes_for(request, _bits(self._plan))
+        elif stage is Stage.ENLARGE:
             self._upscaler = upscaler_of(request)
         elif stage is Stage.FACES:
             self._restorer = request.settings.face_restoration.face_restoration_model
+
+
+def _bits(plan: PrecisionPlan) -> float:
+    """Per weight of a denoiser."""
+    storage = plan.unet_storage
+    return 8.0 * plan.offload_dtype.itemsize if storage is None else FORMAT_SPECS.get(storage).bits
 
 
 def _model_key(case: _Case) -> tuple[object, ...]:
@@ -597,25 +601,25 @@ def _autocasts(plan: PrecisionPlan) -> bool:
 
 
 def _keys(case: _Case, stage: Stage) -> tuple[str, ...]:
-    """Under which a stage's runs are remembered, the nearest kin first."""
+    """Under which a stage's runs are remembered, the most similar first."""
     plan = case.plan
     dtype = plan.vae_dtype if stage is Stage.DECODE else plan.compute_dtype
-    kin = "/".join((describe(plan.device), str(dtype).removeprefix("torch."), stage))
+    shared = "/".join((describe(plan.device), str(dtype).removeprefix("torch."), stage))
     if stage is Stage.DECODE:
         own = "tiled" if case.request.settings.vae.vae_tile_size else "whole"
         if case.request.settings.vae.sd_vae_decode_method == TINY:
-            own, kin = f"{own}/tiny", f"{kin}/tiny"
+            own, shared = f"{own}/tiny", f"{shared}/tiny"
     else:
         streaming = plan.streaming.level.value if plan.streaming is not None else "resident"
         own = f"{plan.unet_storage or 'plain'}/{streaming}"
         if stage.samples and _split(case) != "Off":
-            own, kin = f"{own}/split {_split(case)}", f"{kin}/split {_split(case)}"
+            own, shared = f"{own}/split {_split(case)}", f"{shared}/split {_split(case)}"
         if stage in AUXILIARY_STAGES:
             settings = case.request.settings
             is_faces = stage is Stage.FACES
             name = settings.face_restoration.face_restoration_model if is_faces else upscaler_of(case.request)
-            own, kin = f"{own}/{name}", f"{kin}/{name}"
-    return f"{kin}/{case.meta_model.family.label}/{case.attention}/{own}", kin
+            own, shared = f"{own}/{name}", f"{shared}/{name}"
+    return f"{shared}/{case.meta_model.family.label}/{case.attention}/{own}", shared
 
 
 def _split(case: _Case) -> str:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from modules.processing.memory_estimate.estimate import MemoryEstimate, MemoryEstimator
 from modules.processing.memory_estimate.proposals import Proposal, propose
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 
 Planned = tuple[MemoryEstimate, tuple[Proposal, ...]]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from modules.processing.engine.streaming_options import AUTOMATIC, LEVELS, OFF
 from modules.processing.memory_estimate.estimate import MemoryEstimate
-from modules.processing.pipeline.stages import Stage
-from modules.processing.request import REQUEST_ROWS, GenerationRequest
+from modules.processing.request.request import REQUEST_ROWS, GenerationRequest
+from modules.processing.request.stages import Stage
 
 MAX_PROPOSALS = 3
 SMALLEST_SIDE_PX = 256

@@ -16,22 +16,22 @@ from modules.memory.timeline import MemoryTimeline
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
-from modules.processing.pipeline.batch import Batch, draft_of
-from modules.processing.pipeline.events import Events, ForwardedEvents
-from modules.processing.pipeline.hooks import NO_HOOKS, BatchDraft, Hooks
 from modules.processing.pipeline.passes import BatchTools, Passes, sample_batch, scaler_of
 from modules.processing.pipeline.previews import Previews
 from modules.processing.pipeline.run_pass import PassTools
-from modules.processing.pipeline.stages import Part, Stage, old_first_pass_size
 from modules.processing.pipeline.step_recording import BatchRecorder
 from modules.processing.pipeline.steps import StepProgress
-from modules.processing.pipeline.upscaling import check_upscaler
 from modules.processing.record.made import Made
 from modules.processing.record.output import Output
 from modules.processing.record.recorder import Recorder
 from modules.processing.record.recordings import RunRecording
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.batch import Batch, draft_of
+from modules.processing.request.events import Events, ForwardedEvents
+from modules.processing.request.hooks import NO_HOOKS, BatchDraft, Hooks
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import Result
+from modules.processing.request.stages import Part, Stage, old_first_pass_size
+from modules.processing.request.upscaling import check_upscaler
 
 
 def generate(

@@ -7,26 +7,32 @@ Ho and Salimans 2022 (arXiv:2207.12598); several prompts joined by AND after Liu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Flag, auto
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from modules.errors import NumericalError
-from modules.models.denoiser_context import DenoiserContext, Extra
+from modules.models.families.denoiser_context import DenoiserContext, Extra
 from modules.models.families.family import GuidanceType
-from modules.models.reading.catalogue import CheckpointInfo
-from modules.processing.pipeline.hooks import Denoised, DenoiserInputs, GuidanceHooks
+from modules.models.files.catalogue import CheckpointInfo
+from modules.processing.request.hooks import Denoised, DenoiserInputs, GuidanceHooks
+from modules.processing.request.model_use import ConditionedDenoise, Guided, ModelCall, ModelUse
+from modules.processing.request.pass_settings import Used
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
-from modules.prompting.padding import CondPadding, pad_conditionings, stack_encodings
+from modules.prompting.padding import (
+    CondPadding,
+    pad_conditionings,
+    pad_masked,
+    stack_conditionings,
+    stack_masks,
+)
 from modules.sampling.forecast import Forecast
 from modules.sampling.types import Denoise
 
 # (x [N,C,h,w], timesteps [N], context of N rows) -> eps or v [N,C,h,w]
 Predict = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
-# (x [N,C,h,w], sigma [N], context of N rows) -> denoised [N,C,h,w]
-ConditionedDenoise = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,8 @@ class GuidedDenoiser:
     encoding of the empty text, for padding; `image` [C,h,w] or one for each image [B,C,h,w] what an inpainting or
     editing model sees of the image; `image_cfg_scale` how strongly an editing model follows it (None: it is not guided
     by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
-    with, of sigma [B] (None: sigma itself); `guidance` how the model is guided."""
+    with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was put around the model for
+    this pass."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
@@ -45,17 +52,7 @@ class GuidedDenoiser:
     image_cfg_scale: float | None = None
     level: Callable[[Tensor], Tensor] | None = None
     guidance: GuidanceType = GuidanceType.CFG
-
-
-class Used(Flag):
-    """What was done of what the options allow, for the infotext."""
-
-    NOTHING = 0
-    PADDING = auto()
-    EARLY_WITHOUT_NEGATIVE = auto()
-    LATE_WITHOUT_NEGATIVE = auto()
-    MERGED_TOKENS = auto()
-    FORECAST = auto()
+    use: ModelUse | None = None
 
 
 @dataclass(frozen=True)
@@ -72,12 +69,16 @@ class RefinerSwitch:
 class GuidanceOptions:
     """When the negative prompt is left out, and how model calls are batched.
 
+    At a `cfg_scale` of 1 it does not count and is left out of all steps, unless the sampler `needs_uncond` or a hook
+    does. `distilled_cfg_scale` is for denoisers that take it as an input.
     `min_sigma_uncond` (NGMS): below this sigma every second step runs without it, or all with `all_steps`.
     `skip_early` is the fraction of model calls from the first that run without it.
     """
 
     cfg_scale: float
     total_model_calls: int
+    distilled_cfg_scale: float = 3.5
+    needs_uncond: bool = False
     min_sigma_uncond: float = 0.0
     all_steps: bool = False
     skip_early: float = 0.0
@@ -128,20 +129,34 @@ class Guidance:
         inputs = self._inputs(x, sigma, rows, [conditioning for _, _, conditioning in parts])
         if self._hooks is not None:
             self._hooks.before_denoiser(inputs)
-        if self._leaves_out_uncond(sigma[:1]):
-            cond = self._evaluate(inputs, slice(len(rows)), inputs.text_cond)
+        for change in self._use.before_call if self._use is not None else ():
+            change(inputs)
+        if self._is_without_uncond:
+            cond = self._evaluate(inputs, slice(len(rows)), inputs.text_cond, inputs.mask_cond)
+            uncond = _prompts_only(cond, rows, weights, len(self._prompts))
+            cfg_scale, has_uncond = 1.0, False
+        elif self._leaves_out_uncond(sigma[:1]):
+            cond = self._evaluate(inputs, slice(len(rows)), inputs.text_cond, inputs.mask_cond)
             uncond = torch.stack([cond[rows.index(row)] for row in range(len(self._prompts))])
-            cfg_scale = 1.0
+            cfg_scale, has_uncond = 1.0, False
         else:
             cond, uncond = self._evaluate_both(inputs, len(rows))
-            cfg_scale = self._options.cfg_scale
+            cfg_scale, has_uncond = self._options.cfg_scale, True
         if self._hooks is not None:
             outputs = self._outputs(torch.cat([cond, uncond]))
             self._hooks.after_denoiser(outputs)
             cond, uncond = outputs.x[: len(rows)], outputs.x[len(rows) :]
         count = len(self._prompts)
         self._uncond = uncond[-count:]
-        denoised = _combine(cond, uncond[:count], rows, weights, cfg_scale)
+        if self._use is not None and self._use.guides:
+            whole = _combine(cond, uncond[:count], rows, weights, 1.0)
+            predict = self._another(inputs, rows, weights)
+            step, total = self._evaluation, self._options.total_model_calls
+            denoised = self._use.guided(
+                Guided(x, sigma, whole, uncond[:count], cfg_scale, step, total, has_uncond, predict)
+            )
+        else:
+            denoised = _combine(cond, uncond[:count], rows, weights, cfg_scale)
         if self._image_cfg_scale is not None:
             denoised += (self._image_cfg_scale - 1.0) * (uncond[:count] - uncond[count:])
         if self._hooks is not None:
@@ -173,7 +188,9 @@ class Guidance:
 
     def _take(self, denoiser: GuidedDenoiser) -> None:
         assert len(denoiser.prompts) == len(denoiser.negatives)
-        self._denoise: ConditionedDenoise | None = denoiser.denoise
+        self._use = denoiser.use
+        around = denoiser.denoise if self._use is None else self._use.around(denoiser.denoise)
+        self._denoise: ConditionedDenoise | None = around
         self._prompts = denoiser.prompts
         self._negatives = denoiser.negatives
         self._empty = denoiser.empty
@@ -188,16 +205,25 @@ class Guidance:
         total = self._options.total_model_calls
         if refiner_switch is None or not refiner_switch.should_switch(self._evaluation, total, float(sigma.max())):
             return
-        self._refiner_switch = self._denoise = self._image = None
+        self._refiner_switch = self._denoise = self._image = self._use = None
         self._prompts = self._negatives = ()
         self._take(refiner_switch.make())
         if self._forecast is not None:
             self._forecast.reset()
 
+    @property
+    def _is_without_uncond(self) -> bool:
+        """Whether no step of this pass has a negative prompt, because it would not count."""
+        if self._guidance is GuidanceType.NONE:
+            return True
+        if self._options.cfg_scale != 1.0 or self._options.needs_uncond or self._image_cfg_scale is not None:
+            return False
+        if self._use is not None and self._use.needs_uncond:
+            return False
+        return self._hooks is None or not self._hooks.needs_uncond
+
     def _leaves_out_uncond(self, sigma: Tensor) -> bool:
         options = self._options
-        if self._guidance is not GuidanceType.CFG:
-            return True
         if self._image_cfg_scale is not None:
             return False
         if options.skip_early > 0 and self._evaluation / options.total_model_calls <= options.skip_early:
@@ -219,12 +245,14 @@ class Guidance:
         return DenoiserInputs(
             x[every],
             sigma[every],
-            stack_encodings([prompt.crossattn for prompt in prompts]),
-            stack_encodings([negative.crossattn for negative in negatives]),
+            stack_conditionings(prompts),
+            stack_conditionings(negatives),
             self._evaluation,
             self._options.total_model_calls,
             torch.stack(vectors) if vectors else None,
             self._images(every, len(x)),
+            stack_masks(prompts),
+            stack_masks(negatives),
         )
 
     def _images(self, rows: Sequence[int], batch: int) -> Tensor | None:
@@ -243,6 +271,9 @@ class Guidance:
     def _evaluate_both(self, inputs: DenoiserInputs, count: int) -> tuple[Tensor, Tensor]:
         """The `count` parts of prompts and the negative prompts: in one call where they have equally many tokens, else
         one after the other."""
+        cond_mask, uncond_mask = inputs.mask_cond, inputs.mask_uncond
+        if cond_mask is not None and uncond_mask is not None:
+            return self._evaluate_masked(inputs, count, cond_mask, uncond_mask)
         cond_context, uncond_context, padded = pad_conditionings(
             inputs.text_cond, inputs.text_uncond, self._options.padding, self._empty
         )
@@ -256,22 +287,99 @@ class Guidance:
         cond = self._evaluate(inputs, slice(count), cond_context)
         return cond, self._evaluate(inputs, slice(count, None), uncond_context)
 
-    def _evaluate(self, inputs: DenoiserInputs, rows: slice, crossattn: Tensor) -> Tensor:
+    def _another(
+        self, inputs: DenoiserInputs, parts: Sequence[int], weights: Sequence[float]
+    ) -> Callable[[Tensor, bool], Tensor]:
+        """More calls of the model in this step, on other latents [B,C,h,w]: what the prompts, or the negative prompts,
+        predict there; of parts joined by AND their mean, by their weights."""
+        count = len(self._prompts)
+
+        def predict(x: Tensor, is_negative: bool) -> Tensor:
+            if is_negative:
+                rows = slice(len(parts), len(parts) + count)
+                there = replace(inputs, x=_put(inputs.x, rows, x))
+                return self._evaluate(there, rows, inputs.text_uncond, inputs.mask_uncond)
+            rows = slice(len(parts))
+            there = replace(inputs, x=_put(inputs.x, rows, x[list(parts)]))
+            cond = self._evaluate(there, rows, inputs.text_cond, inputs.mask_cond)
+            return _prompts_only(cond, parts, weights, count)
+
+        return predict
+
+    def _evaluate_masked(
+        self, inputs: DenoiserInputs, count: int, cond_mask: Tensor, uncond_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`_evaluate_both` of texts whose padding is left out by a mask: their length is no reason for two calls."""
+        uncond, repeats = inputs.text_uncond, 2 if self._image_cfg_scale is not None else 1
+        uncond, uncond_mask = torch.cat([uncond] * repeats), torch.cat([uncond_mask] * repeats)
+        if not self._options.batch_together:
+            cond = self._evaluate(inputs, slice(count), inputs.text_cond, cond_mask)
+            return cond, self._evaluate(inputs, slice(count, None), uncond, uncond_mask)
+        texts, mask = pad_masked(inputs.text_cond, cond_mask, uncond, uncond_mask)
+        both = self._evaluate(inputs, slice(None), texts, mask)
+        return both[:count], both[count:]
+
+    def _evaluate(self, inputs: DenoiserInputs, rows: slice, crossattn: Tensor, mask: Tensor | None = None) -> Tensor:
         vector, image = inputs.vector, inputs.image
-        extra: dict[str, Extra] = {}
+        extra: dict[str, Extra] = {name: _rows(value, rows) for name, value in inputs.extra.items()}
         if self._guidance is GuidanceType.DISTILLED:
-            extra["guidance"] = torch.full_like(inputs.sigma[rows], self._options.cfg_scale)
+            extra["guidance"] = torch.full_like(inputs.sigma[rows], self._options.distilled_cfg_scale)
+            self.used |= Used.DISTILLED_GUIDANCE
         context = DenoiserContext(
-            crossattn, None if vector is None else vector[rows], None if image is None else image[rows], extra
+            crossattn,
+            None if vector is None else vector[rows],
+            None if image is None else image[rows],
+            extra,
+            mask,
         )
         assert self._denoise is not None
-        output = self._denoise(inputs.x[rows], inputs.sigma[rows], context)
+        with self._calling(inputs, rows):
+            output = self._denoise(inputs.x[rows], inputs.sigma[rows], context)
         if self._options.check_nan and not torch.isfinite(output).all():
             raise NumericalError(
                 "The model produced NaN at this step. Start with --no-half to compute in 32 bit, or use another "
                 "checkpoint; --disable-nan-check lets such images through."
             )
         return output
+
+    def _calling(self, inputs: DenoiserInputs, rows: slice) -> AbstractContextManager[None]:
+        """While open, those who put something around the model know which rows these are."""
+        if self._use is None:
+            return nullcontext()
+        parts, images = len(inputs.text_cond), list(range(len(self._prompts)))
+        every = [row for row, prompt in enumerate(self._prompts) for _ in prompt.at(self._evaluation)]
+        every += images * ((len(inputs.x) - parts) // len(images))
+        chosen = range(*rows.indices(len(inputs.x)))
+        call = ModelCall(
+            tuple(every[row] for row in chosen),
+            tuple(row >= parts for row in chosen),
+            self._evaluation,
+            self._options.total_model_calls,
+        )
+        return self._use.calling(call)
+
+
+def _rows(value: Extra, rows: slice) -> Extra:
+    return value[rows] if isinstance(value, Tensor) else tuple(item[rows] for item in value)
+
+
+def _put(x: Tensor, rows: slice, values: Tensor) -> Tensor:
+    changed = x.clone()
+    changed[rows] = values.to(x)
+    return changed
+
+
+def _prompts_only(cond: Tensor, rows: Sequence[int], weights: Sequence[float], count: int) -> Tensor:
+    """What stands for the negative prompts' predictions where there are none, [count,C,h,w]: the mean of each image's
+    parts, by their weights. Where these add up to 1, as that of a single part does, `_combine` at scale 1 does not
+    depend on it; several parts are averaged. Parts with negative weights have no share in the mean."""
+    means = []
+    for own in range(count):
+        parts = [(cond[at], max(weights[at], 0.0)) for at, row in enumerate(rows) if row == own]
+        total = sum(share for _, share in parts)
+        mean = torch.stack([part * (share / total) for part, share in parts]).sum(0) if total > 0 else parts[0][0]
+        means.append(mean)
+    return torch.stack(means)
 
 
 def _combine(cond: Tensor, uncond: Tensor, rows: Sequence[int], weights: Sequence[float], cfg_scale: float) -> Tensor:

@@ -9,15 +9,11 @@ from PIL import Image
 from torch import Tensor
 
 from modules.images.resize import Scaler, scale_lanczos
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.engine.conditioning import EncodedPrompts
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
-from modules.processing.pipeline.batch import Batch, PassTexts, with_own_texts
-from modules.processing.pipeline.conditioning import EncodedPrompts
-from modules.processing.pipeline.events import Events
 from modules.processing.pipeline.guidance import GuidedDenoiser
-from modules.processing.pipeline.hooks import BatchDraft
-from modules.processing.pipeline.pass_settings import PassSettings
 from modules.processing.pipeline.refiner import refiner_fields, refiner_switch
 from modules.processing.pipeline.run_pass import (
     PassResult,
@@ -26,16 +22,20 @@ from modules.processing.pipeline.run_pass import (
     pass_levels,
     run_pass,
 )
-from modules.processing.pipeline.stages import HiresSize, Part, PartOf, Stage, hires_size, refines
 from modules.processing.pipeline.starts.image import ImageStart
 from modules.processing.pipeline.starts.latents import LatentsStart, enlarged, tail_run
 from modules.processing.pipeline.starts.noise import NoiseStart
 from modules.processing.pipeline.starts.start import Start
-from modules.processing.pipeline.texts import prepare_text
-from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, upscale_image
 from modules.processing.record.recorder import Recorder
-from modules.processing.request import GenerationRequest, HiresRequest
-from modules.processing.start import FromImage
+from modules.processing.request.batch import Batch, PassTexts, with_own_texts
+from modules.processing.request.events import Events
+from modules.processing.request.hooks import BatchDraft
+from modules.processing.request.pass_settings import PassSettings
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.source_images import FromImage
+from modules.processing.request.stages import HiresSize, Part, PartOf, Stage, hires_size, refines
+from modules.processing.request.texts import prepare_text
+from modules.processing.request.upscaling import PIXEL_UPSCALERS, upscale_image
 from modules.prompting.extra_networks import PromptTags
 from modules.sampling.catalog import SAMPLERS
 
@@ -58,6 +58,7 @@ class SecondPass:
             scheduler=hires.scheduler or request.scheduler,
             steps=hires.steps or request.steps,
             cfg_scale=request.cfg_scale,
+            distilled_cfg_scale=hires.distilled_cfg_scale or request.distilled_cfg_scale,
             settings=request.settings,
             schedule_table=model.family.schedule_table,
             stage=Stage.SAMPLE_HIRES,
@@ -79,18 +80,16 @@ class Passes:
     @classmethod
     def of(cls, request: GenerationRequest, model: LoadedModel, scale: Scaler) -> Passes:
         """The passes of a request with this model; `scale` resizes images to start from."""
-        optimizations = request.settings.optimizations
-        is_image = isinstance(request.start, FromImage)
-        own_ratio = optimizations.token_merging_ratio_img2img if is_image else 0.0
         first = PassSettings(
             sampler=SAMPLERS.get(request.sampler),
             scheduler=request.scheduler,
             steps=request.steps,
             cfg_scale=request.cfg_scale,
+            distilled_cfg_scale=request.distilled_cfg_scale,
             settings=request.settings,
             schedule_table=model.family.schedule_table,
             size_px=request.size_px,
-            token_merging_ratio=own_ratio or optimizations.token_merging_ratio,
+            token_merging_ratio=request.token_merging_ratio,
         )
         second = SecondPass.of(request, request.hires, model) if request.hires is not None else None
         return cls(request, start_of(request, scale), first, second)
@@ -214,13 +213,14 @@ def _run(
         tools.events.stage(settings.stage)
         model = in_use.model
         image = start.image_conditioning(model, *model.latent_size(settings.size_px))
-        return guided_denoiser(settings, model, pass_levels(model, settings), refined, image, start.image_cfg_scale)
+        levels, use = pass_levels(model, settings), in_use.script_use
+        return guided_denoiser(settings, model, levels, refined, image, start.image_cfg_scale, use)
 
     switch = None
     if refines(request, settings.is_hires) and not in_use.is_in_use(request.refiner_checkpoint):
         switch = refiner_switch(request, pass_levels(in_use.model, settings), refine)
         switch = replace(switch, info=tools.engine.catalogue.default(request.refiner_checkpoint))
-    result = run_pass(settings, start, batch, encoded, tools.passing, switch)
+    result = run_pass(settings, start, batch, texts, encoded, tools.passing, switch)
     tools.recorder.used(result.used)
     return result
 

@@ -11,12 +11,12 @@ from PIL import Image
 from torch import Tensor
 
 from modules.errors import CheckpointError, MemoryShortageError, NumericalError
-from modules.models.loaded import LoadedModel
-from modules.models.vae.approx_vae import ENLARGES, ApproxDecoder, read_approx
-from modules.models.vae.tiny_vae import TinyHalf
-from modules.models.vae.tiny_vae_files import DECODER, TinyVaeFolders
+from modules.models.autoencoders.approx_vae import ENLARGES, ApproxDecoder, read_approx
+from modules.models.autoencoders.tiny_vae import TinyHalf
+from modules.models.autoencoders.tiny_vae_files import DECODER, TinyVaeFolders
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.engine.pixels import cheap_images, side_by_side, to_images
 from modules.processing.engine.tiny_vae import read_half
-from modules.processing.pipeline.pixels import cheap_images, side_by_side, to_images
 from modules.settings.sections.interface import APPROX
 from modules.settings.sections.stable_diffusion import FULL, TINY
 from modules.settings.values import Settings
@@ -51,9 +51,8 @@ class Previews:
             images = None
         if images is not None:
             return side_by_side(images)
-        if model.architecture.latent.rgb_factors is None:
-            return None
-        return side_by_side(cheap_images(latents, model.architecture.latent, model.downscale))
+        preview = model.autoencoder.preview
+        return None if preview is None else side_by_side(cheap_images(latents, preview, model.downscale))
 
     def _decoded(self, model: LoadedModel, latents: Tensor) -> list[Image.Image] | None:
         """Images by a decoder; None: by the cheap method."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from modules.processing.pipeline.guidance import GuidedDenoiser, RefinerSwitch
-from modules.processing.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest
 from modules.sampling.flow import NoiseLevels
 
 TIMESTEPS = 1000

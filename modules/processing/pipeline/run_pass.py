@@ -8,24 +8,18 @@ from functools import partial
 
 from torch import Tensor
 
-from modules.models.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.engine.conditioning import EncodedPrompts
 from modules.processing.engine.lease import ModelInUse
-from modules.processing.pipeline.batch import Batch
-from modules.processing.pipeline.conditioning import EncodedPrompts
-from modules.processing.pipeline.guidance import (
-    Guidance,
-    GuidanceOptions,
-    GuidedDenoiser,
-    RefinerSwitch,
-    Used,
-    conditioned,
-)
-from modules.processing.pipeline.hooks import ExtraNoise, GuidanceHooks, Hooks, MaskedStart, PassStart
-from modules.processing.pipeline.pass_settings import PassSettings, eta_of, schedule_options
-from modules.processing.pipeline.stages import Stage
+from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedDenoiser, RefinerSwitch, conditioned
 from modules.processing.pipeline.starts.start import Start
 from modules.processing.pipeline.step_recording import BatchRecorder, PassRecording, pass_identity
 from modules.processing.pipeline.steps import StepProgress
+from modules.processing.request.batch import Batch, PassTexts
+from modules.processing.request.hooks import ExtraNoise, GuidanceHooks, Hooks, MaskedStart, PassStart
+from modules.processing.request.model_use import ModelUse, PassFacts, SamplerProgress
+from modules.processing.request.pass_settings import PassSettings, Used, eta_of, schedule_options
+from modules.processing.request.stages import Stage
 from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family
 from modules.sampling.denoisers import Prediction, denoise_for
@@ -63,6 +57,7 @@ def run_pass(
     settings: PassSettings,
     start: Start,
     batch: Batch,
+    texts: PassTexts,
     encoded: EncodedPrompts,
     tools: PassTools,
     refiner_switch: RefinerSwitch | None = None,
@@ -85,26 +80,31 @@ def run_pass(
     height, width = latents.shape[2:] if latents is not None else model.latent_size(settings.size_px)
     noise = batch_noise(batch, settings, model, (model.latent_channels, height, width))
     first = noise.first() * start.noise_multiplier
-    image = start.image_conditioning(model, height, width)
-    recording = _recording(settings, sampling_run, batch, tools, refiner_switch)
-    denoiser = recording.around(guided_denoiser(settings, model, levels, encoded, image, start.image_cfg_scale))
-    if refiner_switch is not None:
-        refiner_switch = replace(refiner_switch, make=_recorded(recording, refiner_switch.make))
-    check, check_nan = recording.counting(tools.steps.check), model.plan.check_nan
-    calls = len(sampling_run.sigmas) - 1
-    guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch, calls)
-    del denoiser, model  # a refiner may have to leave memory to itself
-    x = first if latents is None else latents
-    computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
-    hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires, computing))
-    on_step = _telling(tools.steps, recording)
-    with recording, tools.in_use.merging_tokens(settings.token_merging_ratio):
-        result = sampling_run.run(
-            start.constrain(guidance, latents, hooks),
-            _noised(sampling_run, latents, first, options.img2img.img2img_extra_noise, hooks),
-            sampling_run.step_noise(noise, per_image=not options.compatibility.no_dpmpp_sde_batch_determinism),
-            on_step if masked is None or hooks.wants_mask_blends else _showing(masked, on_step),
+    progress = SamplerProgress(len(sampling_run.sigmas) - 1)
+    with tools.in_use.in_pass(texts, pass_facts(settings, texts, progress.steps), hooks, progress):
+        use = tools.in_use.script_use
+        image = start.image_conditioning(model, height, width)
+        recording = _recording(settings, sampling_run, batch, tools, refiner_switch, use)
+        denoiser = recording.around(
+            guided_denoiser(settings, model, levels, encoded, image, start.image_cfg_scale, use)
         )
+        if refiner_switch is not None:
+            refiner_switch = replace(refiner_switch, make=_recorded(recording, refiner_switch.make))
+        check, check_nan = recording.counting(tools.steps.check), model.plan.check_nan
+        calls = len(sampling_run.sigmas) - 1
+        guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch, calls)
+        del denoiser, model, use  # a refiner may have to leave memory to itself
+        x = first if latents is None else latents
+        computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
+        hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires, computing))
+        on_step = _telling(tools.steps, recording, progress)
+        with recording, tools.in_use.merging_tokens(settings.token_merging_ratio):
+            result = sampling_run.run(
+                start.constrain(guidance, latents, hooks),
+                _noised(sampling_run, latents, first, options.img2img.img2img_extra_noise, hooks),
+                sampling_run.step_noise(noise, per_image=not options.compatibility.no_dpmpp_sde_batch_determinism),
+                on_step if masked is None or hooks.wants_mask_blends else _showing(masked, on_step),
+            )
     tools.steps.end_pass()
     return PassResult(start.keep(result, latents, hooks), guidance.used)
 
@@ -148,9 +148,12 @@ def _recording(
     batch: Batch,
     tools: PassTools,
     refiner_switch: RefinerSwitch | None,
+    use: ModelUse | None,
 ) -> PassRecording:
     """Where the model's answers in this pass are kept, with those of an earlier try."""
     recorder, in_use = tools.recorder, tools.in_use
+    if use is not None and not use.is_replayable:
+        recorder = replace(recorder, run=None)
     calls = (len(sampling_run.sigmas) - 1) * (2 if settings.sampler.second_order else 1)
 
     def identity() -> bytes:
@@ -167,10 +170,11 @@ def _recorded(recording: PassRecording, make: Callable[[], GuidedDenoiser]) -> C
     return lambda: recording.around(make())
 
 
-def _telling(steps: StepProgress, recording: PassRecording) -> OnStep:
+def _telling(steps: StepProgress, recording: PassRecording, progress: SamplerProgress) -> OnStep:
     """Tell of steps, but not of those that an earlier try has made: they take no time, and nobody wants to see them."""
 
     def on_step(info: StepInfo) -> None:
+        progress.step = info.index
         if recording.is_replaying:
             steps.unfinished = info.denoised
         else:
@@ -237,6 +241,7 @@ def guided_denoiser(
     prompts: EncodedPrompts,
     image: Tensor | None,
     image_cfg_scale: float | None = None,
+    use: ModelUse | None = None,
 ) -> GuidedDenoiser:
     """The model's denoiser for a pass; `image` is what `Start.image_conditioning` gives. `image_cfg_scale` counts for
     models that edit images."""
@@ -253,7 +258,15 @@ def guided_denoiser(
         image_cfg_scale if model.edits_images and image_cfg_scale != 1.0 else None,
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
         model.family.guidance(model.unet),
+        use,
     )
+
+
+def pass_facts(settings: PassSettings, texts: PassTexts, steps: int) -> PassFacts:
+    """What those who take part are told of a pass of so many steps."""
+    calls = 2 if settings.sampler.second_order else 1
+    sizes = settings.size_px, steps
+    return PassFacts(texts.prompts, texts.negatives, *sizes, settings.cfg_scale, settings.is_hires, calls)
 
 
 def build_guidance(
@@ -270,6 +283,8 @@ def build_guidance(
     options = GuidanceOptions(
         cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
         total_model_calls=plan.model_calls,
+        distilled_cfg_scale=plan.distilled_cfg_scale,
+        needs_uncond=plan.sampler.needs_uncond,
         min_sigma_uncond=settings.optimizations.s_min_uncond,
         all_steps=settings.optimizations.s_min_uncond_all,
         skip_early=settings.sampler.skip_early_cond,

@@ -27,11 +27,12 @@ import torch
 from torch import Tensor
 
 from modules.atomic_files import sync_folder
-from modules.models.denoiser_context import DenoiserContext, Extra
-from modules.models.reading.catalogue import CheckpointInfo
-from modules.processing.pipeline.guidance import ConditionedDenoise, GuidedDenoiser
+from modules.models.families.denoiser_context import DenoiserContext, Extra
+from modules.models.files.catalogue import CheckpointInfo
+from modules.processing.pipeline.guidance import GuidedDenoiser
 from modules.processing.record.recordings import SUFFIX, RunRecording
-from modules.processing.request import GenerationRequest, request_to_json
+from modules.processing.request.model_use import ConditionedDenoise
+from modules.processing.request.request import GenerationRequest, request_to_json
 from modules.version import PROGRAM_VERSION
 
 log = logging.getLogger(__name__)
@@ -64,9 +65,9 @@ class RecordingLimits:
 def pass_identity(
     request: GenerationRequest, place: Sequence[object], models: Sequence[CheckpointInfo], facts: Sequence[object]
 ) -> bytes:
-    """A digest of everything that the model's answers depend on besides its inputs: request and settings, which files
-    the models are, and `facts` (precision, adapters). `place` tells batch and pass."""
-    asked = request_to_json(request, lambda image: image.sha256)
+    """A digest of everything that the model's answers depend on besides its inputs: the request with the settings that
+    affect images, which files the models are, and `facts` (precision, adapters). `place` tells batch and pass."""
+    asked = {**request_to_json(request, lambda image: image.sha256), "settings": request.settings.of_images()}
     files = [(str(info.path), info.size_bytes, info.mtime_ns) for info in models]
     whole = [PROGRAM_VERSION, torch.__version__, asked, list(place), files, [repr(fact) for fact in facts]]
     text = json.dumps(whole, sort_keys=True, default=str)
@@ -374,6 +375,8 @@ def _inputs_digest(x: Tensor, sigma: Tensor, context: DenoiserContext) -> str:
     """Of all that goes into the model."""
     parts: dict[str, Extra | None] = {"x": x, "sigma": sigma, "crossattn": context.crossattn}
     parts |= {"vector": context.vector, "image": context.image, **context.extra}
+    if context.mask is not None:
+        parts["mask"] = context.mask
     hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, part in parts.items():
         for tensor in part if isinstance(part, tuple) else (part,):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from modules.processing.engine.lease import ModelInUse
-from modules.processing.pipeline.events import Events
 from modules.processing.pipeline.previews import Previews
-from modules.processing.pipeline.stages import Stage
+from modules.processing.request.events import Events
+from modules.processing.request.stages import Stage
 from modules.sampling.types import StepInfo
 
 

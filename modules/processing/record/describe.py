@@ -4,24 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modules.images.infotext import FIELD_ORDER, format_infotext, order_fields
-from modules.memory.formats.names import dtype_name
-from modules.models.precision import ComputeMode, PrecisionPlan
-from modules.models.reading.catalogue import CheckpointInfo
-from modules.models.vae.files import VaeInfo
-from modules.processing.parameters import infotext_fields, rows_of
-from modules.processing.pipeline.guidance import Used
-from modules.processing.pipeline.pass_settings import eta_of
-from modules.processing.pipeline.stages import encodes_images
-from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresRequest
-from modules.processing.start import FromImage
-from modules.prompting.emphasis import Emphasis
-from modules.prompting.schedule import parse_schedule
-from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec, effective_schedule
-from modules.settings.group import SettingAttribute
+from modules.memory.formats.format import dtype_name
+from modules.models.autoencoders.files import VaeInfo
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.loading.precision import ComputeMode, PrecisionPlan
+from modules.processing.record.setting_fields import SettingsCase, setting_fields
+from modules.processing.request.parameters import infotext_fields, rows_of
+from modules.processing.request.pass_settings import Used, eta_of
+from modules.processing.request.request import HIRES_ROWS, GenerationRequest, HiresRequest
+from modules.sampling.catalog import SAMPLERS, SCHEDULES, effective_schedule
 from modules.settings.sections.optimizations import OptimizationSettings
-from modules.settings.sections.samplers import SamplerSettings
-from modules.settings.sections.stable_diffusion import FULL, Img2ImgSettings
-from modules.settings.values import Settings
 from modules.version import PROGRAM_VERSION
 
 RECORDED_MODES = {
@@ -31,22 +23,6 @@ RECORDED_MODES = {
     ComputeMode.INT8_MATMUL: "int8 matmul",
 }
 """As the setting `compute_mode` calls them. Always said, because Automatic may mean another one on another device."""
-
-ETAS = {EtaSource.ANCESTRAL: SamplerSettings.eta_ancestral, EtaSource.DDIM: SamplerSettings.eta_ddim}
-CHURN = (SamplerSettings.s_churn, SamplerSettings.s_tmin, SamplerSettings.s_tmax, SamplerSettings.s_noise)
-UNIPC = (
-    SamplerSettings.uni_pc_variant,
-    SamplerSettings.uni_pc_skip_type,
-    SamplerSettings.uni_pc_order,
-    SamplerSettings.uni_pc_lower_order_final,
-)
-OF_IMAGES = (
-    Img2ImgSettings.img2img_color_correction,
-    Img2ImgSettings.img2img_fix_steps,
-    Img2ImgSettings.img2img_background_color,
-    Img2ImgSettings.overlay_inpaint,
-)
-"""Settings of img2img that change its images."""
 
 
 @dataclass
@@ -80,13 +56,14 @@ def main_fields(
     spec = SAMPLERS.get(request.sampler)
     clip_skip = settings.stable_diffusion.CLIP_stop_at_last_layers
     delta = settings.sampler.eta_noise_seed_delta
-    merge = OptimizationSettings.token_merging_ratio.as_set(settings)
+    merge = request.token_merging_ratio
     merge_hires = OptimizationSettings.token_merging_ratio_hr.as_set(settings)
     has_merged = Used.MERGED_TOKENS in used
     source = settings.stable_diffusion.randn_source
     faces = settings.face_restoration
     return {
         **{key: value for key, value in own_fields(request).items() if key in FIELD_ORDER},
+        "Distilled CFG Scale": request.distilled_cfg_scale if Used.DISTILLED_GUIDANCE in used else None,
         "Seed": seed,
         "Variation seed": subseed if request.subseed_strength > 0 else None,
         "Sampler": spec.name,
@@ -140,49 +117,10 @@ def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
 
 def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, facts: Facts) -> dict[str, object]:
     """Everything else, only where it matters: what differs from a default and was used."""
-    settings = request.settings
-    spec = SAMPLERS.get(request.sampler)
     fields = {key: value for key, value in own_fields(request).items() if key not in FIELD_ORDER}
-    if request.hires and request.hires.prompt and settings.compatibility.hires_fix_use_firstpass_conds:
-        fields["Hires conds of first pass"] = True
-    texts = (prompt, negative_prompt)
-    if settings.compatibility.use_old_scheduling and any(
-        parse_schedule(text, request.steps, None, True) != parse_schedule(text, request.steps, None, False)
-        for text in texts
-    ):
-        fields["Old prompt editing timelines"] = True
-    emphasis = settings.stable_diffusion.emphasis
-    if emphasis != Emphasis.ORIGINAL and any("(" in text or "[" in text for text in texts):
-        fields["Emphasis"] = emphasis
-    if settings.compatibility.use_old_emphasis_implementation:
-        fields["Old emphasis"] = True
-    fields |= _sampler_fields(spec, settings)
-    fields |= _schedule_fields(spec, request.scheduler, settings)
-    if Used.LATE_WITHOUT_NEGATIVE in facts.used:
-        fields |= _as_set(settings, OptimizationSettings.s_min_uncond)
-        if settings.optimizations.s_min_uncond_all:
-            fields["NGMS all steps"] = True
-    if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
-        fields |= _as_set(settings, SamplerSettings.skip_early_cond)
-    if Used.FORECAST in facts.used:
-        fields |= _as_set(settings, OptimizationSettings.forecast_strength)
-    if settings.optimizations.torch_compile:
-        fields |= _as_set(settings, OptimizationSettings.torch_compile)
-    if Used.PADDING in facts.used:
-        fields["Pad conds v0" if settings.optimizations.pad_cond_uncond_v0 else "Pad conds"] = True
-    if settings.compatibility.use_downcasted_alpha_bar:
-        fields["Downcast alphas_cumprod"] = True
-    if settings.sampler.sd_noise_schedule != "Default":
-        fields["Noise Schedule"] = settings.sampler.sd_noise_schedule
-    starts = request.start
-    if settings.img2img.img2img_extra_noise > 0 and (request.hires or isinstance(starts, FromImage)):
-        fields |= _as_set(settings, Img2ImgSettings.img2img_extra_noise)
-    if isinstance(starts, FromImage):
-        fields |= _as_set(settings, *_changed(settings, *OF_IMAGES))
-    if encodes_images(request) and settings.vae.sd_vae_encode_method != FULL:
-        fields["VAE Encoder"] = settings.vae.sd_vae_encode_method
-    if settings.vae.sd_vae_decode_method != FULL:
-        fields["VAE Decoder"] = settings.vae.sd_vae_decode_method
+    if Used.DISTILLED_GUIDANCE in facts.used and request.hires and request.hires.distilled_cfg_scale > 0:
+        fields["Hires Distilled CFG Scale"] = request.hires.distilled_cfg_scale
+    fields |= setting_fields(SettingsCase(request, (prompt, negative_prompt), facts.used))
     return fields | facts.extra
 
 
@@ -203,40 +141,3 @@ def _hires_names(request: GenerationRequest, hires: HiresRequest) -> dict[str, o
     if hires.scheduler and SCHEDULES.canonical(hires.scheduler) != SCHEDULES.canonical(request.scheduler):
         fields["Hires schedule type"] = SCHEDULES.get(hires.scheduler).label
     return fields
-
-
-def _sampler_fields(spec: SamplerSpec, settings: Settings) -> dict[str, object]:
-    fields: dict[str, object] = {}
-    if spec.eta is not EtaSource.NONE and eta_of(spec, settings) != spec.default_eta:
-        fields |= _as_set(settings, ETAS[spec.eta])
-    heard = [row for row in CHURN if row.key in spec.takes]
-    fields |= _as_set(settings, *_changed(settings, *heard, *(UNIPC if spec.name == "UniPC" else ())))
-    if settings.sampler.sgm_noise_multiplier:
-        fields["SGM noise multiplier"] = True
-    return fields
-
-
-def _schedule_fields(spec: SamplerSpec, scheduler: str, settings: Settings) -> dict[str, object]:
-    if spec.ignores_scheduler:
-        return {}
-    schedule = effective_schedule(spec, SCHEDULES.get(scheduler))
-    fields: dict[str, object] = {}
-    if schedule.target is not None:
-        fields |= _as_set(settings, *_changed(settings, SamplerSettings.sigma_min, SamplerSettings.sigma_max))
-        if settings.sampler.rho and schedule.default_rho != -1:
-            fields |= _as_set(settings, SamplerSettings.rho)
-    if schedule.name == "beta":
-        fields |= _as_set(settings, SamplerSettings.beta_dist_alpha, SamplerSettings.beta_dist_beta)
-    if settings.sampler.always_discard_next_to_last_sigma and not spec.discard_next_to_last_sigma:
-        fields["Discard penultimate sigma"] = True
-    return fields
-
-
-def _changed(settings: Settings, *rows: SettingAttribute[object]) -> list[SettingAttribute[object]]:
-    """Those that are not at their defaults."""
-    return [row for row in rows if row.as_set(settings) != row.setting.default]
-
-
-def _as_set(settings: Settings, *rows: SettingAttribute[object]) -> dict[str, object]:
-    """Settings under their names in infotexts; numbers as they were given."""
-    return {row.setting.infotext or row.key: row.as_set(settings) for row in rows}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.processing.request.result import GeneratedImage, ImageRole
 
 
 @dataclass(frozen=True)

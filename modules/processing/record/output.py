@@ -11,13 +11,13 @@ from modules.atomic_files import fingerprint, output_error, write_atomic
 from modules.errors import OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
-from modules.images.saving import OnPath, grids_folder, samples_folder, save_image
-from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
+from modules.images.saving import OnPath, check_folder, grids_folder, samples_folder, save_image
 from modules.processing.record.recordings import Recordings
-from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.record.spool import Spool, Unsaved
-from modules.processing.request import GenerationRequest, tab_of
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.request.hooks import NO_HOOKS, FileToSave, Hooks
+from modules.processing.request.request import GenerationRequest, tab_of
+from modules.processing.request.result import GeneratedImage, ImageRole
+from modules.processing.request.source_images import FromImage, SourceImage
 
 INFOTEXT = "parameters"  # the entry of an image's texts that says how it was made
 
@@ -37,6 +37,7 @@ class Output:
     allowed: tuple[Path, ...] | None = None
     spool: Spool | None = None  # keeps what cannot be saved; None: it is only in the result
     recordings: Recordings | None = None  # where an image that is cut off is gone on with; None: it begins anew
+    task_id: str = ""  # of the job that is computed
 
     def save(
         self,
@@ -57,7 +58,7 @@ class Output:
         items = {name: text for name, text in file.infos.items() if name != INFOTEXT}
         infotext = file.infos.get(INFOTEXT, "")
         folder = self._folder(request, is_grid)
-        unsaved = Unsaved(folder, request.settings, context, infotext, is_grid, suffix, items)
+        unsaved = Unsaved(folder, request.settings, context, infotext, is_grid, suffix, items, self.task_id)
         path, problem = self.put(file.image, unsaved, on_path)
         if problem is None:
             file.path = path
@@ -116,16 +117,6 @@ class Output:
         except OSError as error:
             return str(output_error("The init image", folder, error))
         return None
-
-
-def check_folder(folder: Path, allowed: tuple[Path, ...] | None) -> None:
-    """Raise `OutputError` for a folder outside of the allowed ones, links followed."""
-    if allowed is None or any(folder.resolve().is_relative_to(place.resolve()) for place in allowed):
-        return
-    raise OutputError(
-        f"Images may not be saved in {folder}: other machines reach this server, so that its outputs stay in "
-        f"{', '.join(map(str, allowed))}. Start it with --gradio-allowed-path FOLDER to allow another folder."
-    )
 
 
 def name_context(

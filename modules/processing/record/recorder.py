@@ -14,22 +14,22 @@ from torch import Tensor
 from modules.adapters.applying import Retention
 from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.memory.timeline import MemoryRecord
-from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
-from modules.processing.pipeline.batch import Batch, draft_of
-from modules.processing.pipeline.events import Events
-from modules.processing.pipeline.guidance import Used
-from modules.processing.pipeline.hooks import Grid, Hooks
-from modules.processing.pipeline.pixels import to_images
-from modules.processing.pipeline.stages import Stage
+from modules.processing.engine.pixels import to_images
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.record.made import GRID_KEY, Made, sample_key
 from modules.processing.record.output import Output, denoising_strength_of, name_context
-from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
-from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage
+from modules.processing.request.batch import Batch, draft_of
+from modules.processing.request.events import Events
+from modules.processing.request.hooks import Grid, Hooks
+from modules.processing.request.pass_settings import Used
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import GeneratedImage, GenerationInfo, ImageRole, Result
+from modules.processing.request.source_images import FromImage
+from modules.processing.request.stages import Stage
 from modules.sampling.catalog import SAMPLERS
 from modules.version import PROGRAM_VERSION
 

@@ -20,7 +20,8 @@ from modules.atomic_files import write_atomic
 from modules.errors import FeatherweightError, OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
-from modules.images.saving import save_image
+from modules.images.saving import check_folder, save_image
+from modules.processing.record.private_folder import is_own_file, make_private, why_not_private
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
@@ -28,9 +29,6 @@ log = logging.getLogger(__name__)
 RETRY_S = 10.0
 MAX_IN_MEMORY = 16
 TIMES = ("now", "job_timestamp")
-
-OnSaved = Callable[[Path | None, Path], None]
-"""Told that an image which was kept at the first path (None: in memory) is now saved at the second."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class Unsaved:
     is_grid: bool
     suffix: str
     items: Mapping[str, str]
+    task_id: str = ""  # of the job that made it
 
     def to_json(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -59,6 +58,7 @@ class Unsaved:
             "is_grid": self.is_grid,
             "suffix": self.suffix,
             "items": dict(self.items),
+            "task_id": self.task_id,
         }
 
     @classmethod
@@ -80,7 +80,21 @@ class Unsaved:
             bool(data["is_grid"]),
             str(data["suffix"]),
             {str(key): str(text) for key, text in data["items"].items()},
+            str(data.get("task_id", "")),
         )
+
+
+@dataclass(frozen=True)
+class SavedLate:
+    """An image that was kept (`before` None: in memory) is now saved as `after`."""
+
+    before: Path | None
+    after: Path
+    image: Image.Image
+    unsaved: Unsaved
+
+
+OnSaved = Callable[[SavedLate], None]
 
 
 @dataclass
@@ -92,9 +106,11 @@ class _Kept:
 
 @dataclass
 class Spool:
-    """The kept images. `folders` are tried in order. `close()` ends the thread; files stay for the next start."""
+    """The kept images. `folders` are tried in order; they are readable by this user alone. `close()` ends the thread;
+    files stay for the next start. `allowed`: the folders that images may be saved in, see `Output`."""
 
     folders: Sequence[Path]
+    allowed: tuple[Path, ...] | None = None
     retry_s: float = RETRY_S
     on_pressure: Callable[[], None] = lambda: None
     _listeners: list[OnSaved] = field(default_factory=list)
@@ -110,16 +126,29 @@ class Spool:
     def start(self) -> int:
         """Take up what an earlier program kept; returns how many images that are."""
         for folder in self.folders:
-            for note in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-                path = note.with_suffix(".png")
-                try:
-                    unsaved = Unsaved.from_json(json.loads(note.read_text(encoding="utf-8")))
-                except (OSError, KeyError, TypeError, ValueError, FeatherweightError) as error:
-                    log.warning("%s does not say where its image belongs (%s); the image stays there.", note, error)
-                    continue
-                if path.is_file():
-                    self._add(_Kept(unsaved, None, path))
+            try:
+                why = why_not_private(folder)
+            except OSError:
+                continue  # nothing was kept
+            if why:
+                log.warning("%s %s, so that nothing is taken from there.", folder, why)
+                continue
+            for note in sorted(folder.glob("*.json")):
+                self._take_up(note)
         return len(self._kept)
+
+    def _take_up(self, note: Path) -> None:
+        path = note.with_suffix(".png")
+        if not (is_own_file(note) and is_own_file(path)):
+            log.warning("%s or its image is a link, missing, or another user's; it is left there.", note)
+            return
+        try:
+            unsaved = Unsaved.from_json(json.loads(note.read_text(encoding="utf-8")))
+            check_folder(unsaved.folder, self.allowed)
+        except (OSError, KeyError, TypeError, ValueError, FeatherweightError) as error:
+            log.warning("%s names no place for its image (%s); the image stays there.", note, error)
+            return
+        self._add(_Kept(unsaved, None, path))
 
     def keep(self, image: Image.Image, unsaved: Unsaved) -> tuple[Path | None, str]:
         """Keep an image; where it is now, and a sentence that says so."""
@@ -167,9 +196,10 @@ class Spool:
         for folder in self.folders:
             path = folder / f"{unsaved.context.seed}-{secrets.token_hex(4)}.png"
             try:
+                make_private(folder)
                 data = encode_image(image, "png", unsaved.infotext, items=unsaved.items)
-                write_atomic(path, data)
-                write_atomic(path.with_suffix(".json"), json.dumps(unsaved.to_json()).encode())
+                write_atomic(path, data, 0o600)
+                write_atomic(path.with_suffix(".json"), json.dumps(unsaved.to_json()).encode(), 0o600)
             except (OSError, OutputError) as error:
                 log.info("An image cannot be kept in %s: %s", folder, error)
                 for part in (path, path.with_suffix(".json")):
@@ -219,14 +249,13 @@ class Spool:
         except (OSError, ValueError, FeatherweightError) as error:
             log.warning("A kept image, %s, cannot be read: %s", kept.path, error)
             target = None
+        if target is not None:
+            for listener in self._listeners:
+                listener(SavedLate(kept.path, target, image, unsaved))
+            if kept.path is not None:
+                for part in (kept.path.with_suffix(".json"), kept.path):
+                    part.unlink(missing_ok=True)
+            log.info("An image that could not be saved is now %s.", target)
         with self._condition:
             self._kept.remove(kept)
-        if target is None:
-            return True
-        for listener in self._listeners:
-            listener(kept.path, target)
-        if kept.path is not None:
-            for part in (kept.path.with_suffix(".json"), kept.path):
-                part.unlink(missing_ok=True)
-        log.info("An image that could not be saved is now %s.", target)
         return True

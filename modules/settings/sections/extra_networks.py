@@ -16,12 +16,20 @@ class ExtraNetworkSettings(SettingsGroup):
         "Add hypernetwork to prompt",
         "None",
         hint="The name of a hypernetwork that every image gets; None switches it off.",
+        affects_image=True,
     )
     extra_networks_default_multiplier = number(
-        "Default multiplier for extra networks", 1.0, minimum=0, maximum=2, step=0.01
+        "Default multiplier for extra networks",
+        1.0,
+        minimum=0,
+        maximum=2,
+        step=0.01,
+        affects_image=True,
     )
     extra_networks_add_text_separator = text(
-        "Extra networks separator", " ", hint="Put before what a card adds to the prompt."
+        "Extra networks separator",
+        " ",
+        hint="Put before what a card adds to the prompt.",
     )
     extra_networks_card_order_field = choice(
         "Default order field for Extra Networks cards",

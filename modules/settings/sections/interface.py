@@ -106,6 +106,16 @@ class InterfaceSettings(SettingsGroup):
         needs_reload=True,
         hint="High contrast: dark text on white, or white on black, with borders. Reload UI shows it.",
     )
+    ui_layout = choice(
+        "Layout",
+        "Work",
+        ("Work", "Classic"),
+        hint="Work: form, image and line beside each other, each scrolling for itself, from 1200 pixels on. Classic: "
+        "as the reference UI has it, prompts on top and the form beside the image.",
+    )
+    enqueue_always = flag(
+        "Always show Enqueue", False, hint="It puts the form in line; otherwise it is there while a job runs."
+    )
     ui_density = choice(
         "Density",
         "Comfortable",

@@ -1,10 +1,20 @@
 """Speed, memory, and switches that reproduce images of older versions."""
 
+from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats
 from modules.settings.group import SettingsGroup, choice, flag, number, text, whole
 from modules.settings.setting import Section
 
 FP8_CHOICES = ("Disable", "Enable for SDXL", "Enable")
 """No model, those of large families, all."""
+
+
+def _blocks() -> str:
+    """The formats in blocks: "Q8_0 8.5 bits (error 0.5 %), Q5_1 6 (3.8 %)"."""
+    specs = [spec for _, spec in FORMAT_SPECS.items() if spec.in_blocks and spec.is_chosen]
+    said = ", ".join(
+        f"{spec.label.partition(',')[0]} {spec.bits:g} ({100 * (spec.error or 0.0):.1f} %)" for spec in specs
+    )
+    return said.replace(" (", " bits (error ", 1)
 
 
 class OptimizationSettings(SettingsGroup):
@@ -37,7 +47,13 @@ class OptimizationSettings(SettingsGroup):
         hint="0: off. Higher is faster and changes the image.",
     )
     token_merging_ratio_img2img = number(
-        "Token merging ratio for img2img", 0.0, minimum=0, maximum=0.9, step=0.1, hint="0: as above."
+        "Token merging ratio for img2img",
+        0.0,
+        minimum=0,
+        maximum=0.9,
+        step=0.1,
+        hint="0: as above.",
+        affects_image=True,
     )
     token_merging_ratio_hr = number(
         "Token merging ratio for high-res pass",
@@ -79,7 +95,10 @@ class OptimizationSettings(SettingsGroup):
         hint="A prompt that is used again after a restart does not run the text encoders. 0: none are kept.",
     )
     batch_cond_uncond = flag(
-        "Batch cond/uncond", True, hint="Prompt and negative prompt in one batch: faster, more memory."
+        "Batch cond/uncond",
+        True,
+        hint="Prompt and negative prompt in one batch: faster, more memory.",
+        affects_image=True,
     )
     fp8_storage = choice(
         "FP8 weight",
@@ -100,14 +119,10 @@ class OptimizationSettings(SettingsGroup):
     fp8_format = choice(
         "FP8 format",
         "fp8_e4m3fn_row",
-        (
-            *("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row", "int8_convrot"),
-            *("gguf_q8_0", "gguf_q5_1", "gguf_q5_0", "code4"),
-        ),
+        chosen_formats(),
         infotext="FP8 format",
         hint="With one scale per row (the best, and int8; int8_convrot rotates weights that have outliers), plain as "
-        "other programs store it, or in blocks: Q8_0 8.5 bits (error 0.5 %), Q5_1 6 (3.8 %), Q5_0 5.5 (4.3 %), "
-        "code4 4.5 (6.6 %).",
+        f"other programs store it, or in blocks: {_blocks()}.",
     )
     fp8_skip = text(
         "Layers that FP8 leaves alone",
@@ -193,12 +208,14 @@ class OptimizationSettings(SettingsGroup):
         "Automatic",
         ("Automatic", "sdp", "sdp-no-mem", "xformers", "sub-quadratic", "Doggettx", "InvokeAI", "V1", "None"),
         hint="Automatic: as the command line says, else sdp. The others need less memory where sdp has no good kernel.",
+        affects_image=True,
     )
     split_feed_forward = choice(
         "Split feed-forward",
         "Off",
         ("Off", "Automatic", "2", "4", "8"),
         hint="Computes the widest layers in slices: less memory for large images. Automatic: where memory is short.",
+        affects_image=True,
     )
 
 
@@ -218,17 +235,20 @@ class CompatibilitySettings(SettingsGroup):
         infotext="Old emphasis",
         hint="For old seeds: each bracket weighs what comes after it, (written:1.2) weights are plain text, and a "
         "prompt ends at 75 tokens.",
+        affects_encoding=True,
     )
-    use_old_karras_scheduler_sigmas = flag("Use the old Karras sigmas, 0.1 to 10", False)
+    use_old_karras_scheduler_sigmas = flag("Use the old Karras sigmas, 0.1 to 10", False, affects_image=True)
     no_dpmpp_sde_batch_determinism = flag(
         "Let DPM++ SDE depend on the batch size",
         False,
         hint="The old behaviour: an image of a batch then differs from the same seed alone.",
+        affects_image=True,
     )
     use_old_hires_fix_width_height = flag(
         "Hires fix: width and height are those of the final image",
         False,
         hint="The old behaviour; else they are those of the first pass.",
+        affects_image=True,
     )
     hires_fix_use_firstpass_conds = flag(
         "Hires fix: encode the prompts of the second pass with the extra networks of the first",
@@ -241,6 +261,7 @@ class CompatibilitySettings(SettingsGroup):
         False,
         infotext="Old prompt editing timelines",
         hint="As before 1.6.0: [red:green:N] counts steps from 1 up, and hires fix shares the numbers.",
+        affects_encoding=True,
     )
     use_downcasted_alpha_bar = flag(
         "Round alphas_cumprod to fp16 before sampling", False, infotext="Downcast alphas_cumprod", hint="For old seeds."

@@ -16,23 +16,33 @@ class UpscalingSettings(SettingsGroup):
         maximum=512,
         step=16,
         hint="0: no tiling, which needs the most memory.",
+        affects_image=True,
     )
     ESRGAN_tile_overlap = whole(
-        "Tile overlap for ESRGAN upscalers", 8, minimum=0, maximum=48, step=1, hint="Low values may show seams."
+        "Tile overlap for ESRGAN upscalers",
+        8,
+        minimum=0,
+        maximum=48,
+        step=1,
+        hint="Low values may show seams.",
+        affects_image=True,
     )
-    DAT_tile = whole("Tile size for DAT upscalers", 192, minimum=0, maximum=512, step=16)
-    DAT_tile_overlap = whole("Tile overlap for DAT upscalers", 8, minimum=0, maximum=48, step=1)
-    SCUNET_tile = whole("Tile size for ScuNET upscalers", 256, minimum=0, maximum=512, step=16)
-    SCUNET_tile_overlap = whole("Tile overlap for ScuNET upscalers", 8, minimum=0, maximum=64, step=1)
-    SWIN_tile = whole("Tile size for SwinIR upscalers", 192, minimum=16, maximum=512, step=16)
+    DAT_tile = whole("Tile size for DAT upscalers", 192, minimum=0, maximum=512, step=16, affects_image=True)
+    DAT_tile_overlap = whole("Tile overlap for DAT upscalers", 8, minimum=0, maximum=48, step=1, affects_image=True)
+    SCUNET_tile = whole("Tile size for ScuNET upscalers", 256, minimum=0, maximum=512, step=16, affects_image=True)
+    SCUNET_tile_overlap = whole(
+        "Tile overlap for ScuNET upscalers", 8, minimum=0, maximum=64, step=1, affects_image=True
+    )
+    SWIN_tile = whole("Tile size for SwinIR upscalers", 192, minimum=16, maximum=512, step=16, affects_image=True)
     upscaler_for_img2img = choice(
         "Upscaler for img2img",
         None,
         "upscalers",
         optional=True,
         hint="Enlarges images to start from, where they are smaller than what is made. None: Lanczos.",
+        affects_image=True,
     )
-    SWIN_tile_overlap = whole("Tile overlap for SwinIR upscalers", 8, minimum=0, maximum=48, step=1)
+    SWIN_tile_overlap = whole("Tile overlap for SwinIR upscalers", 8, minimum=0, maximum=48, step=1, affects_image=True)
 
 
 class FaceRestorationSettings(SettingsGroup):
@@ -44,10 +54,19 @@ class FaceRestorationSettings(SettingsGroup):
         "Restore faces",
         False,
         hint="Of every image that txt2img and img2img make, with the model below. The API's restore_faces goes first.",
+        affects_image=True,
     )
-    face_restoration_model = choice("Face restoration model", "CodeFormer", ("CodeFormer", "GFPGAN", "RestoreFormer"))
+    face_restoration_model = choice(
+        "Face restoration model", "CodeFormer", ("CodeFormer", "GFPGAN", "RestoreFormer"), affects_image=True
+    )
     code_former_weight = number(
-        "CodeFormer weight", 0.5, minimum=0, maximum=1, step=0.01, hint="0: the most restored; 1: the closest."
+        "CodeFormer weight",
+        0.5,
+        minimum=0,
+        maximum=1,
+        step=0.01,
+        hint="0: the most restored; 1: the closest.",
+        affects_image=True,
     )
     face_restoration_unload = flag("Move face restoration model from VRAM into RAM after processing", False)
 

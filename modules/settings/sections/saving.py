@@ -41,6 +41,7 @@ class ImageSavingSettings(SettingsGroup):
     )
     font = text("Font for image grids that have text", "", hint="A TrueType file. Empty: the built-in one.")
     grid_text_active_color = color("Text color for image grids", "#000000")
+    grid_text_inactive_color = color("Inactive text color for image grids", "#999999")
     grid_background_color = color("Background color for image grids that have text", "#ffffff")
     save_images_before_face_restoration = flag("Save a copy of the image before face restoration", False)
     save_images_before_highres_fix = flag("Save a copy of the image before hires fix", False)

@@ -24,9 +24,12 @@ class StableDiffusionSettings(SettingsGroup):
         infotext="Emphasis",
         hint="What (this:1.2) and [this] do. None: brackets are plain text; Ignore: brackets are removed; "
         "No norm: as Original, but the mean of the encoding is not restored afterwards.",
+        affects_encoding=True,
     )
     enable_batch_seeds = flag("Make the same images in a batch as when making a single image", True, hidden=True)
-    enable_prompt_comments = flag("Enable comments", True, hint="Lines of a prompt from # on are left out.")
+    enable_prompt_comments = flag(
+        "Enable comments", True, hint="Lines of a prompt from # on are left out.", affects_encoding=True
+    )
     comma_padding_backtrack = whole(
         "Prompt word wrap length limit",
         20,
@@ -34,6 +37,7 @@ class StableDiffusionSettings(SettingsGroup):
         maximum=74,
         step=1,
         hint="In tokens: text after the last comma moves to the next chunk of 75 whole, if it is shorter than this.",
+        affects_encoding=True,
     )
     CLIP_stop_at_last_layers = whole(
         "Clip skip",
@@ -43,6 +47,7 @@ class StableDiffusionSettings(SettingsGroup):
         step=1,
         infotext="Clip skip",
         hint="1: the last layer of the text encoder is used; 2: the last but one; and so on.",
+        affects_encoding=True,
     )
     randn_source = choice(
         "Random number generator source",
@@ -55,6 +60,7 @@ class StableDiffusionSettings(SettingsGroup):
         "Round the sigmas of samplers to the model's own",
         False,
         hint="For models whose noise schedule has steps; may sharpen, and changes old seeds.",
+        affects_image=True,
     )
     tiling = flag("Tiling", False, infotext="Tiling", hint="Images whose opposite edges match.")
     hires_fix_refiner_pass = choice(
@@ -64,7 +70,10 @@ class StableDiffusionSettings(SettingsGroup):
         infotext="Hires refiner",
     )
     upcast_attn = flag(
-        "Upcast cross attention layer to float32", False, hint="Against black images in 16 bits; slower."
+        "Upcast cross attention layer to float32",
+        False,
+        hint="Against black images in 16 bits; slower.",
+        affects_image=True,
     )
     sd_checkpoints_limit = whole(
         "Maximum number of checkpoints loaded at the same time",
@@ -96,6 +105,7 @@ class StableDiffusionSettings(SettingsGroup):
         "Clip skip SDXL",
         False,
         hint="Clip skip decides for the first text encoder of SDXL too; without it, the last but one layer counts.",
+        affects_encoding=True,
     )
 
 
@@ -104,13 +114,23 @@ class SdxlSettings(SettingsGroup):
 
     section = Section(id="sdxl", title="Stable Diffusion XL", category="Stable Diffusion")
 
-    sdxl_crop_top = whole("crop top coordinate", 0, minimum=0, maximum=MAX_CROP_PX)
-    sdxl_crop_left = whole("crop left coordinate", 0, minimum=0, maximum=MAX_CROP_PX)
+    sdxl_crop_top = whole("crop top coordinate", 0, minimum=0, maximum=MAX_CROP_PX, affects_encoding=True)
+    sdxl_crop_left = whole("crop left coordinate", 0, minimum=0, maximum=MAX_CROP_PX, affects_encoding=True)
     sdxl_refiner_low_aesthetic_score = number(
-        "SDXL low aesthetic score", 2.5, minimum=0, maximum=10, hint="Used for refiner model negative prompt"
+        "SDXL low aesthetic score",
+        2.5,
+        minimum=0,
+        maximum=10,
+        hint="Used for refiner model negative prompt",
+        affects_encoding=True,
     )
     sdxl_refiner_high_aesthetic_score = number(
-        "SDXL high aesthetic score", 6.0, minimum=0, maximum=10, hint="Used for refiner model prompt"
+        "SDXL high aesthetic score",
+        6.0,
+        minimum=0,
+        maximum=10,
+        hint="Used for refiner model prompt",
+        affects_encoding=True,
     )
 
 
@@ -124,6 +144,7 @@ class Sd3Settings(SettingsGroup):
         False,
         infotext="T5",
         hint="The third text encoder, where its file and its tokenizer are there; zeros take its place otherwise.",
+        affects_encoding=True,
     )
 
 
@@ -144,21 +165,25 @@ class VaeSettings(SettingsGroup):
         (),
         "modules",
         hint="Files with parts of the model: they take the place of what the checkpoint has, or add what it lacks.",
+        affects_image=True,
     )
     sd_vae_overrides_per_model_preferences = flag(
         "Selected VAE overrides per-model preferences",
         True,
         hint="Off: the VAE chosen here is only for checkpoints that have no VAE file of their own.",
+        affects_image=True,
     )
     auto_vae_precision_bfloat16 = flag(
         "Automatically convert VAE to bfloat16",
         False,
         hint="When it returned NaN in 16-bit floats; tried before 32 bits if both are on.",
+        affects_image=True,
     )
     auto_vae_precision = flag(
         "Automatically revert VAE to 32-bit floats",
         True,
         hint="When it returned NaN; the image is decoded again. --no-half-vae computes it in 32 bits from the start.",
+        affects_image=True,
     )
     vae_tile_size = whole(
         "VAE tile size",
@@ -168,6 +193,7 @@ class VaeSettings(SettingsGroup):
         step=64,
         hint="Pixels a side; images that are larger run through the VAE in tiles: the same image, little memory on "
         "the GPU, slower. 0: only when memory did not last.",
+        affects_image=True,
     )
     sd_vae_encode_method = choice(
         "VAE type for encode",

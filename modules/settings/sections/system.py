@@ -77,8 +77,10 @@ class SystemSettings(SettingsGroup):
     queue_done_command = text(
         "Command that the queue may run when it is done",
         "",
-        hint="A program and its arguments, chosen in the Queue tab under When done.",
+        hint="A program and its arguments, chosen in the Queue tab under When done. Only config.json takes it: write "
+        "it there while the server is ended.",
         api_writable=False,
+        by_hand=True,
     )
     list_hidden_files = flag("Load models from hidden directories", True, hidden=True)
     disable_mmap_load_safetensors = flag(

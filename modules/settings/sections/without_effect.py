@@ -23,7 +23,6 @@ SETTINGS = (
     *kept(
         ImageSavingSettings.section,
         {
-            "grid_text_inactive_color": "#999999",
             "temp_dir": "",
             "clean_temp_dir_at_start": False,
         },

@@ -2,6 +2,7 @@
 (() => {
   const fw = window.featherweight;
   const CHUNK = 28;
+  const AHEAD = 600; // so many pixels below what is seen are drawn
   const WAIT_MS = 16;
   const TRIES = 120;
   const PAGES = new RegExp(`_(${fw.cardPages.join("|")})$`);
@@ -68,8 +69,13 @@
       this.folders = root.querySelector(".fw-networks-folders");
       this.end = element("div", { className: "fw-cards-end", attributes: { "aria-hidden": "true" } });
       new IntersectionObserver((seen) => seen.some((entry) => entry.isIntersecting) && this.drawMore(), {
-        rootMargin: "600px",
+        rootMargin: `${AHEAD}px`,
       }).observe(this.end);
+      // Where the box scrolls for itself, its end may stand below the edge of the zone around it.
+      this.place.addEventListener("scroll", () => {
+        const { scrollHeight, scrollTop, clientHeight } = this.place;
+        if (scrollHeight - scrollTop - clientHeight < AHEAD) this.drawMore();
+      }, { passive: true });
       this.search.addEventListener("input", () => this.filter());
       this.order.addEventListener("change", () => this.sort());
       root.addEventListener("click", (event) => this.clicked(event));

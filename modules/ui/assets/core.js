@@ -49,7 +49,8 @@ window.featherweight = (() => {
     }
 
     get isShown() {
-      return Boolean(this.find("generate_box")?.offsetParent);
+      const box = this.find("generate_box");
+      return Boolean(box?.checkVisibility ? box.checkVisibility() : box?.offsetParent); // one that is fixed has no parent
     }
 
     message(text, isError = false) {

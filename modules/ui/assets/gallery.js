@@ -52,9 +52,14 @@
       else show(items.toSpliced(first + 1, 0, ...made), first + 1); // behind the image that it was made from
     };
 
-    function show(list, index) {
+    // Images from elsewhere, such as the last ones of the history, which have thumbnails of their own.
+    tab.showImages = (list, index) => show(list, index, false);
+
+    tab.step = (by) => items.length > 1 && select(selected + by);
+
+    function show(list, index, hasThumbs = true) {
       items = list;
-      const thumbs = items.length > 1 ? items.map(thumbnail) : [];
+      const thumbs = hasThumbs && items.length > 1 ? items.map(thumbnail) : [];
       tab.find("gallery", ".fw-thumbs").replaceChildren(...thumbs);
       if (items.length) return select(index);
       selected = 0;
@@ -79,6 +84,7 @@
 
     function select(index) {
       selected = (index + items.length) % items.length;
+      for (const arrow of tab.find("gallery")?.querySelectorAll("[data-step]") || []) arrow.hidden = items.length < 2;
       const item = items[selected];
       putOnStage(item);
       tab.find("gallery", ".fw-thumbs").querySelectorAll("button").forEach((thumb, position) => {
@@ -178,6 +184,8 @@
       if (tool) await run(tool.dataset.do);
       if (tab.holds(event.target, "reuse_seed") && tab.selectedImage()) tab.set("seed", String(tab.selectedImage().seed));
       if (tab.holds(event.target, "restore_progress")) tab.resume(true);
+      const arrow = tab.holds(event.target, "gallery") && event.target.closest("[data-step]");
+      if (arrow) tab.step(Number(arrow.dataset.step));
     });
 
     document.addEventListener("keydown", (event) => {

@@ -5,14 +5,6 @@
   const PAGE = 60;
   const TYPED_MS = 250;
   const LOOK_MS = 3000;
-  const PRECISIONS = [
-    ["fp8_e4m3fn_row", "fp8 e4m3fn, scale per row"],
-    ["fp8_e4m3fn", "fp8 e4m3fn, plain"],
-    ["fp8_e5m2", "fp8 e5m2"],
-    ["int8_row", "int8"],
-    ["int8_convrot", "int8, rotated"],
-    ["fp16", "full precision"],
-  ];
   let images = [];
   let asked = null; // the search whose images are shown
   let typing = 0;
@@ -173,7 +165,8 @@
       tags.value = fresh.tags.join(", ");
       tell("The tags are kept.");
     });
-    const precision = fw.element("select", {}, ...PRECISIONS.map(([value, text]) => fw.element("option", { value, textContent: text })));
+    const precisions = [...JSON.parse(place().dataset.precisions), ["fp16", "full precision"]];
+    const precision = fw.element("select", {}, ...precisions.map(([value, text]) => fw.element("option", { value, textContent: text })));
     precision.setAttribute("aria-label", "Precision");
     const again = button("Same seed, other precision", "Make it once more and show what differs", trying(async () => {
       const { task_id } = await fw.post(`${ROUTE}/again`, { id: image.id, precision: precision.value });

@@ -1,4 +1,4 @@
-// Ctrl+Enter generates (or begins again), Alt+Enter skips, Esc interrupts; right-click on Generate generates forever.
+// Ctrl+Enter generates (or begins again), Ctrl+Shift+Enter puts the form in line, Alt+Enter skips, Esc interrupts; right-click on Generate generates forever.
 (() => {
   const fw = window.featherweight;
 
@@ -6,7 +6,8 @@
     const tab = fw.shownTab();
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
-      if (tab.isRunning()) tab.restart();
+      if (event.shiftKey) tab.enqueue();
+      else if (tab.isRunning()) tab.restart();
       else tab.press("generate");
     } else if (event.key === "Enter" && event.altKey) {
       event.preventDefault();

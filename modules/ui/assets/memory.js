@@ -27,6 +27,7 @@
       const now = Date.now();
       const wanted = JSON.stringify([fw.weighedForm(tab.form), tab.imageSize(), scales.textContent]);
       if (wanted !== seen) [seen, seenAt] = [wanted, now];
+      if (wanted !== asked && asked) stale(); // what stands there belongs to another form
       if (now - seenAt < SETTLED_MS) return;
       if (wanted !== asked || now - askedAt > STALE_MS) ask(wanted);
     };
@@ -43,6 +44,11 @@
       [asked, askedAt, isAsking] = [wanted, Date.now(), false];
     }
 
+    function stale() {
+      const text = tab.find("plan_line", ".fw-plan-text");
+      if (text) text.textContent = "…";
+    }
+
     function show(estimate) {
       const place = tab.find("plan_line");
       if (!estimate) {
@@ -54,7 +60,7 @@
       const filled = fw.element("span");
       filled.style.width = `${Math.round(share * 100)}%`;
       bar.append(filled);
-      const text = fw.element("span", { className: "fw-plan-text", textContent: estimate.line });
+      const text = fw.element("span", { className: "fw-plan-text", textContent: named(estimate.line, estimate.device) });
       text.title = fw.estimateHint(estimate);
       place.classList.toggle("fw-over", !estimate.fits);
       place.replaceChildren(bar, text);
@@ -83,6 +89,9 @@
   }
 
   setInterval(() => fw.tabs.forEach((tab) => tab.lookAtMemory()), LOOK_MS);
+
+  // "needs 3.2 of 4.0 GB VRAM": of which memory.
+  const named = (line, device) => line.replace("GB", /cpu/i.test(device || "") ? "GB RAM" : "GB VRAM");
 
   // The form as far as it decides about memory: of the prompts only their adapters, nothing of the seed.
   fw.weighedForm = (form) =>

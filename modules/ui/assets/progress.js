@@ -22,6 +22,9 @@
     let stopping = ""; // what the user has asked for
     let forever = false;
     let restart = false;
+    let enqueueing = ""; // the job that is being put in line behind the running one
+    const LINE_KEY = `line.${tab.prefix}`;
+    const inLine = () => JSON.parse(fw.kept(LINE_KEY) || "[]"); // jobs of this form that wait, in their order
 
     tab.task = () => task || keptTask().id;
     tab.isRunning = () => timer !== null;
@@ -29,10 +32,18 @@
     // Called by the Generate button: gives the job its id and starts to watch it.
     tab.start = () => {
       const id = `task(${Math.random().toString(36).slice(2)}${Date.now().toString(36)})`;
+      if (enqueueing) return (enqueueing = id);
       remember(id, false);
       tab.clearMessages();
       watch(id);
       return id;
+    };
+
+    // Put the form in line. While a job runs, that one is watched on; its images come first.
+    tab.enqueue = () => {
+      if (enqueueing) return;
+      if (timer !== null) enqueueing = "begun";
+      tab.press("generate");
     };
 
     // Watch a job that was put in line elsewhere.
@@ -44,11 +55,23 @@
 
     // Called when the server took (or refused) the job.
     tab.submitted = () => {
-      if (tab.find("notice", ".fw-error")) fail();
+      const isRefused = Boolean(tab.find("notice", ".fw-error"));
+      if (!enqueueing) {
+        if (isRefused) fail();
+      } else if (!isRefused) {
+        if (timer === null) tab.follow(enqueueing); // the one before has ended meanwhile
+        else fw.keep(LINE_KEY, JSON.stringify([...inLine(), enqueueing]));
+      }
+      enqueueing = "";
+      fw.lookAtLine?.();
     };
 
     // Called when the form did not arrive.
-    tab.failed = () => fail(REFUSED);
+    tab.failed = () => {
+      if (!enqueueing) return fail(REFUSED);
+      enqueueing = "";
+      tab.message(REFUSED, true);
+    };
 
     // The job of an earlier visit, unless another page of this browser watches it; `asked`: the user wants to see it.
     tab.resume = async (asked = false) => {
@@ -57,8 +80,10 @@
       const state = await fw.post("internal/progress", { id_task: id, live_preview: false }).catch(() => null);
       if (!state || tab.isRunning()) return;
       if (state.active || state.queued) watch(id);
-      else if (state.completed) await show(id, state);
-      else if (!isOver) lost(id, state);
+      else if (state.completed) {
+        await show(id, state);
+        await watchNext();
+      } else if (!isOver) lost(id, state);
     };
 
     tab.toggleForever = () => {
@@ -93,7 +118,7 @@
       const box = tab.find("generate_box");
       const hadFocus = tab.holds(document.activeElement, "generate");
       box?.classList.add("fw-running");
-      if (hadFocus) tab.find("interrupt")?.focus();
+      if (hadFocus) tab.find("interrupt")?.focus({ preventScroll: true });
       draw({ progress: 0, textinfo: "submitting" });
       // On a phone the image stands above the form: it comes into sight with the job.
       if (window.matchMedia?.("(max-width: 760px)").matches && tab.isShown) tab.find("output")?.scrollIntoView?.({ block: "start" });
@@ -108,7 +133,7 @@
       ask("");
       const hadFocus = tab.holds(document.activeElement, "interrupt", "skip");
       tab.find("generate_box")?.classList.remove("fw-running");
-      if (hadFocus) tab.find("generate")?.focus();
+      if (hadFocus) tab.find("generate")?.focus({ preventScroll: true });
       const box = tab.find("progress");
       if (box) box.hidden = true;
       document.title = "Featherweight";
@@ -146,6 +171,7 @@
         fw.chime();
         if (failed) tab.endForever();
         if (forever || restart) tab.press("generate");
+        else await watchNext();
         return;
       }
       if (!state.active && !state.queued) {
@@ -158,6 +184,21 @@
       if (state.live_preview) {
         previewId = state.id_live_preview;
         tab.showPreview(state.live_preview);
+      }
+    }
+
+    // The next job of this form that is in line; what was cancelled or is over is passed over.
+    async function watchNext() {
+      for (let [id, ...rest] = inLine(); id; [id, ...rest] = rest) {
+        fw.keep(LINE_KEY, JSON.stringify(rest));
+        const state = await fw.post("internal/progress", { id_task: id, live_preview: false }).catch(() => null);
+        if (timer !== null) return;
+        if (state?.active || state?.queued) {
+          remember(id, false);
+          watch(id);
+          return;
+        }
+        if (state?.completed) await show(id, state);
       }
     }
 
@@ -193,6 +234,7 @@
     }
 
     document.addEventListener("click", (event) => {
+      if (tab.holds(event.target, "enqueue")) tab.enqueue();
       if (!timer || !tab.holds(event.target, "interrupt", "skip")) return;
       if (!restart && Date.now() - startedAt < GUARD_MS && event.isTrusted) {
         event.preventDefault();

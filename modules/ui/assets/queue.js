@@ -23,8 +23,10 @@
       say(typeof reply.count === "number" ? `${reply.count} ${reply.count === 1 ? "job" : "jobs"}.` : "");
     } catch (error) {
       say(error.message, true);
+      if (!place()?.offsetParent) fw.shownTab()?.message(error.message, true);
     }
     await look();
+    fw.lookAtLine?.();
   };
 
   function say(text, isBad = false) {
@@ -179,11 +181,12 @@
 
   function row(job, buttons) {
     const thumb = fw.element("span", { className: "fw-queue-thumb" });
-    if (job.images && job.status !== "running" && job.status !== "queued") {
+    const hasImage = job.images && job.status !== "running" && job.status !== "queued";
+    if (hasImage || job.has_start_image) {
       const image = new Image();
       image.loading = "lazy";
       image.alt = "";
-      image.src = `${ROUTE}/image?task_id=${encodeURIComponent(job.task_id)}`;
+      image.src = `${ROUTE}/${hasImage ? "image" : "start-image"}?task_id=${encodeURIComponent(job.task_id)}`;
       image.addEventListener("error", () => image.remove());
       thumb.append(image);
     }
@@ -192,6 +195,7 @@
       { className: "fw-queue-text" },
       fw.element("strong", { textContent: `${job.is_bookmarked ? "★ " : ""}${job.title}` }),
       fw.element("span", { textContent: [job.is_image_job ? "" : job.type, fw.queueLine(job)].filter(Boolean).join(" · ") }),
+      ...(job.details ? [fw.element("span", { textContent: [job.details, ...(job.adapters || [])].join(" · ") })] : []),
     );
     if (job.status === "running") {
       const filled = fw.element("span");
@@ -265,17 +269,24 @@
 
   // -- editing ---------------------------------------------------------------------------------------------------------
 
+  // Fill the form that a job belongs to; whether that came about.
   async function toForm(task_id) {
     try {
       const job = await fw.get(`${ROUTE}/job?task_id=${encodeURIComponent(task_id)}`);
       if (!job.infotext) throw new Error("The parameters of this job cannot be read.");
-      const tab = fw.tabs[0];
-      document.querySelector(`#tabs button[data-tab-id="${tab.prefix}"]`)?.click();
-      setTimeout(() => tab.take(job.infotext), 200);
+      const tab = (job.has_start_image && fw.tabs.find((one) => one.setImage)) || fw.tabs[0];
+      await tab.takeSent(job.infotext);
+      if (job.has_start_image) await tab.setImage?.(Object.keys(tab.takes)[0], `${ROUTE}/start-image?whole=true&task_id=${encodeURIComponent(task_id)}`);
+      return true;
     } catch (error) {
       say(error.message, true);
+      fw.shownTab()?.message(error.message, true);
+      return false;
     }
   }
+
+  // For the line beside the images, which is the same line.
+  fw.line = { act, draggable, toForm, isDragged: () => dragged !== null };
 
   async function edit(job) {
     let whole;
@@ -314,8 +325,7 @@
     const tools = fw.element("div", { className: "fw-tools" },
       button("Save", "Have the job ask for this", save),
       button("Edit in the form", "Fill the form with it and take it out of the line", async () => {
-        await toForm(job.task_id);
-        await act("cancel", { task_id: job.task_id })();
+        if (await toForm(job.task_id)) await act("cancel", { task_id: job.task_id })();
         close();
       }),
       button("Close", "Leave it as it is", close));

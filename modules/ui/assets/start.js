@@ -33,10 +33,24 @@
       place.dataset.hashing = engine.hashing;
       document.body.classList.toggle("fw-other-model", !engine.is_bundled);
       for (const tab of fw.tabs) followSize(tab, engine.size);
+      offerUsual(engine.usual);
     } catch {
       place.textContent = "The server does not answer.";
       place.className = "fw-failed";
     }
+  }
+
+  // Steps, sampler and scales that the model was made for, put into the form by one click; never by themselves.
+  function offerUsual(usual) {
+    const button = document.querySelector("#fw_usual");
+    if (!button) return;
+    button.hidden = !usual;
+    button.title = usual || "";
+    button.onclick = () => {
+      const tab = fw.tabs.find((one) => one.isShown) || fw.tabs[0];
+      const [prompt, negative] = ["prompt", "neg_prompt"].map((name) => tab.field(name)?.value || "");
+      tab.take([prompt, negative && ["Negative prompt", negative].join(": "), usual].filter((line, at) => line || !at).join("\n"));
+    };
   }
 
   const isConfigured = (tab, name) => Boolean(tab.find(name)?.classList.contains("fw-configured"));
@@ -78,7 +92,21 @@
     "Last job": "Show the last job again",
   };
 
+  // Signs that are shown as icons (icons.css); the sign itself is for those who read without styles.
+  const ICONS = {
+    "↻": "refresh", "⇅": "swap", "⚄": "dice", "⇲": "measure", "♻": "reuse", "◐": "theme", "⋯": "more", "×": "close",
+    "↑": "up", "↓": "down", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse",
+  };
+
+  function drawIcons() {
+    for (const button of document.querySelectorAll("button:not(.fw-icon):not(#lightboxModal button)")) {
+      const icon = button.childElementCount === 0 && ICONS[button.textContent.trim()];
+      if (icon) button.classList.add("fw-icon", `fw-icon-${icon}`);
+    }
+  }
+
   function nameButtons() {
+    drawIcons();
     for (const button of document.querySelectorAll("button:not([title])")) {
       const name = SIGNS[fw.sourceText(button).trim()];
       if (!name) continue;

@@ -13,10 +13,33 @@
   let box = null;
   let place = 0;
 
+  // A ring around what is spoken of. It lies over the page: elements around the marked one cut off what leaves them.
+  let ring = null;
+  let marked = null;
+
   function mark(element) {
-    document.querySelector(".fw-toured")?.classList.remove("fw-toured");
-    element?.classList.add("fw-toured");
+    marked = element;
     element?.scrollIntoView({ block: "nearest" });
+    if (!element) {
+      ring?.remove();
+      ring = null;
+      return;
+    }
+    if (!ring) {
+      ring = fw.element("div", { id: "fw_ring", attributes: { "aria-hidden": "true" } });
+      (document.querySelector(".gradio-container") || document.body).append(ring);
+      follow();
+    }
+  }
+
+  function follow() {
+    if (!ring) return;
+    const around = marked.getBoundingClientRect();
+    ring.hidden = around.width === 0;
+    for (const [side, value] of Object.entries({ left: around.left - 4, top: around.top - 4, width: around.width + 8, height: around.height + 8 })) {
+      ring.style[side] = `${value}px`;
+    }
+    requestAnimationFrame(follow);
   }
 
   function end() {
@@ -71,5 +94,6 @@
 
   document.addEventListener("click", (event) => {
     if (event.target.closest?.("#fw_start_tour")) fw.startTour();
+    else if (box && event.isTrusted && event.target.closest?.(".fw-generate, #tabs > .tab-wrapper")) end(); // the visitor goes on alone
   });
 })();

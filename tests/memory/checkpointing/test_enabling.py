@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from modules.errors import InvalidValueError
 from modules.memory.changes import AllBranches, Branches
 from modules.memory.checkpointing import Block, ByBudget, Every, Listed, Strategy, enable_gradient_checkpointing
-from modules.memory.checkpointing.keeping import Disk, OffloadError
+from modules.memory.checkpointing.keeping import Disk, MainMemory, OffloadError
 from modules.memory.checkpointing.solving import peak_bytes
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.layer import stored_state
@@ -286,11 +286,20 @@ def test_an_input_that_is_changed_afterwards_is_what_it_was(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("large")
-def test_ram_leaves_on_the_processor_what_is_there_already() -> None:
+def test_ram_leaves_in_main_memory_what_is_there_already(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Stack(), inputs()
     expected = gradients(model, x)
+    put, copied = MainMemory.put, list[bool]()
+
+    def watched(place: MainMemory, tensor: torch.Tensor) -> torch.Tensor:
+        away = put(place, tensor)
+        copied.append(away.data_ptr() != tensor.data_ptr())
+        return away
+
+    monkeypatch.setattr(MainMemory, "put", watched)
     with enable_gradient_checkpointing(model, "all", offload="ram"):
         same(gradients(model, x), expected)
+    assert copied and not any(copied)
 
 
 @pytest.mark.usefixtures("large")

@@ -16,7 +16,7 @@ from modules.memory.dry_run import DryRun
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.feed_forward.computing import Resolved
 from modules.memory.feed_forward.options import CallSize, Pieces, hidden_slices, pieces_for
-from modules.memory.formats import FORMATS
+from modules.memory.formats.format import FORMATS
 from modules.memory.layer import Part, Stored, manage, stored_state
 from modules.memory.storage import StorageRules
 from modules.memory.streaming.groups import Level

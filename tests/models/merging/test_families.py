@@ -7,16 +7,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import PrecisionPlan
 from modules.models.merging.conversion import save_as
 from modules.models.merging.merge import merge
 from modules.models.merging.request import MergeMethod, MergeRequest
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointInfo
 from modules.processing.engine.precision import storage_rules
 from tests.models.family_files import write_family
 from tests.models.merging.toys import info_of
+from tests.models.test_conversion import stored_state_of
 from tests.recordings import CONFIGS
 
 
@@ -55,6 +56,23 @@ def test_a_merge_of_a_family_is_of_that_family(family: str, tmp_path: Path) -> N
     for name, tensor in converted.items():
         assert torch.equal(tensor.reshape(-1).view(torch.uint8), direct[name].reshape(-1).view(torch.uint8)), name
     assert ("ztsnr" in direct) == (family == "sdxl-v")
+
+
+@pytest.mark.parametrize(
+    ("family", "storage"), [("sd2", "code4"), ("sdxl", "gguf_q5_0"), ("sd3.5", "int8_convrot"), ("sd3.5", "gguf_q8_0")]
+)
+def test_a_merge_in_blocks_or_rotated_is_the_wide_merge_converted(family: str, storage: str, tmp_path: Path) -> None:
+    path = write_family(tmp_path, family)
+    models = (info_of(path), info_of(weaker(path)))
+    wide = run(models, MergeMethod.WEIGHTED_SUM, "fp32", tmp_path / "wide.safetensors")
+    narrow = run(models, MergeMethod.WEIGHTED_SUM, storage, tmp_path / "narrow.safetensors")
+    again = tmp_path / "again.safetensors"
+    save_as(info_of(wide), CONFIGS, storage_rules(storage), again)
+    merged, converted = stored_state_of(load(narrow)), stored_state_of(load(again))
+    assert any(tensor.dtype in (torch.uint8, torch.int8) for tensor in merged.values())
+    assert set(merged) == set(converted)
+    for name, tensor in converted.items():
+        assert torch.equal(tensor.contiguous().view(torch.uint8), merged[name].contiguous().view(torch.uint8)), name
 
 
 def test_an_inpainting_model_is_made_from_a_usual_one(tmp_path: Path) -> None:

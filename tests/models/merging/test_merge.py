@@ -13,9 +13,9 @@ from torch import Tensor
 
 import modules.models.merging.merged
 from modules.errors import CheckpointError, Interrupted, InvalidValueError, OutputError
+from modules.models.files.tensor_file import TensorEntry, TensorFile
+from modules.models.files.tensor_writer import TensorWriter
 from modules.models.merging.request import MergeOptions
-from modules.models.reading.tensor_file import TensorEntry, TensorFile
-from modules.models.reading.tensor_writer import TensorWriter
 from tests.models.merging.toys import CONV_IN, POSITIONS, SCHEDULE, TEXT, UNET, VAE, Toys, toy
 
 WEIGHTS = (CONV_IN, UNET, TEXT, VAE)

@@ -10,21 +10,21 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
+from modules.models.autoencoders.files import VaeCatalogue
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import PrecisionPlan
 from modules.models.merging.conversion import save_as
 from modules.models.merging.merge import merge
 from modules.models.merging.request import MergeMethod, MergeRequest
-from modules.models.precision import PrecisionPlan
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.vae.files import VaeCatalogue
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import storage_rules
-from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import Result
 from modules.settings.values import Settings
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, cpu_machine

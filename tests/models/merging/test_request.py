@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.memory.formats import FORMATS
-from modules.models.merging.request import CONVERTED_NAMES, MergeMethod, MergeOptions, default_name, file_name
+from modules.models.merging.request import MergeMethod, MergeOptions, default_name, file_name
 from tests.models.merging.toys import Toys
 
 
@@ -20,10 +19,6 @@ def toys(tmp_path: Path) -> Toys:
 
 def options(**fields: Any) -> MergeOptions:
     return MergeOptions(**{"primary": "a", "secondary": "b", "name": "merged", **fields})
-
-
-def test_every_storage_format_is_offered() -> None:
-    assert set(CONVERTED_NAMES) == set(FORMATS)
 
 
 def test_a_resolved_request_names_its_files(toys: Toys) -> None:

@@ -6,10 +6,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from modules.models.autoencoders.files import VaeCatalogue
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.merging.merge import MergeResult, Progress, merge
 from modules.models.merging.request import MergeOptions, MergeRequest, resolve
-from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.vae.files import VaeCatalogue
 from modules.processing.engine.precision import storage_rules
 from tests.recordings import CONFIGS
 
@@ -65,7 +65,7 @@ class Toys:
 
     def names(self) -> set[str]:
         """The files in the folder, hidden ones too."""
-        return {path.name for path in self.folder.iterdir()} - {"hashes.json"}
+        return {path.name for path in self.folder.iterdir()} - {"hashes.json", "hashes.json.lock"}
 
 
 def info_of(path: Path) -> CheckpointInfo:

@@ -9,49 +9,14 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from modules.models.families.family import TextParts, TextRequest
-from modules.prompting.clip_encoder import ClipTextEncoder
+from modules.models.text_encoders.clip_encoder import TextTowerRecipe
+from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.encode import Encoded, TextOptions, TextTower, encode_groups
 from modules.settings.values import Settings
 
 NUMBER_WIDTH = 256  # values in the embedding of one number
 MAX_PERIOD = 10_000.0
-
-
-@dataclass(frozen=True)
-class TextTowerRecipe:
-    """How one text encoder is used.
-
-    `layer_from_end` says which hidden states count, 1 being the last layer's; None: as the clip skip setting says, and
-    with `skips_by_options` that decides where the setting `sdxl_clip_l_skip` is on. `final_norm` applies the final
-    layer norm to them. `pad_id` fills chunks up after the end token (None: with the end token); `pooled` begins the
-    vector with the projected output at the end token.
-    """
-
-    component: str
-    layer_from_end: int | None = None
-    skips_by_options: bool = False
-    final_norm: bool = True
-    pad_id: int | None = None
-    pooled: bool = False
-
-    def tower(self, parts: TextParts, request: TextRequest) -> TextTower:
-        """The encoder of a model, used this way."""
-        module = parts.encoders[self.component]
-        projected = hasattr(module, "text_projection")
-        by_options = self.skips_by_options and request.settings.stable_diffusion.sdxl_clip_l_skip
-        encoder = ClipTextEncoder(
-            module.text_model if projected else module,
-            device=parts.device,
-            use_pooled=self.pooled,
-            project=module.text_projection if projected else None,
-            fixed_layer=None if by_options else self.layer_from_end,
-            final_norm=self.final_norm,
-            has_gradients=request.has_gradients,
-        )
-        table = request.embeddings.get(int(module.config.hidden_size))
-        return TextTower(parts.tokenizer, encoder, table, self.pad_id)
 
 
 class SizeVector(StrEnum):

@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
-from modules.models.denoiser_context import ModelInputs
 from modules.models.families.adapter_version import AdapterVersion
+from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
+from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import (
-    Component,
     Conditioning,
     DenoiserInputSizes,
     ExternalTextEncoder,
+    ExternalVae,
     GuidanceType,
-    Header,
     LoraBase,
     Make,
     OptionalEncoder,
-    TextParts,
+    UsualSettings,
+    mask_and_masked,
     text_inputs,
 )
 from modules.models.families.ldm.conditioning import ClipConditioning
@@ -35,11 +35,13 @@ from modules.models.families.ldm.parts import (
     run_unet,
     unet_component,
     unet_inputs,
-    vae_component,
 )
-from modules.models.layouts.folder_layout import FolderLayout
-from modules.models.layouts.row_map import RowMap
-from modules.models.reading.tensor_source import TensorSource
+from modules.models.files.tensor_source import TensorSource
+from modules.models.names.component import Component, Header
+from modules.models.names.folder_layout import FolderLayout
+from modules.models.names.row_map import RowMap
+from modules.models.text_encoders.counting import BY_CHUNKS, TokenCounting
+from modules.models.text_encoders.encoding import TextParts
 from modules.prompting.chunks import CHUNK_TOKENS
 from modules.sampling.discrete import (
     DiscreteSchedule,
@@ -86,8 +88,13 @@ class LdmFamily:
     ignores_too: Callable[[str], bool] = _never
     optional_encoder: OptionalEncoder | None = None
     external_encoders: tuple[ExternalTextEncoder, ...] = ()
+    external_vae: ExternalVae | None = None
     context_tokens: int = CHUNK_TOKENS
     latent_multiple: int = 1
+    counting: TokenCounting = BY_CHUNKS
+    reads_weights: bool = True
+    reads_breaks: bool = True
+    aliases: tuple[tuple[str, str], ...] = ()
     lora_base: LoraBase | None = None
     adapter_version: AdapterVersion | None = None
 
@@ -111,7 +118,7 @@ class LdmFamily:
         return (
             *self.text_encoders(header, architecture, config_folders),
             unet_component(architecture.unet_sizes),
-            vae_component(architecture.vae),
+            architecture.autoencoder.component(),
         )
 
     def conditioning(self, parts: TextParts) -> Conditioning:
@@ -139,6 +146,15 @@ class LdmFamily:
 
     def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
         return unet_inputs(denoiser)
+
+    def usual_settings(self, denoiser: Any, name: str) -> UsualSettings | None:
+        return None
+
+    def takes_references(self, denoiser: Any, name: str) -> bool:
+        return False
+
+    def inpainting_input(self, masked: Tensor, mask: Tensor) -> Tensor:
+        return mask_and_masked(masked, mask)
 
     def is_ignored(self, key: str) -> bool:
         return is_left_over(key) or self.ignores_too(key)

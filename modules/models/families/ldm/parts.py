@@ -1,17 +1,18 @@
-"""What the families of the latent-diffusion layout share: UNet, autoencoder, and what their files leave over."""
+"""What the families of the latent-diffusion layout share: the UNet, and what their files leave over."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers import UNet2DConditionModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.models.architecture import UNetArchitecture, VaeArchitecture
-from modules.models.denoiser_context import ModelInputs
-from modules.models.families.family import Component, DenoiserInputSizes, Header, on_meta
-from modules.models.layouts.keymaps import ldm_unet, ldm_vae
+from modules.models.families.architecture import UNetArchitecture
+from modules.models.families.denoiser_context import ModelInputs
+from modules.models.families.family import DenoiserInputSizes
+from modules.models.names import ldm_unet
+from modules.models.names.component import Component, Header, on_meta
 
 LEFT_OVER = re.compile(
     r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"
@@ -66,18 +67,6 @@ def unet_component(architecture: UNetArchitecture) -> Component:
         )
 
 
-def vae_component(architecture: VaeArchitecture) -> Component:
-    """The autoencoder on the meta device."""
-    with on_meta():
-        return Component(
-            "vae",
-            build_vae(architecture),
-            ldm_vae.vae_keymap(architecture.levels, architecture.blocks_per_level),
-            (f"{ldm_vae.PREFIX}.",),
-            "It may be a pruned file without a VAE: choose a full checkpoint.",
-        )
-
-
 def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
     """An uninitialised UNet of these sizes; wrap the call in `hollow()` to allocate nothing."""
     attention = architecture.attention_levels
@@ -108,31 +97,16 @@ def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
     return use_ldm_upsampling(unet)
 
 
-def build_vae(architecture: VaeArchitecture) -> AutoencoderKL:
-    """An uninitialised autoencoder of these sizes; see `build_unet`."""
-    return AutoencoderKL(
-        in_channels=architecture.in_channels,
-        out_channels=architecture.out_channels,
-        latent_channels=architecture.latent_channels,
-        block_out_channels=architecture.widths,
-        layers_per_block=architecture.blocks_per_level,
-        down_block_types=("DownEncoderBlock2D",) * architecture.levels,
-        up_block_types=("UpDecoderBlock2D",) * architecture.levels,
-        norm_num_groups=NORM_GROUPS,
-        use_quant_conv=architecture.has_quant_conv,
-        use_post_quant_conv=architecture.has_quant_conv,
-    )
-
-
 def run_unet(unet: Any, inputs: ModelInputs) -> Tensor:
     """A UNet's prediction, see `ModelFamily.run`."""
+    extra = {name: list(value) if isinstance(value, tuple) else value for name, value in inputs.extra.items()}
     output: Tensor = unet(
         inputs.x,
         inputs.timesteps,
         encoder_hidden_states=inputs.crossattn,
         class_labels=inputs.vector,
         return_dict=False,
-        **inputs.extra,
+        **extra,
     )[0]
     return output
 

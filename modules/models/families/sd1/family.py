@@ -6,16 +6,18 @@ With 9 input channels it is the inpainting model, with 8 instruct-pix2pix (Brook
 from functools import partial
 from pathlib import Path
 
-from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, ExternalTextEncoder, Header, LoraBase
-from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
+from modules.models.families.architecture import LdmArchitecture
+from modules.models.families.diffusers_config import check_text
+from modules.models.families.family import ExternalTextEncoder, LoraBase
+from modules.models.families.ldm.conditioning import ClipConditioning
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import context_width, has_linear_projections, has_vector, input_channels
-from modules.models.families.ldm.text import clip_component
 from modules.models.families.sd1.adapter_version import SD1_ADAPTERS
-from modules.models.layouts.diffusers_config import check_text
-from modules.models.layouts.folder_layout import FIRST, FolderLayout, clip_names
-from modules.models.layouts.keymaps import clip_text
+from modules.models.names import clip_text
+from modules.models.names.component import Component, Header
+from modules.models.names.folder_layout import FIRST, FolderLayout, clip_names
+from modules.models.text_encoders.clip import clip_component
+from modules.models.text_encoders.clip_encoder import TextTowerRecipe
 
 INPUT_CHANNELS = (4, 8, 9)
 OTHER_CONTEXT_WIDTH = 1024  # of SD 2.x

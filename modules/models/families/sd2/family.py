@@ -7,15 +7,17 @@ the model tells. With 9 input channels it is the inpainting model, which predict
 from functools import partial
 from pathlib import Path
 
-from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, Header, LoraBase
-from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
+from modules.models.families.architecture import LdmArchitecture
+from modules.models.families.diffusers_config import check_text
+from modules.models.families.family import LoraBase
+from modules.models.families.ldm.conditioning import ClipConditioning
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import has_vector, input_channels
-from modules.models.families.ldm.text import open_clip_component
 from modules.models.families.sd2.adapter_version import SD2_ADAPTERS
-from modules.models.layouts.diffusers_config import check_text
-from modules.models.layouts.folder_layout import FIRST, UNET, FolderLayout, Parts, open_clip_names
+from modules.models.names.component import Component, Header
+from modules.models.names.folder_layout import FIRST, UNET, FolderLayout, Parts, open_clip_names
+from modules.models.text_encoders.clip import open_clip_component
+from modules.models.text_encoders.clip_encoder import TextTowerRecipe
 
 TEXT_PREFIX = "cond_stage_model.model"
 TURBO_TEXT_PREFIX = "conditioner.embedders.0.model"  # in the files of SD-Turbo

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.models.families.family import TextParts, TextRequest
-from modules.models.families.ldm.conditioning import ClipConditioner, ClipConditioning, TextTowerRecipe
-from modules.models.families.sd3.t5 import T5
-from modules.models.families.sd3.t5_encoder import T5TextEncoder, T5Tokenizer
+from modules.models.families.ldm.conditioning import ClipConditioner, ClipConditioning
+from modules.models.families.sd3.t5 import T5, tokenizer_of
+from modules.models.text_encoders.clip_encoder import TextTowerRecipe
+from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.models.text_encoders.t5 import T5Encoder
+from modules.models.text_encoders.tokenizers import T5Tokenizer
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.emphasis import Emphasis
 
@@ -38,9 +40,17 @@ class ClipAndT5:
         if module is None:
             return None
         if self._tokenizer is None:
-            self._tokenizer = T5Tokenizer(T5.tokenizer(self._parts.checkpoint), int(module.config.vocab_size))
-        reads_weights = request.options.emphasis is not Emphasis.NONE
-        return T5TextEncoder(module, self._tokenizer, self._parts.device, reads_weights).encode
+            self._tokenizer = tokenizer_of(self._parts.checkpoint, int(module.config.vocab_size))
+        tokenizer, reads_weights = self._tokenizer, request.options.emphasis is not Emphasis.NONE
+
+        def encode(texts: Sequence[str], tokens: int) -> Tensor:
+            """Padding is seen, as by the models in training; what is beyond CLIP's tokens is cut off."""
+            encoder = T5Encoder(
+                module, tokenizer, self._parts.device, tokens=tokens, most=tokens, reads_weights=reads_weights
+            )
+            return encoder.encode(texts).tokens
+
+        return encode
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,32 +12,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
-from modules.models.denoiser_context import ModelInputs
 from modules.models.families.adapter_version import AdapterVersion
+from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
+from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import (
-    Component,
     Conditioning,
     DenoiserInputSizes,
     ExternalTextEncoder,
+    ExternalVae,
     GuidanceType,
-    Header,
     LoraBase,
     LoraNaming,
     Make,
     OptionalEncoder,
-    TextParts,
+    UsualSettings,
+    mask_and_masked,
     text_inputs,
 )
-from modules.models.families.ldm.parts import is_left_over, vae_component
+from modules.models.families.ldm.parts import is_left_over
 from modules.models.families.sd3.conditioning import CLIP, ClipAndT5
 from modules.models.families.sd3.folder import FOLDER
 from modules.models.families.sd3.layout import CLIP_G_PREFIX, CLIP_L_PREFIX, SIGN, T5_PREFIX, transformer_rows
 from modules.models.families.sd3.t5 import T5, is_unused_of_t5, notes_on_converting, notes_on_merging, t5_components
 from modules.models.families.sd3.text import encoder_components
 from modules.models.families.sd3.transformer import run_transformer, transformer_component, transformer_inputs
-from modules.models.layouts.row_map import RowMap
-from modules.models.reading.tensor_source import TensorSource
+from modules.models.files.tensor_source import TensorSource
+from modules.models.names.component import Component, Header
+from modules.models.names.row_map import RowMap
+from modules.models.text_encoders.counting import BY_CHUNKS, TokenCounting
+from modules.models.text_encoders.encoding import TextParts
 from modules.prompting.chunks import CHUNK_TOKENS
 from modules.sampling.flow import FlowSchedule, NoiseLevels
 from modules.sampling.schedules import ALIGN_YOUR_STEPS_1024
@@ -63,8 +66,12 @@ class StableDiffusion3:
         ExternalTextEncoder("clip_g", CLIP_G_PREFIX, wanted_by=SIGN),
         ExternalTextEncoder("t5xxl", T5_PREFIX, wanted_by=SIGN, any_ending=True, is_optional=True),
     )
+    external_vae: ExternalVae | None = None
     context_tokens = 2 * CHUNK_TOKENS
+    counting: TokenCounting = BY_CHUNKS
+    reads_weights = reads_breaks = True
     latent_multiple = 1  # `run_transformer` continues odd sides
+    aliases: tuple[tuple[str, str], ...] = ()
     lora_base: LoraBase | None = LoraBase("sd3", "stable-diffusion-3", LoraNaming.KOHYA_FUSED)
     adapter_version: AdapterVersion | None = None
     folder = FOLDER
@@ -93,7 +100,7 @@ class StableDiffusion3:
             *encoder_components(header),
             *t5_components(header),
             transformer_component(header, architecture.latent_side),
-            vae_component(architecture.vae),
+            architecture.autoencoder.component(),
         )
 
     def conditioning(self, parts: TextParts) -> Conditioning:
@@ -117,6 +124,15 @@ class StableDiffusion3:
 
     def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
         return transformer_inputs(denoiser)
+
+    def usual_settings(self, denoiser: Any, name: str) -> UsualSettings | None:
+        return None
+
+    def takes_references(self, denoiser: Any, name: str) -> bool:
+        return False
+
+    def inpainting_input(self, masked: Tensor, mask: Tensor) -> Tensor:
+        return mask_and_masked(masked, mask)
 
     def is_ignored(self, key: str) -> bool:
         return is_left_over(key) or key.startswith(UNUSED) or is_unused_of_t5(key)

@@ -5,12 +5,21 @@ from functools import partial
 from math import isqrt
 from pathlib import Path
 
-from modules.models.families.sd3.layout import CLIP_L_PREFIX, T5_PREFIX, dual_layers_of, layers_of, rows_of_folder
-from modules.models.families.sd3.text import CLIP_L_PROJECTION, clip_g_keymap
-from modules.models.layouts.diffusers_config import CHANNELS_PER_HEAD, TRANSFORMER, check_text
-from modules.models.layouts.diffusers_settings import compare, settings_of, wrong
-from modules.models.layouts.folder_layout import FIRST, SECOND, FolderLayout, Header, Names, Parts
-from modules.models.layouts.keymaps.keymap import KeyMap, ModulePair
+from modules.models.families.diffusers_config import CHANNELS_PER_HEAD, TRANSFORMER, check_text
+from modules.models.families.sd3.layout import (
+    CLIP_G_PREFIX,
+    CLIP_L_PREFIX,
+    T5_PREFIX,
+    dual_layers_of,
+    layers_of,
+    rows_of_folder,
+)
+from modules.models.families.sd3.text import CLIP_G_PROJECTION, CLIP_L_PROJECTION
+from modules.models.names.diffusers_settings import compare, settings_of, wrong
+from modules.models.names.folder_layout import FIRST, SECOND, FolderLayout, Header, Names, Parts
+from modules.models.names.keymap import KeyMap, ModulePair
+from modules.models.text_encoders.clip import separate_clip_keymap
+from modules.models.text_encoders.t5 import t5_file_keymap
 
 DENOISER, THIRD = "transformer", "text_encoder_3"
 SIGNS = ("pos_embed.proj.weight", "transformer_blocks.0.attn.add_q_proj.weight")
@@ -35,12 +44,13 @@ def _clip_l_names(header: Header) -> Names:
 
 
 def _clip_g_names(header: Header) -> Names:
-    return clip_g_keymap(), {name: _level_up(name) for name in header}
+    return separate_clip_keymap(CLIP_G_PREFIX, CLIP_G_PROJECTION, "text_model."), {
+        name: _level_up(name) for name in header
+    }
 
 
 def _t5_names(header: Header) -> Names:
-    pairs = (ModulePair(f"{T5_PREFIX}.shared", "shared"), ModulePair(f"{T5_PREFIX}.encoder", "encoder"))
-    return KeyMap(pairs), {name: name for name in header}
+    return t5_file_keymap(T5_PREFIX), {name: name for name in header}
 
 
 def _level_up(name: str) -> str:

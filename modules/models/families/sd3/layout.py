@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from diffusers.loaders.single_file_utils import convert_sd3_transformer_checkpoint_to_diffusers as convert
 
-from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES
-from modules.models.layouts.folder_layout import Header
-from modules.models.layouts.row_map import RowMap, original_shapes, row_map, whole_shapes
+from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
+from modules.models.names.folder_layout import Header
+from modules.models.names.row_map import RowMap, original_shapes, row_map, whole_shapes
 
 PREFIX = "model.diffusion_model."
 SIGN = f"{PREFIX}x_embedder.proj.weight"

@@ -7,9 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.denoiser_context import ModelInputs
-from modules.models.families.family import Component, DenoiserInputSizes, Header, on_meta
+from modules.models.families.denoiser_context import ModelInputs
+from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.sd3.layout import PREFIX, SIGN, dual_layers_of, layers_of, transformer_rows
+from modules.models.names.component import Component, Header, on_meta
 
 CHANNELS_PER_HEAD = 64
 MISSING_HINT = "It may be a text encoder or a VAE: choose a full checkpoint."

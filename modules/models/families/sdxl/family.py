@@ -8,15 +8,15 @@ in depth only, which the tensors tell; the inpainting model has 9 input channels
 from functools import partial
 from pathlib import Path
 
-from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, ExternalTextEncoder, Header, LoraBase, LoraNaming
-from modules.models.families.ldm.conditioning import ClipConditioning, SizeVector, TextTowerRecipe
+from modules.models.families.architecture import LdmArchitecture
+from modules.models.families.diffusers_config import check_text
+from modules.models.families.family import ExternalTextEncoder, LoraBase, LoraNaming
+from modules.models.families.ldm.conditioning import ClipConditioning, SizeVector
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import context_width, has_vector
-from modules.models.families.ldm.text import clip_component, open_clip_component
 from modules.models.families.sdxl.adapter_version import SDXL_ADAPTERS
-from modules.models.layouts.diffusers_config import check_text
-from modules.models.layouts.folder_layout import (
+from modules.models.names.component import Component, Header
+from modules.models.names.folder_layout import (
     FIRST,
     SECOND,
     SIZES_EMBEDDING,
@@ -26,6 +26,8 @@ from modules.models.layouts.folder_layout import (
     clip_names,
     projected_open_clip_names,
 )
+from modules.models.text_encoders.clip import clip_component, open_clip_component
+from modules.models.text_encoders.clip_encoder import TextTowerRecipe
 from modules.sampling.schedules import ALIGN_YOUR_STEPS_1024
 
 CLIP_L_PREFIX = "conditioner.embedders.0.transformer"

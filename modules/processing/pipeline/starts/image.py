@@ -13,18 +13,18 @@ from torch.nn import functional as F
 
 from modules.images.outpaint import distance_px
 from modules.images.resize import ResizeMode, Scaler, scale_lanczos
-from modules.models.loaded import LoadedModel
-from modules.processing.parameters import infotext_fields
-from modules.processing.pasting import INIT_IMAGE_KEY, MASK_KEY
-from modules.processing.pipeline.hooks import Hooks, MaskBlend, MaskedStart
-from modules.processing.pipeline.pass_settings import PassSettings
-from modules.processing.pipeline.pixels import from_images
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.engine.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
-from modules.processing.record.result import ImageRole
-from modules.processing.request import GenerationRequest
-from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, check_start
+from modules.processing.request.hooks import Hooks, MaskBlend, MaskedStart
+from modules.processing.request.parameters import infotext_fields
+from modules.processing.request.pass_settings import PassSettings
+from modules.processing.request.pasting import INIT_IMAGE_KEY, MASK_KEY
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import ImageRole
+from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, check_start
 from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
@@ -32,7 +32,7 @@ from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise
 
 SEAM_RAMP_PX = 40  # from a kept image, over which its surroundings become free
-LEAST_FREEDOM = 0.25
+MIN_FREEDOM = 0.25
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ class ImageStart:
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         """An inpainting model sees the mask and the image without what the mask hides; without a mask it may paint
-        everything. An editing model sees the image."""
-        if model.image_channels == 0:
+        everything. An editing model sees the image, and so does one that takes references."""
+        if model.image_channels == 0 and not model.takes_references:
             return None
-        if self.prepared.mask is None and not model.edits_images:
+        if self.prepared.mask is None and not model.edits_images and not model.takes_references:
             return unpainted_image(model, height, width)
         shown = [self._shown(model, image, height, width) for image in self.prepared.images]
         return torch.cat(shown if len(shown) == self.batch_size else shown * self.batch_size)
@@ -113,6 +113,8 @@ class ImageStart:
     def _shown(self, model: LoadedModel, image: Image.Image, height: int, width: int) -> Tensor:
         """One image as an inpainting or editing model sees it, [1,C,h,w]."""
         source, mask = from_images([image]), self.prepared.mask
+        if model.takes_references:
+            return model.encode(source)
         if model.edits_images:
             edited = model.encode_unscaled(source)
             return edited if edited.shape[-2:] == (height, width) else F.interpolate(edited, (height, width))
@@ -124,7 +126,7 @@ class ImageStart:
         shown = model.encode(torch.lerp(source, source * (1.0 - hidden), self.mask_weight))
         if shown.shape[-2:] != (height, width):
             shown = F.interpolate(shown, size=(height, width), mode="bilinear")
-        return torch.cat([F.interpolate(hidden, size=(height, width)).to(shown), shown], dim=1)
+        return model.family.inpainting_input(shown, hidden)
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         mask = None if latents is None else self._painted(latents)
@@ -180,7 +182,7 @@ class ImageStart:
         distance = distance_px(self.prepared.images[0].size, margins)
         ramp = torch.from_numpy(distance)[None, None].to(mask)
         ramp = F.interpolate(ramp, size=(height, width), mode="area") - pixels_per_unit / 2
-        free_below = (ramp / SEAM_RAMP_PX).clamp(LEAST_FREEDOM, 1.0) ** 3  # as a share of the first level
+        free_below = (ramp / SEAM_RAMP_PX).clamp(MIN_FREEDOM, 1.0) ** 3  # as a share of the first level
         first: list[Tensor] = []
 
         def mask_at(sigma: Tensor) -> Tensor:

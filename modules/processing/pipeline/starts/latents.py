@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from modules.models.loaded import LoadedModel
-from modules.processing.pipeline.hooks import Hooks, MaskedStart
-from modules.processing.pipeline.pass_settings import PassSettings, sampler_options, schedule_options
-from modules.processing.pipeline.pixels import from_images, to_images
-from modules.processing.pipeline.stages import HiresSize, Stage
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.engine.pixels import from_images, to_images
 from modules.processing.pipeline.starts.noise import unpainted_image
-from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, upscale_latents
-from modules.processing.record.result import ImageRole
+from modules.processing.request.hooks import Hooks, MaskedStart
+from modules.processing.request.pass_settings import PassSettings, sampler_options, schedule_options
+from modules.processing.request.result import ImageRole
+from modules.processing.request.stages import HiresSize, Stage
+from modules.processing.request.upscaling import LATENT_UPSCALE_MODES, upscale_latents
 from modules.sampling.catalog import SCHEDULES
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, img2img_run, img2img_steps

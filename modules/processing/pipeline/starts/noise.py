@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
-from modules.models.loaded import LoadedModel
-from modules.processing.pipeline.hooks import Hooks, MaskedStart
-from modules.processing.pipeline.pass_settings import PassSettings, sampler_options, schedule_options
-from modules.processing.record.result import ImageRole
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.request.hooks import Hooks, MaskedStart
+from modules.processing.request.pass_settings import PassSettings, sampler_options, schedule_options
+from modules.processing.request.result import ImageRole
 from modules.sampling.catalog import SCHEDULES
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, txt2img_run
@@ -72,4 +71,5 @@ def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | Non
         return None
     if model.edits_images:
         return torch.zeros(channels, height, width, device=model.device)
-    return F.pad(model.grey_latent(height, width), (0, 0, 0, 0, 1, 0), value=1.0)
+    mask = torch.ones(1, 1, height * model.downscale, width * model.downscale)
+    return model.family.inpainting_input(model.grey_latent(height, width)[None], mask)[0]

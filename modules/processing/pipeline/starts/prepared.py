@@ -21,9 +21,9 @@ from modules.images.masks import (
 )
 from modules.images.outpaint import Margins, grown, joined, on_canvas, painted_mask
 from modules.images.resize import ResizeMode, Scaler, resize_image, scale_lanczos
-from modules.processing.pipeline.hooks import NO_HOOKS, Hooks, Overlay
-from modules.processing.record.result import ImageRole
-from modules.processing.start import FromImage, Mask, MaskedContent, whole_mask
+from modules.processing.request.hooks import NO_HOOKS, Hooks, Overlay
+from modules.processing.request.result import ImageRole
+from modules.processing.request.source_images import FromImage, Mask, MaskedContent, whole_mask
 from modules.settings.values import Settings
 
 

@@ -8,10 +8,10 @@ from typing import Protocol
 from PIL import Image
 from torch import Tensor
 
-from modules.models.loaded import LoadedModel
-from modules.processing.pipeline.hooks import Hooks, MaskedStart
-from modules.processing.pipeline.pass_settings import PassSettings
-from modules.processing.record.result import ImageRole
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.request.hooks import Hooks, MaskedStart
+from modules.processing.request.pass_settings import PassSettings
+from modules.processing.request.result import ImageRole
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise

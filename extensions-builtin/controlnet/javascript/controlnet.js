@@ -1,0 +1,197 @@
+// The units of ControlNet: fields are built when the section is opened, and written as JSON into one hidden field.
+(() => {
+  const NUMBERS = [
+    ["weight", "Control weight", 0, 2, 0.05, 1],
+    ["guidance_start", "Starting step", 0, 1, 0.01, 0],
+    ["guidance_end", "Ending step", 0, 1, 0.01, 1],
+  ];
+  const CHOICES = [
+    ["control_mode", "Control mode", ["Balanced", "My prompt is more important", "ControlNet is more important"]],
+    ["resize_mode", "Resize mode", ["Just Resize", "Crop and Resize", "Resize and Fill"], "Crop and Resize"],
+    ["hr_option", "Hires fix", ["Both", "Low res only", "High res only"]],
+  ];
+  const SIDE = { processor_res: "Resolution" };
+
+  const element = (name, attributes = {}, ...children) => {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (key in made) made[key] = value;
+      else made.setAttribute(key, value);
+    }
+    made.append(...children);
+    return made;
+  };
+  const labelled = (text, field) => element("label", { className: "controlnet-field" }, element("span", { textContent: text }), field);
+  const get = async (path) => (await fetch(path)).json();
+
+  // What modules and models there are; asked once, when the first section is opened.
+  let lists = null;
+  const known = () => {
+    lists ??= Promise.all([get("controlnet/module_list?alias_names=true"), get("controlnet/model_list")]);
+    return lists;
+  };
+
+  const select = (names, value) => {
+    const made = element("select");
+    for (const name of names) made.append(element("option", { value: name, textContent: name, selected: name === value }));
+    return made;
+  };
+
+  const asText = (file) =>
+    new Promise((done) => {
+      const reader = new FileReader();
+      reader.onload = () => done(String(reader.result));
+      reader.readAsDataURL(file);
+    });
+
+  // One unit: its fields, how they are read, and how they are filled.
+  const unitOf = (modules, models, changed) => {
+    const state = {};
+    const fields = {
+      enabled: element("input", { type: "checkbox" }),
+      module: select(modules.module_list, "none"),
+      model: select(["None", ...models.model_list], "None"),
+      pixel_perfect: element("input", { type: "checkbox" }),
+    };
+    for (const [key, , low, high, step, value] of NUMBERS) {
+      fields[key] = element("input", { type: "number", min: low, max: high, step, value });
+    }
+    for (const [key, , names, value] of CHOICES) fields[key] = select(names, value ?? names[0]);
+    const sliders = element("div", { className: "controlnet-row" });
+    const image = element("img", { alt: "", className: "controlnet-image", hidden: true });
+    const preview = element("img", { alt: "", className: "controlnet-image", hidden: true });
+    const file = element("input", { type: "file", accept: "image/*" });
+    const look = element("button", { type: "button", textContent: "Preview", className: "lg secondary" });
+    const problem = element("p", { className: "controlnet-problem", role: "status" });
+
+    const showSliders = () => {
+      sliders.replaceChildren();
+      for (const key of ["processor_res", "threshold_a", "threshold_b"]) delete fields[key];
+      const own = modules.module_detail[fields.module.value]?.sliders ?? [];
+      const thresholds = ["threshold_a", "threshold_b"];
+      for (const slider of own) {
+        const key = slider.name === SIDE.processor_res ? "processor_res" : thresholds.shift();
+        const { min, max, step, value } = slider;
+        fields[key] = element("input", { type: "number", min, max, step: step ?? 1, value: state[key] ?? value });
+        fields[key].addEventListener("change", changed);
+        sliders.append(labelled(slider.name, fields[key]));
+      }
+    };
+    const showImage = () => {
+      image.hidden = !state.image;
+      if (state.image) image.src = state.image;
+      preview.hidden = true;
+    };
+    const read = () => {
+      const unit = { save_detected_map: true };
+      for (const [key, field] of Object.entries(fields)) {
+        unit[key] = field.type === "checkbox" ? field.checked : field.type === "number" ? Number(field.value) : field.value;
+      }
+      if (state.image) unit.image = state.image;
+      return unit;
+    };
+    const fill = (unit) => {
+      Object.assign(state, unit);
+      for (const [key, value] of Object.entries(unit)) {
+        const field = fields[key];
+        if (!field || key === "module") continue;
+        if (field.type === "checkbox") field.checked = Boolean(value);
+        else if (field.tagName === "SELECT") field.value = [...field.options].map((one) => one.value).find((name) => name.startsWith(String(value))) ?? field.value;
+        else field.value = value;
+      }
+      if (unit.module) fields.module.value = modules.module_list.find((name) => name === unit.module || name.startsWith(`${unit.module} `)) ?? unit.module;
+      showSliders();
+      showImage();
+    };
+
+    file.addEventListener("change", async () => {
+      if (file.files.length) state.image = await asText(file.files[0]);
+      fields.enabled.checked = true;
+      showImage();
+      changed();
+    });
+    fields.module.addEventListener("change", showSliders);
+    look.addEventListener("click", async () => {
+      problem.textContent = "";
+      const unit = read();
+      const body = {
+        controlnet_module: unit.module,
+        controlnet_input_images: unit.image ? [unit.image] : [],
+        controlnet_processor_res: unit.processor_res ?? -1,
+        controlnet_threshold_a: unit.threshold_a ?? -1,
+        controlnet_threshold_b: unit.threshold_b ?? -1,
+      };
+      const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+      const answer = await fetch("controlnet/detect", options);
+      const found = await answer.json();
+      preview.hidden = !answer.ok;
+      if (answer.ok) preview.src = `data:image/png;base64,${found.images[0]}`;
+      else problem.textContent = found.errors ?? answer.statusText;
+    });
+
+    const row = (...children) => element("div", { className: "controlnet-row" }, ...children);
+    const body = element(
+      "div",
+      {},
+      row(labelled("Enable", fields.enabled), labelled("Pixel perfect", fields.pixel_perfect)),
+      row(labelled("Image", file), look),
+      row(image, preview),
+      problem,
+      row(labelled("Preprocessor", fields.module), labelled("Control model", fields.model)),
+      sliders,
+      row(...NUMBERS.map(([key, text]) => labelled(text, fields[key]))),
+      row(...CHOICES.map(([key, text]) => labelled(text, fields[key]))),
+    );
+    for (const field of Object.values(fields)) field.addEventListener("change", changed);
+    showSliders();
+    return { body, read, fill };
+  };
+
+  const build = async (place) => {
+    if (place.dataset.built) return;
+    place.dataset.built = "yes";
+    const holder = document.querySelector(`#${place.dataset.tab}_controlnet_units textarea, #${place.dataset.tab}_controlnet_units input`);
+    const [modules, models] = await known();
+    const units = [];
+    let written = holder?.value ?? "";
+    const changed = () => {
+      const found = units.map((unit) => unit.read());
+      written = found.some((unit) => unit.enabled) ? JSON.stringify(found) : "";
+      holder.value = written;
+      holder.dispatchEvent(new Event("input", { bubbles: true }));
+    };
+    const fill = () => {
+      const given = written ? JSON.parse(written) : [];
+      given.forEach((unit, number) => units[number]?.fill(unit));
+    };
+    for (let number = 0; number < Number(place.dataset.units); number += 1) {
+      const unit = unitOf(modules, models, changed);
+      units.push(unit);
+      place.append(element("details", { open: number === 0 }, element("summary", { textContent: `Unit ${number}` }), unit.body));
+    }
+    fill();
+    // A pasted infotext and a kept form write the field; there is no event for that.
+    setInterval(() => {
+      if (holder && holder.value !== written) {
+        written = holder.value;
+        fill();
+      }
+    }, 700);
+  };
+
+  const watch = () => {
+    const seen = new IntersectionObserver((entries) => {
+      for (const entry of entries) if (entry.isIntersecting) build(entry.target);
+    });
+    const begun = new WeakSet();
+    new MutationObserver(() => {
+      for (const place of document.querySelectorAll(".controlnet-units")) {
+        if (!begun.has(place)) {
+          begun.add(place);
+          seen.observe(place);
+        }
+      }
+    }).observe(document.body, { childList: true, subtree: true });
+  };
+  watch();
+})();

@@ -1,0 +1,136 @@
+"""The files of control models, by the names that callers give, and of which kind each is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from modules.errors import CheckpointError, UnknownNameError
+from modules.scripts.program import Program
+
+SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
+HASHED_FROM, HASHED_BYTES = 0x100000, 0x10000
+HASH_CHARS = 8
+FOLDERS = ("ControlNet", "T2IAdapter", "IPAdapter")
+CLIP_FOLDERS = ("clip_vision", "ControlNetPreprocessor/clip_vision")
+
+
+class Kind(Enum):
+    """What a file of weights is."""
+
+    ORIGINAL = "a ControlNet of the original layout"
+    DIFFUSERS = "a ControlNet of diffusers' layout"
+    UNION = "a union ControlNet"
+    LORA = "a Control-LoRA"
+    T2I = "a T2I-adapter"
+    LLLITE = "a ControlNet-LLLite"
+    IP = "an IP-adapter"
+
+    @property
+    def is_net(self) -> bool:
+        return self in (Kind.ORIGINAL, Kind.DIFFUSERS, Kind.UNION, Kind.LORA)
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A control model's file. `title` is its name with its hash."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} [{short_hash(self.path)}]"
+
+
+_HASHES: dict[tuple[Path, int, int], str] = {}
+
+
+def short_hash(path: Path) -> str:
+    """The first digits of the SHA-256 over a part of the file, as other programs show them."""
+    stat = path.stat()
+    key = (path, stat.st_mtime_ns, stat.st_size)
+    if key not in _HASHES:
+        with path.open("rb") as file:
+            file.seek(HASHED_FROM)
+            _HASHES[key] = hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()[:HASH_CHARS]
+    return _HASHES[key]
+
+
+def folders_of(program: Program, names: Iterable[str] = FOLDERS) -> list[Path]:
+    return [folder for name in names for folder in program.folders(name)]
+
+
+def list_models(program: Program) -> list[ModelFile]:
+    """All files, by name."""
+    found = {
+        path.stem: ModelFile(path)
+        for folder in folders_of(program)
+        if folder.is_dir()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in SUFFIXES and path.is_file()
+    }
+    return [found[name] for name in sorted(found)]
+
+
+def find_model(program: Program, wanted: str) -> ModelFile:
+    """The file that a name means: with or without its hash, in any case, else the shortest that contains it. Raises
+    `UnknownNameError`."""
+    models = list_models(program)
+    bare = wanted.partition(" [")[0].strip().lower()
+    for model in models:
+        if model.name.lower() == bare or model.title.lower() == wanted.lower():
+            return model
+    near = sorted((model for model in models if bare and bare in model.name.lower()), key=lambda each: len(each.name))
+    if near:
+        return near[0]
+    raise UnknownNameError.of("ControlNet model", wanted, [model.name for model in models])
+
+
+def kind_of(names: Mapping[str, object], file: Path) -> Kind:
+    """What a file is, by the names of its tensors. Raises `CheckpointError`."""
+    keys = set(names)
+    if any("lllite" in key for key in keys):
+        return Kind.LLLITE
+    if "lora_controlnet" in keys or any(key.startswith("input_hint_block.") and key.endswith(".up") for key in keys):
+        return Kind.LORA
+    if any(key.startswith("image_proj.") for key in keys) and any(key.startswith("ip_adapter.") for key in keys):
+        return Kind.IP
+    if "task_embedding" in keys or any(key.startswith("control_add_embedding.") for key in keys):
+        return Kind.UNION
+    if any(key.endswith("input_hint_block.0.weight") for key in keys):
+        return Kind.LORA if any(key.endswith(".up") for key in keys) else Kind.ORIGINAL
+    if "controlnet_cond_embedding.conv_in.weight" in keys:
+        return Kind.DIFFUSERS
+    if any(key.removeprefix("adapter.").startswith("body.0.") for key in keys):
+        return Kind.T2I
+    raise CheckpointError(
+        f"{file.name} is no control model that is known: neither ControlNet, Control-LoRA, LLLite, T2I-adapter nor "
+        "IP-adapter. Choose another file."
+    )
+
+
+def kind_of_file(path: Path) -> Kind:
+    """What a file is. Raises `CheckpointError`."""
+    from modules.models.files.tensor_source import open_tensors  # PyTorch, which the server does without
+
+    with open_tensors(path) as file:
+        return kind_of(file.entries, path)
+
+
+def clip_vision_file(program: Program, name: str) -> Path:
+    """The file of an image encoder. Raises `CheckpointError` that says where it belongs."""
+    for folder in folders_of(program, CLIP_FOLDERS):
+        for suffix in SUFFIXES:
+            path = folder / f"{name}{suffix}"
+            if path.is_file():
+                return path
+    raise CheckpointError(
+        f"The IP-adapter needs the image encoder {name}.safetensors, which is missing: put it into models/clip_vision."
+    )

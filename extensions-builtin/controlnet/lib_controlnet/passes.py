@@ -1,0 +1,70 @@
+"""What the units of a job do in one pass: networks, references, IP-adapters, corrections of the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lib_controlnet.files import Kind
+from lib_controlnet.latents import correct_predictions, refer
+from lib_controlnet.nets import build_net
+from lib_controlnet.preprocessors import INPAINTING
+from lib_controlnet.running import NetControl, hint_of, put_around
+from lib_controlnet.units import ControlMode, HiresOption
+from modules.processing.request.model_use import ModelUse
+from modules.scripts.program import Program
+
+HIRES_SOFTENED = ("canny", "mlsd")
+
+
+def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program) -> None:
+    """Put all units around the model. Raises `CheckpointError` for files that do not fit it."""
+    controls: list[NetControl] = []
+    fitted: dict[int, Any] = {}
+    width, height = use.facts.size_px
+    for each in prepared:
+        if each.map is not None:
+            fitted[each.number] = pixels = each.map.fitted(width, height)
+            each.shown_maps[width * height, use.facts.is_hires] = pixels
+    refer(prepared, p, use, fitted)  # inside of the networks, which do not see the reference
+    for each in prepared:
+        pixels = fitted.get(each.number)
+        if each.kind is Kind.IP:
+            from lib_controlnet.ip_adapter import put_ip_adapter
+
+            put_ip_adapter(each, use, program)
+        elif each.kind is not None and each.kind is not Kind.LLLITE:
+            kept = int(p.settings["control_net_model_cache_size"])
+            controls.append(_net_control(each, pixels, use, kept))
+        elif each.kind is Kind.LLLITE:
+            from lib_controlnet.lllite import put_lllite
+
+            put_lllite(each, pixels, use)
+    if controls:
+        put_around(use, controls)
+    correct_predictions(prepared, use, fitted)
+
+
+def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int) -> NetControl:
+    unit = each.unit
+    key = use.model.token if each.kind is Kind.LORA else None
+    net = use.auxiliary(each.file.path, build_net, key, kept)
+    is_softened = unit.control_mode is not ControlMode.BALANCED
+    if use.facts.is_hires and unit.module.name in HIRES_SOFTENED:
+        is_softened = True
+    # In the second pass the reference UI no longer tells prompts from negative prompts here, and keeps the features of
+    # T2I-adapters from the first: images would not be the same otherwise.
+    drops = unit.control_mode is ControlMode.CONTROL or net.facts.is_averaged
+    if use.facts.is_hires and each.kind is Kind.T2I and unit.hires is HiresOption.BOTH:
+        pixels = each.map.fitted(*each.size_px)
+    hint = hint_of(pixels, unit.module.name in INPAINTING)
+    drops = drops and not use.facts.is_hires
+    return NetControl(unit, net, net.facts, hint, region_of(each), is_softened, drops_negatives=drops)
+
+
+def region_of(each: Any) -> torch.Tensor | None:
+    """Where a unit counts, [1,1,h,w] in 0..1."""
+    region = each.unit.region
+    return None if region is None else torch.from_numpy(region.copy()).float()[None, None] / 255.0

@@ -1,0 +1,378 @@
+"""The modules that make a control map of an image, by name: what callers may ask for, with which sliders, and those
+that need no weights as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lib_controlnet.edges import canny
+from lib_controlnet.pixels import (
+    Pixels,
+    as_rgb,
+    blurred,
+    blurred_8_bit,
+    fit_side,
+    lightness,
+    resize_area,
+    resize_cubic,
+    resize_nearest,
+    sampled_at,
+)
+from modules.errors import InvalidValueError, UnknownNameError
+
+PAD = 64
+WHITE_TO_BLACK = " (from white bg & black line)"
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A number that a module takes. `value` is its default."""
+
+    name: str
+    low: float
+    high: float
+    value: float
+    step: float = 0.01
+
+    def read(self, given: float) -> float:
+        """The value that counts: one outside of the range, as -1 on purpose, stands for the default."""
+        return given if self.low <= given <= self.high else self.value
+
+
+RESOLUTION = Slider("Resolution", 64, 2048, 512, 8)
+UNUSED = Slider("", 0.0, 1.0, 0.5)
+"""What infotexts say of a number that a module does not take."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a module gets: the image [H,W,3] (or [H,W,4], with transparency), the numbers that count, and the seed of
+    the request. `side` is the short side to work at."""
+
+    image: Pixels
+    side: int
+    a: float
+    b: float
+    seed: int = 0
+
+
+Make = Callable[[Job], Pixels]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module. `alias` is its other name; `tags` are the control types that list it. `make` is None for one that needs
+    a file of weights (`file` says which, and where it belongs). `keeps_mask`: the mask belongs to the map, and does not
+    take the image's place."""
+
+    name: str
+    alias: str = ""
+    sliders: tuple[Slider, ...] = (RESOLUTION,)
+    tags: tuple[str, ...] = ()
+    make: Make | None = None
+    file: str = ""
+    is_model_free: bool = False
+    keeps_mask: bool = False
+    hidden_resolution: Slider = UNUSED  # what infotexts say of a module without that slider
+
+    @property
+    def label(self) -> str:
+        """The name that people see."""
+        return self.alias or self.name
+
+    @property
+    def resolution(self) -> Slider | None:
+        return self.sliders[0] if self.sliders and self.sliders[0].name == RESOLUTION.name else None
+
+    @property
+    def numbers(self) -> tuple[Slider, Slider]:
+        """Of `threshold_a` and `threshold_b`."""
+        own = [slider for slider in self.sliders if slider.name != RESOLUTION.name]
+        first, second = (*own, UNUSED, UNUSED)[:2]
+        return first, second
+
+    def run(self, job: Job) -> Pixels:
+        """The map [h,w,3]. Raises `InvalidValueError` where the module needs a file."""
+        if self.make is None:
+            where = f"models/ControlNetPreprocessor/{self.file or self.name}"
+            raise InvalidValueError(
+                f"The preprocessor {self.label} needs weights that are missing: put them into {where}. These work "
+                f"without: {', '.join(sorted(name for name, each in MODULES.items() if each.make is not None))}."
+            )
+        return self.make(job)
+
+
+def _padded(make: Callable[[Pixels, Job], Pixels], reads_alpha: bool = False) -> Make:
+    """Work at the short side asked for, on sides that are multiples of 64, edges repeated; the padding is cut off. What
+    is transparent is white, or with `reads_alpha` a fourth channel."""
+
+    def run(job: Job) -> Pixels:
+        image = fit_side(job.image if reads_alpha else as_rgb(job.image), job.side)
+        height, width = image.shape[:2]
+        whole = np.pad(image, ((0, -height % PAD), (0, -width % PAD), (0, 0)), mode="edge")
+        return as_rgb(np.ascontiguousarray(make(whole, job)[:height, :width]))
+
+    return run
+
+
+def _unchanged(job: Job) -> Pixels:
+    return as_rgb(job.image)
+
+
+def _canny(image: Pixels, job: Job) -> Pixels:
+    return canny(image, job.a, job.b)
+
+
+def _threshold(image: Pixels, job: Job) -> Pixels:
+    return np.where(image.min(axis=2) > job.a, 255, 0).astype(np.uint8)
+
+
+def _xdog(image: Pixels, job: Job) -> Pixels:
+    """Extended differences of Gaussians (Winnemoeller 2011), black where the image is darker than around."""
+    fine = image.astype(np.float32)
+    difference = (blurred(fine, 5.0) - blurred(fine, 0.5)).min(axis=2).clip(0, 255)
+    inverse = (255 - difference.clip(0, 255)).astype(np.uint8)
+    twice = 2 * (255 - inverse.astype(np.int64)) % 256
+    return np.where(twice > job.a, 255, 0).astype(np.uint8)
+
+
+def _lineart(image: Pixels, job: Job) -> Pixels:
+    fine = image.astype(np.float32)
+    dark = (blurred(fine, 6.0) - fine).min(axis=2).clip(0, 255)
+    there = dark[dark > 8]
+    usual = float(np.median(there)) if there.size else 0.0
+    found: Pixels = (dark / max(16.0, usual) * 127).clip(0, 255).astype(np.uint8)
+    return found
+
+
+def _blur(job: Job) -> Pixels:
+    return blurred_8_bit(fit_side(as_rgb(job.image), job.side), job.a)
+
+
+def _tile(job: Job) -> Pixels:
+    image = as_rgb(job.image)
+    if job.a < 1.1:
+        return image
+    height, width = image.shape[:2]
+    return resize_area(image, int(width / job.a), int(height / job.a))
+
+
+def _color(job: Job) -> Pixels:
+    image = as_rgb(job.image)
+    scale = job.side / min(image.shape[:2])
+    height, width = (int(np.round(side * scale)) for side in image.shape[:2])
+    cells = resize_cubic(resize_area(image, width, height), max(1, width // PAD), max(1, height // PAD))
+    return resize_nearest(cells, width, height)
+
+
+def _luminance(job: Job) -> Pixels:
+    return _to_power(lightness(as_rgb(job.image)[:, :, ::-1]), job.a)
+
+
+def _intensity(job: Job) -> Pixels:
+    return _to_power(as_rgb(job.image).max(axis=2), job.a)
+
+
+def _to_power(level: Pixels, gamma: float) -> Pixels:
+    return as_rgb(((level.astype(np.float32) / 255.0) ** gamma * 255.0).clip(0, 255).astype(np.uint8))
+
+
+def _invert(job: Job) -> Pixels:
+    return 255 - as_rgb(job.image)
+
+
+SHUFFLED_SIDE = 512
+CELL = 256
+
+
+def _shuffle(job: Job) -> Pixels:
+    """The image with its pixels moved by two smooth fields of noise."""
+    image = fit_side(as_rgb(job.image), SHUFFLED_SIDE)
+    height, width = image.shape[:2]
+    random = np.random.RandomState(job.seed % 2**32)
+    x = smooth_noise(random, height, width) * (width - 1)
+    y = smooth_noise(random, height, width) * (height - 1)
+    return sampled_at(image, x, y)
+
+
+def smooth_noise(random: np.random.RandomState, height: int, width: int) -> npt.NDArray[Any]:
+    """A field [height,width] that fills the range from 0 to 1."""
+    cells = random.uniform(low=0, high=1, size=(height // CELL + 2, width // CELL + 2, 1)).astype(np.float32)
+    large = resize_cubic(cells, width + 2 * CELL, height + 2 * CELL)[:, :, 0]
+    middle = large[CELL : CELL + height, CELL : CELL + width]
+    low, high = middle.min(), middle.max()
+    found: npt.NDArray[Any] = (middle - low) / (high - low)
+    return found
+
+
+THRESHOLDS = (Slider("Low Threshold", 1, 255, 100, 1), Slider("High Threshold", 1, 255, 200, 1))
+FIDELITY = Slider("Style Fidelity (only for Balanced mode)", 0.0, 1.0, 0.5)
+GAMMA = Slider("Gamma Correction", 0.1, 2.0, 1.0, 0.001)
+VARIATION, SHARPNESS = Slider("Variation", 3.0, 32.0, 8.0, 1.0), Slider("Sharpness", 0.0, 2.0, 1.0)
+NOISE = Slider("Noise Augmentation", 0.0, 1.0, 0.0)
+SAFE = Slider("Safe Steps", 0, 10, 2, 1)
+NEAR, FAR = Slider("Remove Near %", 0, 100, 0, 0.1), Slider("Remove Background %", 0, 100, 0, 0.1)
+
+REFERENCES = ("reference_only", "reference_adain", "reference_adain+attn")
+INPAINTING = ("inpaint", "inpaint_only", "inpaint_only+lama")
+RECOLORING = ("recolor_luminance", "recolor_intensity")
+IP_ADAPTERS = ("ip-adapter-auto", "ip-adapter_clip_sd15", "ip-adapter_clip_sdxl", "ip-adapter_clip_sdxl_plus_vith")
+"""By name, for those who treat them alike."""
+
+
+def _with(*sliders: Slider) -> tuple[Slider, ...]:
+    return (RESOLUTION, *sliders)
+
+
+def _reference(name: str) -> Module:
+    return Module(name, sliders=_with(FIDELITY), tags=("Reference",), make=_unchanged, is_model_free=True)
+
+
+def _ip(name: str, alias: str = "") -> Module:
+    return Module(name, alias, tags=("IP-Adapter",), make=_unchanged, keeps_mask=True)
+
+
+_ALL = (
+    Module("none", make=_unchanged),
+    _ip("ip-adapter-auto"),
+    Module(
+        "tile_resample",
+        sliders=_with(Slider("Down Sampling Rate", 1.0, 8.0, 1.0)),
+        tags=("Tile",),
+        make=_tile,
+    ),
+    Module("pidinet", "softedge_pidinet", tags=("SoftEdge",), file="table5_pidinet.pth"),
+    Module("oneformer_ade20k", "seg_ofade20k", tags=("Segmentation",), file="250_16_swin_l_oneformer_ade20k_160k.pth"),
+    Module("pidinet_scribble", "scribble_pidinet", tags=("Scribble", "SparseCtrl"), file="table5_pidinet.pth"),
+    Module("revision_clipvision", sliders=_with(NOISE), tags=("Revision",), is_model_free=True),
+    _reference("reference_only"),
+    Module("recolor_luminance", sliders=_with(GAMMA), tags=("Recolor",), make=_luminance),
+    Module("openpose_full", tags=("OpenPose",), file="body_pose_model.pth"),
+    Module("normal_bae", tags=("NormalMap",), file="scannet.pt"),
+    Module(
+        "mlsd",
+        sliders=_with(
+            Slider("MLSD Value Threshold", 0.01, 2.0, 0.1), Slider("MLSD Distance Threshold", 0.01, 20.0, 0.1)
+        ),
+        tags=("MLSD",),
+        file="mlsd_large_512_fp32.pth",
+    ),
+    Module("lineart_standard", f"lineart_standard{WHITE_TO_BLACK}", tags=("Lineart",), make=_padded(_lineart)),
+    _ip("ip-adapter_clip_sd15", "ip-adapter_clip_h"),
+    Module("inpaint_only", sliders=(), tags=("Inpaint",), make=_unchanged, keeps_mask=True),
+    Module("depth", "depth_midas", tags=("Depth",), file="dpt_hybrid-midas-501f0c75.pt"),
+    Module("canny", sliders=_with(*THRESHOLDS), tags=("Canny",), make=_padded(_canny, reads_alpha=True)),
+    Module(
+        "invert",
+        f"invert{WHITE_TO_BLACK}",
+        sliders=(),
+        tags=("Canny", "Lineart", "Scribble", "MLSD"),
+        make=_invert,
+    ),
+    Module("tile_colorfix+sharp", sliders=_with(VARIATION, SHARPNESS), tags=("Tile",), make=_unchanged),
+    Module("tile_colorfix", sliders=_with(VARIATION), tags=("Tile",), make=_unchanged),
+    Module("threshold", sliders=_with(Slider("Binarization Threshold", 0, 255, 127)), make=_padded(_threshold)),
+    Module("clip_vision", "t2ia_style_clipvision", tags=("T2I-Adapter",), file="clip_vision"),
+    Module("pidinet_sketch", "t2ia_sketch_pidi", tags=("T2I-Adapter",), file="table5_pidinet.pth"),
+    Module("color", "t2ia_color_grid", tags=("T2I-Adapter",), make=_color),
+    Module("softedge_teed", sliders=_with(SAFE), tags=("SoftEdge",), file="7_model.pth"),
+    Module("pidinet_safe", "softedge_pidisafe", tags=("SoftEdge",), file="table5_pidinet.pth"),
+    Module("hed_safe", "softedge_hedsafe", tags=("SoftEdge",), file="ControlNetHED.pth"),
+    Module("hed", "softedge_hed", tags=("SoftEdge",), file="ControlNetHED.pth"),
+    Module(
+        "softedge_anyline",
+        sliders=(Slider("Resolution", 64, 2048, 1280, 8), SAFE),
+        tags=("SoftEdge",),
+        file="MTEED.pth",
+    ),
+    Module("shuffle", sliders=(), tags=("Shuffle",), make=_shuffle, hidden_resolution=RESOLUTION),
+    Module("segmentation", "seg_ufade20k", tags=("Segmentation",), file="upernet_global_small.pth"),
+    Module("oneformer_coco", "seg_ofcoco", tags=("Segmentation",), file="150_16_swin_l_oneformer_coco_100ep.pth"),
+    Module("anime_face_segment", "seg_anime_face", tags=("Segmentation",), file="UNet.pth"),
+    Module(
+        "scribble_xdog",
+        sliders=_with(Slider("XDoG Threshold", 1, 64, 32)),
+        tags=("Scribble", "SparseCtrl"),
+        make=_padded(_xdog),
+    ),
+    Module("scribble_hed", tags=("Scribble", "SparseCtrl"), file="ControlNetHED.pth"),
+    Module("revision_ignore_prompt", sliders=_with(NOISE), tags=("Revision",), is_model_free=True),
+    _reference("reference_adain+attn"),
+    _reference("reference_adain"),
+    Module("recolor_intensity", sliders=_with(GAMMA), tags=("Recolor",), make=_intensity),
+    Module("openpose_hand", tags=("OpenPose",), file="body_pose_model.pth"),
+    Module("openpose_faceonly", tags=("OpenPose",), file="facenet.pth"),
+    Module("openpose_face", tags=("OpenPose",), file="body_pose_model.pth"),
+    Module("openpose", tags=("OpenPose",), file="body_pose_model.pth"),
+    Module(
+        "normal_map",
+        "normal_midas",
+        sliders=_with(Slider("Normal Background Threshold", 0.0, 1.0, 0.4)),
+        tags=("NormalMap",),
+        file="dpt_hybrid-midas-501f0c75.pt",
+    ),
+    Module(
+        "normal_dsine",
+        sliders=_with(Slider("Fov", 0, 360, 60, 0.1), Slider("Iterations", 1, 20, 5, 1)),
+        tags=("NormalMap",),
+        file="dsine.pt",
+    ),
+    Module("mobile_sam", tags=("Segmentation",), file="mobile_sam.pt"),
+    Module(
+        "mediapipe_face",
+        sliders=_with(Slider("Max Faces", 1, 10, 1, 1), Slider("Min Face Confidence", 0.01, 1.0, 0.5)),
+        file="face_landmarker.task",
+    ),
+    Module("lineart", "lineart_realistic", tags=("Lineart",), file="sk_model.pth"),
+    Module("lineart_coarse", tags=("Lineart",), file="sk_model2.pth"),
+    Module("lineart_anime_denoise", tags=("Lineart",), file="erika.pth"),
+    Module("lineart_anime", tags=("Lineart",), file="netG.pth"),
+    Module("ip-adapter_pulid", sliders=(), tags=("IP-Adapter",), file="eva02_clip_l_336.pt"),
+    Module("ip-adapter_face_id_plus", tags=("IP-Adapter",), file="insightface"),
+    Module("ip-adapter_face_id", tags=("IP-Adapter",), file="insightface"),
+    _ip("ip-adapter_clip_sdxl_plus_vith"),
+    _ip("ip-adapter_clip_sdxl", "ip-adapter_clip_g"),
+    Module("instant_id_face_keypoints", tags=("Instant-ID",), file="insightface"),
+    Module("instant_id_face_embedding", tags=("Instant-ID",), file="insightface"),
+    Module("inpaint_only+lama", sliders=(), tags=("Inpaint",), file="ControlNetLama.pth", keeps_mask=True),
+    Module("inpaint", "inpaint_global_harmonious", sliders=(), tags=("Inpaint",), make=_unchanged, keeps_mask=True),
+    Module("facexlib", sliders=(), file="facexlib"),
+    Module("dw_openpose_full", tags=("OpenPose",), file="dw-ll_ucoco_384.onnx"),
+    Module("depth_zoe", tags=("Depth",), file="ZoeD_M12_N.pt"),
+    Module("depth_leres++", sliders=_with(NEAR, FAR), tags=("Depth",), file="res101.pth"),
+    Module("depth_leres", sliders=_with(NEAR, FAR), tags=("Depth",), file="res101.pth"),
+    Module("depth_hand_refiner", tags=("Depth",), file="hand_landmarker.task"),
+    Module("depth_anything_v2", tags=("Depth",), file="depth_anything_v2_vitl.pth"),
+    Module("depth_anything", tags=("Depth",), file="depth_anything_vitl14.pth"),
+    Module(
+        "densepose_parula",
+        "densepose_parula (black bg & blue torso)",
+        tags=("OpenPose",),
+        file="densepose_r50_fpn_dl.torchscript",
+    ),
+    Module(
+        "densepose", "densepose (pruple bg & purple torso)", tags=("OpenPose",), file="densepose_r50_fpn_dl.torchscript"
+    ),
+    Module("blur_gaussian", sliders=_with(Slider("Sigma", 0.01, 64.0, 9.0)), tags=("Tile",), make=_blur),
+    Module(
+        "animal_openpose",
+        tags=("OpenPose",),
+        file="rtmpose-m_simcc-ap10k_pt-aic-coco_210e-256x256-7a041aa1_20230206.onnx",
+    ),
+)
+MODULES: Mapping[str, Module] = {module.name: module for module in _ALL}
+"""By their own names, in the order in which lists show them."""
+_BY_ANY_NAME = {name.lower(): module for module in _ALL for name in (module.alias, module.name) if name}
+
+
+def module_of(name: str) -> Module:
+    """The module of a name or alias, in any case. Raises `UnknownNameError` that lists them."""
+    found = _BY_ANY_NAME.get(name.strip().lower())
+    if found is None:
+        raise UnknownNameError.of("ControlNet module", name, [module.label for module in _ALL])
+    return found

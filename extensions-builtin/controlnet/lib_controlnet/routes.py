@@ -1,0 +1,136 @@
+"""`/controlnet/...`: lists of modules and models, and running a module on images."""
+
+from __future__ import annotations
+
+import base64
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from lib_controlnet.files import list_models
+from lib_controlnet.maps import shown
+from lib_controlnet.preprocessors import MODULES, UNUSED, Job, Module, module_of
+from lib_controlnet.units import NO_MODEL, _Reader
+from modules import script_callbacks
+from modules.errors import InvalidValueError
+from modules.scripts.program import Program
+
+VERSION = 3
+ALL = "All"
+TYPES = (
+    *(ALL, "Canny", "Depth", "IP-Adapter", "Inpaint", "Instant-ID", "InstructP2P", "Lineart", "MLSD", "NormalMap"),
+    *("OpenPose", "Recolor", "Reference", "Revision", "Scribble", "Segmentation", "Shuffle", "SoftEdge", "SparseCtrl"),
+    *("T2I-Adapter", "Tile"),
+)
+
+EXAMPLE = {"controlnet_module": "canny", "controlnet_input_images": ["base64 of an image"]}
+"""A body of the route that shows what a module makes of images."""
+
+
+WORDS = {"SoftEdge": ("softedge", "hed", "pidi"), "T2I-Adapter": ("t2i_adapter", "t2i-adapter", "t2iadapter", "t2ia")}
+"""What names of models say of a control type, where that is not its own name."""
+
+
+def add_routes(app: Any, program: Program) -> None:
+    """Called when page and API are built."""
+    from fastapi import APIRouter, Body
+
+    from modules.api.documentation import documented
+
+    routes = APIRouter(prefix="/controlnet", tags=["lists"])
+
+    @routes.get("/version", **documented({"version": VERSION}))
+    @script_callbacks.open_to("user")
+    def version() -> dict[str, int]:
+        """The version of these routes."""
+        return {"version": VERSION}
+
+    @routes.get("/model_list", **documented({"model_list": ["control_canny [e3b0c442]"]}))
+    @script_callbacks.open_to("user")
+    def model_list(update: bool = True) -> dict[str, list[str]]:
+        """Control models, with hashes."""
+        return {"model_list": [model.title for model in list_models(program)]}
+
+    @routes.get("/module_list", **documented({"module_list": ["none"], "module_detail": {}}))
+    @script_callbacks.open_to("user")
+    def module_list(alias_names: bool = False) -> dict[str, Any]:
+        """Preprocessors, and which numbers they take."""
+        names = {(module.label if alias_names else module.name): module for module in MODULES.values()}
+        return {
+            "module_list": list(names),
+            "module_detail": {name: detail_of(module) for name, module in names.items()},
+        }
+
+    @routes.get("/control_types", **documented({"control_types": {}}))
+    @script_callbacks.open_to("user")
+    def control_types() -> dict[str, Any]:
+        """Preprocessors and models by what they are for."""
+        models = [model.title for model in list_models(program)]
+        return {"control_types": {name: type_of(name, models) for name in TYPES}}
+
+    @routes.get("/settings", **documented({"control_net_unit_count": 3}))
+    @script_callbacks.open_to("user")
+    def settings() -> dict[str, Any]:
+        """How many units the page has."""
+        return {"control_net_unit_count": program.settings()["control_net_unit_count"]}
+
+    @routes.post("/detect", **documented({"images": [], "info": "Success"}))
+    @script_callbacks.open_to("user")
+    def detect(body: dict[str, Any] = Body(default={}, examples=[EXAMPLE])) -> dict[str, Any]:  # noqa: B008
+        """Run a preprocessor on images."""
+        return detected(body)
+
+    app.include_router(routes)
+
+
+def detail_of(module: Module) -> dict[str, Any]:
+    """What a module takes."""
+    return {
+        "model_free": module.is_model_free,
+        "sliders": [
+            {"name": slider.name, "value": slider.value, "min": slider.low, "max": slider.high, "step": slider.step}
+            for slider in module.sliders
+        ],
+    }
+
+
+def type_of(name: str, models: list[str]) -> dict[str, Any]:
+    """One control type: its modules, the models whose names say that they are of it, and what is chosen first."""
+    if name == ALL:
+        return {
+            "module_list": [module.label for module in MODULES.values()],
+            "model_list": [NO_MODEL, *models],
+            "default_option": "none",
+            "default_model": NO_MODEL,
+        }
+    modules = [module.label for module in MODULES.values() if name in module.tags]
+    words = WORDS.get(name, (name.lower().partition("-")[0],))
+    own = [model for model in models if any(word in model.lower() for word in words)]
+    return {
+        "module_list": ["none", *modules],
+        "model_list": [NO_MODEL, *own],
+        "default_option": modules[0] if modules else "none",
+        "default_model": own[0] if own else NO_MODEL,
+    }
+
+
+def detected(body: dict[str, Any]) -> dict[str, Any]:
+    """The maps of images. Raises `InvalidValueError` for what cannot be read."""
+    module = module_of(str(body.get("controlnet_module") or "none"))
+    given = body.get("controlnet_input_images") or []
+    if not isinstance(given, list) or not given:
+        raise InvalidValueError("controlnet_input_images is empty; give at least one image as base64.")
+    read = _Reader(body, "detect")
+    first, second = module.numbers
+    side = (module.resolution or UNUSED).read(read.number("controlnet_processor_res", 512))
+    a = first.read(read.number("controlnet_threshold_a", -1))
+    b = second.read(read.number("controlnet_threshold_b", -1))
+    images = []
+    for value in given:
+        pixels = _Reader({"image": value}, "detect").images()[0].image
+        made = module.run(Job(pixels, int(side), a, b, int(np.random.default_rng().integers(2**32))))
+        file = BytesIO()
+        shown(made).save(file, "PNG")
+        images.append(base64.b64encode(file.getvalue()).decode("ascii"))
+    return {"images": images, "info": "Success"}

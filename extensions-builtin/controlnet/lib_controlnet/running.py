@@ -1,0 +1,181 @@
+"""Control networks around the denoiser for one pass: when they are on, how strongly, and for which rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lib_controlnet.files import Kind
+from lib_controlnet.nets import NetFacts
+from lib_controlnet.units import Unit
+from modules.memory.hook_chain import HookOrder
+from modules.models.loading.auxiliary import Auxiliary
+from modules.processing.request.model_use import ModelCall, ModelUse
+
+SOFTENING = 0.825
+OUTPUTS = 13
+SOFT_ADAPTER = (0.25, 0.62, SOFTENING, 1.0)
+
+
+def is_on(unit: Unit, use: ModelUse) -> bool:
+    """Whether a unit counts now: by the share of the pass that the sampler has reported."""
+    share = use.sampler.step / max(use.sampler.steps, 1)
+    return unit.guidance_start <= share <= unit.guidance_end
+
+
+@dataclass(eq=False)
+class NetControl:
+    """One network in one pass. `hint` [1,C,H,W] is its image, `region` [1,1,h,w] where it counts (None: everywhere);
+    `softens`: its outputs fall off towards the coarse end."""
+
+    unit: Unit
+    net: Auxiliary
+    facts: NetFacts
+    hint: Tensor
+    region: Tensor | None = None
+    softens: bool = False
+    control_type: int | None = None  # of a union network
+    drops_negatives: bool = False  # counts for prompts only
+
+    def scales(self, count: int) -> list[float]:
+        """Of each of `count` outputs."""
+        weights = self.unit.layer_weights
+        if weights is not None:
+            return [*weights, *[1.0] * count][:count]
+        if not self.softens:
+            return [self.unit.weight] * count
+        if self.facts.kind is Kind.T2I:
+            return [self.unit.weight * value for value in SOFT_ADAPTER][:count]
+        return [self.unit.weight * SOFTENING ** (OUTPUTS - 1 - place) for place in range(count)]
+
+    def rows(self, call: ModelCall) -> list[int]:
+        """The rows of a call that it counts for."""
+        return [row for row, negative in enumerate(call.is_negative) if not (self.drops_negatives and negative)]
+
+    def outputs(self, call: ModelCall, x: Tensor, timesteps: Tensor, context: Tensor, vector: Any) -> list[Tensor]:
+        """What is added to the features, finest first, each with a row for each of the call; rows that it does not
+        count for are 0."""
+        rows = self.rows(call)
+        if not rows:
+            return []
+        device, dtype = self.net.device, self.net.dtype
+        x, context = x[rows, :4].to(device, dtype), context[rows].to(device, dtype)
+        timesteps = timesteps.expand(len(call.images))[rows].to(device)
+        vector = None if vector is None else vector[rows].to(device, dtype)
+        found = self._outputs(x, timesteps, context, vector, self._hints(call, rows, x))
+        if self.facts.is_averaged:
+            found = [output.mean(dim=(2, 3), keepdim=True) for output in found]
+        scaled = []
+        for output, scale in zip(found, self.scales(len(found)), strict=True):
+            output = output * scale
+            if self.region is not None:
+                mask = F.interpolate(
+                    self.region.to(output), size=output.shape[2:], mode="bilinear", align_corners=False
+                )
+                output = output * mask
+            whole = output.new_zeros(len(call.images), *output.shape[1:])
+            whole[rows] = output
+            scaled.append(whole)
+        return scaled
+
+    def _hints(self, call: ModelCall, rows: Sequence[int], x: Tensor) -> Tensor:
+        hint = self.hint.to(x)
+        if call.windows is None:
+            return hint.expand(len(rows), *hint.shape[1:])
+        parts = []
+        for row in rows:
+            left, top, width, height = call.windows[row]
+            across, down = hint.shape[3] // x.shape[3], hint.shape[2] // x.shape[2]
+            scale = max(8, min(across, down)) if across == down else 8
+            parts.append(hint[:, :, top * scale : (top + height) * scale, left * scale : (left + width) * scale])
+        return torch.cat(parts)
+
+    def _outputs(self, x: Tensor, timesteps: Tensor, context: Tensor, vector: Any, hint: Tensor) -> list[Tensor]:
+        if self.facts.kind is Kind.T2I:
+            adapter = self.net.module.adapter
+            scale = adapter.unshuffle.downscale_factor
+            channels = adapter.conv_in.in_channels // scale**2
+            return _in_sizes_of(x, self.net.module(hint[:, :channels]), scale > 8)
+        if self.facts.kind is Kind.UNION:
+            kinds = torch.zeros(len(x), self.net.module.config.num_control_type, device=x.device, dtype=x.dtype)
+            place = self.control_type if self.control_type is not None else 0
+            kinds[:, place] = 1.0
+            down, middle = self.net.module(
+                x,
+                timesteps,
+                context,
+                [hint],
+                control_type=kinds,
+                control_type_idx=[place],
+                class_labels=vector,
+                return_dict=False,
+            )
+        else:
+            down, middle = self.net.module(x, timesteps, context, hint, class_labels=vector, return_dict=False)
+        return [*down, middle]
+
+
+HALVINGS, LARGE_HALVINGS = (0, 1, 2, 3), (1, 1, 2, 2)
+"""How often the sides of each of an adapter's features are half those of the latents, for SD1 and SDXL."""
+
+
+def _in_sizes_of(x: Tensor, features: Sequence[Tensor], is_large: bool) -> list[Tensor]:
+    """An adapter's features in the sizes that the denoiser's have at its levels: sides are halved upwards there."""
+    found = []
+    for feature, count in zip(features, LARGE_HALVINGS if is_large else HALVINGS, strict=True):
+        height, width = x.shape[2:]
+        for _ in range(count):
+            height, width = -(-height // 2), -(-width // 2)
+        found.append(F.interpolate(feature, size=(height, width), mode="nearest"))
+    return found
+
+
+def put_around(use: ModelUse, controls: Sequence[NetControl], before: Callable[[], None] = lambda: None) -> None:
+    """Have these networks add their outputs to the features of the pass's denoiser."""
+
+    def control(module: Any, inner: Callable[..., Any], /, sample: Tensor, timestep: Tensor, **rest: Any) -> Any:
+        call = use.call
+        context, vector = rest["encoder_hidden_states"], rest.get("class_labels")
+        nets: list[Tensor] = []
+        adapters: list[Tensor] = []
+        for each in controls:
+            if not is_on(each.unit, use):
+                continue
+            outputs = each.outputs(call, sample, timestep, context, vector)
+            outputs = [output.to(sample.device, sample.dtype) for output in outputs]
+            if each.facts.kind is Kind.T2I:
+                adapters = _added(adapters, outputs)
+            else:
+                nets = _added(nets, outputs)
+        if nets:
+            down = list(rest.pop("down_block_additional_residuals", ()) or ())
+            middle = rest.pop("mid_block_additional_residual", None)
+            rest["down_block_additional_residuals"] = _added(nets[:-1], down)
+            rest["mid_block_additional_residual"] = nets[-1] if middle is None else nets[-1] + middle
+        if adapters:
+            own = list(rest.pop("down_intrablock_additional_residuals", ()) or ())
+            rest["down_intrablock_additional_residuals"] = _added(adapters, own)
+        return inner(sample, timestep, **rest)
+
+    use.hook(use.model.unet, control, HookOrder.OBSERVE)
+
+
+def _added(first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
+    if not first or not second:
+        return first or second
+    return [one + other for one, other in zip(first, second, strict=True)]
+
+
+def hint_of(pixels: Any, is_inpaint: bool) -> Tensor:
+    """A fitted map [H,W,C] as [1,3,H,W] in 0..1; what an inpaint map masks is -1."""
+    values = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].float() / 255.0
+    color = values[:, :3]
+    if not is_inpaint or values.shape[1] < 4:
+        return color
+    mask = (values[:, 3:] > 0.5).float()
+    return color * (1.0 - mask) - mask

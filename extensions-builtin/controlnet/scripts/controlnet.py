@@ -1,0 +1,192 @@
+"""ControlNet: images that steer what is made. Title, arguments, routes and infotexts are those of the ControlNet
+extension of the reference UI, so that its callers need no change."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = str(Path(__file__).resolve().parents[1])
+if FOLDER not in sys.path:
+    sys.path.append(FOLDER)
+
+from lib_controlnet.files import Kind, ModelFile, find_model, kind_of_file  # noqa: E402
+from lib_controlnet.grid_axes import add_axes  # noqa: E402
+from lib_controlnet.maps import ControlMap, control_map, shown  # noqa: E402
+from lib_controlnet.preprocessors import INPAINTING, RECOLORING  # noqa: E402
+from lib_controlnet.routes import add_routes  # noqa: E402
+from lib_controlnet.units import (  # noqa: E402
+    NO_MODEL,
+    ControlMode,
+    HiresOption,
+    Unit,
+    checked_list,
+    read_unit,
+    read_units,
+    unit_of_infotext,
+)
+from modules import script_callbacks, scripts  # noqa: E402
+from modules.errors import FeatherweightError, InvalidValueError  # noqa: E402
+from modules.processing.request.model_use import ModelUse  # noqa: E402
+from modules.processing.request.result import GeneratedImage, ImageRole  # noqa: E402
+from modules.scripts import program_now  # noqa: E402
+from modules.settings.group import SettingsGroup, flag, whole  # noqa: E402
+from modules.settings.setting import Section  # noqa: E402
+
+log = logging.getLogger(__name__)
+
+TITLE = "ControlNet"
+PREPARED = "controlnet"  # at a job: what its units have become
+PROGRAM = program_now()
+
+
+class ControlNetSettings(SettingsGroup):
+    """For all units."""
+
+    section = Section(id="control_net", title="ControlNet", category="Extensions")
+
+    control_net_no_detectmap = flag("Do not add control maps to the images", False)
+    control_net_model_cache_size = whole(
+        "Control models kept in memory", 2, minimum=0, maximum=10, hint="Between jobs. More: faster, more memory."
+    )
+    control_net_unit_count = whole("Units on the page", 3, minimum=1, maximum=10)
+
+
+script_callbacks.on_ui_settings(lambda settings: settings.add(ControlNetSettings))
+add_axes(TITLE)
+script_callbacks.on_app_started(lambda page, app: add_routes(app, PROGRAM))
+
+
+@dataclass(eq=False)
+class Prepared:
+    """A unit of a running job."""
+
+    number: int
+    unit: Unit
+    file: ModelFile | None
+    kind: Kind | None
+    map: ControlMap | None
+    size_px: tuple[int, int]  # of the first pass
+    shown_maps: dict[tuple[int, int], Any] = field(default_factory=dict)  # by size
+
+    @property
+    def name(self) -> str:
+        return f"ControlNet unit {self.number}"
+
+    @property
+    def is_reference(self) -> bool:
+        return self.unit.module.name.startswith("reference_")
+
+    def takes_part(self, is_hires: bool) -> bool:
+        return self.unit.hires is not (HiresOption.LOW if is_hires else HiresOption.HIGH)
+
+
+class ControlNet(scripts.Script):
+    """The script. Its argument is the list of units as JSON, in the form of callers."""
+
+    def title(self) -> str:
+        return TITLE
+
+    def show(self, is_img2img: bool) -> object:
+        return scripts.AlwaysVisible
+
+    def ui(self, is_img2img: bool) -> list[Any]:
+        from lib_controlnet.page import build
+
+        units, fields = build(self, is_img2img)
+        self.infotext_fields = fields
+        return [units]
+
+    def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
+        """Units as objects, one after the other; or this script's own argument."""
+        if len(args) == 1 and (args[0] is None or isinstance(args[0], str)) and str(args[0] or "[").startswith("["):
+            args = json.loads(args[0]) if args[0] else []
+        units = checked_list(args, title)
+        for number, unit in enumerate(units):
+            if unit.get("enabled", True):
+                read_unit(unit, f"{title} unit {number}")
+        return [json.dumps(units)]
+
+    def auxiliary_files(self, args: Sequence[Any]) -> Sequence[Path]:
+        wanted = (str(unit.get("model") or NO_MODEL) for unit in read_units(args[0]))
+        return [find_model(self.program, name).path for name in wanted if name.lower() != "none"]
+
+    def process(self, p: Any, *args: Any) -> None:
+        """Check every unit, and make its map, before anything is computed."""
+        given = read_units(args[0] if args else "")
+        if not given:
+            return
+        is_img2img = hasattr(p, "init_images")
+        prepared = []
+        of_axes = p.script_values.get(TITLE, {})
+        for number, values in enumerate(given):
+            unit = read_unit({**values, **of_axes}, f"{TITLE} unit {number}")
+            prepared.append(self._prepared(number, unit, p, is_img2img))
+        setattr(p, PREPARED, prepared)
+        for each in prepared:
+            title = each.file.title if each.file else NO_MODEL
+            p.extra_generation_params[f"{TITLE} {each.number}"] = each.unit.infotext(title)
+
+    def _prepared(self, number: int, unit: Unit, p: Any, is_img2img: bool) -> Prepared:
+        name = f"{TITLE} unit {number}"
+        file = kind = None
+        if unit.needs_model:
+            if unit.model.lower() == "none":
+                raise InvalidValueError(f"{name} has no model. Choose one in models/ControlNet.")
+            file = find_model(self.program, unit.model)
+            kind = kind_of_file(file.path)
+            is_ip = unit.module.name.startswith("ip-adapter")
+            if is_ip != (kind is Kind.IP):
+                raise InvalidValueError(
+                    f"{name}: {file.name} is {kind.value}, which does not go with the module {unit.module.label}."
+                )
+        made = None if unit.embeddings else control_map(unit, p, is_img2img, name)
+        return Prepared(number, unit, file, kind, made, (p.width // 8 * 8, p.height // 8 * 8))
+
+    def on_model(self, p: Any, use: ModelUse, *args: Any) -> None:
+        """Put what the units ask for around the model of a pass."""
+        prepared: list[Prepared] = [each for each in getattr(p, PREPARED, ()) if each.takes_part(use.facts.is_hires)]
+        if prepared:
+            from lib_controlnet.passes import begin_pass
+            from modules.memory.recovery import is_out_of_memory
+
+            try:
+                begin_pass(prepared, p, use, self.program)
+            except FeatherweightError:
+                raise
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                log.exception("ControlNet failed")  # never an image without the control that was asked for
+                raise InvalidValueError(f"ControlNet failed: {type(error).__name__}: {error}") from error
+
+    def postprocess_batch(self, p: Any, *args: Any, **facts: Any) -> None:
+        """Put back what a unit keeps of its image."""
+        prepared: list[Prepared] = getattr(p, PREPARED, [])
+        wanted = [each for each in prepared if each.unit.module.name in (*RECOLORING, *INPAINTING) and each.map]
+        if wanted:
+            from lib_controlnet.finishing import finish
+
+            for each in wanted:
+                finish(each, facts["images"])
+
+    def postprocess(self, p: Any, processed: Any, *args: Any) -> None:
+        """Add the control maps to the images."""
+        prepared: list[Prepared] = getattr(p, PREPARED, [])
+        if not prepared or self.program.settings()["control_net_no_detectmap"] or not processed.generated:
+            return
+        first = processed.generated[0]
+        for each in prepared:
+            if each.unit.saves_map:
+                for _, pixels in sorted(each.shown_maps.items(), reverse=True):
+                    processed.generated.append(
+                        GeneratedImage(shown(pixels), first.infotext, first.seed, first.subseed, role=ImageRole.CONTROL)
+                    )
+
+
+__all__ = ["ControlMode", "ControlNet", "unit_of_infotext"]

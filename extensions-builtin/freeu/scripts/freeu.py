@@ -1,0 +1,268 @@
+"""FreeU: stronger backbone features and weaker skips in a UNet's decoder (Si et al. 2023, arXiv:2309.11497).
+
+Arguments and fields of infotexts are those of the extension "FreeU" (a dictionary with stages, or one value after the
+other) and of Forge's built-in "FreeU Integrated".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from modules.errors import InvalidValueError
+from modules.scripts.fields import Field, FieldScript, portion, switch
+from modules.scripts.unet_blocks import UnetBlocks, before
+
+if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
+    from torch import Tensor
+
+    from modules.processing.request.model_use import ModelUse
+
+TITLE = "FreeU"
+FORGE = "FreeU Integrated (SD 1.x, SD 2.x, SDXL)"
+VERSIONS = {"1": "1", "2": "2", "Version 1": "1", "Version 2": "2"}
+STAGES = 3
+STAGE_ARGUMENTS = 6
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is done where the features have a certain width: the part of the backbone's channels from `backbone_offset`
+    on, `backbone_width` of them, is multiplied; of the skip the frequencies below `skip_cutoff`, and those above."""
+
+    backbone_factor: float = 1.0
+    skip_factor: float = 1.0
+    backbone_offset: float = 0.0
+    backbone_width: float = 0.5
+    skip_cutoff: float = 0.0
+    skip_high_end_factor: float = 1.0
+
+    @classmethod
+    def of(cls, given: Any, title: str) -> Stage:
+        """From JSON; raises `InvalidValueError`."""
+        known = [field.name for field in fields(cls)]
+        if not isinstance(given, Mapping) or set(given) - set(known):
+            raise InvalidValueError(f"{title}: a stage is {given!r}; allowed is an object of {', '.join(known)}.")
+        for name, value in given.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise InvalidValueError(f"{title}: {name} is {value!r}; allowed is a number.")
+        return cls(**{name: float(value) for name, value in given.items()})
+
+    @property
+    def differences(self) -> dict[str, float]:
+        """What is not as it is by default."""
+        usual = asdict(Stage())
+        return {name: value for name, value in asdict(self).items() if value != usual[name]}
+
+
+def _factor(name: str, label: str, default: float) -> Field:
+    return Field(name=name, label=label, default=default, elem_id=f"freeu_{name}", low=-1.0, high=2.0, step=0.01)
+
+
+class FreeU(FieldScript):
+    """The script. The row "stages" has what the others cannot say, as JSON; it is used instead of them."""
+
+    rows = (
+        switch("freeu"),
+        _factor("b1", "Backbone 1", 1.01),
+        _factor("b2", "Backbone 2", 1.02),
+        _factor("s1", "Skip 1", 0.99),
+        _factor("s2", "Skip 2", 0.95),
+        portion("start", "Start", 0.0, "freeu_start"),
+        portion("stop", "End", 1.0, "freeu_end"),
+        portion("smooth", "Transition smoothness", 0.0, "freeu_smooth"),
+        Field(
+            name="version", label="Version", default="2", elem_id="freeu_version", choices=("1", "2"),
+            infotext="FreeU Version",
+        ),
+        Field(
+            name="stages", label="Stages as JSON", default="", elem_id="freeu_stages", infotext="FreeU Stages",
+            hint="Instead of the factors above: a list of up to three stages",
+        ),
+    )  # fmt: skip
+    infotext_switch = "FreeU Stages"
+    other_titles = (FORGE,)
+
+    def title(self) -> str:
+        return TITLE
+
+    def pasting(self, row: Field) -> Callable[[Mapping[str, Any]], Any] | None:
+        place = {"start": 0, "stop": 1, "smooth": 2}.get(row.name)
+        if place is None:
+            return None
+
+        def of_schedule(parsed: Mapping[str, Any]) -> float | None:
+            parts = str(parsed.get("FreeU Schedule", "")).split(",")
+            return float(parts[place]) if len(parts) == 3 else None
+
+        return of_schedule
+
+    def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
+        """A dictionary; 23 values of the extension; seven of Forge's; or this script's own ten."""
+        if title.lower() == FORGE.lower():
+            if len(args) > 7:
+                raise InvalidValueError(f"{title} takes 7 arguments, {len(args)} were given.")
+            return self.checked(args, title)
+        if args and isinstance(args[0], Mapping):
+            if len(args) > 1:
+                raise InvalidValueError(f"{title} takes one object, {len(args)} arguments were given.")
+            return self.checked(_of_mapping(args[0], title), title)
+        if len(args) > 4 and (len(args) > len(self.rows) or args[4] in VERSIONS):
+            return self.checked(_of_positions(args, title), title)
+        return self.checked(args, title)
+
+    def process(self, p: Any, *args: Any) -> None:
+        values = self.values(p, args)
+        if values is None:
+            return
+        stages = [stage.differences for stage in stages_of(values)]
+        while stages and not stages[-1]:
+            stages.pop()
+        p.extra_generation_params["FreeU Stages"] = json.dumps(stages)
+        schedule = (float(values[name]) for name in ("start", "stop", "smooth"))
+        p.extra_generation_params["FreeU Schedule"] = ", ".join(str(number) for number in schedule)
+        p.extra_generation_params["FreeU Version"] = values["version"]
+
+    def on_model(self, p: Any, use: ModelUse, *args: Any) -> None:
+        values = self.values(p, args)
+        if values is None:
+            return
+        blocks = UnetBlocks.of(use.model.unet, use)
+        if blocks is None:
+            use.notice(f"FreeU has no effect on {use.model.family.label}: its denoiser is no UNet.")
+            return
+        base = int(use.model.unet.conv_in.out_channels)
+        by_width = {base * times: stage for times, stage in zip((4, 2, 1), stages_of(values), strict=True)}
+        for number, block in enumerate(blocks.outputs):
+            change = partial(_changed, blocks=blocks, output=number, by_width=by_width, values=values, use=use)
+            use.hook(block.first, before(change))
+
+
+def stages_of(values: Mapping[str, Any]) -> list[Stage]:
+    """The three stages. Raises `InvalidValueError`."""
+    if not values["stages"].strip():
+        found = [Stage(values["b1"], values["s1"]), Stage(values["b2"], values["s2"])]
+    else:
+        try:
+            given = json.loads(values["stages"])
+        except ValueError as error:
+            raise InvalidValueError(f"FreeU: the stages are no JSON ({error}). Write a list of objects.") from error
+        if not isinstance(given, list) or len(given) > STAGES:
+            raise InvalidValueError(f"FreeU: the stages are {given!r}; allowed is a list of at most {STAGES} objects.")
+        found = [Stage.of(each, TITLE) for each in given]
+    return [*found, *[Stage()] * (STAGES - len(found))]
+
+
+def _of_mapping(given: Mapping[str, Any], title: str) -> list[Any]:
+    known = ("enable", "start_ratio", "stop_ratio", "transition_smoothness", "version", "stage_infos")
+    if set(given) - set(known):
+        raise InvalidValueError(f"{title}: {sorted(set(given) - set(known))} is not known; known: {', '.join(known)}.")
+    stages = given.get("stage_infos", [])
+    if not isinstance(stages, list):
+        raise InvalidValueError(f"{title}: stage_infos is {stages!r}; allowed is a list of objects.")
+    read = [Stage.of(each, title).differences for each in stages]
+    schedule = [given.get(name) for name in known[1:4]]
+    return [given.get("enable", True), *[None] * 4, *schedule, _version(given.get("version"), title), json.dumps(read)]
+
+
+def _of_positions(args: Sequence[Any], title: str) -> list[Any]:
+    stages = list(args[5:])
+    if len(stages) % STAGE_ARGUMENTS or len(stages) > STAGES * STAGE_ARGUMENTS:
+        raise InvalidValueError(
+            f"{title} takes 5 arguments and {STAGE_ARGUMENTS} for each of up to {STAGES} stages, not {len(args)}."
+        )
+    names = [field.name for field in fields(Stage)]
+    groups = [stages[at : at + STAGE_ARGUMENTS] for at in range(0, len(stages), STAGE_ARGUMENTS)]
+    read = [Stage.of(dict(zip(names, group, strict=True)), title).differences for group in groups]
+    return [args[0], *[None] * 4, *args[1:4], _version(args[4], title), json.dumps(read)]
+
+
+def _version(given: Any, title: str) -> str | None:
+    if given is None:
+        return None
+    if str(given) not in VERSIONS:
+        raise InvalidValueError(f"{title}: the version is {given!r}; allowed is 1 or 2.")
+    return VERSIONS[str(given)]
+
+
+def strength_at(step: int, steps: int, values: Mapping[str, Any]) -> float:
+    """How much of the change holds, 0 to 1: all of it between start and end, and with a smooth transition less towards
+    both of them."""
+    start, stop = values["start"] * steps, values["stop"] * steps
+    if not start <= step < stop:
+        return 0.0
+    ramp = values["smooth"] * (stop - start) / 2
+    return 1.0 if ramp <= 0 else min(1.0, (min(step - start, stop - step) + 1) / (ramp + 1))
+
+
+def _changed(
+    x: Tensor, blocks: UnetBlocks, output: int, by_width: Mapping[int, Stage], values: Mapping[str, Any], use: ModelUse
+) -> Tensor:
+    """The backbone's features and the skip [N,C,h,w], one behind the other, as the stage of their width wants them."""
+    import torch
+
+    width = x.shape[1] - blocks.skip_of(output)[0]
+    stage, strength = by_width.get(width), strength_at(use.reported_step, use.facts.steps, values)
+    if stage is None or strength <= 0:
+        return x
+    backbone, skip = x[:, :width], x[:, width:]
+
+    def partly(factor: float) -> float:
+        return 1 + (factor - 1) * strength
+
+    backbone = stronger(backbone, stage, partly(stage.backbone_factor), values["version"])
+    skip = filtered(skip, stage.skip_cutoff, partly(stage.skip_factor), partly(stage.skip_high_end_factor))
+    return torch.cat([backbone, skip], dim=1)
+
+
+def stronger(x: Tensor, stage: Stage, factor: float, version: str) -> Tensor:
+    """Some channels times a factor; in version 2 the factor follows the mean over channels, where that is large."""
+    import torch
+
+    if factor == 1:
+        return x
+    scale: Any = factor
+    if version == "2":
+        mean = x.mean(1, keepdim=True)
+        low, high = mean.amin((2, 3), keepdim=True), mean.amax((2, 3), keepdim=True)
+        scale = 1 + (factor - 1) * (mean - low) / (high - low)
+    count = x.shape[1]
+    first, last, is_inverted = region(stage.backbone_width, stage.backbone_offset, count)
+    place = torch.arange(count, device=x.device)
+    chosen = ((first <= place) & (place <= last)) != is_inverted
+    return torch.where(chosen[:, None, None], x * scale, x)
+
+
+def region(width: float, offset: float, count: int) -> tuple[int, int, bool]:
+    """First and last of `count` channels, and whether it is the others that are meant: a region that goes beyond the
+    last channel goes on at the first."""
+    if width < 0:
+        offset, width = offset + width, -width
+    width, offset = min(width, 1.0), offset % 1.0
+    if width + offset <= 1:
+        return round(offset * count), round((width + offset) * count), False
+    return round((width + offset - 1) * count), round(offset * count), True
+
+
+def filtered(x: Tensor, cutoff: float, factor: float, high_factor: float) -> Tensor:
+    """A map [N,C,h,w] with its frequencies below `cutoff` (of half the size, at least one cell) and above it scaled."""
+    import torch
+
+    if factor == 1 and high_factor == 1:
+        return x
+    spectrum = torch.fft.fftshift(torch.fft.fftn(x.float(), dim=(-2, -1)), dim=(-2, -1))
+    height, width = x.shape[-2:]
+    row, column = height // 2, width // 2
+    rows, columns = (max(1, math.floor(half * cutoff)) for half in (row, column))
+    mask = torch.full((height, width), float(high_factor), device=x.device)
+    mask[row - rows : row + rows, column - columns : column + columns] = factor
+    back = torch.fft.ifftshift(spectrum * mask, dim=(-2, -1))
+    found: Tensor = torch.fft.ifftn(back, dim=(-2, -1)).real.to(x.dtype)
+    return found
+
+
+FreeU().add_axes("b1", "b2", "s1", "s2", "start", "stop", "version")

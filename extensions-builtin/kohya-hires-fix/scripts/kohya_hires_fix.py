@@ -1,0 +1,208 @@
+"""Kohya Hires.fix: large images in one pass, whose first steps work on smaller features, so that nothing is doubled.
+
+The features are made smaller in front of an input block of the UNet and larger again in front of the output block that
+takes the skip of the block before (Kohya, "Deep Shrink", 2023). Arguments and fields of infotexts are those of the
+extension "Kohya Hires.fix"; those of Forge's built-in "Kohya HRFix Integrated" come after them as a second script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from modules.errors import InvalidValueError
+from modules.scripts.fields import Field, FieldScript, portion, switch
+from modules.scripts.unet_blocks import UnetBlocks, after, before
+
+if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
+    from torch import Tensor
+
+    from modules.processing.request.model_use import ModelUse
+
+TITLE, FORGE = "Kohya Hires.fix", "Kohya HRFix Integrated"
+SCALERS = ("bicubic", "bilinear", "nearest", "nearest-exact")
+METHODS = ("bicubic", "nearest-exact", "bilinear", "area", "bislerp")
+
+
+class KohyaHiresFix(FieldScript):
+    """Two places, each for a part of the steps from the first one on."""
+
+    rows = (
+        switch("dshf"),
+        Field(
+            name="one", label="Only in the first pass", default=True, elem_id="dshf_one", infotext="DSHF_one"
+        ),
+        Field(
+            name="d1", label="Block 1", default=3, elem_id="dshf_d1", low=1, high=10, step=1, infotext="DSHF_d1"
+        ),
+        Field(
+            name="d2", label="Block 2", default=4, elem_id="dshf_d2", low=1, high=10, step=1, infotext="DSHF_d2"
+        ),
+        portion("s1", "Stop at 1", 0.15, "dshf_s1", infotext="DSHF_s1"),
+        portion("s2", "Stop at 2", 0.3, "dshf_s2", infotext="DSHF_s2"),
+        Field(
+            name="scaler", label="Layer scaler", default="bicubic", elem_id="dshf_scaler", choices=SCALERS,
+            infotext="DSHF_scaler",
+        ),
+        Field(
+            name="down", label="Downsampling scale", default=0.5, elem_id="dshf_down", low=0.1, high=1.0, step=0.05,
+            infotext="DSHF_down",
+        ),
+        Field(
+            name="up", label="Upsampling scale", default=2.0, elem_id="dshf_up", low=1.0, high=4.0, step=0.1,
+            infotext="DSHF_up",
+        ),
+        Field(
+            name="smooth", label="Smooth scaling change", default=True, elem_id="dshf_smooth", infotext="DSHF_smooth"
+        ),
+        Field(
+            name="early", label="Early upsampling", default=False, elem_id="dshf_early", infotext="DSHF_early"
+        ),
+    )  # fmt: skip
+
+    hidden = ("early",)
+
+    def title(self) -> str:
+        return TITLE
+
+    def process(self, p: Any, *args: Any) -> None:
+        values = self.values(p, args)
+        if values is not None and values["early"]:
+            raise InvalidValueError(f"{TITLE}: early upsampling is not supported. Switch it off.")
+        if values is not None:
+            p.extra_generation_params |= {row.infotext: values[row.name] for row in self.rows if row.infotext}
+
+    def on_model(self, p: Any, use: ModelUse, *args: Any) -> None:
+        values = self.values(p, args)
+        if values is None or (values["one"] and use.facts.is_hires):
+            return
+        blocks = UnetBlocks.of(use.model.unet, use)
+        if blocks is None:
+            use.notice(f"{TITLE} has no effect on {use.model.family.label}: its denoiser is no UNet.")
+            return
+        shrinking = Shrinking(values, use)
+        count = min(len(blocks.inputs), len(blocks.outputs))
+        samplers = [each for level in use.model.unet.down_blocks for each in level.downsamplers or ()]
+        for place in sorted({values["d1"] - 1, values["d2"] - 1}):
+            if place >= count:
+                use.notice(f"{TITLE}: {use.model.family.label} has {count} blocks; block {place + 1} was left out.")
+                continue
+            later = len(blocks.outputs) - 1 - place
+            halves = blocks.inputs[place].first in samplers
+            use.hook(blocks.inputs[place].first, before(partial(shrinking.smaller, place, halves)))
+            use.hook(blocks.outputs[later].first, before(partial(shrinking.larger, place)))
+        blocks.fit_upsamplers(use.model.unet, use)
+
+
+class Shrinking:
+    """Which place works at a step, and how much smaller its features are."""
+
+    def __init__(self, values: dict[str, Any], use: ModelUse) -> None:
+        self._values = values
+        self._use = use
+        self._began: dict[int, int] = {}  # at which call of the model a place first worked
+        self._sizes: dict[int, tuple[int, int]] = {}  # that the features of a place have in the end
+        self._places = ((values["s1"], values["d1"] - 1), (values["s2"], values["d2"] - 1))
+
+    def _scale(self, place: int) -> float | None:
+        """None where `place` does not work in this step: the first of the two whose part of the steps is not over does.
+        With a smooth change it begins at its scale and grows to 1."""
+        step, steps = self._use.reported_step, self._use.facts.steps
+        working = next((one for one in self._places if step < steps * one[0]), None)
+        if working is None or working[1] != place:
+            return None
+        call, down = self._use.call.step, float(self._values["down"])
+        if not self._values["smooth"] or self._began.setdefault(place, call) == call:
+            return down
+        share = float(step / (steps * working[0]))
+        return min((1 - share) * down + share, 1.0)
+
+    def smaller(self, place: int, halves: bool, x: Tensor) -> Tensor:
+        """The features [N,C,h,w] of an input block that works now, scaled down; `halves`: it is a downsampler."""
+        scale = self._scale(place)
+        height, width = x.shape[-2:]
+        self._sizes[place] = ((height + 1) // 2, (width + 1) // 2) if halves else (height, width)
+        return x if scale is None else resized(x, scale, self._values["scaler"])
+
+    def larger(self, place: int, x: Tensor) -> Tensor:
+        """And back to their size, which is that of the next skip, whatever the upsampling scale says."""
+        return x if self._scale(place) is None else resized(x, self._sizes[place], self._values["scaler"])
+
+
+class KohyaHRFixIntegrated(FieldScript):
+    """Forge's form of it: one place, between two portions of the steps, by a factor."""
+
+    rows = (
+        switch("kohya_hrfix"),
+        Field(name="block", label="Block number", default=3, elem_id="kohya_hrfix_block", low=1, high=32, step=1),
+        Field(
+            name="factor", label="Downscale factor", default=2.0, elem_id="kohya_hrfix_factor", low=0.1, high=9.0,
+            step=0.001,
+        ),
+        portion("start", "Start", 0.0, "kohya_hrfix_start"),
+        portion("end", "End", 0.35, "kohya_hrfix_end"),
+        Field(name="after", label="Downscale after skip", default=True, elem_id="kohya_hrfix_after"),
+        Field(
+            name="down", label="Downscale method", default="bicubic", elem_id="kohya_hrfix_down", choices=METHODS
+        ),
+        Field(name="up", label="Upscale method", default="bicubic", elem_id="kohya_hrfix_up", choices=METHODS),
+    )  # fmt: skip
+    infotext_switch = "kohya_hrfix_enabled"
+
+    def title(self) -> str:
+        return FORGE
+
+    def process(self, p: Any, *args: Any) -> None:
+        values = self.values(p, args)
+        if values is not None:
+            p.extra_generation_params |= {f"kohya_hrfix_{name}": value for name, value in values.items()}
+
+    def on_model(self, p: Any, use: ModelUse, *args: Any) -> None:
+        values = self.values(p, args)
+        if values is None:
+            return
+        blocks = UnetBlocks.of(use.model.unet, use)
+        if blocks is None or values["block"] >= len(blocks.inputs):
+            why = "its denoiser is no UNet" if blocks is None else f"it has {len(blocks.inputs) - 1} blocks"
+            use.notice(f"{FORGE} has no effect on {use.model.family.label}: {why}.")
+            return
+        number = values["block"]
+        levels = use.model.unet.up_blocks
+        ends = [(getattr(level, "attentions", None) or level.resnets)[-1] for level in levels]  # upsamplers fit these
+
+        def smaller(x: Tensor) -> Tensor:
+            if not values["start"] <= use.call.progress < values["end"]:
+                return x
+            size = tuple(max(round(side / values["factor"]), 1) for side in x.shape[-2:])
+            return resized(x, size, values["down"])
+
+        def fitted(output: int, x: Tensor) -> Tensor:
+            wanted = blocks.skip_of(output)[1:] if output < len(blocks.outputs) else x.shape[-2:]
+            return x if tuple(x.shape[-2:]) == tuple(wanted) else resized(x, wanted, values["up"])
+
+        if values["after"] and number + 1 < len(blocks.inputs):
+            use.hook(blocks.inputs[number + 1].first, before(smaller))
+        else:
+            use.hook(blocks.inputs[number].last, after(smaller))
+        inside = (output for output, block in enumerate(blocks.outputs) if block.last not in ends)
+        for output in inside:
+            use.hook(blocks.outputs[output].last, after(partial(fitted, output + 1)))
+        mid = getattr(use.model.unet, "mid_block", None)
+        if mid is not None:
+            use.hook(mid, after(partial(fitted, 0)))
+        blocks.fit_upsamplers(use.model.unet, use)
+
+
+def resized(x: Tensor, by: float | Sequence[int], method: str) -> Tensor:
+    """A map [N,C,h,w] by a factor, or in a size (height, width)."""
+    from torch.nn.functional import interpolate
+
+    mode = "bilinear" if method == "bislerp" else method
+    if isinstance(by, float):
+        return interpolate(x, scale_factor=by, mode=mode)
+    return interpolate(x, size=tuple(by), mode=mode)
+
+
+KohyaHiresFix().add_axes("d1", "d2", "s1", "s2", "scaler", "down", "up")
+KohyaHRFixIntegrated().add_axes("block", "factor", "start", "end")

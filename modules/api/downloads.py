@@ -1,0 +1,96 @@
+"""Getting models over HTTP: the list that ships, a look at a file before it comes, downloads as tasks."""
+
+import asyncio
+
+from fastapi import APIRouter
+from pydantic import ConfigDict, Field
+
+from modules.api.documentation import documented
+from modules.api.reply_models import KnownModelItem, LookReply, TaskItem
+from modules.api.schemas import Tolerant
+from modules.api.tasks import task_reply
+from modules.downloads.downloads import DownloadRequest, Downloads, Found
+from modules.downloads.known import KnownModel
+from modules.downloads.verdict import Verdict
+from modules.jobs.work.downloads import download_spec
+from modules.services import Services
+
+ERRORS = {
+    404: "Unknown folder 'x'. Known: Stable-diffusion, VAE, text_encoder, Lora, embeddings, ControlNet, ESRGAN.",
+    422: "'x' is none of: a name of the list, a repository of the Hub and a file in it, an https address.",
+    424: "The host example.com is not found: is this machine connected to the Internet?",
+    503: "huggingface.co asks to wait for 30 s (answer 429); try again later.",
+}
+
+
+class DownloadBody(Tolerant):
+    """POST /featherweight/v1/downloads and downloads/look."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"example": {"source": "z-image-turbo"}})
+
+    source: str = Field(max_length=4096)
+    name: str = Field(default="", max_length=512)
+    folder: str = Field(default="", max_length=64)
+    allow_pickle: bool = False
+
+    def request(self) -> DownloadRequest:
+        """As the work takes it."""
+        return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle)
+
+
+def download_routes(services: Services) -> APIRouter:
+    """The routes below /featherweight/v1/downloads."""
+    routes = APIRouter(prefix="/featherweight/v1/downloads", tags=["downloads"])
+    downloads = services.downloads
+    assert downloads is not None, "this server was built without downloads"
+
+    @routes.get("/known")
+    def known() -> list[KnownModelItem]:
+        """The models that this program knows by name: repository, file, size, licence, what belongs to them."""
+        return [_known(model) for model in downloads.known.values()]
+
+    @routes.post("/look", **documented(errors=ERRORS))
+    async def look(body: DownloadBody) -> LookReply:
+        """Say what a file is and whether it fits this machine, from its header alone: less than a megabyte is read.
+        `fits` is null where it cannot be said before the file is here."""
+
+        def looked() -> LookReply:
+            found = downloads.find(body.request())
+            return _looked(downloads, found, downloads.judged(found))
+
+        return await asyncio.to_thread(looked)
+
+    @routes.post("", **documented(errors={422: ERRORS[422]}))
+    def download(body: DownloadBody) -> TaskItem:
+        """Download a file into the folder where it belongs, as a task: it can be cancelled, goes on where it was after
+        a restart or when it is asked for again, and appears under its name only when it is whole."""
+        return task_reply(services.queue.submit_spec(download_spec(downloads, downloads.checked(body.request()))))
+
+    return routes
+
+
+def _known(model: KnownModel) -> KnownModelItem:
+    return KnownModelItem(
+        name=model.name,
+        label=model.label,
+        repository=model.repository,
+        file=model.file,
+        size_gb=model.size_gb,
+        licence=model.licence,
+        good_for=model.good_for,
+        parts=list(model.parts),
+    )
+
+
+def _looked(downloads: Downloads, found: Found, verdict: Verdict) -> LookReply:
+    folder = downloads.folders[found.kind.folder]
+    return LookReply(
+        name=found.name,
+        line=found.line,
+        folder=found.kind.folder,
+        size_bytes=found.remote.size_bytes,
+        is_there=(folder / found.name).exists(),
+        fits=verdict.fits,
+        verdict=verdict.text,
+        parts=[_known(part) for part in found.parts],
+    )

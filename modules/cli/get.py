@@ -1,0 +1,98 @@
+"""`launch.py get NAME|ADDRESS`: download a model into the folder where it belongs; `get` alone lists the known ones."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from modules.assembly import ROOT
+from modules.cli.running import flags_of, run_guarded
+from modules.downloads.downloads import DownloadRequest, Downloads
+from modules.downloads.known import KnownModel
+from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
+from modules.errors import Interrupted
+from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
+from modules.paths import resolve_paths
+
+GB = 1e9
+SHOWN_EVERY_S = 1.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code 0 where the file is there, 1 for errors, 2 where `--look` says that it does not fit, 130 for Ctrl+C."""
+    arguments = _parser().parse_args(argv)
+    return run_guarded(lambda: _run(arguments, flags_of(arguments)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="launch.py get", description="Download a model.")
+    parser.add_argument("source", nargs="?", help="a name of the list, owner/repository/file, or an https address")
+    parser.add_argument("--look", action="store_true", help="say what it is and whether it fits; download nothing")
+    parser.add_argument("--name", default="", help="the name that the file gets")
+    parser.add_argument("--folder", default="", help="where it goes: Stable-diffusion, VAE, text_encoder, Lora ...")
+    parser.add_argument("--allow-pickle", action="store_true", help="allow .ckpt and .pt for this file")
+    parser.add_argument("--with-parts", action="store_true", help="text encoders and VAE of a listed model as well")
+    add_arguments(parser, (PATHS, MODELS))
+    return parser
+
+
+def _run(arguments: argparse.Namespace, flags: Flags) -> int:
+    paths = resolve_paths(flags, ROOT)
+    transport = FileTransport(Tokens.read(paths.data_dir / TOKENS_FILE, os.environ))
+    downloads = Downloads(paths, transport)
+    try:
+        if not arguments.source:
+            print("\n".join(map(_listed, downloads.known.values())))
+            return 0
+        asked = DownloadRequest(arguments.source, arguments.name, arguments.folder, arguments.allow_pickle)
+        if arguments.look:
+            return _look(downloads, asked)
+        wanted = [asked]
+        if arguments.with_parts:
+            wanted += [DownloadRequest(part.name) for part in downloads.find(asked).parts]
+        for request in wanted:
+            _get(downloads, request)
+        return 0
+    except KeyboardInterrupt as error:
+        raise Interrupted("Stopped; what came is kept, and the same command goes on from there.") from error
+    finally:
+        transport.close()
+
+
+def _look(downloads: Downloads, request: DownloadRequest) -> int:
+    found = downloads.find(request)
+    print(f"{found.name}: {found.line}\nIt goes to {downloads.folders[found.kind.folder]}.")
+    if found.parts:
+        print(f"It needs: {', '.join(f'{part.label} ({part.name}, {part.size_gb} GB)' for part in found.parts)}.")
+    verdict = downloads.judged(found)
+    if verdict.text:
+        print(verdict.text)
+    return 2 if verdict.fits is False else 0
+
+
+def _get(downloads: Downloads, request: DownloadRequest) -> None:
+    began, shown, first = time.monotonic(), 0.0, -1
+
+    def show(done: int, total: int) -> None:
+        nonlocal shown, first
+        now = time.monotonic()
+        first = done if first < 0 else first
+        if now - shown < SHOWN_EVERY_S and done < total:
+            return
+        shown = now
+        rate = (done - first) / max(now - began, 1e-3)
+        left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
+        line = f"\r{done / GB:.2f} of {total / GB:.2f} GB, {rate / 1e6:.1f} MB/s{left}   "
+        print(line, end="", file=sys.stderr, flush=True)
+
+    there = downloads.get(request, show)
+    print(file=sys.stderr)
+    state = "was there already" if there.was_there else "is there"
+    print(f"{there.path} {state}, {there.size_bytes / GB:.2f} GB, sha256 {there.sha256}")
+
+
+def _listed(model: KnownModel) -> str:
+    parts = f" Needs: {', '.join(model.parts)}." if model.parts else ""
+    good_for = f" {model.good_for.capitalize()}." if model.good_for else ""
+    return f"{model.name:<16} {model.size_gb:6.2f} GB  {model.label}.{good_for} Licence: {model.licence}.{parts}"

@@ -1,0 +1,1 @@
+"""`modules.api` of the reference UI: `models` and `api`."""

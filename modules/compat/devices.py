@@ -1,0 +1,155 @@
+"""What extensions import from `modules.devices` besides our own names: the device and dtypes that models compute with.
+PyTorch is imported when one of them is first asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from modules.compat.refusal import lazy
+from modules.devices import release_memory
+from modules.scripts.host import has_host, host_now
+
+
+class NansException(Exception):  # noqa: N818 - their name
+    """A tensor holds nothing but NaN."""
+
+
+def model_device() -> Any:
+    """The device of the model."""
+    import torch
+
+    return host_now().engine.machine.device if has_host() else torch.device("cpu")
+
+
+def model_dtype() -> Any:
+    """The dtype in which the denoiser computes."""
+    import torch
+
+    return host_now().engine.machine.dtype if has_host() else torch.float32
+
+
+def main_cpu() -> Any:
+    """The CPU."""
+    import torch
+
+    return torch.device("cpu")
+
+
+def get_optimal_device() -> Any:
+    """The device of the model."""
+    return model_device()
+
+
+def get_optimal_device_name() -> str:
+    """Its name: "cuda:0", "cpu"."""
+    return str(model_device())
+
+
+def get_cuda_device_string() -> str:
+    """Its name, where it is a CUDA device."""
+    return str(model_device())
+
+
+def get_device_for(task: str) -> Any:
+    """The device for a part of the program, as --use-cpu says."""
+    from modules.devices import choose_device
+
+    return choose_device(host_now().flags, task)
+
+
+def torch_gc() -> None:
+    """Give memory that is no longer used back to the system."""
+    release_memory(model_device())
+
+
+def has_mps() -> bool:
+    """Whether there is an Apple GPU."""
+    import torch
+
+    return bool(torch.backends.mps.is_available())
+
+
+def has_xpu() -> bool:
+    """Whether there is an Intel GPU."""
+    import torch
+
+    return bool(torch.xpu.is_available())
+
+
+def autocast(disable: bool = False) -> Any:
+    """The context under which models compute in the model's dtype; none on the CPU in 32 bits."""
+    import torch
+
+    if disable or model_dtype() == torch.float32:
+        return contextlib.nullcontext()
+    return torch.autocast(model_device().type, model_dtype())
+
+
+def without_autocast(disable: bool = False) -> Any:
+    """The context under which nothing is cast."""
+    import torch
+
+    is_on = torch.is_autocast_enabled() and not disable
+    return torch.autocast("cuda", enabled=False) if is_on else contextlib.nullcontext()
+
+
+def randn(seed: int, shape: Any, generator: Any = None) -> Any:
+    """Normal noise [shape] of a seed, from the CPU's generator, on the model's device."""
+    import torch
+
+    own = torch.Generator("cpu").manual_seed(int(seed))
+    return torch.randn(tuple(shape), generator=own).to(model_device())
+
+
+def randn_local(seed: int, shape: Any) -> Any:
+    """The same; PyTorch's own generator is left as it is."""
+    return randn(seed, shape)
+
+
+def randn_like(x: Any) -> Any:
+    """Normal noise like a tensor."""
+    import torch
+
+    return torch.randn_like(x)
+
+
+def test_for_nans(x: Any, where: str) -> None:
+    """Raise `NansException` for a tensor [any] that is all NaN."""
+    import torch
+
+    if torch.all(torch.isnan(x)).item():
+        raise NansException(f"A tensor with all NaNs was produced in {where}.")
+
+
+def cond_cast_unet(x: Any) -> Any:
+    """The tensor in the denoiser's dtype."""
+    return x.to(model_dtype())
+
+
+def cond_cast_float(x: Any) -> Any:
+    """The tensor in 32 bits."""
+    return x.float()
+
+
+def first_time_calculation() -> None:
+    """Nothing has to be warmed up."""
+
+
+def enable_tf32() -> None:
+    """The program chooses what its matrix products use."""
+
+
+_DEVICES = ("device", "device_interrogate", "device_gfpgan", "device_esrgan", "device_codeformer")
+_LAZY: dict[str, Any] = {
+    **dict.fromkeys(_DEVICES, model_device),
+    "cpu": main_cpu,
+    "dtype": model_dtype,
+    "dtype_unet": model_dtype,
+    "dtype_inference": model_dtype,
+    "dtype_vae": lambda: host_now().engine.machine.vae_dtype,
+    "unet_needs_upcast": lambda: False,
+    "fp8": lambda: False,
+    "force_fp16": lambda: False,
+}
+__getattr__ = lazy("devices", _LAZY, {})

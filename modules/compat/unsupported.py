@@ -1,0 +1,56 @@
+"""Modules of the reference UI that stand for nothing here, each with what does their work."""
+
+_INSIDE = (
+    "it works inside of the reference UI's model, which has other modules here; script_callbacks.on_cfg_denoiser and "
+    "its like see and change each step."
+)
+_LORA = "`<lora:name:weight>` in a prompt is read by the built-in extension Lora, and p.prompts may hold it."
+_TRAINING = "the Train tab and POST /featherweight/v1/train train LoRAs."
+_LISTS = "shared.sd_upscalers has the upscalers that there are."
+
+MODULES = {
+    **dict.fromkeys(("sd_hijack_unet", "sd_hijack_utils", "sd_hijack_clip", "sd_hijack_open_clip", "sd_unet"), _INSIDE),
+    **dict.fromkeys(
+        ("sd_hijack_optimizations", "sd_hijack_checkpoint", "sd_hijack_xlmr", "sub_quadratic_attention"), _INSIDE
+    ),
+    **dict.fromkeys(
+        ("sd_samplers_cfg_denoiser", "sd_samplers_extra", "sd_samplers_compvis", "sd_samplers_lcm"), _INSIDE
+    ),
+    **dict.fromkeys(
+        ("sd_models_xl", "sd_models_types", "sd_models_config", "sd_disable_initialization", "lowvram"), _INSIDE
+    ),
+    **dict.fromkeys(
+        ("models", "models.diffusion", "models.diffusion.uni_pc", "xlmr", "xlmr_m18", "sd_vae_approx"), _INSIDE
+    ),
+    **dict.fromkeys(
+        ("sd_vae_taesd", "hypernetworks", "hypernetworks.hypernetwork", "npu_specific", "mac_specific"), _INSIDE
+    ),
+    **dict.fromkeys(
+        ("textual_inversion", "textual_inversion.textual_inversion", "textual_inversion.preprocess"), _TRAINING
+    ),
+    **dict.fromkeys(("textual_inversion.autocrop", "textual_inversion.dataset", "textual_inversion.ui"), _TRAINING),
+    **dict.fromkeys(("esrgan_model", "realesrgan_model", "dat_model", "hat_model", "esrgan_model_arch"), _LISTS),
+    **dict.fromkeys(("extra_networks_hypernet", "lora", "ui_extra_networks_lora"), _LORA),
+    "codeformer_model": "shared.face_restorers has the restorers of faces.",
+    "gfpgan_model": "shared.face_restorers has the restorers of faces.",
+    "ui_extra_networks": "`from modules.extra_networks import CardPage, register_page` adds a page of cards.",
+    "ui_settings": "script_callbacks.on_ui_settings and shared.opts.add_option add settings.",
+    "ui_loadsave": "the defaults of fields are those of ui-config.json, which the program reads itself.",
+    "ui_tempdir": "files for the page are Gradio's.",
+    "ui_postprocessing": "a subclass of ScriptPostprocessing is an operation of the Extras tab.",
+    "ui_gradio_extensions": "javascript/ and style.css of an extension are added to the page.",
+    "ui_extensions": "the Extensions tab and GET /featherweight/v1/extensions list extensions.",
+    "postprocessing": "POST /sdapi/v1/extra-single-image runs the operations of the Extras tab.",
+    "extras": "POST /sdapi/v1/extra-single-image and the Checkpoint merger do that.",
+    "localization": "localizations/*.json of the data folder are translations of the page.",
+    "config_states": "python launch.py backup keeps the state of the program.",
+    "initialize": "the program is built by launch.py.",
+    "initialize_util": "the program is built by launch.py.",
+    "restart": "POST /sdapi/v1/server-restart starts the server again.",
+    "sysinfo": "GET /internal/sysinfo describes the system.",
+    "memmon": "GET /sdapi/v1/memory says what memory holds.",
+    "import_hook": "the program imports PyTorch as it is.",
+    "gitpython_hack": "the Extensions tab installs and updates extensions.",
+    "torch_utils": "tensors are PyTorch's own.",
+    "ngrok": "no public tunnel is opened; put a reverse proxy before --listen.",
+}

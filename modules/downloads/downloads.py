@@ -1,0 +1,112 @@
+"""Getting models: what a text means, what is there, and the file into the folder where it belongs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modules.downloads.addresses import clean_name
+from modules.downloads.download import Claims, Downloaded, OnProgress, download
+from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES, Kind, kind_of
+from modules.downloads.known import KnownModel, known_models, source_named
+from modules.downloads.remote_file import Header, RemoteFile, look, read_header
+from modules.downloads.transport import FileTransport
+from modules.downloads.verdict import Verdict, describe, judge
+from modules.errors import UnknownNameError
+from modules.paths import Paths
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file before it is downloaded: what its server and its header say. `parts`: what else it needs, of the list."""
+
+    remote: RemoteFile
+    header: Header
+    kind: Kind
+    name: str
+    line: str
+    parts: tuple[KnownModel, ...] = ()
+
+
+@dataclass(frozen=True)
+class DownloadRequest:
+    """What a user asks for. `name` and `folder` "": by the source, and by what the file is."""
+
+    source: str
+    name: str = ""
+    folder: str = ""
+    allows_pickles: bool = False
+
+
+@dataclass(frozen=True)
+class Downloads:
+    """Gets files into the model folders of `paths`; threads may share it."""
+
+    paths: Paths
+    transport: FileTransport
+    claims: Claims = field(default_factory=Claims)
+    sleep: Callable[[float], None] = time.sleep
+
+    @property
+    def known(self) -> Mapping[str, KnownModel]:
+        """The list that ships."""
+        return known_models(self.paths.root / "configs")
+
+    @property
+    def folders(self) -> Mapping[str, Path]:
+        """Where files go, by the name of their folder."""
+        paths = self.paths
+        return {
+            CHECKPOINTS: paths.checkpoint_dirs[0],
+            VAES: paths.vae_dirs[0],
+            ENCODERS: paths.module_dirs[0],
+            LORAS: paths.lora_dirs[0],
+            EMBEDDINGS: paths.embeddings_dir,
+            CONTROL: paths.models_dir / CONTROL,
+            UPSCALERS: paths.upscaler_dirs[UPSCALERS],
+        }
+
+    def checked(self, request: DownloadRequest) -> DownloadRequest:
+        """The request, if its address, name and folder can be meant. Asks no server; raises as `find`."""
+        source = source_named(request.source, self.known)
+        if request.name or source.file:
+            clean_name(request.name or source.file, request.allows_pickles)
+        self._folder(request.folder)
+        return request
+
+    def find(self, request: DownloadRequest) -> Found:
+        """What would come, from the file's first bytes and its header. Raises what is wrong with it or its address."""
+        known = self.known
+        remote = look(source_named(request.source, known), self.transport)
+        name = clean_name(request.name or remote.name, request.allows_pickles)
+        header = read_header(remote, self.transport)
+        kind = kind_of(remote, header)
+        if self._folder(request.folder):
+            kind = Kind(request.folder, kind.what)
+        entry = known.get(request.source.strip().lower())
+        parts = tuple(known[part] for part in entry.parts) if entry else ()
+        return Found(remote, header, kind, name, describe(remote, header, kind), parts)
+
+    def _folder(self, name: str) -> str:
+        if name and name not in self.folders:
+            raise UnknownNameError.of("folder", name, self.folders)
+        return name
+
+    def judged(self, found: Found) -> Verdict:
+        """Whether and how it fits this machine, see `verdict.judge`; takes some seconds."""
+        return judge(found.remote, found.header, found.kind, self.paths.root, ("--data-dir", str(self.paths.data_dir)))
+
+    def get(self, request: DownloadRequest, on_progress: OnProgress) -> Downloaded:
+        """Download the file into its folder, see `download`."""
+        found = self.find(request)
+        return download(
+            found.remote,
+            self.folders[found.kind.folder],
+            found.name,
+            self.transport,
+            self.claims,
+            on_progress,
+            self.sleep,
+        )

@@ -1,0 +1,77 @@
+"""Names of the reference UI's modules that lead into `modules.compat`: `import modules.shared` finds
+`modules/compat/shared.py`, so that each facade is one file and none of ours stands between.
+
+A package of ours whose name extensions use for more than it has (`modules.processing`) asks the facade of its name for
+what it lacks, by `names_from`.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+PROGRAM, FACADES = "modules.", "modules.compat."
+UNSUPPORTED = "modules.compat.unsupported"
+
+
+class _AliasLoader(Loader):
+    """Gives the facade itself, so that both names mean one module."""
+
+    def __init__(self, facade: str) -> None:
+        self._facade = facade
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The facade, imported now."""
+        module = import_module(self._facade)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It ran under its own name; what the import wrote over is put back."""
+        module.__spec__ = self._spec
+
+
+class FacadeFinder:
+    """Finds `modules.NAME` in `modules.compat.NAME` where the program has no module of that name. Raises
+    ImportError with a sentence for names of the reference UI that stand for nothing here."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        """See `importlib.abc.MetaPathFinder`."""
+        if not name.startswith(PROGRAM) or name.startswith(FACADES) or name + "." == FACADES:
+            return None
+        inner = name.removeprefix(PROGRAM)
+        try:
+            found = find_spec(FACADES + inner)
+        except ModuleNotFoundError:
+            found = None
+        if found is not None:
+            return ModuleSpec(name, _AliasLoader(FACADES + inner), is_package=bool(found.submodule_search_locations))
+        reasons: dict[str, str] = import_module(UNSUPPORTED).MODULES
+        if inner in reasons:
+            raise ImportError(f"{name} is not supported here: {reasons[inner]}", name=name)
+        return None
+
+
+def install() -> None:
+    """Put the finder behind those of Python; once is enough."""
+    if not any(isinstance(finder, FacadeFinder) for finder in sys.meta_path):
+        sys.meta_path.append(FacadeFinder())
+
+
+def names_from(facade: str) -> Callable[[str], Any]:
+    """A module's `__getattr__` that looks names up in a facade, which is imported when it is first asked."""
+
+    package = PROGRAM + facade
+
+    def look_up(name: str) -> Any:
+        places = vars(sys.modules[package]).get("__path__")
+        if name.startswith("__") or (places and PathFinder.find_spec(f"{package}.{name}", places)):
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")  # a submodule: Python imports it then
+        return getattr(import_module(FACADES + facade), name)
+
+    return look_up

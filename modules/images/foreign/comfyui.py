@@ -1,0 +1,193 @@
+"""Images of ComfyUI: the graph that made them, in the PNG chunks `prompt` (as it ran) and `workflow` (as it was drawn).
+
+A graph may do anything; what is read is its first sampler and what leads to it: prompts, size, model, LoRAs.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from modules.images.foreign.record import ForeignRecord, size_of, stem
+
+MAX_NODES = 5000
+MAX_DEPTH = 60
+WIDGETS = {
+    "KSampler": ("seed", "", "steps", "cfg", "sampler_name", "scheduler", "denoise"),
+    "KSamplerAdvanced": ("add_noise", "noise_seed", "", "steps", "cfg", "sampler_name", "scheduler"),
+    "SamplerCustom": ("add_noise", "noise_seed", "", "cfg"),
+    "RandomNoise": ("noise_seed",),
+    "KSamplerSelect": ("sampler_name",),
+    "BasicScheduler": ("scheduler", "steps", "denoise"),
+    "CFGGuider": ("cfg",),
+    "FluxGuidance": ("guidance",),
+    "CLIPTextEncode": ("text",),
+    "CLIPTextEncodeSDXL": ("width", "height", "crop_w", "crop_h", "target_width", "target_height", "text_g", "text_l"),
+    "CLIPTextEncodeFlux": ("clip_l", "t5xxl", "guidance"),
+    "EmptyLatentImage": ("width", "height", "batch_size"),
+    "EmptySD3LatentImage": ("width", "height", "batch_size"),
+    "CheckpointLoaderSimple": ("ckpt_name",),
+    "UNETLoader": ("unet_name", "weight_dtype"),
+    "VAELoader": ("vae_name",),
+    "LoraLoader": ("lora_name", "strength_model", "strength_clip"),
+    "LoraLoaderModelOnly": ("lora_name", "strength_model"),
+    "CLIPSetLastLayer": ("stop_at_clip_layer",),
+}
+"""Values of nodes as a drawn graph lists them; "": what happens to the seed after a run."""
+
+TEXTS = ("text", "text_g", "t5xxl", "prompt", "positive", "string", "value", "clip_l")
+CONDITIONS = ("conditioning", "conditioning_1", "conditioning_to", "positive")
+NOT_TAKEN = ("ControlNet", "IPAdapter", "T2IAdapter", "StyleModel", "Upscale", "Inpaint", "Detailer", "LoadImage")
+"""Parts of the names of nodes that change the image and that a form has no field for."""
+
+Node = Mapping[str, Any]
+
+
+def is_graph(given: object) -> bool:
+    """Whether JSON is a graph as it ran."""
+    return (
+        isinstance(given, dict)
+        and 0 < len(given) <= MAX_NODES
+        and all(isinstance(node, dict) and isinstance(node.get("inputs"), dict) for node in given.values())
+        and any("class_type" in node for node in given.values())
+    )
+
+
+def is_workflow(given: object) -> bool:
+    """Whether JSON is a graph as it was drawn."""
+    return isinstance(given, dict) and isinstance(given.get("nodes"), list) and isinstance(given.get("links"), list)
+
+
+def graph_of(workflow: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A drawn graph as one that ran, as far as `WIDGETS` has its nodes."""
+    origins = {
+        link[0]: [str(link[1]), link[2]] for link in workflow["links"] if isinstance(link, list) and len(link) > 3
+    }
+    graph: dict[str, dict[str, Any]] = {}
+    for node in workflow["nodes"][:MAX_NODES]:
+        if not isinstance(node, dict):
+            continue
+        kind, values = str(node.get("type")), node.get("widgets_values")
+        names = WIDGETS.get(kind, ())
+        inputs = (
+            {name: value for name, value in zip(names, values, strict=False) if name}
+            if isinstance(values, list)
+            else {}
+        )
+        for entry in node.get("inputs") or ():
+            if isinstance(entry, dict) and _is_known(entry.get("link"), origins):
+                inputs[str(entry.get("name"))] = origins[entry["link"]]
+        graph[str(node.get("id"))] = {"class_type": kind, "inputs": inputs}
+    return graph
+
+
+def comfyui_record(graph: Mapping[str, Node]) -> ForeignRecord | None:
+    """What the first sampler of a graph did; None for a graph without a sampler."""
+    found = [node for node in graph.values() if _is_sampler(node)]
+    if not found:
+        return None
+    samplers = sorted(found, key=lambda node: not _starts_from_noise(graph, node))
+    sampler, record = samplers[0], ForeignRecord("ComfyUI")
+    values = _values_before(graph, sampler)
+    for theirs, ours in (
+        *(("seed", "Seed"), ("noise_seed", "Seed"), ("steps", "Steps"), ("cfg", "CFG scale")),
+        *(("sampler_name", "Sampler"), ("scheduler", "Schedule type"), ("guidance", "Distilled CFG Scale")),
+    ):
+        record.take(values, {theirs: ours})
+    if values.get("denoise") not in (None, 1, 1.0):
+        record.fields["Denoising strength"] = values["denoise"]
+    record.prompt = _text(graph, sampler["inputs"].get("positive") or sampler["inputs"].get("guider"), "positive")
+    record.negative_prompt = _text(
+        graph, sampler["inputs"].get("negative") or sampler["inputs"].get("guider"), "negative"
+    )
+    record.fields["Size"] = size_of(values.get("width"), values.get("height"))
+    for name in ("ckpt_name", "unet_name"):
+        if isinstance(values.get(name), str):
+            record.fields.setdefault("Model", stem(values[name]))
+    layer = values.get("stop_at_clip_layer")
+    if isinstance(layer, int) and layer < -1:
+        record.fields["Clip skip"] = -layer
+    for node in graph.values():
+        inputs = node["inputs"]
+        if isinstance(inputs.get("vae_name"), str):
+            record.fields.setdefault("VAE", stem(inputs["vae_name"]))
+        if isinstance(inputs.get("lora_name"), str):
+            record.loras.append((inputs["lora_name"], inputs.get("strength_model", 1)))
+    kinds = [str(node.get("class_type")) for node in graph.values()]
+    more = [kind for kind in dict.fromkeys(kinds) if any(part in kind for part in NOT_TAKEN)]
+    if len(samplers) > 1:
+        more.append(f"{len(samplers) - 1} more samplers")
+    if more:
+        record.fields["ComfyUI nodes"] = ", ".join(more)
+    return record
+
+
+def _is_sampler(node: Node) -> bool:
+    inputs = node["inputs"]
+    return "latent_image" in inputs and ("positive" in inputs or "guider" in inputs)
+
+
+def _starts_from_noise(graph: Mapping[str, Node], sampler: Node) -> bool:
+    node = _linked(graph, sampler["inputs"].get("latent_image"))
+    return node is not None and str(node.get("class_type", "")).startswith("Empty")
+
+
+def _values_before(graph: Mapping[str, Node], sampler: Node) -> dict[str, Any]:
+    """All values of a node and of those that lead to it, the nearest first; those of other samplers not."""
+    values: dict[str, Any] = {}
+    for node in _before(graph, sampler):
+        for name, value in node["inputs"].items():
+            if isinstance(value, list):
+                other = _linked(graph, value)
+                value = _plain_value(other) if other is not None and name in _NUMBERS else None
+            if value is not None:
+                values.setdefault(name, value)
+    return values
+
+
+_NUMBERS = ("seed", "noise_seed", "steps", "cfg", "width", "height", "denoise")
+
+
+def _plain_value(node: Node) -> Any:
+    """The number that a node only holds."""
+    return next((value for value in node["inputs"].values() if isinstance(value, int | float)), None)
+
+
+def _before(graph: Mapping[str, Node], start: Node) -> Iterator[Node]:
+    seen, waiting = {id(start)}, [start]
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        for value in node["inputs"].values():
+            other = _linked(graph, value)
+            if other is not None and id(other) not in seen and not _is_sampler(other):
+                seen.add(id(other))
+                waiting.append(other)
+
+
+def _text(graph: Mapping[str, Node], link: object, side: str, depth: int = 0) -> str:
+    """The text at the end of a link, through nodes that pass it on."""
+    node = _linked(graph, link)
+    if node is None or depth > MAX_DEPTH:
+        return ""
+    inputs = node["inputs"]
+    for name in (
+        (side, *CONDITIONS) if side == "positive" else (side, "conditioning", "conditioning_1", "conditioning_to")
+    ):
+        if _linked(graph, inputs.get(name)) is not None:
+            return _text(graph, inputs[name], side, depth + 1)
+    for name in TEXTS:
+        value = inputs.get(name)
+        if isinstance(value, str) and value.strip():
+            return value
+        if _linked(graph, value) is not None:
+            return _text(graph, value, side, depth + 1)
+    return ""
+
+
+def _linked(graph: Mapping[str, Node], value: object) -> Node | None:
+    """The node that an input is connected to: ["4", 0]."""
+    is_link = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str | int)
+    return graph.get(str(value[0])) if is_link and isinstance(value, list) else None
+
+
+def _is_known(link: object, origins: Mapping[Any, Any]) -> bool:
+    return isinstance(link, int | str) and link in origins

@@ -1,0 +1,47 @@
+"""Images made by NovelAI: their own PNG chunks, turned into infotext."""
+
+import json
+from collections.abc import Mapping
+
+from modules.sampling.names import AUTOMATIC, schedule_named
+
+SOFTWARE = "NovelAI"
+_SAMPLERS = {
+    "ddim": "DDIM",
+    "ddim_v3": "DDIM",
+    "plms": "PLMS",
+    "k_lms": "LMS",
+    "k_euler": "Euler",
+    "k_euler_ancestral": "Euler a",
+    "k_heun": "Heun",
+    "k_dpm_2": "DPM2",
+    "k_dpm_2_ancestral": "DPM2 a",
+    "k_dpm_fast": "DPM fast",
+    "k_dpm_adaptive": "DPM adaptive",
+    "k_dpmpp_2m": "DPM++ 2M",
+    "k_dpmpp_2m_sde": "DPM++ 2M SDE",
+    "k_dpmpp_2s_ancestral": "DPM++ 2S a",
+    "k_dpmpp_sde": "DPM++ SDE",
+}
+
+
+def novelai_infotext(items: Mapping[str, object], width: int, height: int) -> str | None:
+    """Infotext from the chunks "Software", "Description" and "Comment" (JSON); None if they are not NovelAI's.
+
+    Their models skip the last text encoder layer and use an ENSD of 31337.
+    """
+    if items.get("Software") != SOFTWARE:
+        return None
+    try:
+        comment = json.loads(str(items["Comment"]))
+        sampler = _SAMPLERS.get(comment["sampler"], "Euler a")
+        schedule = schedule_named(str(comment.get("noise_schedule", "native")))
+        fields = (
+            f"Steps: {comment['steps']}, Sampler: {sampler}, CFG scale: {comment['scale']}, Seed: {comment['seed']}, "
+            f"Size: {width}x{height}, Clip skip: 2, ENSD: 31337"
+        )
+        if schedule not in (None, AUTOMATIC):
+            fields += f", Schedule type: {schedule}"
+        return f"{items['Description']}\nNegative prompt: {comment['uc']}\n{fields}"
+    except (KeyError, TypeError, ValueError):
+        return None  # chunks of another version of theirs: shown as they are

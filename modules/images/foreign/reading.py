@@ -1,0 +1,70 @@
+"""Which program made an image, and what it says, as an infotext: from the texts in a file, and from pasted JSON."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from modules.images.foreign.comfyui import comfyui_record, graph_of, is_graph, is_workflow
+from modules.images.foreign.drawthings import XMP, drawthings_json, drawthings_record, is_drawthings, swarm_record
+from modules.images.foreign.fooocus import fooocus_record, is_fooocus
+from modules.images.foreign.invokeai import dream_record, invokeai_record, is_invokeai, old_invokeai_record
+from modules.images.foreign.novelai import SOFTWARE, novelai_infotext
+from modules.images.foreign.record import ForeignRecord
+
+IN_CHUNKS = ("invokeai_metadata", "invokeai", "sd-metadata", "prompt", "workflow", "parameters", "Comment")
+"""Texts of a file that may hold JSON of theirs, the one that says most first."""
+MIN_FIELDS = 2
+
+
+def foreign_infotext(items: Mapping[str, str], width: int, height: int) -> str | None:
+    """An infotext from the texts of an image file; None if no known program wrote them. Sizes are in pixels, of the
+    image, for programs that do not record it."""
+    if items.get("Software") == SOFTWARE:
+        return novelai_infotext(items, width, height)
+    if XMP in items and (given := drawthings_json(items[XMP])) is not None:
+        return drawthings_record(given).infotext
+    for name in IN_CHUNKS:
+        found = infotext_of_json(items.get(name, ""))
+        if found is not None:
+            return found
+    dream = dream_record(items["Dream"]) if "Dream" in items else None
+    return None if dream is None else dream.infotext
+
+
+def infotext_of_json(text: str) -> str | None:
+    """An infotext from JSON that one of the programs writes; None for any other text, and for one that says nearly
+    nothing of how an image is made."""
+    record = _record(_json(text))
+    return None if record is None or len(record.fields) < MIN_FIELDS else record.infotext
+
+
+def _json(text: str) -> object:
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _record(given: object) -> ForeignRecord | None:
+    if is_graph(given):
+        return comfyui_record(_mapping(given))
+    if is_workflow(given):
+        return comfyui_record(graph_of(_mapping(given)))
+    if not isinstance(given, dict):
+        return None
+    if isinstance(given.get("sui_image_params"), dict):
+        return swarm_record(given["sui_image_params"])
+    if is_invokeai(given):
+        return invokeai_record(given)
+    if isinstance(given.get("image"), dict) and "app_version" in given:
+        return old_invokeai_record(given)
+    if is_fooocus(given):
+        return fooocus_record(given)
+    return drawthings_record(given) if is_drawthings(given) else None
+
+
+def _mapping(given: object) -> Mapping[str, Any]:
+    assert isinstance(given, dict)
+    return given

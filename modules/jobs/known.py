@@ -1,0 +1,87 @@
+"""Work that is remembered by its task id: all that waits and runs, and the last that ended, with its images in memory.
+
+Every question takes who asks: work is its user's, and what is somebody else's is unknown.
+"""
+
+from collections import OrderedDict
+from contextlib import AbstractContextManager
+
+from modules.access.roles import ANYBODY, Identity
+from modules.errors import InvalidValueError, UnknownNameError
+from modules.jobs.job import Entry, Job, JobStatus
+from modules.jobs.tasks import Task
+
+KEPT_ENTRIES = 64
+"""How much ended work is remembered: for a page that comes back."""
+
+
+class Known:
+    """Entries by task id, in the order in which they came. `lock` is the line's."""
+
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
+        self._lock = lock
+        self._entries: OrderedDict[str, Entry] = OrderedDict()
+
+    def add(self, entry: Entry) -> None:
+        """Remember. Raises `InvalidValueError` while work of this task id waits or runs."""
+        with self._lock:
+            known = self._entries.get(entry.task_id)
+            if known is not None and not known.status.is_final:
+                raise InvalidValueError(
+                    f"A job with the task id {entry.task_id!r} waits or runs; choose another id, or leave it out to "
+                    "get one."
+                )
+            self._entries[entry.task_id] = entry
+            self._entries.move_to_end(entry.task_id)
+
+    def remove(self, entry: Entry) -> None:
+        """Forget one that could not be put in line."""
+        with self._lock:
+            del self._entries[entry.task_id]
+
+    def forget(self, waiting: int) -> None:
+        """Forget the oldest of what has ended. `waiting`: how much of what is remembered waits."""
+        with self._lock:
+            if len(self._entries) - waiting <= KEPT_ENTRIES:
+                return  # thousands may wait: they are not looked through for each that comes
+            final = [task_id for task_id, entry in self._entries.items() if entry.status.is_final]
+            for task_id in final[: max(len(final) - KEPT_ENTRIES, 0)]:
+                del self._entries[task_id]
+
+    def find_entry(self, task_id: str, who: Identity = ANYBODY) -> Entry | None:
+        """Any work of this id; None where there is none."""
+        with self._lock:
+            entry = self._entries.get(task_id)
+        return entry if entry is not None and who.may_change(entry.standing.user) else None
+
+    def find(self, task_id: str, who: Identity = ANYBODY) -> Job | None:
+        """The image job of this id; None where there is none."""
+        entry = self.find_entry(task_id, who)
+        return entry if isinstance(entry, Job) else None
+
+    def get(self, task_id: str, who: Identity = ANYBODY) -> Job:
+        """The image job of this id; raises `UnknownNameError`."""
+        job = self.find(task_id, who)
+        if job is None:
+            raise UnknownNameError(f"No job has the task id {task_id!r}; it may have finished long ago.")
+        return job
+
+    def task(self, task_id: str, who: Identity = ANYBODY) -> Task:
+        """The task of this id; raises `UnknownNameError`."""
+        entry = self.find_entry(task_id, who)
+        if not isinstance(entry, Task):
+            raise UnknownNameError(f"No task has the id {task_id!r}; it may have ended long ago.")
+        return entry
+
+    def tasks(self, type: str | None = None, who: Identity = ANYBODY) -> tuple[Task, ...]:
+        """The tasks, the newest first; of one type, or all."""
+        with self._lock:
+            tasks = [entry for entry in reversed(self._entries.values()) if isinstance(entry, Task)]
+        return tuple(task for task in tasks if type in (None, task.type) and who.may_change(task.standing.user))
+
+    def last_done(self) -> Job | None:
+        """The image job that ended last with a result; None where there is none."""
+        ended = (JobStatus.DONE, JobStatus.INTERRUPTED)
+        with self._lock:
+            jobs = (entry for entry in reversed(self._entries.values()) if isinstance(entry, Job))
+            return next((job for job in jobs if job.status in ended and job.has_result), None)

@@ -1,0 +1,89 @@
+"""Anima in its original layout (names of Cosmos-Predict2, and of the adapter in front of it) and in diffusers'."""
+
+import re
+
+from modules.models.families.flow_family import DENOISER
+from modules.models.names.folder_layout import FolderLayout, Header, Names, Parts
+from modules.models.names.keymap import KeyMap, ModulePair
+from modules.models.text_encoders.llm import llm_names
+
+ADAPTER = f"{DENOISER}llm_adapter."
+SIGN = f"{ADAPTER}embed.weight"
+"""The tensor by which a file is known: other Cosmos models have no such adapter."""
+ENCODER_PREFIX = "text_encoders.qwen3_06b.transformer"
+TRANSFORMER, ENCODER, CONDITIONER = "transformer", "text_encoder", "text_conditioner"
+BLOCK = re.compile(rf"^(?:{re.escape(DENOISER)}blocks|transformer_blocks)\.(\d+)\.")
+OUTER = {
+    "x_embedder.proj.1": "patch_embed.proj",
+    "t_embedder.1.linear_1": "time_embed.t_embedder.linear_1",
+    "t_embedder.1.linear_2": "time_embed.t_embedder.linear_2",
+    "t_embedding_norm": "time_embed.norm",
+    "final_layer.adaln_modulation.1": "norm_out.linear_1",
+    "final_layer.adaln_modulation.2": "norm_out.linear_2",
+    "final_layer.linear": "proj_out",
+}
+ATTENTION = {"q_norm": "norm_q", "k_norm": "norm_k", "q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v"}
+INNER = {
+    **{
+        f"adaln_modulation_{name}.{layer}": f"{norm}.linear_{layer}"
+        for name, norm in (("self_attn", "norm1"), ("cross_attn", "norm2"), ("mlp", "norm3"))
+        for layer in (1, 2)
+    },
+    **{
+        f"{name}.{theirs}": f"{ours}.{inner}"
+        for name, ours in (("self_attn", "attn1"), ("cross_attn", "attn2"))
+        for theirs, inner in (*ATTENTION.items(), ("output_proj", "to_out.0"))
+    },
+    "mlp.layer1": "ff.net.0.proj",
+    "mlp.layer2": "ff.net.2",
+}
+"""Of a block: original names and diffusers'."""
+
+
+def blocks_of(header: Header) -> int:
+    """How many blocks a transformer has, in either layout."""
+    return max((int(match[1]) for key in header if (match := BLOCK.match(key))), default=-1) + 1
+
+
+def transformer_keymap(blocks: int) -> KeyMap:
+    """Of diffusers' transformer."""
+    pairs = [ModulePair(f"{DENOISER}{theirs}", ours) for theirs, ours in OUTER.items()]
+    for block in range(blocks):
+        pairs += [
+            ModulePair(f"{DENOISER}blocks.{block}.{theirs}", f"transformer_blocks.{block}.{ours}")
+            for theirs, ours in INNER.items()
+        ]
+    return KeyMap(pairs)
+
+
+def adapter_keymap() -> KeyMap:
+    """Of diffusers' text conditioner, whose names are the original ones."""
+    return KeyMap(ModulePair(f"{ADAPTER}{part}", part) for part in ("embed", "in_proj", "blocks", "out_proj", "norm"))
+
+
+def _transformer_names(header: Header) -> Names:
+    return transformer_keymap(blocks_of(header)), {name: name for name in header}
+
+
+def _adapter_names(header: Header) -> Names:
+    return adapter_keymap(), {name: name for name in header}
+
+
+def _encoder_names(header: Header) -> Names:
+    return llm_names(header, ENCODER_PREFIX)
+
+
+def _detects(parts: Parts) -> bool:
+    return "embed.weight" in parts.get(CONDITIONER, {}) and "patch_embed.proj.weight" in parts.get(TRANSFORMER, {})
+
+
+FOLDER = FolderLayout(
+    title="Anima",
+    detects=_detects,
+    names={TRANSFORMER: _transformer_names, ENCODER: _encoder_names, CONDITIONER: _adapter_names},
+    checks={},
+    denoiser=TRANSFORMER,
+    signs=("patch_embed.proj.weight", "time_embed.t_embedder.linear_1.weight"),
+    is_flow=True,
+    text_signs={ENCODER: "model.layers.0.self_attn.q_norm.weight", CONDITIONER: "blocks.0.cross_attn.q_norm.weight"},
+)

@@ -1,0 +1,131 @@
+"""FLUX.1's transformer: sizes from the tensors, the module on the meta device, and how it is called."""
+
+from typing import Any
+
+import torch
+from diffusers import FluxTransformer2DModel
+from torch import Tensor
+from torch.nn import functional as F
+
+from modules.errors import CheckpointError
+from modules.models.families.denoiser_context import REFERENCE, ModelInputs
+from modules.models.families.family import DenoiserInputSizes
+from modules.models.families.flow_family import DENOISER
+from modules.models.families.flux1.layout import GUIDANCE, TABLE, VECTOR_SIGN, transformer_rows, width_of
+from modules.models.names.component import Component, Header, on_meta
+
+AXES = (16, 56, 56)
+HEAD_WIDTH = sum(AXES)
+PATCH = 2
+REFERENCE_INDEX = 1
+"""The first of the three positions of an image that is shown next to the one that is made, whose is 0."""
+TRAINED_TIMESTEPS = 1000.0
+LATENT_CHANNELS = 16
+MASK_FOLD = 8  # pixels of the mask a side that a latent stands for
+INPAINTING_CHANNELS = 2 * LATENT_CHANNELS + MASK_FOLD**2
+MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
+SKIP = (r"^x_embedder$", r"^context_embedder$", r"^time_text_embed\.", r"^norm_out\.", r"^proj_out$")
+"""Layers that 8-bit formats leave alone: small ones at the ends, which the whole image depends on."""
+
+
+def context_width(header: Header) -> int | None:
+    """How wide the tokens are that the denoiser in a header takes; None for other files."""
+    entry = header.get(f"{DENOISER}txt_in.weight")
+    return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
+
+
+def transformer_component(header: Header) -> Component:
+    """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
+    rows = transformer_rows(header)
+    assert rows is not None, "detected by another sign than its row map is"
+    width = width_of(header)
+    try:
+        channels = header[f"{DENOISER}img_in.weight"].shape[1]
+        context = header[f"{DENOISER}txt_in.weight"].shape[1]
+        vector = header[f"{DENOISER}{VECTOR_SIGN}"].shape[1]
+        out = header[f"{DENOISER}final_layer.linear.weight"].shape[0]
+    except (KeyError, IndexError) as error:
+        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
+    check_width(width)
+    if channels not in (PATCH**2 * LATENT_CHANNELS, PATCH**2 * INPAINTING_CHANNELS):
+        raise CheckpointError(
+            f"its transformer takes {channels} channels, as control models (Canny, Depth) do, which are not supported. "
+            f"Choose a model of {PATCH**2 * LATENT_CHANNELS} channels, or of {PATCH**2 * INPAINTING_CHANNELS} (Fill)."
+        )
+    with on_meta():
+        module = FluxTransformer2DModel(
+            in_channels=channels,
+            out_channels=out,
+            num_layers=TABLE.count(rows.sources, "double_blocks.{}.img_attn.qkv"),
+            num_single_layers=TABLE.count(rows.sources, "single_blocks.{}.linear1"),
+            attention_head_dim=HEAD_WIDTH,
+            num_attention_heads=width // HEAD_WIDTH,
+            joint_attention_dim=context,
+            pooled_projection_dim=vector,
+            guidance_embeds=f"{DENOISER}{GUIDANCE}" in header,
+            axes_dims_rope=AXES,
+        )
+    return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
+
+
+def check_width(width: int) -> None:
+    """Raises `CheckpointError` for a transformer that is no whole number of heads wide."""
+    if width < HEAD_WIDTH or width % HEAD_WIDTH:
+        raise CheckpointError(
+            f"its transformer is {width} wide, and that of such models is a multiple of {HEAD_WIDTH}. Choose another "
+            "file."
+        )
+
+
+def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
+    """The velocity, see `ModelFamily.run`."""
+    x, ids, (height, width) = packed(inputs.x)
+    count, extra = len(ids), dict(inputs.extra)
+    reference = extra.pop(REFERENCE, None)
+    if isinstance(reference, Tensor):
+        shown, places, _ = packed(reference, REFERENCE_INDEX)
+        x, ids = torch.cat([x, shown], dim=1), torch.cat([ids, places])
+    output: Tensor = transformer(
+        x,  # not by name: hooks look at it
+        encoder_hidden_states=inputs.crossattn,
+        pooled_projections=inputs.vector,
+        timestep=inputs.timesteps / TRAINED_TIMESTEPS,
+        img_ids=ids,
+        txt_ids=ids.new_zeros(inputs.crossattn.shape[1], len(AXES)),
+        return_dict=False,
+        **extra,
+    )[0]
+    return unpacked(output[:, :count], height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
+
+
+def packed(x: Tensor, index: int = 0) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Latents [B,C,h,w] as tokens [B,T,4C] of 2 x 2 latents, channels in the order (c ph pw), with their positions
+    [T,3] (`index`, y, x) and the size (height, width) of the image in tokens. Latents of an odd side are continued by
+    their last row or column for it."""
+    height, width = x.shape[-2:]
+    x = F.pad(x, (0, -width % PATCH, 0, -height % PATCH), mode="replicate")
+    patches = F.pixel_unshuffle(x, PATCH)
+    rows, columns = patches.shape[-2:]
+    ids = torch.zeros(rows, columns, len(AXES), device=x.device)
+    ids[..., 0] = index
+    ids[..., 1] = torch.arange(rows, device=x.device)[:, None]
+    ids[..., 2] = torch.arange(columns, device=x.device)[None, :]
+    return patches.flatten(2).transpose(1, 2), ids.reshape(-1, len(AXES)), (rows, columns)
+
+
+def unpacked(tokens: Tensor, rows: int, columns: int) -> Tensor:
+    """The inverse of `packed`, of tokens [B,T,4C]."""
+    return F.pixel_shuffle(tokens.transpose(1, 2).reshape(len(tokens), -1, rows, columns), PATCH)
+
+
+def folded_mask(masked: Tensor, mask: Tensor) -> Tensor:
+    """See `ModelFamily.inpainting_input`: the masked latents and then the mask, 8 x 8 pixels of it as channels."""
+    size = [side * MASK_FOLD for side in masked.shape[-2:]]
+    sized = mask if list(mask.shape[-2:]) == size else F.interpolate(mask, size=size)
+    return torch.cat([masked, F.pixel_unshuffle(sized, MASK_FOLD).to(masked).expand(len(masked), -1, -1, -1)], dim=1)
+
+
+def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
+    """See `ModelFamily.input_sizes`."""
+    config = transformer.config
+    return DenoiserInputSizes(config.in_channels // PATCH**2, config.joint_attention_dim, config.pooled_projection_dim)

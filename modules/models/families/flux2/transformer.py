@@ -1,0 +1,113 @@
+"""FLUX.2's transformer: sizes from the tensors, the module on the meta device, and how it is called."""
+
+from typing import Any
+
+import torch
+from diffusers import Flux2Transformer2DModel
+from torch import Tensor
+
+from modules.errors import CheckpointError
+from modules.models.families.denoiser_context import REFERENCE, ModelInputs
+from modules.models.families.family import DenoiserInputSizes
+from modules.models.families.flow_family import DENOISER
+from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
+from modules.models.names.component import Component, Header, on_meta
+
+AXES = (32, 32, 32, 32)
+HEAD_WIDTH = sum(AXES)
+THETA = 2000
+REFERENCE_TIME = 10
+"""The position in time of an image that is shown next to the one that is made, whose is 0."""
+TRAINED_TIMESTEPS = 1000.0
+MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
+SKIP = (
+    r"^x_embedder$",
+    r"^context_embedder$",
+    r"^time_guidance_embed\.",
+    r"_modulation(_\w+)?\.",
+    r"^norm_out\.",
+    r"^proj_out$",
+)
+"""Layers that 8-bit formats leave alone: those at the ends and the modulation, which all blocks share."""
+
+
+def context_width(header: Header) -> int | None:
+    """How wide the tokens are that the denoiser in a header takes; None for other files."""
+    entry = header.get(f"{DENOISER}txt_in.weight")
+    return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
+
+
+def transformer_component(header: Header) -> Component:
+    """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
+    rows = transformer_rows(header)
+    assert rows is not None, "detected by another sign than its row map is"
+    width = width_of(header)
+    try:
+        channels = header[f"{DENOISER}img_in.weight"].shape[1]
+        context = header[f"{DENOISER}txt_in.weight"].shape[1]
+        out = header[f"{DENOISER}final_layer.linear.weight"].shape[0]
+        doubled, _ = header[f"{DENOISER}double_blocks.0.img_mlp.0.weight"].shape
+        time = header[f"{DENOISER}time_in.in_layer.weight"].shape[1]
+    except (KeyError, IndexError, ValueError) as error:
+        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
+    if width < HEAD_WIDTH or width % HEAD_WIDTH:
+        raise CheckpointError(
+            f"its transformer is {width} wide, and that of such models is a multiple of {HEAD_WIDTH}. Choose another "
+            "file."
+        )
+    with on_meta():
+        module = Flux2Transformer2DModel(
+            in_channels=channels,
+            out_channels=out,
+            num_layers=TABLE.count(rows.sources, "double_blocks.{}.img_attn.qkv"),
+            num_single_layers=TABLE.count(rows.sources, "single_blocks.{}.linear1"),
+            attention_head_dim=HEAD_WIDTH,
+            num_attention_heads=width // HEAD_WIDTH,
+            joint_attention_dim=context,
+            timestep_guidance_channels=time,
+            mlp_ratio=doubled / 2 / width,
+            axes_dims_rope=AXES,
+            rope_theta=THETA,
+            guidance_embeds=False,
+        )
+    return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
+
+
+def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
+    """The velocity, see `ModelFamily.run`. Latents are packed already; a reference's tokens follow the image's."""
+    height, width = inputs.x.shape[-2:]
+    x, ids = inputs.x.flatten(2).transpose(1, 2), _places(inputs.x)
+    count, extra = len(ids), dict(inputs.extra)
+    reference = extra.pop(REFERENCE, None)
+    if isinstance(reference, Tensor):
+        x = torch.cat([x, reference.flatten(2).transpose(1, 2)], dim=1)
+        ids = torch.cat([ids, _places(reference, REFERENCE_TIME)])
+    text_ids = ids.new_zeros(inputs.crossattn.shape[1], len(AXES))
+    text_ids[:, 3] = torch.arange(len(text_ids), device=ids.device)
+    output: Tensor = transformer(
+        x,  # not by name: hooks look at it
+        encoder_hidden_states=inputs.crossattn,
+        timestep=inputs.timesteps / TRAINED_TIMESTEPS,
+        img_ids=ids,
+        txt_ids=text_ids,
+        guidance=None,
+        return_dict=False,
+        **extra,
+    )[0]
+    return output[:, :count].transpose(1, 2).reshape(len(output), -1, height, width)
+
+
+def _places(x: Tensor, time: int = 0) -> Tensor:
+    """Positions [T,4] of the tokens of latents [B,C,h,w]: time, row, column, and the place in a text, 0."""
+    height, width = x.shape[-2:]
+    ids = torch.zeros(height, width, len(AXES), device=x.device)
+    ids[..., 0] = time
+    ids[..., 1] = torch.arange(height, device=x.device)[:, None]
+    ids[..., 2] = torch.arange(width, device=x.device)[None, :]
+    return ids.reshape(-1, len(AXES))
+
+
+def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
+    """See `ModelFamily.input_sizes`."""
+    config = transformer.config
+    return DenoiserInputSizes(config.in_channels, config.joint_attention_dim)

@@ -1,0 +1,67 @@
+"""What loading needs of a file of tensors, whichever form it has, and which reader a file gets."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from torch import Tensor
+
+from modules.models.files.coded_file import with_coded
+from modules.models.files.gguf_file import GgufFile
+from modules.models.files.pickle_file import PickleFile
+from modules.models.files.tensor_file import TensorEntry, TensorFile
+
+
+class TensorSource(Protocol):
+    """An open file of named tensors; a context manager. `TensorFile` and `PickleFile` are two."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def entries(self) -> Mapping[str, TensorEntry]: ...
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether `TensorEntry.begin` says where in the file the tensor's bytes lie in one row."""
+
+    def read(self, name: str, into: Tensor | None = None) -> Tensor:
+        """The tensor as it lies in the file, on the CPU, in memory of its own; in `into` where that is given, has its
+        shape and dtype, and the file can be read straight into memory."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> "TensorSource": ...
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+READERS: Mapping[str, Callable[[Path], TensorSource]] = {
+    ".safetensors": TensorFile,
+    ".ckpt": PickleFile,
+    ".pt": PickleFile,
+    ".pth": PickleFile,
+    ".bin": PickleFile,
+    ".gguf": GgufFile,
+}
+"""By suffix, in lower case; files of any other suffix are read as safetensors, which tells what is wrong with them."""
+
+
+def open_tensors(path: Path) -> TensorSource:
+    """Open a file for reading, with weights decoded that are in codes for which we have no storage format.
+
+    Raises `CheckpointError` for a file that is not what its suffix says."""
+    file = READERS.get(path.suffix.lower(), TensorFile)(path)
+    if not isinstance(file, TensorFile):
+        return file
+    try:
+        return with_coded(file)
+    except BaseException:
+        file.close()
+        raise

@@ -1,0 +1,156 @@
+"""From a file of its own to a model that computes alongside the loaded one: a control model, an image encoder.
+
+Its weights are stored, placed and streamed by the plan of the model that it works for, as those of a denoiser.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.errors import CheckpointError, FeatherweightError
+from modules.memory.int8_matmul import Told, multiply_in_int8, share_inputs
+from modules.memory.matmul import multiply_in_8_bits
+from modules.memory.moving import move
+from modules.memory.storage import stored_bytes
+from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level
+from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
+from modules.models.files.tensor_source import TensorSource, open_tensors
+from modules.models.loading.filling import Placement, fill, finish_buffers
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.matching import assign_tensors
+from modules.models.loading.offloading import OffloadPlan
+from modules.models.loading.precision import ComputeMode, PrecisionPlan
+from modules.models.names.component import Component
+
+log = logging.getLogger(__name__)
+
+PART = "unet"
+"""An auxiliary model is stored and streamed as this part of a model is."""
+
+
+@dataclass(frozen=True)
+class AuxiliaryParts:
+    """What a builder makes of an open file: an empty module on the meta device and how the file names its tensors;
+    `ignores` says which tensors of the file belong to nothing, `facts` is for the one who builds."""
+
+    component: Component
+    ignores: Callable[[str], bool] = lambda key: False
+    facts: Any = None
+
+
+Builder = Callable[[TensorSource, LoadedModel], AuxiliaryParts]
+"""(the open file, the model that it shall work for) -> what is to be filled. Raises `CheckpointError` for a file of
+another kind or for another model."""
+
+
+@dataclass
+class Auxiliary:
+    """A model from a file of its own, in memory; made by `Engine.auxiliary`.
+
+    `module` computes on `device` in `dtype`, as its model's plan says; recovery may move it while it is not called.
+    """
+
+    path: Path
+    module: Any
+    device: torch.device
+    dtype: torch.dtype
+    facts: Any = None
+    streaming: StreamHandle | None = None
+    used_in: int = field(default=0, compare=False)  # the number of the last job that asked for it
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of its weights on the device that computes; of streamed ones those that are there now."""
+        return stored_bytes(self.module) if self.streaming is None else self.streaming.live_bytes
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Bytes of its streamed weights, in main memory or on disk."""
+        return 0 if self.streaming is None else self.streaming.offloaded_bytes
+
+    def let_go(self) -> None:
+        """Free the device of weights that are streamed; the next use brings them back."""
+        if self.streaming is not None:
+            self.streaming.let_go()
+
+    def make_finer(self) -> Callable[[], None] | None:
+        """Stream its weights layer by layer; returns the way back, None where they are streamed so already."""
+        if self.streaming is not None:
+            return self.streaming.make_finer(PART, Level.LAYER, MAX_BLOCK_BYTES)
+        options = StreamOptions(ahead_bytes=0, max_block_bytes=MAX_BLOCK_BYTES)
+        own = self.streaming = stream({PART: self.module}, self.device, Level.LAYER, options)
+
+        def back() -> None:
+            own.remove()
+            self.streaming = None
+
+        return back
+
+    def compute_on(self, device: torch.device, dtype: torch.dtype) -> Callable[[], None]:
+        """Compute on another device from now on; returns the way back."""
+        old = (self.device, self.dtype)
+        moved = (
+            move(self.module, device, dtype)
+            if self.streaming is None
+            else self.streaming.compute_on(PART, device, dtype)
+        )
+        self.device, self.dtype = device, dtype
+
+        def back() -> None:
+            moved()
+            self.device, self.dtype = old
+
+        return back
+
+    def close(self) -> None:
+        """Free everything; it is not used again."""
+        if self.streaming is not None:
+            self.streaming.close()
+
+
+def load_auxiliary(path: Path, build: Builder, model: LoadedModel) -> Auxiliary:
+    """Read a file by the plan of `model`. Raises `CheckpointError` for a file that is damaged, incomplete, of another
+    kind, or for another model."""
+    plan = model.plan
+    with ExitStack() as files:
+        file = files.enter_context(open_tensors(path))
+        try:
+            parts = build(file, model)
+        except FeatherweightError:
+            raise
+        except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
+            raise CheckpointError(f"{path.name}: describes an impossible model: {error}") from error
+        component = parts.component
+        rest = OffloadPlan(plan.streaming) if plan.streaming is not None else None
+        assignments = assign_tensors(file, [component], parts.ignores)
+        fill(file, assignments, lambda _: _placement(component, plan, rest))
+    finish_buffers(component.module, plan.device)
+    module = component.module.eval().requires_grad_(False)
+    if plan.mode is ComputeMode.INT8_MATMUL:
+        share_inputs(module)
+    streaming = None
+    if rest is not None and plan.streaming is not None:
+        streaming = rest.start({PART: module}, plan.streaming, plan.device)
+    log.info("Loaded %s (%s)", path.name, plan.label)
+    return Auxiliary(path, module, plan.device, plan.offload_dtype, parts.facts, streaming)
+
+
+def _placement(component: Component, plan: PrecisionPlan, rest: OffloadPlan | None) -> Placement:
+    multiply = None
+    if plan.mode is ComputeMode.FP8_MATMUL:
+        multiply = multiply_in_8_bits
+    elif plan.mode is ComputeMode.INT8_MATMUL:
+        multiply = partial(multiply_in_int8, told=Told())
+    rules = component.rules(plan.rules(PART))
+    casts = plan.mode is not ComputeMode.AUTOCAST
+    return Placement(
+        plan.device, plan.offload_dtype, plan.compute_dtype, rules, casts, multiply, rest=rest, map_files=plan.map_files
+    )

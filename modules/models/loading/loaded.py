@@ -1,0 +1,246 @@
+"""A model in memory: its components, its latent format, and the three things processing asks of it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modules.errors import InvalidValueError
+from modules.memory.layer import shape_of
+from modules.memory.recovery import Recovery
+from modules.memory.storage import stored_bytes
+from modules.memory.streaming.streaming import StreamHandle
+from modules.models.autoencoders.autoencoder import Autoencoder
+from modules.models.autoencoders.files import VaeInfo
+from modules.models.autoencoders.running import VaeRunner
+from modules.models.autoencoders.tiny_vae import TinyHalf, TinyVae
+from modules.models.families.architecture import LdmArchitecture
+from modules.models.families.denoiser_context import REFERENCE, DenoiserContext, Extra, ModelInputs
+from modules.models.families.family import ModelFamily
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.loading.matching import Assignment
+from modules.models.loading.precision import ComputeMode, PrecisionPlan
+from modules.models.loading.unet_running import UnetRunner
+from modules.models.names.component import Component
+
+
+@dataclass
+class LoadedModel:
+    """The components of one checkpoint, in eval mode, without gradients, stored and computed by `plan`.
+
+    Dtypes come from the plan and are never read from a parameter: storage and computation may differ. `saturated`
+    counts, by the tensor's name in the file, weights that were beyond the range of their format.
+    """
+
+    info: CheckpointInfo
+    family: ModelFamily
+    architecture: LdmArchitecture
+    text_encoders: Mapping[str, Any]  # by component: "text_encoder", "text_encoder_2" ...
+    unet: Any  # or the transformer in its place
+    vae: Any  # the module of `architecture.autoencoder`
+    plan: PrecisionPlan
+    saturated: dict[str, int] = field(default_factory=dict)
+    stored_note: str = ""  # what of the file is kept in few bits, and what is re-encoded, in one line
+    components: tuple[Component, ...] = ()
+    sources: dict[tuple[str, str], Assignment] = field(default_factory=dict)  # by component and our key
+    switch_seconds: float = 0.0  # until it was ready the last time
+    streaming: StreamHandle | None = None  # None: all weights lie on the device
+    part_files: tuple[Path, ...] = ()  # files beside the checkpoint's own that parts came from, chosen or found
+    vae_info: VaeInfo | None = None  # the file that the VAE came from; None: the checkpoint
+    tiny_vae: TinyVae = field(default_factory=TinyVae)  # what a job uses instead of the VAE
+    adapters: Any = None  # what applies adapters to this model (`processing.engine` puts it here)
+    hypernetworks: Any = None
+    token: object = field(default_factory=object)  # another one for each model that was loaded
+    step_bytes: int = 0  # the most that a step was seen to take on a GPU besides weights
+    modules: tuple[nn.Module, ...] = field(init=False)
+    _grey: Tensor | None = field(init=False, default=None, repr=False)
+    recovery: Recovery = field(init=False)  # calls again what memory did not last for; a job puts its own here
+    unet_runner: UnetRunner = field(init=False)
+    vae_runner: VaeRunner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.modules = (*self.text_encoders.values(), self.unet, self.vae)
+        self.recovery = Recovery()
+        self.unet_runner = UnetRunner()
+        self.vae_runner = VaeRunner(self.plan.device, self.plan.vae_dtype, check_nan=self.plan.check_nan)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.plan.device
+
+    @property
+    def text_encoder(self) -> Any:
+        """The first text encoder."""
+        return next(iter(self.text_encoders.values()))
+
+    @property
+    def text_widths(self) -> list[int]:
+        """The widths of the vectors that the text encoders take from embeddings."""
+        return [int(self.text_encoders[name].config.hidden_size) for name in self.family.embedding_components]
+
+    @property
+    def has_optional(self) -> bool:
+        """Whether the text encoder that its family can do without is there, and so in its images."""
+        optional = self.family.optional_encoder
+        return optional is not None and optional.component in self.text_encoders
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights in all components."""
+        return sum(
+            (shape_of(layer, name) or torch.Size()).numel()
+            for layer, name in {
+                id(parameter): (layer, name)
+                for module in self.modules
+                for layer in module.modules()
+                for name, parameter in layer._parameters.items()
+                if parameter is not None
+            }.values()
+        )
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all weights as they lie in memory."""
+        return sum(stored_bytes(module) for module in self.modules)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Under which UNet and text encoders run: autocast, where the plan says so."""
+        if self.plan.mode is not ComputeMode.AUTOCAST:
+            yield
+            return
+        with torch.autocast(self.plan.device.type, self.plan.compute_dtype):
+            yield
+
+    @property
+    def autoencoder(self) -> Autoencoder:
+        """What turns images into its latents and back."""
+        return self.architecture.autoencoder
+
+    @property
+    def default_size_px(self) -> int:
+        """The side of the images the model was trained on."""
+        return self.architecture.latent_side * self.downscale
+
+    @property
+    def downscale(self) -> int:
+        """Pixels a latent stands for, along one side."""
+        return self.autoencoder.downscale
+
+    @property
+    def size_multiple_px(self) -> int:
+        """Pixels that the sides of its images are multiples of."""
+        return self.downscale * self.family.latent_multiple
+
+    def latent_size(self, size_px: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) in latent units of images of `size_px` (width, height), cut down to what can be computed."""
+        width, height = (side // self.size_multiple_px * self.family.latent_multiple for side in size_px)
+        return height, width
+
+    @property
+    def latent_channels(self) -> int:
+        """Channels of a latent."""
+        return self.autoencoder.channels
+
+    @property
+    def image_channels(self) -> int:
+        """Channels that the denoiser wants behind those of the latent: those of `ModelFamily.inpainting_input`, or as
+        many as the latent has for instruct-pix2pix, else 0."""
+        return self.family.input_sizes(self.unet).channels - self.latent_channels
+
+    @property
+    def edits_images(self) -> bool:
+        """Whether it is an instruct-pix2pix model, which sees the latent of a whole image."""
+        return self.image_channels == self.latent_channels
+
+    @property
+    def takes_references(self) -> bool:
+        """Whether it is shown the image of img2img next to the one that it makes."""
+        return self.family.takes_references(self.unet, self.info.name)
+
+    def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
+        """The denoiser's raw prediction (eps, v or a flow).
+
+        `x` [B,C,h,w] as the denoiser takes it, `timesteps` [B] (fractions allowed), `context` of as many rows, or its
+        `crossattn` [B,tokens,width] alone. Computes as the plan says, returns x's dtype.
+        """
+        if isinstance(context, Tensor):
+            context = DenoiserContext(context)
+        return self.recovery.run("denoise", lambda: self.predict_once(x, timesteps, context))
+
+    def predict_once(self, x: Tensor, timesteps: Tensor, context: DenoiserContext) -> Tensor:
+        """`predict` for callers with a recovery of their own: memory that runs out is their error."""
+        return self.unet_runner.run(self._predict, x, timesteps, context)
+
+    def _predict(self, x: Tensor, timesteps: Tensor, context: DenoiserContext) -> Tensor:
+        device, dtype = self.unet_runner.device or x.device, self.unet_runner.dtype or self.plan.offload_dtype
+        image, extra = context.image, dict(context.extra)
+        if image is not None and self.takes_references:
+            extra[REFERENCE], image = image, None
+        whole = x if image is None else torch.cat([x, image.to(x)], dim=1)
+        wanted = self.family.input_sizes(self.unet).channels
+        if whole.shape[1] != wanted:
+            raise InvalidValueError(
+                f"{self.info.name} works on latents of {wanted} channels, and those of the model before it have "
+                f"{whole.shape[1]}. Choose a refiner or a hires checkpoint of the first model's family, or for hires "
+                "fix an upscaler on pixels."
+            )
+        vector = context.vector
+        inputs = ModelInputs(
+            whole.to(device, dtype),
+            timesteps.to(device),
+            context.crossattn.to(device, dtype),
+            None if vector is None else vector.to(device, dtype),
+            {name: _placed(value, device, dtype) for name, value in extra.items()},
+            None if context.mask is None else context.mask.to(device),
+        )
+        with self.computing():
+            output = self.family.run(self.unet, inputs)
+        return output.to(x.device, x.dtype)
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Scaled latents [B,C,h,w] to images [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`. By the tiny
+        decoder where a job has chosen it."""
+        tiny = self.tiny_vae.decoder
+        return self.decode_full(latent) if tiny is None else self.run_tiny(tiny, latent)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images [B,3,H,W] in -1..1 to the mean of their scaled latents, float32; see `decode`."""
+        tiny = self.tiny_vae.encoder
+        return self.encode_moments(images)[0] if tiny is None else self.run_tiny(tiny, images)
+
+    def encode_unscaled(self, images: Tensor) -> Tensor:
+        """`encode`, before latents are scaled: what editing models are shown of an image."""
+        return self.autoencoder.to_own(self.vae, self.encode(images))
+
+    def run_tiny(self, tiny: TinyHalf, x: Tensor) -> Tensor:
+        """What `tiny` makes of latents or images, where and in the dtype in which the VAE would run."""
+        return self.recovery.run(f"{tiny.half[:2]}code", lambda: tiny.run(x, self.vae_runner))
+
+    def decode_full(self, latent: Tensor) -> Tensor:
+        """`decode` by the VAE itself."""
+        own = self.autoencoder.to_own(self.vae, latent)
+        return self.recovery.run("decode", lambda: self.vae_runner.decode(self.autoencoder, self.vae, own))
+
+    def grey_latent(self, height: int, width: int) -> Tensor:
+        """The scaled latent [C,h,w] of an even grey image, float32; encoded once a size."""
+        if self._grey is None or self._grey.shape[1:] != (height, width):
+            images = torch.zeros(1, 3, height * self.downscale, width * self.downscale)
+            self._grey = self.encode_moments(images)[0][0]
+        return self._grey
+
+    def encode_moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Images [B,3,H,W] in -1..1 to mean and standard deviation of their scaled latents, float32."""
+        own = self.recovery.run("encode", lambda: self.vae_runner.moments(self.autoencoder, self.vae, images))
+        return self.autoencoder.moments(self.vae, own)
+
+
+def _placed(value: Extra, device: torch.device, dtype: torch.dtype) -> Extra:
+    if isinstance(value, Tensor):
+        return value.to(device, dtype)
+    return tuple(item.to(device, dtype) for item in value)

@@ -1,0 +1,219 @@
+"""A model known by its file's header alone: the components without weights, and what the weights would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modules.memory.formats.blocks import kept_bytes
+from modules.memory.storage import CASTABLE
+from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level, make_groups
+from modules.memory.streaming.offload_storage import SMALL_BYTES
+from modules.memory.streaming.source import RamSource, Source
+from modules.models.families.architecture import LdmArchitecture
+from modules.models.families.family import ModelFamily
+from modules.models.families.registry import detect_family
+from modules.models.files.catalogue import CheckpointInfo
+from modules.models.files.tensor_file import TensorEntry
+from modules.models.loading.filling import SMALLEST_TABLE_BYTES
+from modules.models.loading.load_model import architecture_of
+from modules.models.loading.open_clip_layout import open_checkpoint
+from modules.models.loading.precision import PrecisionPlan
+from modules.models.loading.stream_layout import StreamLayout
+from modules.models.names.component import Component
+
+MIN_BLOCKS = 2
+"""Of equal blocks one after the other so many tell what all take: the second works while the first output is there."""
+
+
+@dataclass(frozen=True)
+class MetaModel:
+    """The components of a checkpoint on the meta device, and the file's tensors by their names there."""
+
+    info: CheckpointInfo
+    family: ModelFamily
+    architecture: LdmArchitecture
+    components: tuple[Component, ...]
+    entries: Mapping[str, TensorEntry]
+    has_offsets: bool
+    _known: dict[PrecisionPlan, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False, compare=False)
+    _tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    _cut: dict[tuple[PrecisionPlan, str], tuple[int, list[int]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def module(self, component: str) -> nn.Module:
+        """The component of that name."""
+        return next(item.module for item in self.components if item.name == component)
+
+    @property
+    def downscale(self) -> int:
+        """Pixels a latent stands for, along one side."""
+        return self.architecture.autoencoder.downscale
+
+    @property
+    def size_multiple_px(self) -> int:
+        """Pixels that the sides of its images are multiples of."""
+        return self.downscale * self.family.latent_multiple
+
+    @cached_property
+    def max_tensor_bytes(self) -> int:
+        """Bytes of the largest tensor in the file: what loading holds besides the model."""
+        return max((entry.size_bytes for entry in self.entries.values()), default=0)
+
+    def weights(self, plan: PrecisionPlan) -> dict[str, dict[str, int]]:
+        """Bytes of every parameter and buffer as it will be stored, by component and name."""
+        if plan not in self._known:
+            found = {item.name: self._weights_of(item, plan) for item in self.components}
+            self._known[plan] = found if plan.budget_bytes is None else _scaled(found, plan.budget_bytes)
+        return self._known[plan]
+
+    def _weights_of(self, component: Component, plan: PrecisionPlan) -> dict[str, int]:
+        rules = component.rules(plan.rules(component.name))
+        streams_from_disk = plan.streaming is not None and plan.streaming.on_disk
+        tables_stay = component.name != "vae" and self.has_offsets and (rules is not None or streams_from_disk)
+        rest = plan.vae_dtype if component.name == "vae" else plan.offload_dtype
+        found = {}
+        for key, tensor in self._tensors_of(component).items():
+            path, _, name = key.rpartition(".")
+            layer = component.module.get_submodule(path)
+            shape = tuple(tensor.shape)
+            original = component.keymap.to_original(key)
+            entry = self.entries.get(original) if original else None
+            if tables_stay and isinstance(layer, nn.Embedding) and entry and entry.size_bytes >= SMALLEST_TABLE_BYTES:
+                continue
+            storage = rules.format_of(path, layer, name, shape) if rules is not None else None
+            storage = None if plan.budget_bytes is not None else storage  # in 16 bits, and then `_scaled`
+            if entry is not None and entry.packed is not None and isinstance(layer, CASTABLE):
+                found[key] = entry.size_bytes  # blocks stay as they are in the file
+            elif entry is not None and entry.rotated is not None and isinstance(layer, CASTABLE):
+                found[key] = tensor.numel()
+            elif storage is not None:
+                found[key] = kept_bytes(storage, shape)
+            elif entry is not None and entry.dtype.itemsize == 1 and component.name != "vae":
+                found[key] = tensor.numel()  # what is in 8 bits in the file stays so
+            else:
+                found[key] = tensor.numel() * (rest.itemsize if tensor.is_floating_point() else tensor.element_size())
+        return found
+
+    def resident_bytes(self, plan: PrecisionPlan, computes: Callable[[str], bool]) -> int:
+        """Bytes of weights on the device while the components compute of which `computes` says so; less than all where
+        weights are streamed: what is too small for it, and of the components at work all, or twice (the next is in
+        transfer) their largest block or layer."""
+        weights = self.weights(plan)
+        everything = sum(sum(sizes.values()) for sizes in weights.values())
+        if plan.streaming is None:
+            return everything
+        total = plan.streaming.kept_bytes
+        for name in weights:
+            stays, groups = self._groups(plan, plan.streaming, name)
+            total += stays
+            if computes(name):
+                beside = 1 if plan.streaming.level_of(name) is Level.COMPONENT else 2
+                total += min(sum(groups), beside * max(groups, default=0))
+        return min(total, everything)
+
+    def resting_bytes(self, plan: PrecisionPlan) -> int:
+        """Bytes of weights in main memory that wait there for the device: of streamed ones, unless they rest on
+        disk."""
+        if plan.streaming is None or plan.streaming.on_disk:
+            return 0
+        return sum(sum(self._groups(plan, plan.streaming, name)[1]) for name in self.weights(plan))
+
+    def _groups(self, plan: PrecisionPlan, streaming: StreamLayout, name: str) -> tuple[int, list[int]]:
+        """Of a streamed component the bytes that stay on the device, and those of each group that moves."""
+        if (plan, name) not in self._cut:
+            component = next(item for item in self.components if item.name == name)
+            module, sources, stays = component.module, dict[tuple[int, str], Source](), 0
+            rest = plan.vae_dtype if name == "vae" else plan.offload_dtype
+            for key, size in self.weights(plan)[name].items():
+                path, _, own = key.rpartition(".")
+                layer = module.get_submodule(path)
+                parameter = layer._parameters.get(own)
+                if parameter is not None and size >= SMALL_BYTES:
+                    if streaming.on_disk and size == parameter.numel() * rest.itemsize:
+                        size = self._bytes_in_file(component, key) or size  # read in place, and converted on its way
+                    sources[id(layer), own] = RamSource(torch.empty(size, dtype=torch.uint8, device="meta"))
+                else:
+                    stays += size
+            levels = {name: streaming.level_of(name)}
+            groups = make_groups({name: module}, sources, levels, max_block_bytes=MAX_BLOCK_BYTES)
+            self._cut[plan, name] = (stays, [group.size_bytes for group in groups])
+        return self._cut[plan, name]
+
+    def _bytes_in_file(self, component: Component, key: str) -> int:
+        """Of a weight in 16 or 32 bits that can be read where it lies; else 0."""
+        original = component.keymap.to_original(key)
+        entry = self.entries.get(original) if original and self.has_offsets else None
+        plain = entry is not None and entry.dtype.is_floating_point and entry.dtype.itemsize > 1
+        return entry.size_bytes if entry is not None and plain else 0
+
+    def _is_narrower_in_file(self, plan: PrecisionPlan) -> bool:
+        """Whether weights that are read in place come in fewer bits than they are computed with."""
+        if plan.streaming is None or not plan.streaming.on_disk or not self.has_offsets:
+            return False
+        return any(1 < entry.dtype.itemsize < plan.compute_dtype.itemsize for entry in self.entries.values())
+
+    def scratch_bytes(self, plan: PrecisionPlan, component: str) -> int:
+        """The largest weight of a component decoded to the compute dtype; 0 where none needs it."""
+        if plan.rules(component) is None and not self._is_narrower_in_file(plan):
+            return 0
+        item = next(item for item in self.components if item.name == component)
+        sizes = (tensor.numel() for tensor in self._tensors_of(item).values() if tensor.ndim > 1)
+        return max(sizes, default=0) * plan.compute_dtype.itemsize
+
+    def _tensors_of(self, component: Component) -> dict[str, Tensor]:
+        """Its parameters and buffers as they were first: estimates give them other dtypes, but no other shape."""
+        if component.name not in self._tensors:
+            self._tensors[component.name] = component.module.state_dict()
+        return self._tensors[component.name]
+
+
+def _scaled(weights: dict[str, dict[str, int]], most: int) -> dict[str, dict[str, int]]:
+    """Sizes that are at most so many bytes together: which layers get smaller is only known when they are read."""
+    share = min(1.0, most / max(1, sum(sum(sizes.values()) for sizes in weights.values())))
+    return {part: {key: int(size * share) for key, size in sizes.items()} for part, sizes in weights.items()}
+
+
+def build_meta_model(
+    info: CheckpointInfo,
+    configs_dir: Path,
+    default_yaml: Path | None = None,
+    optional: Collection[str] = (),
+) -> MetaModel:
+    """Read a checkpoint's header; a text encoder that its family can do without only where its setting is among
+    `optional`. Raises `CheckpointError` as loading does, but for what only the data would show."""
+    with ExitStack() as files:
+        file = files.enter_context(open_checkpoint(info.path, modules=info.modules))
+        family = detect_family(file)
+        if family.optional_encoder is not None and family.optional_encoder.setting in optional:
+            file = files.enter_context(open_checkpoint(info.path, with_optional=True, modules=info.modules))
+        architecture = architecture_of(file, info, family, configs_dir, default_yaml)
+        folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
+        components = tuple(family.components(file.entries, architecture, folders))
+        return MetaModel(info, family, architecture, components, dict(file.entries), file.has_offsets)
+
+
+@contextmanager
+def few_blocks(unet: nn.Module) -> Iterator[None]:
+    """While open, each transformer of a UNet has `MIN_BLOCKS` of its equal blocks: the largest then runs 22 for 70,
+    with the same peak of memory."""
+    whole: list[tuple[Any, nn.ModuleList]] = []
+    for module in unet.modules():
+        blocks = getattr(module, "transformer_blocks", None)
+        if type(module).__name__ == "Transformer2DModel" and isinstance(blocks, nn.ModuleList):
+            whole.append((module, blocks))
+    try:
+        for module, blocks in whole:
+            module.transformer_blocks = blocks[:MIN_BLOCKS]
+        yield
+    finally:
+        for module, blocks in whole:
+            module.transformer_blocks = blocks

@@ -1,0 +1,139 @@
+"""CLIP's text models: sizes from the tensors, modules on the meta device."""
+
+import json
+from pathlib import Path
+
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from modules.errors import CheckpointError
+from modules.models.names import clip_text
+from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.keymap import KeyMap, ModulePair
+
+CHANNELS_PER_HEAD = 64  # of CLIP's and OpenCLIP's text towers
+END_TOKEN = 49407
+MISSING_HINT = "It may be a UNet-only file: choose a full checkpoint."
+IN_PROJECTION = (r"\.self_attn\.[qkv]_proj$",)
+"""Of plain formats: the original keeps these three in one bare parameter, which the reference UI does not cast."""
+TEXT_PROJECTION = (r"^text_projection$",)
+FILE_HINT = "Put it into the folder text_encoder next to the checkpoints' folder (models/text_encoder)."
+
+
+def clip_component(
+    name: str, header: Header, prefix: str, config_folder: str | None = None, config_folders: tuple[Path, ...] = ()
+) -> Component:
+    """CLIP-L as transformers names it, at `prefix`; of very old files without the level `text_model`."""
+    has_level = not any(key.startswith(f"{prefix}.embeddings.") for key in header)
+    config = _named_config(config_folder, config_folders) or _clip_config(header, prefix, has_level)
+    with on_meta():
+        module = CLIPTextModel(config)
+    return Component(name, module, clip_text.clip_text_keymap(has_level, prefix), (f"{prefix}.",), MISSING_HINT)
+
+
+def open_clip_component(name: str, header: Header, prefix: str, with_projection: bool) -> Component:
+    """OpenCLIP's text model at `prefix`, as `OpenClipLayout` presents it."""
+    config = _open_clip_config(header, prefix)
+    with on_meta():
+        module = CLIPTextModelWithProjection(config) if with_projection else CLIPTextModel(config)
+    keymap = clip_text.open_clip_keymap(prefix, int(config.num_hidden_layers), with_projection)
+    return Component(name, module, keymap, (f"{prefix}.",), MISSING_HINT, IN_PROJECTION, TEXT_PROJECTION)
+
+
+def separate_clip_component(
+    name: str, header: Header, prefix: str, file: str, *, activation: str = "quick_gelu", projection: str = ""
+) -> Component:
+    """A CLIP text model that often is a file of its own, named `file`: at `prefix`, with transformers' names. What the
+    tensor `projection` (without ".weight"; "": none) holds is applied to its pooled output. Raises `CheckpointError`
+    that names the file where the model is missing."""
+    config = _separate_config(header, prefix, file, activation)
+    level = "text_model." if projection else ""
+    with on_meta():
+        module = CLIPTextModelWithProjection(config) if projection else CLIPTextModel(config)
+    return Component(name, module, separate_clip_keymap(prefix, projection, level), (f"{prefix}.",), FILE_HINT)
+
+
+def separate_clip_keymap(prefix: str, projection: str = "", level: str = "") -> KeyMap:
+    """Of a text model with transformers' names at `prefix`; `level` is before its parts in our module."""
+    pairs = [ModulePair(f"{prefix}.text_model.{part}", f"{level}{part}") for part in clip_text.PARTS]
+    return KeyMap([*pairs, ModulePair(projection, "text_projection")] if projection else pairs)
+
+
+def _separate_config(header: Header, prefix: str, file: str, activation: str) -> CLIPTextConfig:
+    level = f"{prefix}.text_model"
+    try:
+        vocabulary, width = header[f"{level}.embeddings.token_embedding.weight"].shape
+        positions, _ = header[f"{level}.embeddings.position_embedding.weight"].shape
+        mlp_width, _ = header[f"{level}.encoder.layers.0.mlp.fc1.weight"].shape
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"it has no text encoder (looked for {level}.*), and {file} was not found. {FILE_HINT}"
+        ) from error
+    projection = header.get(f"{prefix}.text_projection.weight")
+    return CLIPTextConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=mlp_width,
+        projection_dim=projection.shape[0] if projection is not None else width,
+        num_hidden_layers=_count(header, f"{level}.encoder.layers."),
+        num_attention_heads=max(width // CHANNELS_PER_HEAD, 1),
+        max_position_embeddings=positions,
+        hidden_act=activation,
+        eos_token_id=END_TOKEN,
+    )
+
+
+def _clip_config(header: Header, prefix: str, has_level: bool) -> CLIPTextConfig:
+    level = f"{prefix}.text_model" if has_level else prefix
+    try:
+        vocabulary, width = header[f"{level}.embeddings.token_embedding.weight"].shape
+        positions, _ = header[f"{level}.embeddings.position_embedding.weight"].shape
+        mlp_width, _ = header[f"{level}.encoder.layers.0.mlp.fc1.weight"].shape
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"no text encoder found (looked for {level}.*). {MISSING_HINT}") from error
+    return CLIPTextConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=mlp_width,
+        num_hidden_layers=_count(header, f"{level}.encoder.layers."),
+        num_attention_heads=max(width // CHANNELS_PER_HEAD, 1),
+        max_position_embeddings=positions,
+        hidden_act="quick_gelu",
+    )
+
+
+def _open_clip_config(header: Header, prefix: str) -> CLIPTextConfig:
+    try:
+        vocabulary, width = header[f"{prefix}.token_embedding.weight"].shape
+        positions, _ = header[f"{prefix}.positional_embedding.weight"].shape
+        mlp_width, _ = header[f"{prefix}.transformer.resblocks.0.mlp.c_fc.weight"].shape
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"no text encoder found (looked for {prefix}.*). {MISSING_HINT}") from error
+    projection = header.get(f"{prefix}.text_projection.weight")
+    return CLIPTextConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=mlp_width,
+        projection_dim=projection.shape[0] if projection is not None else width,
+        num_hidden_layers=_count(header, f"{prefix}.transformer.resblocks."),
+        num_attention_heads=max(width // CHANNELS_PER_HEAD, 1),
+        max_position_embeddings=positions,
+        hidden_act="gelu",
+        eos_token_id=END_TOKEN,
+    )
+
+
+def _count(header: Header, prefix: str) -> int:
+    """How many layers are numbered behind `prefix`."""
+    return len({key[len(prefix) :].split(".")[0] for key in header if key.startswith(prefix)})
+
+
+def _named_config(name: str | None, folders: tuple[Path, ...]) -> CLIPTextConfig | None:
+    """From the local folder that a YAML names, where that exists."""
+    for folder in folders if name else ():
+        config_file = folder / str(name) / "config.json"
+        if config_file.is_file():
+            try:
+                return CLIPTextConfig.from_dict(json.loads(config_file.read_text(encoding="utf-8")))
+            except (OSError, ValueError) as error:
+                raise CheckpointError(f"{config_file.parent.name}/config.json cannot be used: {error}") from error
+    return None

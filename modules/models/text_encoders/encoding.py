@@ -1,0 +1,81 @@
+"""What text encoders have in common: what they are used with, what they are asked, and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from modules.prompting.conditioning import Conditioning
+from modules.prompting.embeddings import EmbeddingTable
+from modules.prompting.encode import TextOptions
+from modules.prompting.tokens import ClipTokenizer
+from modules.settings.values import Settings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """Texts as a text encoder gives them: `tokens` [B,T,D]; `mask` [B,T], True where a token is of the text and not
+    padding (None: every token counts); `pooled` [B,P], one vector per text, where the encoder makes one."""
+
+    tokens: Tensor
+    mask: Tensor | None = None
+    pooled: Tensor | None = None
+
+    def real_tokens(self, row: int) -> Tensor:
+        """The tokens [n,D] of one text without padding."""
+        return self.tokens[row] if self.mask is None else self.tokens[row][self.mask[row]]
+
+    def masked(self, row: int) -> Conditioning:
+        """One text as a conditioning of its real tokens alone, to be padded with zeros that a mask leaves out."""
+        tokens = self.real_tokens(row)
+        return Conditioning(
+            tokens,
+            None if self.pooled is None else self.pooled[row],
+            tokens.new_ones(tokens.shape[0], dtype=_bool()),
+        )
+
+
+class TextEncoder(Protocol):
+    """A text encoder with its tokenizer, ready for texts."""
+
+    def encode(self, texts: Sequence[str]) -> Encoding:
+        """The texts in one pass."""
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, without those that frame every text."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextParts:
+    """What the texts of one loaded model are encoded with: its text encoders by component, the tokenizer of CLIP, the
+    device that computes, the path of the checkpoint, and the width of the tokens that the denoiser takes."""
+
+    encoders: Mapping[str, Any]
+    tokenizer: ClipTokenizer
+    device: torch.device
+    checkpoint: Path
+    context_width: int
+
+
+@dataclass(frozen=True, eq=False)
+class TextRequest:
+    """What a job asks of the text encoders: embeddings by the width of an encoder, the options, all settings, and the
+    size of the image (width, height). With `has_gradients` CLIP's encodings can be trained through."""
+
+    embeddings: Mapping[int, EmbeddingTable]
+    options: TextOptions
+    settings: Settings
+    size_px: tuple[int, int]
+    has_gradients: bool = False
+
+
+def _bool() -> torch.dtype:
+    import torch
+
+    return torch.bool

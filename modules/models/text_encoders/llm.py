@@ -1,0 +1,197 @@
+"""Language models of the Qwen3 architecture as text encoders (Yang et al. 2025, arXiv:2505.09388).
+
+Names are those of transformers' `Qwen3Model`, which files put behind `model.`; all sizes follow from the tensors, and
+only as many layers are built, loaded and run as the wanted hidden states need.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Qwen3Config, Qwen3Model
+
+from modules.errors import CheckpointError
+from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.folder_layout import Names
+from modules.models.names.keymap import KeyMap, ModulePair
+from modules.models.text_encoders.encoding import Encoding
+from modules.models.text_encoders.tokenizers import LlmTokenizer
+
+LEVEL = "model."
+TABLE = "embed_tokens.weight"
+SIGN = "layers.0.self_attn.q_norm.weight"
+"""A tensor that no older architecture of these names has."""
+LAYER = re.compile(r"\blayers\.(\d+)\.")
+ROPE_THETA = 1_000_000.0
+NORM_EPS = 1e-6
+LONGEST = 40_960
+TEXTS_PER_CALL = 16
+
+
+@dataclass(frozen=True)
+class HiddenStates:
+    """Which hidden states are used, as transformers numbers them: 0 is the embedding, n the output of layer n, -1 the
+    last one's after the final norm, -2 what the last layer is given. Several stand side by side on the feature axis."""
+
+    numbers: tuple[int, ...]
+
+    def layers(self, count: int) -> int:
+        """How many of `count` layers have to run."""
+        return max(self.at(count))
+
+    def at(self, count: int) -> list[int]:
+        """The numbers counted from the embedding in a model of `count` layers."""
+        return [number if number >= 0 else count + 1 + number for number in self.numbers]
+
+    @property
+    def are_normed(self) -> bool:
+        """Whether the last one is that after the final norm."""
+        return self.numbers == (-1,)
+
+
+class Rotation(nn.Module):
+    """The rotary embedding of Qwen3 without buffers, which a module on the meta device could not keep."""
+
+    def __init__(self, head_width: int, theta: float = ROPE_THETA) -> None:
+        super().__init__()
+        self._width, self._theta = head_width, theta
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [B,T,head_width] in the dtype of `x` for positions [B,T]."""
+        steps = torch.arange(0, self._width, 2, dtype=torch.float32, device=x.device) / self._width
+        angles = position_ids[..., None].float() * (1.0 / self._theta**steps)
+        angles = torch.cat([angles, angles], dim=-1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+def llm_keymap(prefix: str) -> KeyMap:
+    """Of Qwen3Model, whose level `model` files have."""
+    return KeyMap(ModulePair(f"{prefix}.{LEVEL}{part}", part) for part in ("embed_tokens", "layers", "norm"))
+
+
+def llm_names(header: Header, prefix: str) -> Names:
+    """From the names in a file or folder that holds the language model alone, with the level `model` or without, to
+    those in a whole checkpoint, where it is at `prefix`."""
+    pairs = (*(f"{LEVEL}{part}" for part in ("embed_tokens", "layers", "norm")), "lm_head")
+    keymap = KeyMap(ModulePair(f"{prefix}.{name}", name) for name in pairs)
+    return keymap, {key: key if key.startswith((LEVEL, "lm_head.")) else f"{LEVEL}{key}" for key in header}
+
+
+def llm_component(
+    name: str, header: Header, prefix: str, states: HiddenStates, hint: str, context_width: int | None = None
+) -> Component:
+    """The language model at `prefix` on the meta device, with the layers that `states` need. Raises `CheckpointError`
+    where it is missing or not whole, of fewer layers than they need, or of another width than the tokens that the
+    denoiser takes (`context_width`); `hint` says what to do."""
+    level = f"{prefix}.{LEVEL}"
+    if not any(key.startswith(level) for key in header):
+        raise CheckpointError(f"it has no text encoder (looked for {level}*), and none was found. {hint}")
+    try:
+        vocabulary, width = header[f"{level}{TABLE}"].shape
+        inner, _ = header[f"{level}layers.0.self_attn.q_proj.weight"].shape
+        key_inner, _ = header[f"{level}layers.0.self_attn.k_proj.weight"].shape
+        (head_width,) = header[f"{level}{SIGN}"].shape
+        mlp_width, _ = header[f"{level}layers.0.mlp.gate_proj.weight"].shape
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"its language model is not whole or of another type ({error} is missing or of another shape). {hint}"
+        ) from error
+    if context_width is not None and width * len(states.numbers) != context_width:
+        path = header[f"{level}{TABLE}"].file
+        raise CheckpointError(
+            f"its text encoder{f' {path.name}' if path else ''} is {width} wide, and the model takes tokens of "
+            f"{context_width // len(states.numbers)}. {hint}"
+        )
+    count = max(int(match[1]) for key in header if key.startswith(level) and (match := LAYER.search(key))) + 1
+    layers = states.layers(count)
+    if layers > count:
+        raise CheckpointError(f"its language model has {count} layers, and the model needs {layers}. {hint}")
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=mlp_width,
+        num_hidden_layers=layers,
+        num_attention_heads=inner // head_width,
+        num_key_value_heads=key_inner // head_width,
+        head_dim=head_width,
+        max_position_embeddings=LONGEST,
+        rms_norm_eps=NORM_EPS,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        use_cache=False,
+    )
+    with on_meta():
+        module = Qwen3Model(config)
+    module.rotary_emb = Rotation(head_width)
+    unused = [f"{prefix}.lm_head.", *(f"{level}layers.{number}." for number in range(layers, count))]
+    if not states.are_normed:
+        module.norm = nn.Identity()
+        unused.append(f"{level}norm.")
+    return Component(name, module, llm_keymap(prefix), (f"{prefix}.",), hint, unused=tuple(unused))
+
+
+def llm_width(header: Header, prefix: str = "") -> int | None:
+    """The width of the language model in a file; None for other files."""
+    for level in (f"{prefix}{LEVEL}", prefix):
+        entry = header.get(f"{level}{TABLE}")
+        if f"{level}{SIGN}" in header and entry is not None and len(entry.shape) == 2:
+            return entry.shape[-1]
+    return None
+
+
+class LlmEncoder:
+    """Wraps a `Qwen3Model` of `llm_component`, a `TextEncoder`. A text is put into `template`, a string with `{}`.
+
+    Texts are filled up on the right to `tokens` tokens at least and cut off at `most`; the padding is hidden from the
+    real tokens. `Encoding.mask` says which tokens are real.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: LlmTokenizer,
+        device: torch.device | str,
+        states: HiddenStates,
+        *,
+        template: str = "{}",
+        tokens: int = 1,
+        most: int | None = None,
+    ) -> None:
+        self._model: Any = model
+        self._tokenizer = tokenizer
+        self._device = torch.device(device)
+        self._states = states
+        self._before, self._after = template.split("{}")
+        self._tokens, self._most = tokens, most
+
+    def count(self, text: str) -> int:
+        """Tokens of a text without its template."""
+        return self._tokenizer.count(text)
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str]) -> Encoding:
+        """The hidden states [B,T,states * width], T being the longest text's."""
+        rows = [self._tokenizer.ids(f"{self._before}{text}{self._after}")[: self._most] for text in texts]
+        longest = max(self._tokens, 1, *(len(row) for row in rows))
+        ids = torch.tensor([[*row, *[self._tokenizer.pad_id] * (longest - len(row))] for row in rows])
+        mask = torch.tensor([[column < len(row) for column in range(longest)] for row in rows])
+        parts = [
+            self._states_of(ids[start : start + TEXTS_PER_CALL], mask[start : start + TEXTS_PER_CALL])
+            for start in range(0, len(rows), TEXTS_PER_CALL)
+        ]
+        tokens = torch.cat(parts)
+        return Encoding(tokens, mask.to(tokens.device))
+
+    def _states_of(self, ids: Tensor, mask: Tensor) -> Tensor:
+        ids, seen = ids.to(self._device), None if bool(mask.all()) else mask.to(self._device)
+        layers = int(self._model.config.num_hidden_layers)
+        if self._states.numbers in ((-1,), (-2,)):  # the output of the last layer that was built
+            output = self._model(input_ids=ids, attention_mask=seen)
+            states: Tensor = output.last_hidden_state
+            return states
+        output = self._model(input_ids=ids, attention_mask=seen, output_hidden_states=True)
+        found = [*output.hidden_states[:layers], output.last_hidden_state]
+        return torch.cat([found[number] for number in self._states.numbers], dim=-1)

@@ -1,0 +1,58 @@
+"""Texts to conditionings where a language model is the only text encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modules.models.text_encoders.counting import plain_text
+from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.models.text_encoders.llm import HiddenStates, LlmEncoder
+from modules.models.text_encoders.tokenizers import LlmTokenizer
+from modules.prompting.conditioning import Conditioning, Facts, TextGroup
+from modules.prompting.emphasis import Emphasis
+
+
+@dataclass(frozen=True)
+class LlmRecipe:
+    """How a family uses a language model: which hidden states, the template around a text, how many tokens are read at
+    most; with `padded_to` the denoiser is given so many tokens, padding included, and no mask."""
+
+    states: HiddenStates
+    template: str = "{}"
+    most: int | None = None
+    padded_to: int = 0
+    component: str = "text_encoder"
+
+    def conditioner(self, parts: TextParts, request: TextRequest) -> LlmConditioner:
+        """For one job."""
+        encoder = LlmEncoder(
+            parts.encoders[self.component],
+            LlmTokenizer.standard(),
+            parts.device,
+            self.states,
+            template=self.template,
+            tokens=self.padded_to or 1,
+            most=self.padded_to or self.most,
+        )
+        return LlmConditioner(encoder, request.options.emphasis, bool(self.padded_to))
+
+
+@dataclass(frozen=True, eq=False)
+class LlmConditioner:
+    """A `TextConditioner`. Brackets and weights are read and left out, unless they are text; BREAK is a space."""
+
+    encoder: LlmEncoder
+    emphasis: Emphasis
+    keeps_padding: bool = False
+    facts: Facts = ()
+
+    def conditioning(self, groups: Sequence[TextGroup], is_negative: bool) -> list[dict[str, Conditioning]]:
+        """See `TextConditioner`."""
+        texts = list(dict.fromkeys(text for group in groups for text in group.texts))
+        encoding = self.encoder.encode([plain_text(text, self.emphasis) for text in texts])
+        found = {
+            text: Conditioning(encoding.tokens[row]) if self.keeps_padding else encoding.masked(row)
+            for row, text in enumerate(texts)
+        }
+        return [{text: found[text] for text in group.texts} for group in groups]

@@ -1,0 +1,146 @@
+"""Tokenizers of text encoders with relative positions and of language models, from the files that come with the program
+or from those of a model. Imports no torch: the page counts tokens with them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from modules.errors import CheckpointError
+from modules.prompting.attention import is_break, parse_attention
+
+DATA = Path(__file__).parent / "data"
+T5_FILE = DATA / "t5_tokenizer.json.gz"
+QWEN_VOCABULARY, QWEN_MERGES = DATA / "qwen_vocab.json.gz", DATA / "qwen_merges.txt.gz"
+END, PAD = "</s>", "<pad>"
+QWEN_WORD = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""What Qwen's byte pairs never cross: contractions, words with what is before them, single digits, signs, spaces."""
+QWEN_PAD = 151643
+QWEN_SPECIAL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>"),
+    *("<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"),
+    *("<|image_pad|>", "<|video_pad|>", "<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>"),
+    *("<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<tool_response>", "</tool_response>"),
+    *("<think>", "</think>"),
+)
+"""Tokens that are one unit wherever they stand, from id 151643 on."""
+
+
+class T5Tokenizer:
+    """T5's tokenizer (SentencePiece, unigram) from a file of the `tokenizers` library."""
+
+    def __init__(self, path: Path, vocabulary: int) -> None:
+        """`vocabulary`: how many tokens the encoder knows. Raises `CheckpointError` for a file that is no tokenizer, or
+        another model's."""
+        try:
+            self._tokenizer = _from_file(path)
+        except Exception as error:  # the library has no class of its own for it
+            raise CheckpointError(f"{path.name} is no tokenizer ({error}). Put T5's tokenizer.json there.") from error
+        end, pad = self._tokenizer.token_to_id(END), self._tokenizer.token_to_id(PAD)
+        known = self._tokenizer.get_vocab_size()
+        if end is None or pad is None or known > vocabulary:
+            raise CheckpointError(
+                f"{path.name} is not the tokenizer of this T5: it has {known} tokens (the encoder {vocabulary}), and "
+                f"needs {END} and {PAD} among them. Put the tokenizer.json there that belongs to the encoder."
+            )
+        self.end_id, self.pad_id = end, pad
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def text_ids(self, text: str, with_attention: bool = True) -> list[int]:
+        """The ids of a text and the end token. `with_attention`: brackets and weights are read and left out; their
+        pieces are encoded one by one."""
+        pieces = [text]
+        if with_attention:
+            pieces = [piece[0] for piece in parse_attention(text) if not is_break(piece)]
+        found = [self._tokenizer.encode(piece, add_special_tokens=False).ids for piece in pieces]
+        return [*(token for piece in found for token in piece), self.end_id]
+
+    def weighted_ids(self, pieces: Sequence[tuple[str, float]]) -> tuple[list[int], list[float]]:
+        """The ids of pieces of text and the end token, and the weight of each id; the end token weighs 1."""
+        ids: list[int] = []
+        weights: list[float] = []
+        for text, weight in pieces:
+            found = self._tokenizer.encode(text, add_special_tokens=False).ids
+            ids += found
+            weights += [weight] * len(found)
+        return [*ids, self.end_id], [*weights, 1.0]
+
+    def ids(self, text: str, tokens: int, with_attention: bool = True) -> list[int]:
+        """`text_ids` as exactly `tokens` ids: filled up with padding, or cut off."""
+        ids = self.text_ids(text, with_attention)
+        return (ids + [self.pad_id] * (tokens - len(ids)))[:tokens]
+
+    def count(self, text: str) -> int:
+        """Tokens of a text without the end token, brackets left out."""
+        return len(self.text_ids(text)) - 1
+
+
+class LlmTokenizer:
+    """Qwen's tokenizer (byte pairs), the same for all of its language models."""
+
+    def __init__(self, tokenizer: Tokenizer, pad_id: int = QWEN_PAD) -> None:
+        self._tokenizer = tokenizer
+        self.pad_id = pad_id
+
+    @classmethod
+    def standard(cls) -> LlmTokenizer:
+        """With the vocabulary that comes with the program. Raises `CheckpointError` if its files cannot be read."""
+        return _standard_llm()
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of a text; nothing is put around it."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len(self.ids(text))
+
+
+@cache
+def standard_t5() -> T5Tokenizer:
+    """T5's tokenizer that comes with the program."""
+    return T5Tokenizer(T5_FILE, 1 << 30)
+
+
+T5_TOKENS = 32_100
+"""How many tokens the tokenizer that comes with the program has."""
+
+
+@cache
+def _standard_llm() -> LlmTokenizer:
+    try:
+        vocabulary: dict[str, int] = json.loads(_unpacked(QWEN_VOCABULARY))
+        lines = _unpacked(QWEN_MERGES).splitlines()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise CheckpointError(
+            f"The vocabulary of language models cannot be read from modules/models/text_encoders/data ({error}). It is "
+            "part of the program: restore the files, or get the program again."
+        ) from error
+    merges = [(first, second) for line in lines[1:] if line for first, second in [line.split(" ")]]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN_WORD), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in QWEN_SPECIAL])
+    return LlmTokenizer(tokenizer)
+
+
+def _from_file(path: Path) -> Tokenizer:
+    return Tokenizer.from_str(_unpacked(path)) if path.suffix == ".gz" else Tokenizer.from_file(str(path))
+
+
+def _unpacked(path: Path) -> str:
+    return gzip.decompress(path.read_bytes()).decode("utf-8")

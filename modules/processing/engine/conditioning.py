@@ -1,0 +1,192 @@
+"""Prompts of a job to conditionings, through the model's text encoder and a cache that knows what they depend on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from modules.adapters.embeddings import Embedding
+from modules.models.loading.loaded import LoadedModel
+from modules.models.text_encoders.counting import unread_syntax
+from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.processing.engine.adapters import ActiveAdapters
+from modules.processing.engine.encoded_store import EncodedStore
+from modules.processing.request.texts import text_options
+from modules.prompting.cache import ConditioningCache, ResultIdentity
+from modules.prompting.conditioning import (
+    ComposedConditioning,
+    Facts,
+    PromptEncoder,
+    ScheduledConditioning,
+    Timing,
+)
+from modules.prompting.embeddings import EmbeddingTable
+from modules.prompting.encode import TextOptions
+from modules.prompting.tokens import ClipTokenizer
+from modules.settings.values import Settings
+
+CACHED_ENCODINGS = 16
+
+
+@dataclass(frozen=True)
+class EncodedPrompts:
+    """One prompt and one negative an image of a batch, and the empty text's encoding [77,width]."""
+
+    prompts: tuple[ComposedConditioning, ...]
+    negatives: tuple[ScheduledConditioning, ...]
+    empty: Tensor
+
+
+class Conditioner:
+    """The prompt encoder of one loaded model; lives and dies with it."""
+
+    def __init__(self, model: LoadedModel, plan_fingerprint: str, stored_in: Path | None = None) -> None:
+        """`stored_in`: the folder where encodings are kept between starts, as far as a job's settings allow."""
+        self._model = model
+        self._stored_in = stored_in
+        self._plan_fingerprint = plan_fingerprint
+        self.adapters = ActiveAdapters()
+        self.notices: dict[str, None] = {}  # on texts that were encoded, in order; whoever shows them clears them
+        self._tokenizer = ClipTokenizer.standard()
+        width = model.family.input_sizes(model.unet).context_width
+        parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width)
+        self._conditioning = model.family.conditioning(parts)
+        self._tables: dict[int, EmbeddingTable] = {}  # by the width of a text encoder
+        self._embeddings: dict[str, Embedding] = {}
+        self._prompts: ConditioningCache[tuple[ComposedConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
+        self._negatives: ConditioningCache[tuple[ScheduledConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
+
+    def encode(
+        self,
+        prompts: Sequence[str],
+        negatives: Sequence[str],
+        steps: int,
+        settings: Settings,
+        size_px: tuple[int, int],
+        hires_steps: int | None = None,
+    ) -> EncodedPrompts:
+        """Encode a batch's texts for `steps` model calls of an image of `size_px` (width, height); with
+        `hires_steps` for the second pass's.
+
+        `adapters` must say what is on the text encoder.
+
+        Texts are those after styles, comments and adapter tags. Equal texts of one job, and of jobs before, are
+        encoded once.
+        """
+        family = self._model.family
+        unread = unread_syntax(
+            (*prompts, *negatives),
+            text_options(settings).emphasis,
+            family.label,
+            family.reads_weights,
+            family.reads_breaks,
+        )
+        self.notices |= dict.fromkeys(unread)
+        timing = Timing(steps, hires_steps, settings.compatibility.use_old_scheduling)
+        options = text_options(settings)
+        conditioner = self._conditioning(TextRequest(self._tables, options, settings, size_px))
+        encoder = PromptEncoder(conditioner)
+        if not settings.optimizations.persistent_cond_cache:
+            self.clear()
+        positive = self._identity(tuple(prompts), "positive", timing, options, conditioner.facts)
+        negative = self._identity(tuple(negatives), "negative", timing, options, conditioner.facts)
+
+        empty = self._identity(("",), "empty", Timing(1, None, False), options, conditioner.facts)
+        store = self._store(settings)
+        device = self._model.device
+
+        def encode_prompts() -> tuple[ComposedConditioning, ...]:
+            return store.get_or_make(
+                self._on_disk(positive), device, lambda: tuple(encoder.encode_prompts(prompts, timing))
+            )
+
+        def encode_negatives() -> tuple[ScheduledConditioning, ...]:
+            return store.get_or_make(
+                self._on_disk(negative), device, lambda: tuple(encoder.encode_negatives(negatives, timing))
+            )
+
+        def encode_empty() -> tuple[ScheduledConditioning, ...]:
+            return store.get_or_make(
+                self._on_disk(empty), device, lambda: (ScheduledConditioning(((1, encoder.encode_empty()),)),)
+            )
+
+        def encode() -> EncodedPrompts:
+            with self._model.computing():
+                encoded = self._prompts.get_or_make(positive, encode_prompts)
+                encoded_negatives = self._negatives.get_or_make(negative, encode_negatives)
+                first = encoded_negatives[0].at(1)
+                if first.mask is None:  # else padding is zeros, and the encoder need not run for it
+                    first = self._negatives.get_or_make(empty, encode_empty)[0].at(1)
+                return EncodedPrompts(encoded, encoded_negatives, first.crossattn)
+
+        return self._model.recovery.run("text", encode)
+
+    def _store(self, settings: Settings) -> EncodedStore:
+        limit = settings.optimizations.prompt_cache_mb << 20 if self._stored_in is not None else 0
+        return EncodedStore(self._stored_in or Path(), limit)
+
+    def _on_disk(self, identity: ResultIdentity) -> ResultIdentity:
+        """The identity with the checkpoint called by what is known of it at once, and not by a hash that may not be
+        taken yet, and with the files of its parts."""
+        info = self._model.info
+        parts = dict.fromkeys((*info.modules, *self._model.part_files))
+        stats = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in parts if path.is_file()]
+        return replace(identity, checkpoint_hash=f"{info.path}:{info.size_bytes}:{info.mtime_ns}:{stats}")
+
+    def use_embeddings(self, embeddings: Mapping[str, Embedding]) -> None:
+        """Have these embeddings take the place of their names."""
+        known = {name: item.file_hash for name, item in self._embeddings.items()}
+        if {name: item.file_hash for name, item in embeddings.items()} == known:
+            return
+        self._embeddings = dict(embeddings)
+        self._tables = {
+            width: EmbeddingTable(self._tokenizer, {name: item.vectors[width] for name, item in embeddings.items()})
+            for width in self._model.text_widths
+        }
+
+    def embeddings_in(self, *texts: str) -> list[Embedding]:
+        """The embeddings whose names stand in the texts, in the order in which they come."""
+        table, found = next(iter(self._tables.values()), None), {}
+        for text in texts if table is not None and self._embeddings else ():
+            tokens = self._tokenizer.encode(text)
+            position = 0
+            while position < len(tokens):
+                match = table.find(tokens, position) if table is not None else None
+                if match is not None:
+                    found[match.name] = self._embeddings[match.name]
+                position += match.tokens if match is not None else 1
+        return list(found.values())
+
+    def clear(self) -> None:
+        """Forget all encodings."""
+        self._prompts.clear()
+        self._negatives.clear()
+
+    def _identity(
+        self,
+        texts: tuple[str, ...],
+        role: str,
+        timing: Timing,
+        options: TextOptions,
+        facts: Facts,
+    ) -> ResultIdentity:
+        info = self._model.info
+        return ResultIdentity(
+            checkpoint_hash=info.sha256 or f"{info.path}:{info.size_bytes}:{info.mtime_ns}",
+            plan_fingerprint=self._plan_fingerprint,
+            prompts=texts,
+            steps=timing.steps,
+            role=role,
+            hires_steps=timing.hires_steps,
+            old_timelines=timing.old_timelines,
+            emphasis=options.emphasis,
+            old_emphasis=options.old_emphasis,
+            comma_backtrack=options.comma_backtrack,
+            clip_skip=options.clip_skip,
+            embeddings=tuple(sorted((name, item.file_hash) for name, item in self._embeddings.items())),
+            adapters=self.adapters.uses,
+            lora_mode=self.adapters.mode,
+            settings=options.settings,
+            facts=facts,
+        )

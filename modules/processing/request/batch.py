@@ -1,0 +1,78 @@
+"""One batch of a job: its texts and seeds, and what each pass encodes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modules.processing.request.hooks import BatchDraft
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.texts import PromptText, prepare_text
+from modules.settings.values import Settings
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch as it is made, with an entry for each image, and how its noise is drawn. `seed_resize_px` (width,
+    height) is the size of the image whose composition is wanted back."""
+
+    number: int
+    prompts: tuple[PromptText, ...]
+    negatives: tuple[PromptText, ...]
+    seeds: tuple[int, ...]
+    subseeds: tuple[int, ...]
+    subseed_strength: float = 0.0
+    seed_resize_px: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, draft: BatchDraft, request: GenerationRequest) -> Batch:
+        """The batch as hooks have left it."""
+        resize = (request.seed_resize_from_width, request.seed_resize_from_height)
+        return cls(
+            draft.number,
+            tuple(prepare_text(text, request.settings) for text in draft.prompts),
+            tuple(prepare_text(text, request.settings, with_tags=False) for text in draft.negative_prompts),
+            tuple(draft.seeds),
+            tuple(draft.subseeds),
+            request.subseed_strength,
+            resize if min(resize) > 0 else None,
+        )
+
+    @property
+    def texts(self) -> list[str]:
+        """All that is encoded for the first pass."""
+        return [text.encoded for text in (*self.prompts, *self.negatives)]
+
+
+def draft_of(request: GenerationRequest, number: int) -> BatchDraft:
+    """A batch as the request has it. Seeds count up over the whole job; with a variation strength only the variation
+    seeds do."""
+    count = request.batch_size
+    numbers = range(number * count, (number + 1) * count)
+    is_fixed = request.subseed_strength > 0
+    return BatchDraft(
+        number,
+        [request.prompt] * count,
+        [request.negative_prompt] * count,
+        [request.seed + (0 if is_fixed else i) for i in numbers],
+        [request.subseed + i for i in numbers],
+    )
+
+
+@dataclass(frozen=True)
+class PassTexts:
+    """What a pass encodes: a text per image, for `model_calls` of the first pass (and `hires_model_calls` of the
+    second) and an image of `size_px` (width, height)."""
+
+    prompts: tuple[str, ...]
+    negatives: tuple[str, ...]
+    model_calls: int
+    size_px: tuple[int, int]
+    hires_model_calls: int | None = None
+
+
+def with_own_texts(texts: Sequence[PromptText], own: str, settings: Settings, with_tags: bool) -> tuple[str, ...]:
+    """The encoded texts of a second pass: its own, or where it has none those of the first."""
+    if not own:
+        return tuple(text.encoded for text in texts)
+    return (prepare_text(own, settings, with_tags).encoded,) * len(texts)

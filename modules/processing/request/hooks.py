@@ -1,0 +1,316 @@
+"""What may take part in a running job, at which moments, and with what. Processing calls it and owns the protocol;
+extensions' scripts stand behind it (`modules.scripts.hooks`). Nothing here knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from PIL import Image
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from modules.models.families.denoiser_context import Extra
+    from modules.processing.request.model_use import ModelUse
+    from modules.sampling.types import Denoise
+
+
+@dataclass
+class BatchDraft:
+    """One batch as it is about to be made; the lists have an entry for each image and may be changed."""
+
+    number: int
+    prompts: list[str]
+    negative_prompts: list[str]
+    seeds: list[int]
+    subseeds: list[int]
+
+
+class PassComputing(Protocol):
+    """What a pass computes with, for those who compute with it themselves before its first step."""
+
+    @property
+    def sigmas(self) -> Tensor:
+        """The noise levels that the pass walks along, falling, [steps + 1]."""
+
+    def schedule(self, steps: int) -> Tensor:
+        """The model's own noise levels for so many steps of Euler from pure noise, falling to 0, [steps + 1]."""
+
+    def denoiser(self, prompts: Sequence[str], negatives: Sequence[str], cfg_scale: float, steps: int) -> Denoise:
+        """(x [B,C,h,w], sigma [B]) -> denoised, with guidance by these texts, one for each image of the batch; the
+        adapters are those of the job's prompt. Counts its calls, of which there may be `steps`, for prompts that
+        change with the step. It raises `Interrupted` and `Skipped` where the user stops the job."""
+
+    def noise_for(self, x: Tensor) -> Tensor:
+        """The first noise [B,C,h,w] with which the sampler begins with `x`, which is at the level `sigmas[0]`."""
+
+
+@dataclass
+class PassStart:
+    """A pass of sampling before its first step. `x` and `noise` [B,C,h,w] may be changed in place; in a first pass
+    they are the same tensor, in a second `x` is the enlarged latents. `cond` and `uncond` are the encoded prompts."""
+
+    x: Tensor
+    noise: Tensor
+    cond: Any
+    uncond: Any
+    is_hires: bool = False
+    computing: PassComputing | None = None
+
+
+@dataclass
+class DenoiserInputs:
+    """What the model is about to be given at one model call; each field may be replaced by another of its shape.
+
+    `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts; where an
+    editing model is guided by its image, B more follow, for the negative prompts without the image;
+    `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width]. `vector` [N+B,V] is added to the time embedding
+    in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees next to the latents; None for
+    other models. `mask_cond` [N,tokens] and `mask_uncond` [B,tokens] are True where a token is no padding, for text
+    encoders that have such. `extra` [N+B,...] is passed to the denoiser by the names of its own arguments: residuals of
+    a control model, tokens, masks.
+    """
+
+    x: Tensor
+    sigma: Tensor
+    text_cond: Tensor
+    text_uncond: Tensor
+    step: int
+    total_steps: int
+    vector: Tensor | None = None
+    image: Tensor | None = None
+    mask_cond: Tensor | None = None
+    mask_uncond: Tensor | None = None
+    extra: dict[str, Extra] = field(default_factory=dict)
+
+
+@dataclass
+class Denoised:
+    """What came out of an evaluation: before guidance [N+B,C,h,w], or after it [B,C,h,w]; `x` may be replaced."""
+
+    x: Tensor
+    step: int
+    total_steps: int
+
+
+@dataclass
+class ExtraNoise:
+    """Noise that is added to the latents of a second pass; `noise` may be replaced. `x` is noised, `xi` is clean."""
+
+    noise: Tensor
+    x: Tensor
+    xi: Tensor
+
+
+@dataclass
+class MaskedStart:
+    """A start of which a mask keeps a part. `latents` [B,C,h,w] are clean, `painted` [C,h,w] is 1 where they are
+    painted anew. `overlays` (RGBA, for each image, or one for all) hold the kept pixels of the whole image;
+    `overlay_mask` ("L", 255 is painted anew) made them. `area` (left, top, right, bottom) is the part of the image that
+    is made, where it is not all of it."""
+
+    latents: Tensor
+    painted: Tensor
+    overlays: list[Image.Image]
+    overlay_mask: Image.Image | None
+    area: tuple[int, int, int, int] | None
+
+
+@dataclass
+class MaskBlend:
+    """The kept part is about to be put back: into a denoised latent or a sampler's input at each model call, with
+    `sigma` [B], or into the result, where that is None. `blended` may be replaced; `current`, `initial` and `blended`
+    are [B,C,h,w], `painted` [C,h,w] is 1 where `current` counts."""
+
+    current: Tensor
+    initial: Tensor
+    painted: Tensor
+    blended: Tensor
+    sigma: Tensor | None = None
+
+
+@dataclass
+class Overlay:
+    """The kept pixels (RGBA) on their way over the image `index` of a batch; both may be replaced."""
+
+    index: int
+    mask: Image.Image | None
+    image: Image.Image | None
+
+
+@dataclass
+class FileToSave:
+    """An image on its way into a file. Before saving, image and infos may be replaced; after it `path` is set.
+
+    `infos` are the text entries: "parameters" is the infotext, others become text chunks of a PNG.
+    """
+
+    image: Image.Image
+    infos: dict[str, str]
+    is_grid: bool = False
+    path: Path | None = None
+
+
+@dataclass
+class Grid:
+    """The images of a grid; the list and the number of rows may be changed."""
+
+    images: list[Image.Image]
+    rows: int
+
+
+class GuidanceHooks(Protocol):
+    """Called at every evaluation of the model."""
+
+    @property
+    def needs_uncond(self) -> bool:
+        """Whether the negative prompt is predicted even where it does not count, at a CFG scale of 1."""
+
+    def before_denoiser(self, inputs: DenoiserInputs) -> None:
+        """Before the model is called."""
+
+    def after_denoiser(self, outputs: Denoised) -> None:
+        """Before prompt and negative prompt are combined."""
+
+    def after_guidance(self, outputs: Denoised) -> None:
+        """When they are combined."""
+
+
+class Hooks(Protocol):
+    """The moments of a job, in their order. What is called must not raise for faults of its own."""
+
+    @property
+    def guidance(self) -> GuidanceHooks | None:
+        """None: nobody watches the model calls, and nothing is prepared for them."""
+
+    @property
+    def wants_whole_batches(self) -> bool:
+        """Whether `decoded` does something; else each image is finished as soon as it is decoded."""
+
+    def before_batch(self, batch: BatchDraft) -> None:
+        """Before anything of a batch is computed."""
+
+    def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
+        """The adapters of the prompt (by type) are on the model."""
+
+    def batch(self, batch: BatchDraft) -> None:
+        """Before the prompts are encoded."""
+
+    def before_hires(self) -> None:
+        """The first pass is over, a second comes."""
+
+    def before_sampling(self, start: PassStart) -> None:
+        """Before the first step of a pass."""
+
+    @property
+    def wants_mask_blends(self) -> bool:
+        """Whether `mask_blend` does something."""
+
+    def on_model(self, use: ModelUse) -> None:
+        """A pass is about to compute with a model: what is put around it now holds for the pass. May raise a
+        `FeatherweightError`, which ends the job."""
+
+    def masked(self, start: MaskedStart) -> None:
+        """The latents of a masked start are there; before the first step."""
+
+    def mask_blend(self, blend: MaskBlend) -> None:
+        """At each model call of a masked start, and once for the result."""
+
+    def extra_noise(self, noise: ExtraNoise) -> None:
+        """Before extra noise is added to the start of a second pass."""
+
+    def sampled(self, latents: Tensor) -> Tensor:
+        """The latents [B,C,h,w] to be decoded, from those of the last pass."""
+
+    def decoded(self, batch: BatchDraft, images: list[Tensor]) -> list[Tensor]:
+        """The images [3,H,W] in 0 to 1 that go on, from those of a batch; their number may differ."""
+
+    def image(self, image: Image.Image, index: int) -> Image.Image:
+        """An image instead of a finished one; `index` counts within the batch."""
+
+    def overlay(self, overlay: Overlay) -> None:
+        """Before the kept pixels are put over a finished image."""
+
+    def composited(self, image: Image.Image, index: int) -> Image.Image:
+        """An image instead of one that lies under its overlay."""
+
+    def extra_params(self) -> Mapping[str, Any]:
+        """What belongs into the infotext by now."""
+
+    def before_saving(self, file: FileToSave) -> None:
+        """Before an image is written."""
+
+    def saved(self, file: FileToSave) -> None:
+        """An image was written to `file.path`."""
+
+    def sheet(self, sheet: Grid) -> None:
+        """Before a grid is put together."""
+
+
+@dataclass(frozen=True)
+class NoHooks:
+    """Hooks of a job in which nobody takes part."""
+
+    guidance: GuidanceHooks | None = None
+    wants_whole_batches: bool = False
+    wants_mask_blends: bool = False
+
+    def before_batch(self, batch: BatchDraft) -> None:
+        return
+
+    def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
+        return
+
+    def batch(self, batch: BatchDraft) -> None:
+        return
+
+    def before_hires(self) -> None:
+        return
+
+    def before_sampling(self, start: PassStart) -> None:
+        return
+
+    def on_model(self, use: ModelUse) -> None:
+        return
+
+    def masked(self, start: MaskedStart) -> None:
+        return
+
+    def mask_blend(self, blend: MaskBlend) -> None:
+        return
+
+    def extra_noise(self, noise: ExtraNoise) -> None:
+        return
+
+    def sampled(self, latents: Tensor) -> Tensor:
+        return latents
+
+    def decoded(self, batch: BatchDraft, images: list[Tensor]) -> list[Tensor]:
+        return images
+
+    def image(self, image: Image.Image, index: int) -> Image.Image:
+        return image
+
+    def overlay(self, overlay: Overlay) -> None:
+        return
+
+    def composited(self, image: Image.Image, index: int) -> Image.Image:
+        return image
+
+    def extra_params(self) -> Mapping[str, Any]:
+        return {}
+
+    def before_saving(self, file: FileToSave) -> None:
+        return
+
+    def saved(self, file: FileToSave) -> None:
+        return
+
+    def sheet(self, sheet: Grid) -> None:
+        return
+
+
+NO_HOOKS = NoHooks()

@@ -1,0 +1,459 @@
+"""What a request starts from: noise alone, or images of the user's with or without a mask. Frozen, nothing computed.
+
+Images are equal when their contents are, so a request that holds some can be compared and used in the key of a cache.
+"""
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from io import BytesIO
+from typing import Annotated, Self
+
+from PIL import Image
+
+from modules.errors import InvalidValueError
+from modules.images.masks import blur_mask, to_mask
+from modules.images.outpaint import Margins
+from modules.images.resize import ResizeMode
+from modules.processing.request.parameters import (
+    Control,
+    Infotext,
+    Option,
+    Parameter,
+    ParameterAxis,
+    Section,
+    Slider,
+    Tab,
+    check_values,
+    rows_of,
+)
+
+MAX_BLUR_PX = 1024
+MAX_PADDING_PX = 4096
+MAX_OUTPAINT_PX = 2048
+OUTPAINT_STEP_PX = 8  # the least size of a latent unit
+MASK_PREFIX = "mask_"
+HASH_CHARS = 12
+
+
+@dataclass(frozen=True)
+class SourceImage:
+    """An image that the user gave, and the sha256 of its pixels, mode and size. Only the hash counts for equality."""
+
+    image: Image.Image = field(compare=False, repr=False)
+    sha256: str
+
+    @cached_property
+    def pixel_hash(self) -> str:
+        """What an infotext names the image by: the first digits of the sha256 of its pixels as RGBA and of its size, so
+        that a copy in another mode or format has the same."""
+        header = f"{self.image.width}x{self.image.height}\n".encode()
+        return hashlib.sha256(header + self.image.convert("RGBA").tobytes()).hexdigest()[:HASH_CHARS]
+
+    @classmethod
+    def of(cls, image: Image.Image) -> Self:
+        """Take the hash of an image; the caller must not change the image afterwards. Modes that a PNG does not hold
+        (CMYK, floating point) become RGB."""
+        if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
+            image = _in_8_bits(image)
+        header = f"{image.mode} {image.width}x{image.height}\n".encode()
+        return cls(image, hashlib.sha256(header + image.tobytes()).hexdigest())
+
+    def to_text(self) -> str:
+        """The image as base64 text of a PNG, for the record of a job."""
+        file = BytesIO()
+        self.image.save(file, "PNG")
+        return base64.b64encode(file.getvalue()).decode("ascii")
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The inverse of `to_text`."""
+        image = Image.open(BytesIO(base64.b64decode(text)))
+        image.load()
+        return cls.of(image)
+
+
+def _in_8_bits(image: Image.Image) -> Image.Image:
+    """An image of 16 or 32 bits a channel, or of another color model, as RGB in 8 bits."""
+    if image.mode.startswith("I;16") or image.mode == "I":
+        return image.point(lambda value: value / 256).convert("L").convert("RGB")
+    return image.convert("RGB")
+
+
+class MaskedContent(IntEnum):
+    """What lies under the mask before sampling, with the numbers of the API field `inpainting_fill`."""
+
+    FILL = 0  # the colors around it, blurred
+    ORIGINAL = 1
+    LATENT_NOISE = 2
+    LATENT_NOTHING = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask:
+    """Where the image may change: white in `image`, or black with `invert`. The order of the fields is their order in
+    an infotext."""
+
+    image: SourceImage
+    invert: Annotated[
+        bool,
+        Parameter(
+            control=Control(
+                elem_id="{tab}_mask_mode",
+                help="Whether what you painted is made anew, or everything else.",
+                label="Mask mode",
+                section=Section.MASK,
+                line=1,
+                labels=("Inpaint masked", "Inpaint not masked"),
+            ),
+            api="inpainting_mask_invert",
+            api_default=0,
+            infotext=Infotext(key="Mask mode", written=lambda mask: mask.invert),
+            option=Option(name="--mask-invert", help="black in the mask is painted"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = False
+    blur_x: Annotated[
+        int,  # standard deviation in pixels; the form sets both directions
+        Parameter(
+            low=0,
+            high=MAX_BLUR_PX,
+            control=Control(
+                elem_id="{tab}_mask_blur",
+                help="How soft the border of the mask is, in pixels. Larger: smoother joins; smaller: sharper.",
+                label="Mask blur",
+                section=Section.MASK,
+                slider=Slider(lowest=0, highest=64, step=1),
+            ),
+            api="mask_blur_x",
+            infotext=Infotext(key="Mask blur x", written=lambda mask: mask.blur is None),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 4
+    blur_y: Annotated[
+        int,
+        Parameter(
+            low=0,
+            high=MAX_BLUR_PX,
+            api="mask_blur_y",
+            infotext=Infotext(key="Mask blur y", written=lambda mask: mask.blur is None),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 4
+    full_resolution: Annotated[
+        bool,  # only the masked region is made, in the size of the request
+        Parameter(
+            control=Control(
+                elem_id="{tab}_inpaint_full_res",
+                help="Only masked: the painted part is made at full size and put back, for fine detail.",
+                label="Inpaint area",
+                section=Section.MASK,
+                line=3,
+                labels=("Whole picture", "Only masked"),
+            ),
+            api="inpaint_full_res",
+            api_default=True,
+            infotext=Infotext(key="Inpaint area", written=lambda mask: mask.full_resolution),
+            option=Option(name="--only-masked", help="make only the masked area, in the size of the image"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = False
+    padding: Annotated[
+        int,  # pixels around that region
+        Parameter(
+            low=0,
+            high=MAX_PADDING_PX,
+            title="only masked padding",
+            control=Control(
+                elem_id="{tab}_inpaint_full_res_padding",
+                help="How much around the mask is seen too. Larger: fits better; smaller: more detail.",
+                label="Only masked padding, pixels",
+                section=Section.MASK,
+                line=3,
+                slider=Slider(lowest=0, highest=256, step=4),
+            ),
+            api="inpaint_full_res_padding",
+            api_default=0,
+            infotext=Infotext(key="Masked area padding", written=lambda mask: mask.full_resolution),
+            option=Option(name="--only-masked-padding", metavar="PIXELS", help="around that area, default: 32"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 32
+    fill: Annotated[
+        MaskedContent,
+        Parameter(
+            control=Control(
+                elem_id="{tab}_inpainting_fill",
+                help="What lies below the mask at the start. Original keeps shapes; noise and nothing invent new ones.",
+                label="Masked content",
+                section=Section.MASK,
+                line=2,
+                labels=("fill", "original", "latent noise", "latent nothing"),
+            ),
+            api="inpainting_fill",
+            api_default=0,
+            infotext=Infotext(key="Masked content", written=lambda mask: mask.fill is not MaskedContent.ORIGINAL),
+            option=Option(name="--masked-content", metavar="WORD"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = MaskedContent.ORIGINAL
+    round: Annotated[
+        bool,  # to fully masked or not at all, in latent units
+        Parameter(
+            api="mask_round",
+            infotext=Infotext(key="Mask round", written=lambda mask: not mask.round),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = True
+    latent: SourceImage | None = None  # instead of `image` while sampling, as it is: neither inverted nor blurred
+
+    def __post_init__(self) -> None:
+        check_values(self, MASK_PREFIX)
+
+    @property
+    def blur(self) -> int | None:
+        """The blur that an infotext gives as "Mask blur"; None where two numbers say it, or that there is none."""
+        return self.blur_x if self.blur_x == self.blur_y else None
+
+
+@dataclass(frozen=True)
+class FromNoise:
+    """Nothing but noise: txt2img."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromImage:
+    """Images that are noised as far as `denoising_strength` says, and sampled from there: img2img and inpainting.
+
+    `images` holds one image for all of a batch, or one per image. `image_cfg_scale` says how strongly a model that
+    edits images follows them; None or 1: it is guided by the prompt alone. `initial_noise_multiplier` scales the first
+    noise; None: the setting's.
+    `outpaint_...` grow the canvas around the images, which are kept as they are.
+    """
+
+    images: tuple[SourceImage, ...]
+    denoising_strength: Annotated[
+        float,
+        Parameter(
+            low=0,
+            high=1,
+            title="denoising strength",
+            control=Control(
+                elem_id="{tab}_denoising_strength",
+                help="How much is made anew. 0: nothing changes; 1: nothing of the image is left. 0.3 to 0.7 is usual.",
+                label="Denoising strength",
+                section=Section.IMAGE,
+                line=1,
+                slider=Slider(lowest=0, highest=1, step=0.01),
+            ),
+            api="denoising_strength",
+            infotext=Infotext(key="Denoising strength", written=lambda start: True),
+            option=Option(name="--denoising-strength", metavar="SHARE", help="0 to 1, default: 0.75"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 0.75
+    resize_mode: Annotated[
+        ResizeMode,
+        Parameter(
+            control=Control(
+                elem_id="resize_mode",
+                help="What happens when the image has another shape: stretch it, cut it, or fill what is missing.",
+                label="Resize mode",
+                section=Section.IMAGE,
+                labels=("Just resize", "Crop and resize", "Resize and fill", "Just resize (latent upscale)"),
+            ),
+            api="resize_mode",
+            api_default=0,
+            infotext=Infotext(key="Resize mode", written=lambda start: start.resize_mode is not ResizeMode.JUST_RESIZE),
+            option=Option(name="--resize-mode", metavar="WORDS", help='such as "Crop and resize"'),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = ResizeMode.JUST_RESIZE
+    image_cfg_scale: Annotated[
+        float | None,
+        Parameter(
+            low=0,
+            high=100,
+            title="image CFG scale",
+            control=Control(
+                elem_id="{tab}_image_cfg_scale",
+                help="How closely the result follows the image. Higher: closer to the image; lower: freer.",
+                label="Image CFG Scale",
+                section=Section.IMAGE,
+                line=1,
+                hint="For models that edit images (instruct-pix2pix)",
+                slider=Slider(lowest=0, highest=3, step=0.05),
+                value=1.5,
+            ),
+            api="image_cfg_scale",
+            infotext=Infotext(key="Image CFG scale"),
+            option=Option(name="--image-cfg-scale", metavar="SCALE", help="of models that edit images"),
+            axis=ParameterAxis(label="Image CFG Scale"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = None
+    initial_noise_multiplier: Annotated[
+        float | None,
+        Parameter(
+            low=0,
+            high=10,
+            api="initial_noise_multiplier",
+            infotext=Infotext(key="Noise multiplier", is_pasted=False),
+            option=Option(name="--noise-multiplier", metavar="FACTOR", help="of the first noise, default: 1"),
+            axis=ParameterAxis(label="Initial noise multiplier"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = None
+    outpaint_left: Annotated[
+        int,  # pixels
+        Parameter(
+            low=0,
+            high=MAX_OUTPAINT_PX,
+            control=Control(
+                elem_id="{tab}_outpaint_left",
+                help="How many pixels are added on the left. More: more that is invented.",
+                label="Outpaint left",
+                section=Section.OUTPAINT,
+                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
+            ),
+            api="outpaint_left",
+            infotext=Infotext(key="Outpaint left", written=lambda start: start.outpaint_left > 0),
+            option=Option(name="--outpaint-left", metavar="PIXELS", help="grow the image to the left"),
+            needs_memory=True,
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 0
+    outpaint_right: Annotated[
+        int,  # pixels
+        Parameter(
+            low=0,
+            high=MAX_OUTPAINT_PX,
+            control=Control(
+                elem_id="{tab}_outpaint_right",
+                help="How many pixels are added on the right. More: more that is invented.",
+                label="Outpaint right",
+                section=Section.OUTPAINT,
+                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
+            ),
+            api="outpaint_right",
+            infotext=Infotext(key="Outpaint right", written=lambda start: start.outpaint_right > 0),
+            option=Option(name="--outpaint-right", metavar="PIXELS", help="grow the image to the right"),
+            needs_memory=True,
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 0
+    outpaint_up: Annotated[
+        int,  # pixels
+        Parameter(
+            low=0,
+            high=MAX_OUTPAINT_PX,
+            control=Control(
+                elem_id="{tab}_outpaint_up",
+                help="How many pixels are added at the top. More: more that is invented.",
+                label="Outpaint up",
+                section=Section.OUTPAINT,
+                line=1,
+                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
+            ),
+            api="outpaint_up",
+            infotext=Infotext(key="Outpaint up", written=lambda start: start.outpaint_up > 0),
+            option=Option(name="--outpaint-up", metavar="PIXELS", help="grow the image upwards"),
+            needs_memory=True,
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 0
+    outpaint_down: Annotated[
+        int,  # pixels
+        Parameter(
+            low=0,
+            high=MAX_OUTPAINT_PX,
+            control=Control(
+                elem_id="{tab}_outpaint_down",
+                help="How many pixels are added at the bottom. More: more that is invented.",
+                label="Outpaint down",
+                section=Section.OUTPAINT,
+                line=1,
+                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
+            ),
+            api="outpaint_down",
+            infotext=Infotext(key="Outpaint down", written=lambda start: start.outpaint_down > 0),
+            option=Option(name="--outpaint-down", metavar="PIXELS", help="grow the image downwards"),
+            needs_memory=True,
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 0
+    mask: Mask | None = None
+
+    def __post_init__(self) -> None:
+        if not self.images:
+            raise InvalidValueError("There is no image to start from; give one in init_images.")
+        check_values(self)
+        for row in IMAGE_ROWS:
+            value = getattr(self, row.name)
+            if row.name.startswith("outpaint_") and value % OUTPAINT_STEP_PX:
+                raise InvalidValueError(
+                    f"{row.message_name} is {value!r}; use a multiple of {OUTPAINT_STEP_PX} pixels, such as "
+                    f"{-(-value // OUTPAINT_STEP_PX) * OUTPAINT_STEP_PX}."
+                )
+        if self.grows and self.resize_mode is ResizeMode.LATENT_UPSCALE:
+            raise InvalidValueError(
+                "Outpainting keeps the pixels of the image, which a latent upscale has not: choose another resize mode."
+            )
+        if self.grows and self.mask is not None and self.mask.full_resolution:
+            raise InvalidValueError(
+                "Outpainting makes the whole canvas: choose the inpaint area 'Whole picture', or set outpaint to 0."
+            )
+
+    @property
+    def grows(self) -> bool:
+        """Whether the canvas is larger than the images."""
+        return self.grown_px != (0, 0)
+
+    @property
+    def margins(self) -> Margins:
+        """What the canvas has around the images."""
+        return Margins(self.outpaint_left, self.outpaint_right, self.outpaint_up, self.outpaint_down)
+
+    @property
+    def grown_px(self) -> tuple[int, int]:
+        """What the canvas has more than the images, in width and height."""
+        return self.margins.size_of((0, 0))
+
+
+IMAGE_ROWS = rows_of(FromImage)
+MASK_ROWS = rows_of(Mask, MASK_PREFIX)
+IMAGE_PARAMETERS = (*IMAGE_ROWS, *MASK_ROWS)
+"""The rows of what img2img starts from."""
+
+RequestStart = FromNoise | FromImage
+
+
+def check_start(start: FromImage, batch_size: int) -> None:
+    """Raise `InvalidValueError` for what can be known before a job runs: a number of images that does not go with the
+    batch, and a mask that marks nothing."""
+    count = len(start.images)
+    if count not in (1, batch_size):
+        raise InvalidValueError(
+            f"There are {count} images to start from and {batch_size} to make; give one, or one for each."
+        )
+    if start.mask is not None:
+        whole_mask(start.mask, start.images[0].image.size)
+
+
+def whole_mask(mask: Mask, size_px: tuple[int, int]) -> Image.Image:
+    """The mask ("L", 255 is painted anew) over the first image, inverted and blurred as asked. One of another size is
+    stretched where only the masked area is made, since that is found in the image's own pixels. Raises
+    `InvalidValueError` where nothing would be painted."""
+    found = to_mask(mask.image.image, mask.round)
+    if mask.full_resolution and found.size != size_px:
+        found = found.resize(size_px)
+    if mask.invert:
+        found = found.point(lambda value: 255 - value)
+    if found.getbbox() is None:
+        raise InvalidValueError(
+            "The mask is empty: it marks nothing to paint. Paint the part that should change, or choose the other mask "
+            "mode."
+        )
+    return blur_mask(found, mask.blur_x, mask.blur_y)

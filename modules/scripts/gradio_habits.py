@@ -1,0 +1,379 @@
+"""Habits of Gradio 3 and 4, understood while code of an extension of the user's runs, and only then.
+
+Gradio's own classes are wrapped once; each wrapper looks whose code runs (`modules.scripts.acting`) and does nothing
+for the program's own, so that mistakes of our page stay errors.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache, partial, wraps
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from modules.scripts.acting import acting, acting_now, is_foreign_code
+
+log = logging.getLogger(__name__)
+
+_FUNCTION = re.compile(r"\s*(async\b|function\b|\(|\w+\s*=>)")
+RENAMED = {"_js": "js"}
+FILE_TYPES = {"file": "filepath", "bytes": "binary"}
+REMOVED_CLASSES = {"Box": "Group", "Variable": "State", "TabbedInterface": "Tabs", "StatusTracker": "Group"}
+"""Classes of old versions, with the one that does their work."""
+BASES = ("IOComponent", "FormComponent")
+MIXINS: tuple[str, ...] = (
+    "Changeable",
+    "Clickable",
+    "Submittable",
+    "Blurrable",
+    "Streamable",
+    "Clearable",
+    "Playable",
+    "Editable",
+)
+MIXINS += ("Uploadable", "Selectable", "Releaseable", "Inputable", "Focusable", "EventListenerMethod")
+
+
+def install() -> None:
+    """Wrap Gradio's classes; once is enough."""
+    import gradio as gr
+    from gradio import blocks, component_meta, components, events
+
+    if "__getattr__" in vars(component_meta.ComponentMeta):
+        return
+    describe = component_meta.create_or_modify_pyi
+    component_meta.create_or_modify_pyi = lambda made, *more: describe(made, *more) if _is_gradios(made) else None
+    setattr(blocks.Block, "__getattr__", _old_method)  # noqa: B010 - mypy knows no such method
+    setattr(component_meta.ComponentMeta, "__getattr__", _old_class_method)  # noqa: B010
+    for made in _classes(blocks.Block):
+        if "__init__" in vars(made):
+            setattr(made, "__init__", _constructor(made, vars(made)["__init__"]))  # noqa: B010
+        for name in {str(event) for event in vars(made).get("EVENTS", ())}:
+            if callable(vars(made).get(name)):
+                setattr(made, name, _event(vars(made)[name]))
+    for name in ("load", "unload"):
+        if callable(getattr(blocks.Blocks, name, None)):
+            setattr(blocks.Blocks, name, _event(getattr(blocks.Blocks, name)))
+    setup = events.EventListener._setup
+
+    def understanding(*args: Any, **keywords: Any) -> Any:
+        return _event(setup(*args, **keywords))
+
+    setattr(events.EventListener, "_setup", staticmethod(understanding))  # noqa: B010
+    setattr(gr.Image, "__new__", staticmethod(_new_image))  # noqa: B010
+    _offer(gr, {name: partial(getattr, gr, other) for name, other in REMOVED_CLASSES.items()})
+    _offer(gr, dict.fromkeys(("inputs", "outputs"), _all_components))
+    _offer(components, dict.fromkeys(BASES, lambda: components.Component))
+    _offer(components, {name: partial(getattr, gr, REMOVED_CLASSES[name]) for name in ("Box", "Variable")})
+    _offer(events, {name: partial(_mixin, name) for name in MIXINS})
+
+
+def _is_gradios(made: type) -> bool:
+    """Whether a class is Gradio's own: it writes a description beside the file of each class of components."""
+    return made.__module__.partition(".")[0] == "gradio"
+
+
+def _classes(base: type) -> list[type]:
+    found: list[type] = [base]
+    made: type
+    for made in base.__subclasses__():
+        found += _classes(made)
+    return list(dict.fromkeys(found))
+
+
+def _all_components() -> Any:
+    """`gr.inputs` and `gr.outputs`: the components under their names."""
+    import gradio as gr
+
+    names: tuple[str, ...] = (
+        "Textbox",
+        "Number",
+        "Slider",
+        "Checkbox",
+        "CheckboxGroup",
+        "Radio",
+        "Dropdown",
+        "Image",
+        "Video",
+        "Audio",
+    )
+    names += ("File", "Dataframe", "JSON", "HTML", "Label", "Gallery", "State", "HighlightedText", "Plot")
+    return SimpleNamespace(**{name: getattr(gr, name) for name in names})
+
+
+@cache
+def _mixin(name: str) -> type:
+    """A base class that only says which events a component had."""
+    return type(name, (), {})
+
+
+def _old_method(self: Any, name: str) -> Any:
+    """`Block.__getattr__`: `.style(...)` for extensions, which changes nothing."""
+    if name == "style" and is_foreign_code():
+        return lambda *args, **keywords: self
+    raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def _old_class_method(made: type, name: str) -> Any:
+    """The metaclass's `__getattr__`: `gr.Dropdown.update(...)` for extensions."""
+    if name == "update" and is_foreign_code():
+        return lambda *args, **keywords: _update(made, args, keywords)
+    raise AttributeError(f"type object {made.__name__!r} has no attribute {name!r}")
+
+
+class _OldNames(ModuleType):
+    """A module that has names of old versions for extensions."""
+
+    def __getattr__(self, name: str) -> Any:
+        old: Mapping[str, Callable[[], Any]] = self.__dict__.get("__old_names__", {})
+        if name in old and is_foreign_code():
+            return old[name]()
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+
+def _offer(module: ModuleType, names: Mapping[str, Callable[[], Any]]) -> None:
+    """Have a module offer these names to extensions, where it has none of its own."""
+    module.__dict__.setdefault("__old_names__", {}).update(names)
+    own = module.__dict__.get("__getattr__")
+    if own is not None:
+        kept = own
+
+        def both(name: str) -> Any:
+            try:
+                return kept(name)
+            except AttributeError:
+                return _OldNames.__getattr__(module, name)  # type: ignore[arg-type]
+
+        if getattr(own, "__name__", "") != "both":
+            module.__dict__["__getattr__"] = both
+    elif not isinstance(module, _OldNames):
+        module.__class__ = _OldNames
+
+
+@cache
+def _accepted(made: type) -> frozenset[str]:
+    """The arguments of a class's constructor, those of its bases where it passes on what it does not know."""
+    found: set[str] = set()
+    for one in made.__mro__:
+        init = vars(one).get("__init__")
+        if init is None:
+            continue
+        parameters = inspect.signature(init).parameters.values()
+        found |= {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
+        passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        if not passes_on or one.__module__.startswith("gradio."):
+            break
+    return frozenset(found)
+
+
+def _constructor(made: type, init: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(init)
+    def wrapped(self: Any, *args: Any, **keywords: Any) -> Any:
+        if is_foreign_code():
+            keywords = _translated(made, keywords)
+        return init(self, *args, **keywords)
+
+    return wrapped
+
+
+def _translated(made: type, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of old versions as this version has them; what it does not know is left out."""
+    given = {RENAMED.get(name, name): value for name, value in keywords.items()}
+    accepted = _accepted(made)
+    if "source" in given and "sources" in accepted:
+        source = given.pop("source")
+        given.setdefault("sources", [source if source in ("upload", "webcam", "clipboard", "microphone") else "upload"])
+    if given.get("type") in FILE_TYPES and made.__name__ in ("File", "UploadButton", "Files"):
+        given["type"] = FILE_TYPES[given["type"]]
+    if isinstance(given.get("scale"), float):
+        given["scale"] = max(int(given["scale"]), 1) if given["scale"] else 0
+    if isinstance(given.get("min_width"), float):
+        given["min_width"] = int(given["min_width"])
+    if given.pop("show_copy_button", False) and "buttons" in accepted:
+        given.setdefault("buttons", ["copy"])
+    if given.get("value") is None and "DefaultValue" in given:
+        given.pop("DefaultValue")
+    if made.__name__ == "Blocks":
+        return {name: value for name, value in given.items() if name in ("analytics_enabled", "mode", "title")}
+    dropped = [name for name in given if name not in accepted]
+    if dropped:
+        log.debug("%s takes no %s any more; left out for %s.", made.__name__, ", ".join(dropped), acting_now())
+    return {name: value for name, value in given.items() if name in accepted}
+
+
+NOT_GIVEN = object()
+
+
+def _update(made: type, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`gr.Dropdown.update(choices=[...])`: an update of what is given; None means "as it is" for all but the value."""
+    import gradio as gr
+
+    given = dict(keywords)
+    if args:
+        given["value"] = args[0]
+    accepted = _accepted(made)
+    kept = {name: value for name, value in given.items() if name == "value" or value is not None}
+    return gr.update(
+        **{name: value for name, value in kept.items() if name in accepted or name in ("value", "visible")}
+    )
+
+
+def _event(listener: Any) -> Any:
+    """An event's method (`click`) that understands old arguments, and runs the extension's function as its code."""
+    if getattr(listener, "understands_old", False):
+        return listener
+    names = {one.name for one in inspect.signature(listener).parameters.values()}
+
+    @wraps(listener)
+    def wrapped(*args: Any, **keywords: Any) -> Any:
+        author = acting_now()
+        if author is None or not author.is_foreign:
+            return listener(*args, **keywords)
+        given = {RENAMED.get(name, name): value for name, value in keywords.items()}
+        if isinstance(given.get("js"), str):
+            given["js"] = as_function(given["js"])
+        given = {name: value for name, value in given.items() if name in names}
+        places = [place for place, value in enumerate(args) if callable(value) and not hasattr(value, "events")]
+        if callable(given.get("fn")):
+            given["fn"] = as_code_of(author, given["fn"])
+        elif len(args) > 1 and 1 in places:
+            args = (args[0], as_code_of(author, args[1]), *args[2:])
+        return listener(*args, **given)
+
+    wrapped.understands_old = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def as_function(script: str) -> str:
+    """The script of an event as a function: old versions took the name of one as well."""
+    return script if _FUNCTION.match(script) else f"(...args) => ({script})(...args)"
+
+
+def as_code_of(author: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which runs as code of its extension whenever Gradio calls it."""
+    if inspect.isasyncgenfunction(function):
+
+        @wraps(function)
+        async def async_generated(*args: Any, **keywords: Any) -> Any:
+            with acting(author):
+                async for value in function(*args, **keywords):
+                    yield value
+
+        return async_generated
+    if inspect.isgeneratorfunction(function):
+
+        @wraps(function)
+        def generated(*args: Any, **keywords: Any) -> Any:
+            with acting(author):
+                values = function(*args, **keywords)
+            while True:
+                with acting(author):
+                    try:
+                        value = next(values)
+                    except StopIteration:
+                        return
+                yield value
+
+        return generated
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def awaited(*args: Any, **keywords: Any) -> Any:
+            with acting(author):
+                return await function(*args, **keywords)
+
+        return awaited
+
+    @wraps(function)
+    def called(*args: Any, **keywords: Any) -> Any:
+        with acting(author):
+            return function(*args, **keywords)
+
+    return called
+
+
+def _new_image(made: type, *args: Any, **keywords: Any) -> Any:
+    """`gr.Image(tool="sketch")` of old versions is an editor, which gives a dict of image and mask."""
+    tool = keywords.get("tool")
+    if made.__name__ == "Image" and is_foreign_code() and tool in ("sketch", "color-sketch", "editor"):
+        keywords.pop("source", None)
+        return _sketch()(*args, **keywords)
+    return object.__new__(made)
+
+
+@cache
+def _sketch() -> type:
+    import gradio as gr
+    from PIL import Image as Pil
+
+    class Sketch(gr.ImageEditor):
+        """An editor whose value is {"image": ..., "mask": ...}; with `tool` "color-sketch" or "editor" the image as it
+        was painted."""
+
+        def __init__(self, value: Any = None, *, tool: str = "sketch", **keywords: Any) -> None:
+            self.tool = tool
+            super().__init__(value, **keywords)
+
+        def get_block_name(self) -> str:
+            return "imageeditor"
+
+        def preprocess(self, payload: Any) -> Any:
+            found = super().preprocess(payload)
+            if found is None:
+                return None
+            if self.tool != "sketch":
+                return found["composite"]
+            background, layers = found["background"], found["layers"] or []
+            if background is None or not layers:
+                mask: Any = None if background is None else _blank(background)
+            else:
+                mask = layers[0]
+            return {"image": background, "mask": _as_mask(mask)}
+
+    def _blank(image: Any) -> Any:
+        return Pil.new("RGBA", image.size) if isinstance(image, Pil.Image) else image * 0
+
+    def _as_mask(layer: Any) -> Any:
+        """The painted part in white."""
+        if isinstance(layer, Pil.Image):
+            alpha = layer.convert("RGBA").getchannel("A").point(lambda value: 255 if value else 0)
+            return Pil.merge("RGBA", (alpha, alpha, alpha, Pil.new("L", alpha.size, 255)))
+        if layer is not None and getattr(layer, "ndim", 0) == 3 and layer.shape[2] == 4:
+            return ((layer[..., 3:4] > 0) * 255).astype(layer.dtype).repeat(3, axis=2)
+        return layer
+
+    return Sketch
+
+
+def understand() -> None:
+    """Wrap Gradio once it is imported: now, or by the import that an extension's file does."""
+    if "gradio" in sys.modules:
+        install()
+        return
+    if not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenImported())
+
+
+class _WhenImported:
+    """Finds nothing; at the first import of gradio it steps aside and has it wrapped when it is there."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "gradio":
+            return None
+        sys.meta_path.remove(self)
+        from importlib.util import find_spec
+
+        spec = find_spec("gradio")
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                install()
+
+            setattr(spec.loader, "exec_module", exec_module)  # noqa: B010
+        return spec

@@ -1,0 +1,121 @@
+"""Habits of Gradio 3 hold while an extension's own functions run, and at no other time."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+gr = pytest.importorskip("gradio")
+
+from modules.scripts import gradio_habits  # noqa: E402
+from modules.scripts.acting import Acting, acting  # noqa: E402
+from modules.scripts.extension import Extension  # noqa: E402
+
+THEIRS = Acting("old/old.py", owner=Extension("old", Path("old")))
+OURS = Acting("ours/ours.py", owner=Extension("ours", Path("ours"), is_built_in=True))
+
+
+@pytest.fixture(autouse=True)
+def wrapped() -> None:
+    gradio_habits.install()
+
+
+def built(build: Callable[[], Any]) -> Any:
+    """What `build` gives in a page of its own."""
+
+    async def run() -> Any:
+        with gr.Blocks(analytics_enabled=False) as page:
+            return build(), page
+
+    return asyncio.run(run())
+
+
+def old_tab() -> Any:
+    with (
+        gr.Blocks(analytics_enabled=False, css="a", theme=None, variant="panel"),
+        gr.Box(),
+        gr.Row().style(equal_height=False),
+    ):
+        image = gr.Image(source="upload", type="pil", brush_color="#fff", shape=(8, 8)).style(height=300)
+        upload = gr.UploadButton("Load", type="file")
+        raw = gr.File(type="bytes", keep_filename=True)
+        number = gr.Variable(3)
+        names = gr.Dropdown(["a", "b"], value="a", label="Names", multiselect=False)
+        button = gr.Button("Go", variant="tool").style(full_width=True)
+        sketch = gr.Image(source="canvas", tool="sketch", type="pil", label="Mask")
+        old = gr.inputs.Textbox(label="Old")
+        column = gr.Column(scale=0.5)
+    return image, upload, raw, number, names, button, sketch, old, column
+
+
+def test_arguments_and_classes_of_old_versions() -> None:
+    with acting(THEIRS):
+        (image, upload, raw, number, names, button, sketch, _, column), _ = built(old_tab)
+    assert image.sources == ["upload"] and upload.type == "filepath" and raw.type == "binary"
+    assert isinstance(number, gr.State) and names.value == "a" and column.scale == 1
+    assert sketch.get_block_name() == "imageeditor" and button.value == "Go"
+
+
+@pytest.mark.parametrize("author", [None, OURS])
+def test_our_own_mistakes_stay_errors(author: Acting | None) -> None:
+    with acting(author):
+        with pytest.raises(TypeError, match="source"):
+            built(lambda: gr.Image(source="upload"))
+        with pytest.raises(AttributeError, match="Box"):
+            _ = gr.Box
+        with pytest.raises(AttributeError, match="update"):
+            _ = gr.Dropdown.update
+        with pytest.raises(AttributeError, match="style"):
+            built(lambda: gr.Button("a").style())
+        with pytest.raises(TypeError, match="_js"):
+            built(lambda: gr.Button("a").click(None, _js="() => 1"))
+        assert not hasattr(gr.Dropdown, "update")
+
+
+def test_events_with_scripts_and_updates() -> None:
+    def refresh(name: str) -> Any:
+        return gr.Dropdown.update(choices=["c"], value="c", label=None)
+
+    def each(name: str) -> Iterator[Any]:
+        yield gr.update(value=name)
+        yield gr.Textbox.update("done", visible=True)
+
+    def build() -> Any:
+        names = gr.Dropdown(["a"], value="a")
+        text = gr.Textbox()
+        button = gr.Button("Go")
+        button.click(fn=refresh, _js="myFunction", inputs=[names], outputs=[names], show_progress=False)
+        button.click(refresh, [names], [names], every=None).then(each, names, text, _js="(a) => a")
+        return None
+
+    with acting(THEIRS):
+        _, page = built(build)
+    first, second, third = (page.fns[number] for number in sorted(page.fns))
+    assert first.js == "(...args) => (myFunction)(...args)" and third.js == "(a) => a"
+    assert first.fn("a") == {"choices": ["c"], "value": "c", "__type__": "update"}
+    assert second.fn("a")["choices"] == ["c"]
+    assert [one["value"] for one in third.fn("x")] == ["x", "done"]
+    assert first.name == "refresh"
+
+
+def test_the_sketch_gives_image_and_mask() -> None:
+    from PIL import Image
+
+    with acting(THEIRS):
+        (*_, sketch, _, _), _ = built(old_tab)
+    layer = Image.new("RGBA", (4, 4))
+    layer.putpixel((1, 1), (255, 0, 0, 255))
+    value = {"background": Image.new("RGB", (4, 4)), "layers": [layer], "composite": None}
+
+    def preprocess(self: Any, payload: Any) -> Any:
+        return value
+
+    before = gr.ImageEditor.preprocess
+    gr.ImageEditor.preprocess = preprocess
+    try:
+        found = sketch.preprocess("something")
+    finally:
+        gr.ImageEditor.preprocess = before
+    assert found["mask"].getpixel((1, 1))[0] == 255 and found["mask"].getpixel((0, 0))[0] == 0

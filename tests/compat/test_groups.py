@@ -1,0 +1,327 @@
+"""Extensions as people have them, one for each group of names that they need: they load and do their work."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.result import Result
+from modules.services import Services
+from tests.compat.conftest import Files
+from tests.scripts.toys import image_request, small_request
+
+Program = Callable[[Files], Services]
+
+
+def made(services: Services, request: GenerationRequest) -> Result:
+    """The result of a job of the queue."""
+    job = services.queue.submit(request)
+    assert job.wait(60)
+    return job.result()
+
+
+def module_of(extension: str, name: str) -> Any:
+    """A script's module, as it was loaded last."""
+    return sys.modules[f"featherweight_scripts.{extension}.{name}"]
+
+
+OPTIONS = """
+import gradio as gr
+from modules import script_callbacks, shared
+from modules.shared import OptionInfo, opts, cmd_opts, state
+
+def on_ui_settings():
+    here = {"section": ("words", "Words")}
+    add = shared.opts.add_option
+    add("words_on", OptionInfo(True, "Words are on", **here).info("a remark"))
+    limits = {"minimum": 1, "maximum": 9, "step": 1}
+    add("words_count", OptionInfo(3, "How many", gr.Slider, limits, **here).needs_restart())
+    add("words_mode", OptionInfo("a", "Mode", gr.Radio, {"choices": ["a", "b"]}, **here))
+    add("words_kinds", OptionInfo(["x"], "Kinds", gr.CheckboxGroup, {"choices": ["x", "y"]}, **here))
+    add("words_list", OptionInfo("Euler", "Sampler", gr.Dropdown, lambda: {"choices": ["Euler"]}, **here))
+
+script_callbacks.on_ui_settings(on_ui_settings)
+seen = []
+lora_dir = cmd_opts.lora_dir
+has_flag = hasattr(cmd_opts, "no_such_flag"), "medvram" in cmd_opts, getattr(cmd_opts, "no_such_flag", 5)
+"""
+
+
+def test_options_are_settings_of_the_program(program: Program) -> None:
+    services = program({"words/scripts/words.py": OPTIONS})
+    assert services.scripts.faults == []
+    from modules.compat.shared import opts
+
+    assert (opts.words_on, opts.words_count, opts.words_mode, opts.words_kinds) == (True, 3, "a", ["x"])
+    assert opts.data.get("words_list") == "Euler" and "words_on" in opts.data
+    assert services.settings.current.whole("words_count") == 3
+    opts.words_count = 5
+    assert services.settings.current.whole("words_count") == 5 == opts.data["words_count"]
+    assert not opts.set("words_count", 99)  # beyond its own limits
+    called = []
+    opts.onchange("words_mode", lambda: called.append(opts.words_mode))
+    services.settings.update({"words_mode": "b"})
+    assert called == ["a", "b"]
+    assert opts.sd_model_checkpoint == services.settings.current["sd_model_checkpoint"]
+    opts.nobody_knows = 3
+    assert opts.nobody_knows == 3 and "nobody_knows" not in services.settings.current
+    with pytest.raises(AttributeError, match="no setting 'nothing'"):
+        _ = opts.nothing
+    assert getattr(opts, "nothing", 7) == 7
+    found = module_of("words", "words")
+    assert found.lora_dir.endswith("Lora") and found.has_flag == (False, True, 5)
+
+
+def test_two_extensions_find_their_own_folders(program: Program) -> None:
+    main = (
+        "from modules import scripts\nfrom lib import word\nfrom scripts.helper import more\nbase = scripts.basedir()\n"
+    )
+    later = "def late():\n    from lib.late import value\n    return value\n"
+    services = program(
+        {
+            "one/scripts/main.py": main + later,
+            "one/scripts/helper.py": "more = 'more one'",
+            "one/lib/__init__.py": "word = 'one'",
+            "one/lib/late.py": "value = 'late'",
+            "two/scripts/main.py": main + "from extensions.one.lib import word as other\n",
+            "two/scripts/helper.py": "more = 'more two'",
+            "two/lib/__init__.py": "word = 'two'",
+        }
+    )
+    assert services.scripts.faults == []
+    one, two = module_of("one", "main"), module_of("two", "main")
+    assert (one.word, one.more, two.word, two.more, two.other) == ("one", "more one", "two", "more two", "one")
+    assert Path(one.base).name == "one" and Path(two.base).name == "two"
+
+
+IMAGES = """
+import modules.scripts as scripts
+from modules import processing, shared, images
+from modules.processing import Processed, StableDiffusionProcessingTxt2Img, process_images
+from modules.processing import StableDiffusionProcessingImg2Img
+
+class Twice(scripts.Script):
+    def title(self):
+        return "Refine twice"
+
+    def run(self, p, *args):
+        assert isinstance(p, StableDiffusionProcessingTxt2Img)
+        processing.fix_seed(p)
+        first = process_images(p)
+        again = StableDiffusionProcessingImg2Img(
+            sd_model=p.sd_model, prompt=p.prompt, negative_prompt="", sampler_name=p.sampler_name, scheduler=None,
+            seed=-1, subseed=None, steps=2, cfg_scale=7.0, width=64.0, height=64, init_images=[first.images[0]],
+            denoising_strength=0.5, outpath_samples=p.outpath_samples, do_not_save_samples=True, do_not_save_grid=True,
+            styles=None, override_settings={"no_such_setting": 1}, mask=None, seed_resize_from_w=-1,
+        )
+        second = process_images(again)
+        combined = Processed(p, [second.images[0]], second.seed, first.info, index_of_first_image=0)
+        combined.images.insert(0, images.image_grid([first.images[0], second.images[0]], rows=1))
+        combined.infotexts.insert(0, first.info)
+        combined.index_of_first_image = 1
+        return combined
+"""
+
+
+def test_a_selected_script_builds_jobs_and_results(program: Program) -> None:
+    services = program({"twice/scripts/twice.py": IMAGES})
+    result = made(services, small_request(script="Refine twice"))
+    assert [image.image.size for image in result.images] == [(128, 64), (64, 64)]
+    assert result.images[0].infotext.startswith("a red cat")
+
+
+DETAIL = """
+from copy import copy
+import modules.scripts as scripts
+from modules import script_callbacks
+from modules.processing import StableDiffusionProcessingImg2Img, process_images, create_infotext
+
+class Detail(scripts.Script):
+    calls = []
+
+    def title(self):
+        return "Detail again"
+
+    def show(self, is_img2img):
+        return scripts.AlwaysVisible
+
+    def ui(self, is_img2img):
+        import gradio as gr
+        with gr.Accordion(self.title(), open=False):
+            enabled = gr.Checkbox(True, label="Enabled", elem_id=self.elem_id("enabled"))
+            strength = gr.Slider(0, 1, value=0.4, label="Strength")
+        self.infotext_fields = [(strength, "Detail strength")]
+        return [enabled, strength]
+
+    def process(self, p, enabled, strength):
+        self.calls.append(("process", enabled, strength))
+        script_callbacks.on_cfg_denoiser(self.each_step)
+
+    def each_step(self, params):
+        self.calls.append((params.denoiser.step, params.denoiser.steps, tuple(params.sigma.shape)))
+
+    def postprocess_image(self, p, pp, enabled, strength):
+        if getattr(p, "_detail_disabled", False):
+            return
+        runner = copy(p.scripts)
+        runner.alwayson_scripts = [one for one in runner.alwayson_scripts if one.title() == "Other"]
+        again = StableDiffusionProcessingImg2Img(
+            init_images=[pp.image], prompt=p.all_prompts[0], steps=1, width=64, height=64, seed=3, subseed=3,
+            sampler_name="Euler", denoising_strength=strength, do_not_save_samples=True, do_not_save_grid=True,
+        )
+        again.scripts, again.script_args, again._detail_disabled = runner, p.script_args, True
+        pp.image = process_images(again).images[0]
+        p.extra_generation_params["Detail strength"] = strength
+
+    def postprocess(self, p, processed, *args):
+        script_callbacks.remove_current_script_callbacks()
+        self.calls.append(create_infotext(p, p.all_prompts, p.all_seeds, p.all_subseeds))
+        processed.images.append(processed.images[0].convert("L").convert("RGB"))
+
+class Other(scripts.Script):
+    calls = []
+    def title(self): return "Other"
+    def show(self, is_img2img): return scripts.AlwaysVisible
+    def ui(self, is_img2img):
+        import gradio as gr
+        return [gr.Number(5, label="n", precision=0)]
+    def process(self, p, n):
+        self.calls.append((type(p).__name__, n))
+"""
+
+
+def test_a_hook_makes_images_inside_with_defaults_of_its_controls(program: Program) -> None:
+    services = program({"detail/scripts/detail.py": DETAIL})
+    assert services.scripts.faults == []
+    result = made(services, small_request())
+    assert result.notices == ()
+    found = module_of("detail", "detail")
+    assert found.Detail.calls[0] == ("process", True, 0.4)
+    assert [call[:2] for call in found.Detail.calls[1:3]] == [(0, 2), (1, 2)]
+    assert "Steps: 2" in found.Detail.calls[-1] and "Detail strength: 0.4" in found.Detail.calls[-1]
+    assert found.Other.calls == [("StableDiffusionProcessingTxt2Img", 5), ("StableDiffusionProcessingImg2Img", 5)]
+    assert len(result.images) == 2 and "Detail strength: 0.4" in result.images[0].infotext
+
+
+def test_a_function_of_the_page_makes_images_by_the_queue(program: Program) -> None:
+    source = (
+        "from modules import processing, shared, scripts\n"
+        "def pressed(prompt):\n"
+        "    p = processing.StableDiffusionProcessingTxt2Img(prompt=prompt, steps=1, width=64, height=64, seed=4,\n"
+        "        sampler_name='Euler', do_not_save_samples=True, do_not_save_grid=True)\n"
+        "    shared.state.begin(job='button')\n"
+        "    found = processing.process_images(p)\n"
+        "    shared.state.end()\n"
+        "    return found\n"
+    )
+    program({"button/scripts/button.py": source})
+    found = module_of("button", "button").pressed("a cat")
+    assert found.images[0].size == (64, 64) and found.seed == 4 and found.all_prompts == ["a cat"]
+
+
+LISTS = """
+from modules import sd_models, sd_samplers, sd_vae, shared, hashes, extensions, images, masking, scripts, devices
+from modules import infotext_utils, generation_parameters_copypaste as gpc, prompt_parser, extra_networks, paths
+from modules.paths_internal import extensions_dir, models_path, script_path
+from modules.sd_samplers import samplers, samplers_for_img2img
+from modules.shared import opts, sd_upscalers
+from modules.api import api, models
+from modules.call_queue import wrap_gradio_gpu_call, queue_lock, wrap_queued_call
+from modules.ui_components import ToolButton, FormRow, InputAccordion, DropdownMulti
+from modules.ui import create_refresh_button, gr_show, versions_html
+from modules.launch_utils import is_installed
+from modules import safe, errors, sd_hijack, upscaler, styles, timer, util, modelloader, script_loading, shared_items
+from modules.sd_samplers_kdiffusion import samplers_k_diffusion
+from modules.sd_hijack import model_hijack
+import modules.textual_inversion as refused
+"""
+
+
+def test_every_module_of_the_table_is_there_and_a_missing_one_says_why(program: Program) -> None:
+    services = program({"lists/scripts/lists.py": LISTS})
+    (fault,) = services.scripts.extensions["lists"].faults
+    assert fault.missing == "modules.textual_inversion" and "Train tab" in fault.reason
+
+
+def test_lists_and_pixels(program: Program, tmp_path: Path) -> None:
+    services = program({"lists/scripts/lists.py": LISTS.rsplit("import modules", 1)[0]})
+    assert services.scripts.faults == []
+    m = module_of("lists", "lists")
+    title = services.catalogue.entries[0].title
+    assert m.sd_models.checkpoint_tiles() == [info.title for info in services.catalogue.entries]
+    assert m.sd_models.get_closet_checkpoint_match(title[:4]).filename == str(services.catalogue.entries[0].path)
+    assert m.sd_models.checkpoints_list[title].name == services.catalogue.entries[0].name
+    assert m.shared.sd_model.sd_checkpoint_info.title and m.shared.sd_model.is_sdxl is False
+    with pytest.raises(AttributeError, match="another tree here"):
+        _ = m.shared.sd_model.model
+    assert "Euler a" in [one.name for one in m.samplers] and m.sd_samplers.samplers_map["euler"] == "Euler"
+    lanczos = next(one for one in m.sd_upscalers if one.name == "Lanczos")
+    assert lanczos.scaler.upscale(Image.new("RGB", (32, 16)), 2, None).size == (64, 32)
+    assert [one.name for one in m.extensions.active()][-1] == "lists"
+    file = tmp_path / "x.txt"
+    file.write_text("x")
+    assert m.hashes.calculate_sha256(str(file)).startswith("2d711642")
+    assert m.prompt_parser.parse_prompt_attention("a (b:1.5)") == [["a ", 1.0], ["b", 1.5]]
+    text, data = m.extra_networks.parse_prompt("cat <lora:x:0.5>")
+    assert text.strip() == "cat" and data["lora"][0].positional == ["x", "0.5"]
+    parsed = m.gpc.parse_generation_parameters("cat\nSteps: 5, Sampler: Euler, Seed: 3, Size: 64x32, CFG scale: 7")
+    assert parsed["Steps"] == "5" and parsed["Size-1"] == "64"
+    saved, _ = m.images.save_image(
+        Image.new("RGB", (8, 8)), str(tmp_path / "mine"), "word", seed=1, prompt="p", info="cat", save_to_dirs=False
+    )
+    with Image.open(saved) as image:
+        assert Path(saved).name == "word-0000.png" and m.images.read_info_from_image(image)[0] == "cat"
+    assert m.images.get_next_sequence_number(str(tmp_path / "mine"), "word") == 1
+    assert m.images.resize_image(1, Image.new("RGB", (8, 4)), 16, 16).size == (16, 16)
+    mask = Image.new("L", (64, 64))
+    mask.paste(255, (10, 10, 20, 20))
+    assert m.masking.get_crop_region(mask, 4) == (6, 6, 24, 24)
+    assert m.masking.expand_crop_region((6, 6, 24, 24), 128, 64, 64, 64)[2:] != (24, 24)
+    assert str(m.devices.cpu) == "cpu" and str(m.devices.device) == "cpu"
+    assert m.api.decode_base64_to_image(m.api.encode_pil_to_base64(Image.new("RGB", (4, 4))).decode()).size == (4, 4)
+    assert m.paths.models_path == m.models_path and Path(m.script_path, "webui.py").is_file()
+
+
+def test_an_image_to_image_job_has_what_scripts_ask(program: Program) -> None:
+    source = (
+        "import modules.scripts as scripts\n"
+        "from modules.processing import StableDiffusionProcessingImg2Img\n"
+        "class Asks(scripts.Script):\n"
+        "    seen = {}\n"
+        "    def title(self): return 'Asks'\n"
+        "    def show(self, is_img2img): return scripts.AlwaysVisible\n"
+        "    def process_batch(self, p, *args, **kwargs):\n"
+        "        names = 'sampler rng color_corrections cached_c tiling outpath_samples sd_model'.split()\n"
+        "        names += 'all_hr_prompts scripts script_args is_api eta s_churn'.split()\n"
+        "        self.seen.update({name: getattr(p, name) for name in names})\n"
+        "        assert isinstance(p, StableDiffusionProcessingImg2Img)\n"
+        "        p.comment('a remark of a script')\n"
+        "        p.sample\n"
+    )
+    services = program({"asks/scripts/asks.py": source})
+    result = made(services, image_request())
+    assert any("a remark of a script" in note for note in result.notices)
+    assert any("p.sample is not supported here" in note for note in result.notices)
+    seen = module_of("asks", "asks").Asks.seen
+    assert seen["outpath_samples"].endswith("img2img-images") and len(seen["cached_c"]) == 3
+
+
+def test_axes_of_grids(program: Program) -> None:
+    source = (
+        "from modules import scripts, script_callbacks\n"
+        "def before_ui():\n"
+        "    grid = [x for x in scripts.scripts_data if x.script_class.__module__ == 'xyz_grid.py'][0].module\n"
+        "    grid.axis_options.extend([grid.AxisOption('[Mine] Strength', float, grid.apply_field('mine_strength'))])\n"
+        "script_callbacks.on_before_ui(before_ui)\n"
+    )
+    services = program({"axes/scripts/axes.py": source})
+    from modules.scripts.axes import AXES
+    from modules.scripts.callbacks import Moment
+
+    services.scripts.callbacks.call(Moment.BEFORE_UI)
+    assert services.scripts.extensions["axes"].faults == []
+    assert AXES.get("[Mine] Strength").values("0.5, 1") == [0.5, 1.0]

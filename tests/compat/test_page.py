@@ -1,0 +1,91 @@
+"""Scripts of extensions in the real page: loaded by address once it can be used, over the names that they know."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright import sync_api
+
+from modules.services import Services
+from tests.compat.conftest import write
+from tests.fakes import fake_services
+from tests.ui.browser import needs_browser, served
+
+pytestmark = needs_browser
+
+TAB = """
+import gradio as gr
+from modules import script_callbacks
+from modules.ui_components import ToolButton, FormRow, InputAccordion
+
+def tab():
+    with gr.Blocks(analytics_enabled=False) as mine:
+        with gr.Box():
+            text = gr.Textbox(label="Mine", elem_id="mine_text").style(show_copy_button=True)
+            names = gr.Dropdown(["a"], value="a", label="Names", elem_id="mine_names")
+            button = gr.Button("Press", elem_id="mine_button", variant="tool")
+        with InputAccordion(False, label="Fold", elem_id="mine_fold") as enabled:
+            ToolButton("x", elem_id="mine_tool")
+        def press(word):
+            return word + "!", gr.Dropdown.update(choices=["a", "b"], value="b")
+        button.click(fn=press, _js="mine_words", inputs=[text], outputs=[text, names])
+    return [(mine, "Mine", "mine")]
+
+script_callbacks.on_ui_tabs(tab)
+"""
+SCRIPT = """
+window.mine = [];
+const hasPrompt = () => Boolean(gradioApp().querySelector("#txt2img_prompt textarea"));
+onUiLoaded(() => mine.push("loaded", hasPrompt(), typeof opts.samples_format));
+onUiUpdate(() => { mine.updates = (mine.updates || 0) + 1; });
+onUiTabChange(() => mine.push(get_uiCurrentTabContent()?.id));
+function mine_words(text) { return [text + "?"]; }
+fetch("file=extensions/mine/words.txt").then((reply) => reply.text()).then((text) => { mine.text = text; });
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Services]]:
+    folder = tmp_path_factory.mktemp("data")
+    files = {
+        "mine/scripts/mine.py": TAB,
+        "mine/javascript/mine.js": SCRIPT,
+        "mine/words.txt": "some words",
+        "mine/secret.env": "key",
+        "broken/javascript/broken.js": "nothing_of_this_name();",
+        "failed/scripts/failed.py": "raise RuntimeError('no')",
+        "failed/javascript/failed.js": "window.failedRan = true;",
+    }
+    write(folder / "extensions", files)
+    services = fake_services(folder)
+    with served(services) as address:
+        yield address, services
+    services.dispatcher.close()
+
+
+def test_page_functions_tabs_and_faults(browser: sync_api.Browser, program: tuple[str, Services]) -> None:
+    address, services = program
+    assert [one for one in services.scripts.faults if not one.startswith("failed")] == []
+    page = browser.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(address)
+    page.wait_for_selector("body[data-extensions=loaded]", state="attached")
+    assert page.evaluate("mine.slice(0, 3)") == ["loaded", True, "string"]
+    page.wait_for_function("mine.text === 'some words' && mine.updates > 0")
+    assert page.evaluate("window.failedRan") is None
+    page.click("#tab_mine-button")
+    page.fill("#mine_text textarea", "cat")
+    page.click("#mine_button")
+    page.wait_for_function("document.querySelector('#mine_text textarea').value === 'cat?!'")
+    page.wait_for_function("document.querySelector('#mine_names input').value === 'b'")
+    page.wait_for_function("mine.includes('tab_mine')")
+    for path in ("extensions/mine/secret.env", "extensions/mine/../../config.json", "extensions/none/a.js"):
+        assert page.request.get(f"{address}/file={path}").status == 404
+    listed = {
+        one["name"]: one for one in page.request.get(f"{address}/featherweight/v1/extensions").json()["extensions"]
+    }
+    assert listed["failed"]["faults"][0]["reason"] == "RuntimeError: no."
+    assert "nothing_of_this_name" in listed["broken"]["faults"][0]["reason"]
+    assert "on_ui_tabs" in listed["mine"]["hooks"] and listed["mine"]["faults"] == []
+    page.close()
+    assert Path(listed["mine"]["folder"]).name == "mine"

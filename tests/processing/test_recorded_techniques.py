@@ -1,0 +1,52 @@
+"""Every recorded request with an extension for regions, tiles or guidance gives the recorded image and infotext."""
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.processing.recorded_techniques import apart, api, fields_of, make, technique_cases, with_files
+
+IN_TILES = "tiledvae/"
+"""Ours are exact; the extension's estimate what they do not see, up to 1.5 levels on the mean of a channel."""
+ENCODED_IN_TILES = "tiledvae/img2img-slow"
+"""The start is another one there: its tiles are encoded by themselves."""
+RECORDS_MORE = {"Init image sha256"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with api(tmp_path_factory.mktemp("data")) as client:
+        yield client
+
+
+@pytest.mark.parametrize("name", technique_cases())
+def test_the_recorded_image_is_made_again(client: TestClient, name: str) -> None:
+    case = technique_cases()[name]
+    images, infotexts = make(client, case["endpoint"], with_files(case["payload"]))
+    assert len(images) == len(case["images"])
+    for image, infotext, recorded, text in zip(
+        images, infotexts, case["images"], case["info"]["infotexts"], strict=True
+    ):
+        levels = apart(image, recorded["file"])
+        if name == ENCODED_IN_TILES:
+            assert levels.mean() <= 15
+        elif name.startswith(IN_TILES):
+            assert levels.mean() <= 2
+        else:
+            assert (levels > 2).mean() <= 0.005, f"{(levels > 2).mean():.2%} differ, by up to {levels.max()}"
+        ours, theirs = fields_of(infotext), fields_of(text)
+        assert {key: ours.get(key) for key in theirs} == theirs
+        assert ours.keys() - theirs.keys() <= RECORDS_MORE
+
+
+PASTED = ("dynthres/mode-power-down", "freeu/dict-three-stages", "kohya/default", "regional/base-two-ratios", "tiled/")
+
+
+@pytest.mark.parametrize("name", [name for name in technique_cases() if name.startswith(PASTED)])
+def test_an_infotext_alone_makes_the_image_again(client: TestClient, name: str) -> None:
+    case = technique_cases()[name]
+    images, infotexts = make(client, case["endpoint"], {"infotext": case["info"]["infotexts"][0]})
+    assert (apart(images[0], case["images"][0]["file"]) > 2).mean() <= 0.005
+    theirs = fields_of(case["info"]["infotexts"][0])
+    assert {key: fields_of(infotexts[0]).get(key) for key in theirs} == theirs

@@ -1,0 +1,169 @@
+"""Z-Image from its files to an image, against tensors and the image that the original code made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from modules.models.families.denoiser_context import DenoiserContext
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.modules_catalogue import ModuleCatalogue
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import PrecisionOptions
+from modules.processing.pipeline.generate import generate
+from modules.processing.record.output import Output
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest, HiresRequest
+from modules.processing.request.result import Result
+from modules.settings.values import Settings
+from tests.extensions import adapters_of
+from tests.models.dit_files import DIT, recorded, write_split, write_whole
+from tests.recordings import CONFIGS, cpu_machine
+
+CASE = "zimage-turbo-cfg1"
+PAYLOAD = json.loads((DIT / f"{CASE}.json").read_text(encoding="utf-8"))["payload"]
+MODULES = ["qwen3_4b_tiny.safetensors", "flux_ae_tiny.safetensors"]
+
+
+def engine_of(root: Path) -> Engine:
+    catalogue = CheckpointCatalogue([root / "Stable-diffusion"], HashCache(root / "hashes.json"))
+    modules = ModuleCatalogue([root / "text_encoder", root / "VAE"])
+    return Engine(catalogue, CONFIGS, cpu_machine, adapters=adapters_of(), modules=modules)
+
+
+def made(engine: Engine, root: Path, settings: Settings | None = None, **changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "prompt": PAYLOAD["prompt"],
+        "seed": PAYLOAD["seed"],
+        "subseed": 0,
+        "steps": 4,
+        "width": 208,
+        "height": 144,
+        "sampler": "Euler",
+        "scheduler": "Simple",
+        "cfg_scale": 1.0,
+        "settings": settings or Settings(),
+    }
+    request = GenerationRequest(**{**fields, **changes})
+    return generate(request, engine, Output(root / "out"), Silent())
+
+
+def pixels(result: Result) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
+    return np.asarray(result.images[0].image.convert("RGB")).astype(np.int64)
+
+
+def expected() -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
+    with Image.open(DIT / f"{CASE}.png") as image:
+        return np.asarray(image.convert("RGB")).astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("z_image")
+    write_split(root, CASE)
+    return root
+
+
+@pytest.fixture(scope="module")
+def engine(root: Path) -> Engine:
+    return engine_of(root)
+
+
+@pytest.fixture(scope="module")
+def model(engine: Engine) -> LoadedModel:
+    return engine.model(None, PrecisionOptions.of(Settings()))
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found - wanted).abs().max() / wanted.std())
+
+
+def test_the_velocity_is_the_originals(model: LoadedModel) -> None:
+    tensors = recorded(CASE)
+    for sigma, wanted in zip(tensors["sigma"], tensors["velocity"], strict=True):
+        cond = tensors["cond"][None]
+        context = DenoiserContext(cond, mask=torch.ones(cond.shape[:2], dtype=torch.bool))
+        found = model.predict(tensors["latent"], 1000 * sigma[None], context)
+        assert relative(found[0], wanted) < 1e-4
+
+
+def test_prompts_of_unequal_length_share_a_call(model: LoadedModel) -> None:
+    tensors = recorded(CASE)
+    texts = [tensors["cond"], tensors["uncond"]]
+    crossattn = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+    mask = torch.arange(crossattn.shape[1])[None] < torch.tensor([[len(text)] for text in texts])
+    sigma = tensors["sigma"][1]
+    context = DenoiserContext(crossattn, mask=mask)
+    found = model.predict(tensors["latent"].repeat(2, 1, 1, 1), 1000 * sigma.repeat(2), context)
+    assert relative(found[0], tensors["velocity"][1]) < 1e-4
+    assert relative(found[1], tensors["velocity_negative"][0]) < 1e-4
+
+
+def test_the_vae_is_the_originals(model: LoadedModel) -> None:
+    tensors = recorded(CASE)
+    assert relative(model.encode(tensors["vae_image"]), tensors["vae_latent_of_image"]) < 1e-4
+    assert relative(model.decode(tensors["vae_latent_in"]), tensors["vae_decoded"]) < 1e-4
+
+
+@pytest.mark.parametrize("modules", [[], MODULES, ["VAE/flux_ae_tiny.safetensors"], ["qwen3_4b_tiny"]])
+def test_the_image_is_the_recorded_one(engine: Engine, root: Path, modules: list[str]) -> None:
+    """Parts that are not chosen are found by themselves."""
+    settings = Settings().with_changes({"forge_additional_modules": modules})
+    result = made(engine, root, settings)
+    difference = np.abs(pixels(result) - expected())
+    assert difference.max() <= 1 and difference.mean() < 1e-3
+    text = result.images[0].infotext
+    for number, name in enumerate(modules, 1):
+        assert f"Module {number}: {Path(name).stem}" in text
+
+
+def test_one_file_with_all_parts_makes_the_same_image(tmp_path: Path) -> None:
+    write_whole(tmp_path, CASE)
+    difference = np.abs(pixels(made(engine_of(tmp_path), tmp_path)) - expected())
+    assert difference.max() <= 1 and difference.mean() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cfg_scale": 4.0, "negative_prompt": "blurry, lowres"},
+        {"prompt": "a red fox AND a snowy hill :0.5", "cfg_scale": 3.0},
+        {"prompt": "a [red:blue:0.5] fox (in the snow:1.3) BREAK sharp"},
+        {"hires": HiresRequest(scale=1.5, steps=2, denoising_strength=0.6)},
+        {"sampler": "DPM++ 2M", "scheduler": "Beta"},
+        {"sampler": "Euler a", "scheduler": "SGM Uniform"},
+        {"sampler": "DPM++ 2M SDE", "scheduler": "Normal"},
+        {"width": 200, "height": 152, "batch_size": 2},
+    ],
+    ids=lambda changes: ",".join(map(str, changes)),
+)
+def test_features_make_images(engine: Engine, root: Path, changes: dict[str, Any]) -> None:
+    result = made(engine, root, **changes)
+    assert pixels(result).std() > 1
+    assert not np.array_equal(pixels(result), expected())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fp8_storage": "Enable"},
+        {"fp8_storage": "Enable", "fp8_format": "int8_convrot"},
+        {"stream_weights": "Layers"},
+    ],
+)
+def test_stored_and_streamed_images_are_near(root: Path, changes: dict[str, object]) -> None:
+    settings = Settings().with_changes(changes)
+    difference = np.abs(pixels(made(engine_of(root), root, settings)) - expected())
+    assert difference.mean() < 16
+
+
+def test_what_the_text_encoder_does_not_read_is_said(engine: Engine, root: Path) -> None:
+    said = " ".join(made(engine, root, prompt="a (red:1.3) fox BREAK snow").notices)
+    assert "weights in the prompt" in said and "BREAK is read as a space" in said
+    assert "weights in the prompt" not in " ".join(made(engine, root).notices)

@@ -1,0 +1,223 @@
+"""Formulas of the guidance scripts against closed forms and diffusers, and what their arguments may be."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from modules.errors import InvalidValueError
+from modules.processing.request.model_use import Guided
+from modules.scripts.axes import AXES
+from modules.scripts.library import read_args
+from tests.extensions import built_in
+
+
+def module(extension: str, name: str) -> Any:
+    built_in()
+    return sys.modules[f"featherweight_scripts.{extension.replace('-', '_')}.{name}"]
+
+
+def guided(cond: torch.Tensor, uncond: torch.Tensor, x: torch.Tensor, sigma: float = 2.0, scale: float = 7.0) -> Guided:
+    sigmas = torch.full((len(x),), sigma)
+    return Guided(x, sigmas, cond, uncond, scale, 0, 10, True, lambda x, is_negative: x)
+
+
+def tensors(count: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(2, 4, 8, 8, generator=generator) for _ in range(count)]
+
+
+def test_cfg_zero_gives_the_best_length_of_diffusers() -> None:
+    from diffusers.guiders.classifier_free_zero_star_guidance import cfg_zero_star_scale
+
+    cond, uncond, x = tensors(3)
+    found = module("guidance", "cfg_forms").fitted_uncond(x, cond, uncond)
+    alpha = cfg_zero_star_scale((x - cond).flatten(1), (x - uncond).flatten(1)).reshape(-1, 1, 1, 1)
+    assert torch.allclose(found, x - alpha * (x - uncond), atol=1e-5)
+
+
+def test_projected_guidance_is_that_of_the_paper() -> None:
+    projected = module("guidance", "cfg_forms").projected
+    cond, difference = tensors(2)
+    only_orthogonal = projected(difference, cond, 0.0, 0.0)
+    assert float((only_orthogonal * cond).sum(dim=(1, 2, 3)).abs().max()) < 1e-3
+    assert torch.allclose(projected(difference, cond, 1.0, 0.0), difference, atol=1e-6)
+    limited = projected(difference, cond, 1.0, 2.5)
+    assert torch.allclose(limited.flatten(1).norm(dim=1), torch.full((2,), 2.5), atol=1e-4)
+
+
+@pytest.mark.parametrize("is_flow", [False, True])
+def test_rescaled_cfg_has_the_deviation_of_the_positive_velocity(is_flow: bool) -> None:
+    cond, uncond, x = tensors(3)
+    parts = guided(cond, uncond, x)
+    whole = parts.combined()
+    found = module("guidance", "cfg_forms").rescaled(parts, whole, 1.0, is_flow)
+
+    def velocity(denoised: torch.Tensor) -> torch.Tensor:
+        return (x - denoised) / 2 if is_flow else x / 5 - denoised
+
+    ours, theirs = (velocity(each).std(dim=(1, 2, 3)) for each in (found, cond))
+    assert torch.allclose(ours, theirs, atol=1e-4)
+    unchanged = module("guidance", "cfg_forms").rescaled(parts, whole, 0.0, is_flow)
+    assert torch.allclose(unchanged, whole, atol=1e-4)
+
+
+def test_dynamic_thresholding_at_the_mimic_scale_is_plain_guidance() -> None:
+    cond, uncond, x = tensors(3)
+    parts = guided(cond, uncond, x)
+    rows = module("dynamic-thresholding", "dynamic_thresholding").ROWS
+    options = {row.name: row.default for row in rows}
+    found = module("dynamic-thresholding", "dynamic_thresholding").thresholded(parts, options, 10)
+    assert torch.allclose(found, parts.combined(), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "at_start", "at_end"),
+    [("Constant", 8, 8), ("Linear Down", 8, 3), ("Linear Up", 3, 8), ("Power Down", 8, 3), ("Cosine Up", 3, 8)],
+)
+def test_curves_of_a_scale(mode: str, at_start: float, at_end: float) -> None:
+    scale_at = module("dynamic-thresholding", "dynamic_thresholding").scale_at
+    assert scale_at(8, 3, mode, 2, 0, 10) == pytest.approx(at_start)
+    assert scale_at(8, 3, mode, 2, 9, 10) == pytest.approx(at_end, abs=1e-3)
+
+
+def test_the_detail_curve_rises_to_its_amount_and_falls() -> None:
+    script = module("detail-daemon", "detail_daemon")
+    values = {row.name: row.default for row in script.DetailDaemon.rows} | {"amount": 0.4, "start_offset": 0.1}
+    curve = script.curve_of(values, 11)
+    assert curve.shape == (11,)
+    assert curve[:2] == pytest.approx([0.1, 0.1]) and curve.max() == pytest.approx(0.4) and curve.argmax() == 5
+    assert curve[9:] == pytest.approx([0, 0])
+
+
+def test_the_blur_of_self_attention_guidance_stays_in_its_mask() -> None:
+    (x, *_) = tensors(1)
+    maps = torch.zeros(2, 16)
+    maps[:, :8] = 2.0  # the upper half of a grid of 4 x 4
+    found = module("guidance", "self_attention").blurred_where(x, maps, 2.0, 1.0)
+    assert torch.equal(found[:, :, 4:], x[:, :, 4:])
+    assert float(found[:, :, :4].std()) < float(x[:, :, :4].std())
+
+
+def test_free_u_regions_and_filters() -> None:
+    script = module("freeu", "freeu")
+    assert script.region(0.5, 0.0, 8) == (0, 4, False)
+    assert script.region(0.5, 0.75, 8) == (2, 6, True)
+    x = torch.ones(1, 2, 8, 8)
+    assert torch.allclose(script.filtered(x, 0.0, 0.5, 1.0), x * 0.5, atol=1e-6)
+    assert script.filtered(x, 0.0, 1.0, 1.0) is x
+
+
+def test_negative_words_are_taken_out_of_a_prompt() -> None:
+    divided = module("neg-pip", "neg_pip").Divided.of("a (big:1.2) cat (hat:-1.5), (red shoe: -.5)")
+    assert divided.text == "a (big:1.2) cat , "
+    assert divided.parts == (("hat", "(hat:1.5)"), ("red shoe", "(red shoe:.5)"))
+
+
+def test_tiles_cover_latents_as_recorded() -> None:
+    script = module("tiled-diffusion", "tiled_diffusion")
+    values = {"tile_width": 16, "tile_height": 16, "overlap": 4}
+    windows = script.Grid.of(32, 20, values).windows
+    assert [tuple(window)[:2] for window in windows] == [(0, 0), (8, 0), (16, 0), (0, 4), (8, 4), (16, 4)]
+    assert len(script.Grid.of(16, 16, values).windows) == 1
+    weights = script.weights_of(windows[0], script.MIXTURE, torch.zeros(1))
+    assert np.unravel_index(int(weights.argmax()), weights.shape)[0] == 8
+
+
+REGIONS = {"common": False, "base": False, "matrix": "Columns", "flip": False, "options": "", "negative_common": False}
+
+
+def regions(prompt: str, **changed: Any) -> Any:
+    values = REGIONS | {"ratios": "1,1", "base_ratios": "0.2"} | changed
+    return module("regional-prompter", "regional_prompter").Regions.of(prompt, "bad", values, None)
+
+
+def test_how_a_prompt_divides_the_image() -> None:
+    found = regions("a BREAK b", ratios="1,3")
+    assert found.texts == ("a", "b") and [box.right for box in found.boxes] == [0.25, 1.0]
+    rows = regions("a BREAK b", ratios="1,3", matrix="Rows")
+    assert [box.bottom for box in rows.boxes] == [0.25, 1.0]
+    nested = regions("a BREAK b BREAK c", ratios="1,1,1;2,1")
+    assert [(box.left, round(box.top, 3)) for box in nested.boxes] == [(0, 0), (0.5, 0), (0, 0.333)]
+    words = regions("a ADDCOL b ADDROW c", ratios="1,1")
+    assert [(box.left, box.top) for box in words.boxes] == [(0, 0), (0.5, 0), (0, 0.5)]
+    full = regions("all ADDCOMM base ADDBASE a ADDCOL b", base_ratios="0.5,0.1")
+    assert full.texts == ("all, a", "all, b") and full.base == "all, base" and full.shares == (0.5, 0.1)
+    assert regions("a AND b").texts == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "changed", "words"),
+    [
+        ("a BREAK b", {"ratios": "1,x"}, "is no list of numbers"),
+        ("a BREAK b", {"ratios": "1,1,1"}, "3 regions, and the prompt has 2"),
+        ("a BREAK b", {"ratios": "0,0"}, "leave no room"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_its_ratios(prompt: str, changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidValueError, match=words):
+        regions(prompt, **changed)
+
+
+def test_hues_of_a_mask() -> None:
+    hue_of = module("regional-prompter", "regional_prompter").hue_of
+    assert [hue_of(region) for region in range(6)] == [0, 1 / 2, 1 / 4, 3 / 4, 1 / 8, 3 / 8]
+
+
+@pytest.mark.parametrize(
+    ("title", "args", "values"),
+    [
+        ("FreeU", [{"stage_infos": [{"backbone_factor": 1.3}]}], {0: True, 9: '[{"backbone_factor": 1.3}]'}),
+        ("FreeU Integrated (SD 1.x, SD 2.x, SDXL)", [True, 1.1, 1.2, 0.9, 0.2, 0, 0.5], {1: 1.1, 6: 0.5}),
+        ("MultiDiffusion Integrated", [True, "Mixture of Diffusers", 768, 512, 64, 2], {2: 96, 3: 64, 4: 8, 5: 2}),
+        (
+            "DynamicThresholding (CFG-Fix) Integrated",
+            [True, 7, 0.99, "Constant", 0, "Constant", 0, 1, "disable"],
+            {8: False},
+        ),
+        ("Dynamic Thresholding (CFG Scale Fix)", [True, 7, 99], {2: 99.0, 8: True}),
+        ("PerturbedAttentionGuidance Integrated", [True], {1: 3.0}),
+        (
+            "Tiled Diffusion",
+            [True, "MultiDiffusion", False, True, 1024, 1024, 16, 24, 4, 1],
+            {2: 16, 3: 24, 4: 4, 5: 1},
+        ),
+    ],
+)
+def test_arguments_by_title(title: str, args: list[Any], values: dict[int, Any]) -> None:
+    script = built_in().find_alwayson(title)
+    read = read_args(script, args, title)
+    assert {place: read[place] for place in values} == values
+
+
+@pytest.mark.parametrize(
+    ("title", "args", "words"),
+    [
+        ("FreeU", [{"stages": []}], "is not known"),
+        ("FreeU", [True, 0, 1, 0, "Version 3", 1, 1, 0, 0.5, 0, 1], "the version is 'Version 3'"),
+        ("FreeU", [True, "x"], "allowed is a number"),
+        ("Tiled Diffusion", [True, "Nothing"], "Method is 'Nothing'"),
+        ("Tiled Diffusion", [True, "MultiDiffusion", False, True, *[16] * 6, "None", 2.0, True], "noise inversion"),
+        ("Tiled VAE", [True, 256, "x"], "Decoder tile size is 'x'"),
+        ("Regional Prompter", [True, False, "Prompt"], "divide mode Prompt is not supported"),
+        ("Kohya Hires.fix", ["yes"], "allowed is true or false"),
+        ("CFG-Zero*", [True, 1, 2], "takes 2 arguments, 3 were given"),
+    ],
+)
+def test_arguments_that_cannot_be(title: str, args: list[Any], words: str) -> None:
+    with pytest.raises(InvalidValueError, match=words):
+        read_args(built_in().find_alwayson(title), args, title)
+
+
+def test_an_axis_sets_a_value_and_switches_its_script_on() -> None:
+    script: Any = built_in().find_alwayson("FreeU")
+    axis = AXES.get("[FreeU] Backbone 1")
+    p: Any = SimpleNamespace(script_values={})
+    assert script.values(p, []) is None
+    axis.apply(p, axis.values("1.1, 1.3")[1], [])
+    assert script.values(p, [False, 1.2])["b1"] == 1.3
+    with pytest.raises(InvalidValueError, match="Mimic scale scheduler is 'Up'"):
+        AXES.get("[Dynamic Thresholding (CFG Scale Fix)] Mimic scale scheduler").values("Up")

@@ -1,0 +1,436 @@
+"""What images of many programs and versions have in them, and what the form of txt2img must have after pasting them.
+
+Written from the formats' facts, with names as users have them. `form` are values of the form, `said` are words of the
+note; what neither names must be a setting's chip or a plain fact.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Pasted:
+    """One image: its infotext, or the texts in its file."""
+
+    name: str
+    text: str = ""
+    form: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+    items: Mapping[str, str] = field(default_factory=dict)
+
+
+TAIL = "CFG scale: 7, Seed: 1234567890, Size: 512x768, Model hash: 6ce0161689, Model: v1-5-pruned-emaonly"
+MODEL = "Checkpoint 'v1-5-pruned-emaonly' is not here"
+PLAIN = {"cfg_scale": 7, "seed": 1234567890, "width": 512, "height": 768}
+
+
+def a1111(sampler: str, version: str, form: Mapping[str, Any], more: str = "", *said: str, prompt: str = "") -> Pasted:
+    """An image of the reference UI, or of a program that writes as it does."""
+    text = f"{prompt or 'a portrait of a woman, (detailed:1.2)'}\nNegative prompt: lowres, bad hands\nSteps: 25, "
+    text += f"Sampler: {sampler}, {TAIL}{', ' if more else ''}{more}"
+    text += f", Version: {version}" if version else ""
+    return Pasted(f"{version or 'old'} {sampler} {more[:30]}", text, {"steps": 25, **PLAIN, **form}, (MODEL, *said))
+
+
+def sampled(sampler: str, scheduler: str) -> dict[str, Any]:
+    return {"sampler": sampler, "scheduler": scheduler}
+
+
+HIRES = {"hires_enabled": True, "hires_scale": 2, "hires_denoising_strength": 0.55}
+LATENT = "Upscaler '4x-UltraSharp' is not here: Latent is used."
+
+OF_A1111 = [
+    a1111("Euler a", "", sampled("Euler a", "Automatic")),
+    a1111("k_euler_a", "", sampled("Euler a", "Automatic")),
+    a1111("k_dpmpp_2m_ka", "", sampled("DPM++ 2M", "Karras")),
+    a1111("DDIM", "", sampled("DDIM", "Automatic"), "Eta: 0.5"),
+    a1111("PLMS", "", sampled("PLMS", "Automatic")),
+    a1111("LMS Karras", "", sampled("LMS", "Karras")),
+    a1111("DPM fast", "", sampled("DPM fast", "Automatic")),
+    a1111("DPM adaptive", "", sampled("DPM adaptive", "Automatic")),
+    a1111("DPM2 a Karras", "", sampled("DPM2 a", "Karras"), "ENSD: 31337"),
+    a1111("DPM++ 2S a Karras", "", sampled("DPM++ 2S a", "Karras"), "Clip skip: 2, ENSD: 31337"),
+    a1111("DPM++ SDE Karras", "v1.3.0", sampled("DPM++ SDE", "Karras"), "Token merging ratio: 0.5"),
+    a1111("DPM++ 2M Karras", "v1.4.1", sampled("DPM++ 2M", "Karras"), "Clip skip: 2"),
+    a1111("UniPC", "v1.5.1", sampled("UniPC", "Automatic"), "UniPC order: 2"),
+    a1111("Heun", "v1.5.2", sampled("Heun", "Automatic"), "Sigma churn: 0.2"),
+    a1111("DPM++ 2M SDE Exponential", "v1.6.0", sampled("DPM++ 2M SDE", "Exponential")),
+    a1111("DPM++ 3M SDE Karras", "v1.6.0", sampled("DPM++ 3M SDE", "Karras"), "RNG: CPU"),
+    a1111("DPM++ 2M SDE Heun Karras", "v1.6.1", sampled("DPM++ 2M SDE Heun", "Karras")),
+    a1111("Restart", "v1.7.0", sampled("Restart", "Automatic"), "Schedule type: Automatic"),
+    a1111("DPM++ 2M", "v1.7.0", sampled("DPM++ 2M", "Uniform"), "NGMS: 1.5"),
+    a1111("LCM", "v1.8.0", sampled("LCM", "Automatic"), "Downcast alphas_cumprod: True"),
+    a1111("DPM++ 2M", "v1.9.4", sampled("DPM++ 2M", "Automatic"), "Schedule type: Automatic"),
+    a1111("DPM++ 2M", "v1.9.0", sampled("DPM++ 2M", "Karras"), "Schedule type: Karras"),
+    a1111("Euler", "v1.10.1", sampled("Euler", "SGM Uniform"), "Schedule type: SGM Uniform, Emphasis: No norm"),
+    a1111("DDIM CFG++", "v1.10.0", sampled("DDIM CFG++", "Automatic"), "Skip Early CFG: 0.1"),
+    a1111(
+        "DPM++ 2M Karras",
+        "v1.6.0",
+        {**sampled("DPM++ 2M", "Karras"), **HIRES, "hires_upscaler": "Latent", "hires_sampler": "Euler a"},
+        "Denoising strength: 0.55, Hires upscale: 2, Hires sampler: Euler a, Hires upscaler: 4x-UltraSharp",
+        LATENT,
+    ),
+    a1111(
+        "Euler a",
+        "v1.7.0",
+        {
+            **HIRES,
+            "hires_sampler": "DPM++ 2M",
+            "hires_scheduler": "Karras",
+            "hires_steps": 12,
+            "hires_upscaler": "Lanczos",
+        },
+        "Denoising strength: 0.55, Hires upscale: 2, Hires steps: 12, Hires upscaler: Lanczos, "
+        "Hires sampler: DPM++ 2M Karras",
+    ),
+    a1111(
+        "Euler a",
+        "v1.8.0",
+        {**HIRES, "hires_upscaler": "Latent", "hires_prompt": "fine, sharp"},
+        'Denoising strength: 0.55, Hires upscale: 2, Hires upscaler: Latent, Hires prompt: "fine, sharp"',
+    ),
+    a1111(
+        "Euler a",
+        "v1.6.0",
+        {"refiner_checkpoint": "None"},
+        "Refiner: sd_xl_refiner_1.0 [7440042bbd], Refiner switch at: 0.8",
+        "Checkpoint 'sd_xl_refiner_1.0 [7440042bbd]' is not here: no refiner is used",
+    ),
+    a1111(
+        "DPM++ 2M Karras",
+        "v1.6.0",
+        {"prompt": "a cat <lora:add_detail:0.6> and <lora:balloon:1>"},
+        'Lora hashes: "add_detail: 7c6bad76eb54, balloon: 012345678901", TI hashes: "easynegative: c74b4e810b03"',
+        "LoRA 'add_detail' is not here: its tag stays, without",
+        prompt="a cat <lora:add_detail:0.6> and <lora:balloon:1>",
+    ),
+    a1111(
+        "DPM++ SDE Karras",
+        "v1.5.1",
+        {},
+        'ControlNet 0: "Module: openpose_full, Model: control_v11p_sd15_openpose [cab727d4], Weight: 1", '
+        'ControlNet 1: "Module: depth_midas, Model: control_v11f1p_sd15_depth"',
+    ),
+    a1111(
+        "DPM++ 2M Karras",
+        "v1.7.0",
+        {},
+        "ADetailer model: face_yolov8n.pt, ADetailer confidence: 0.3, ADetailer dilate erode: 4, "
+        "ADetailer mask blur: 4, ADetailer denoising strength: 0.4, ADetailer inpaint only masked: True, "
+        "ADetailer inpaint padding: 32, ADetailer version: 24.1.2",
+        "ADetailer",
+    ),
+    a1111(
+        "Euler a",
+        "v1.4.0",
+        {},
+        "Dynamic thresholding enabled: True, Mimic scale: 7, Threshold percentile: 100",
+        "no extension here takes it: Dynamic Thresholding",
+    ),
+    a1111(
+        "Euler a",
+        "",
+        {},
+        "AddNet Enabled: True, AddNet Module 1: LoRA, AddNet Model 1: koreanDoll(0a1b2c3d), AddNet Weight A 1: 0.5",
+        "Additional Networks",
+    ),
+    a1111(
+        "Euler a",
+        "v1.6.0",
+        {"subseed": 99, "subseed_strength": 0.25, "seed_resize_from_width": 512, "seed_resize_from_height": 512},
+        "Variation seed: 99, Variation seed strength: 0.25, Seed resize from: 512x512",
+    ),
+    a1111("Euler a", "", {"hires_enabled": False}, "Denoising strength: 0.7, Mask blur: 4"),
+    a1111(
+        "Euler a",
+        "",
+        {"width": 384, "height": 640, "hires_enabled": False},
+        "Denoising strength: 0.7, First pass size: 384x640",
+    ),
+    a1111("Euler a", "v1.2.1", {}, "Tiling: True, Face restoration: CodeFormer"),
+    a1111("Res Multistep", "v1.10.1", sampled("DPM++ 2M", "Automatic"), "", "Sampler 'Res Multistep' is not here"),
+    a1111("Euler", "v1.10.1", sampled("Euler", "Automatic"), "Schedule type: karas", "Did you mean 'Karras'?"),
+    a1111("Eular a", "", sampled("DPM++ 2M", "Automatic"), "", "Did you mean 'Euler a'?"),
+    a1111(
+        "Euler a", "v1.8.0", {}, "FP8 weight: Enable for SDXL, Cache FP16 weight for LoRA: False, VAE: vae-ft.pt", "VAE"
+    ),
+]
+
+FLUX = "Distilled CFG Scale: 3.5, Diffusion in Low Bits: Automatic (fp16 LoRA), Module 1: ae, Module 2: clip_l"
+OF_FORGE = [
+    a1111("DPM++ 2M SDE Karras", "f0.0.17v1.8.0rc-latest-276-g29be1da7", sampled("DPM++ 2M SDE", "Karras")),
+    a1111("DPM++ 2M", "f0.0.17v1.8.0rc-latest-276-g29be1da7", sampled("DPM++ 2M", "Uniform")),
+    a1111(
+        "Euler", "f2.0.1v1.10.1-previous-636", sampled("Euler", "Simple"), f"Schedule type: Simple, {FLUX}", "Distilled"
+    ),
+    a1111(
+        "[Forge] Flux Realistic",
+        "f2.0.1v1.10.1",
+        sampled("DPM++ 2M", "Automatic"),
+        "Schedule type: Automatic",
+        "Sampler '[Forge] Flux Realistic' is not here",
+    ),
+    a1111(
+        "DPM++ 2M", "f2.0.1v1.10.1", sampled("DPM++ 2M", "Automatic"), "Schedule type: Align Your Steps GITS", "GITS"
+    ),
+    a1111("Euler a", "neo", sampled("Euler a", "Beta"), "Schedule type: Beta, Shift: 3, RNG: CPU", "Shift"),
+    a1111("DPM++ 2M CFG++", "neo", sampled("DPM++ 2M", "Automatic"), "freeu_enabled: True, freeu_b1: 1.01", "FreeU"),
+    a1111("DPM2++ 2M", "0eb4a98e05", sampled("DPM++ 2M", "Automatic"), "Parser: Full parser, Backend: Diffusers"),
+    a1111(
+        "Euler a",
+        "a1b2c3d",
+        sampled("Euler a", "Automatic"),
+        "App: SD.Next, Operations: txt2img, Pipeline: StableDiffusionXLPipeline, CFG rescale: 0.7, Sampler eta: 1",
+        "CFG rescale",
+    ),
+]
+
+COMFY = {
+    "3": {
+        "class_type": "KSampler",
+        "inputs": {
+            **{"seed": 156680208700286, "steps": 20, "cfg": 8, "sampler_name": "dpmpp_2m", "scheduler": "karras"},
+            **{"denoise": 1, "model": ["10", 0], "positive": ["6", 0], "negative": ["7", 0], "latent_image": ["5", 0]},
+        },
+    },
+    "4": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sub\\dreamshaper_8.safetensors"}},
+    "5": {"class_type": "EmptyLatentImage", "inputs": {"width": 640, "height": 384, "batch_size": 1}},
+    "6": {"class_type": "CLIPTextEncode", "inputs": {"text": "a glass bottle", "clip": ["10", 1]}},
+    "7": {"class_type": "CLIPTextEncode", "inputs": {"text": "text, watermark", "clip": ["10", 1]}},
+    "10": {
+        "class_type": "LoraLoader",
+        "inputs": {
+            **{"lora_name": "ink.safetensors", "strength_model": 0.8, "strength_clip": 1},
+            **{"model": ["4", 0], "clip": ["4", 1]},
+        },
+    },
+}
+FLUX_GRAPH = {
+    "1": {"class_type": "RandomNoise", "inputs": {"noise_seed": 42}},
+    "2": {"class_type": "KSamplerSelect", "inputs": {"sampler_name": "euler"}},
+    "3": {
+        "class_type": "BasicScheduler",
+        "inputs": {"scheduler": "simple", "steps": 8, "denoise": 1, "model": ["9", 0]},
+    },
+    "4": {"class_type": "BasicGuider", "inputs": {"model": ["9", 0], "conditioning": ["5", 0]}},
+    "5": {"class_type": "FluxGuidance", "inputs": {"guidance": 3.5, "conditioning": ["6", 0]}},
+    "6": {"class_type": "CLIPTextEncode", "inputs": {"text": ["8", 0], "clip": ["9", 1]}},
+    "7": {"class_type": "EmptySD3LatentImage", "inputs": {"width": 1024, "height": 768, "batch_size": 1}},
+    "8": {"class_type": "PrimitiveString", "inputs": {"value": "a fox in the snow"}},
+    "9": {"class_type": "UNETLoader", "inputs": {"unet_name": "flux1-dev.safetensors"}},
+    "10": {
+        "class_type": "SamplerCustomAdvanced",
+        "inputs": {
+            **{"noise": ["1", 0], "guider": ["4", 0], "sampler": ["2", 0], "sigmas": ["3", 0]},
+            "latent_image": ["7", 0],
+        },
+    },
+    "11": {"class_type": "ControlNetApplyAdvanced", "inputs": {}},
+}
+WORKFLOW = {
+    "nodes": [
+        {
+            "id": 3,
+            "type": "KSampler",
+            "widgets_values": [77, "randomize", 30, 6.5, "euler_ancestral", "normal", 1],
+            "inputs": [
+                *(
+                    {"name": "positive", "link": 1},
+                    {"name": "negative", "link": 2},
+                    {"name": "latent_image", "link": 3},
+                ),
+                {"name": "model", "link": None},
+            ],
+        },
+        {
+            "id": 6,
+            "type": "CLIPTextEncode",
+            "widgets_values": ["a lighthouse"],
+            "inputs": [{"name": "clip", "link": 9}],
+        },
+        {"id": 7, "type": "CLIPTextEncode", "widgets_values": ["blurry"]},
+        {"id": 5, "type": "EmptyLatentImage", "widgets_values": [512, 320, 1]},
+        {"id": 8, "type": "Note", "widgets_values": ["<b>hello</b>"]},
+    ],
+    "links": [[1, 6, 0, 3, 1, "CONDITIONING"], [2, 7, 0, 3, 2, "CONDITIONING"], [3, 5, 0, 3, 3, "LATENT"]],
+    "version": 0.4,
+}
+OF_COMFYUI = [
+    Pasted(
+        "ComfyUI KSampler",
+        items={"prompt": json.dumps(COMFY), "workflow": json.dumps({"nodes": [], "links": []})},
+        form={
+            **{
+                "prompt": "a glass bottle <lora:ink:0.8>",
+                "negative_prompt": "text, watermark",
+                "steps": 20,
+                "width": 640,
+            },
+            **{"seed": 156680208700286, "cfg_scale": 8, "height": 384, **sampled("DPM++ 2M", "Karras")},
+        },
+        said=("Checkpoint 'dreamshaper_8' is not here", "LoRA 'ink' is not here"),
+    ),
+    Pasted(
+        "ComfyUI Flux",
+        items={"prompt": json.dumps(FLUX_GRAPH)},
+        form={"prompt": "a fox in the snow", "seed": 42, "steps": 8, "width": 1024, **sampled("Euler", "Simple")},
+        said=("Checkpoint 'flux1-dev' is not here", "ComfyUI nodes", "Distilled"),
+    ),
+    Pasted(
+        "ComfyUI workflow",
+        items={"workflow": json.dumps(WORKFLOW)},
+        form={
+            **{"prompt": "a lighthouse", "negative_prompt": "blurry", "seed": 77, "steps": 30, "cfg_scale": 6.5},
+            **{"width": 512, "height": 320, **sampled("Euler a", "Normal")},
+        },
+    ),
+    Pasted(
+        "ComfyUI pasted as text", json.dumps(COMFY, indent=2), {"prompt": "a glass bottle <lora:ink:0.8>", "steps": 20}
+    ),
+]
+
+INVOKE = {
+    **{"generation_mode": "sdxl_txt2img", "positive_prompt": "a barn", "negative_prompt": "fog", "width": 1024},
+    **{"height": 832, "seed": 99, "rand_device": "cpu", "cfg_scale": 5.5, "cfg_rescale_multiplier": 0, "steps": 30},
+    **{"scheduler": "dpmpp_2m_sde_k", "model": {"name": "juggernaut-xl", "base": "sdxl", "type": "main"}},
+    **{"loras": [{"model": {"name": "barns"}, "weight": 0.75}], "controlnets": [{"image": 1}], "app_version": "4.2.0"},
+}
+INVOKE_2 = {
+    **{"model": "stable diffusion", "model_weights": "sd-1.5", "app_version": "v2.3.5"},
+    "image": {
+        **{"prompt": [{"prompt": "a tree [leaves]", "weight": 1}], "steps": 50, "cfg_scale": 7.5, "height": 512},
+        **{"width": 512, "seed": 5, "sampler": "k_lms", "type": "txt2img"},
+    },
+}
+OF_INVOKEAI = [
+    Pasted(
+        "InvokeAI 4",
+        items={"invokeai_metadata": json.dumps(INVOKE)},
+        form={
+            **{
+                "prompt": "a barn <lora:barns:0.75>",
+                "negative_prompt": "fog",
+                "steps": 30,
+                "cfg_scale": 5.5,
+                "seed": 99,
+            },
+            **{"width": 1024, "height": 832, **sampled("DPM++ 2M SDE", "Karras")},
+        },
+        said=("Checkpoint 'juggernaut-xl' is not here", "LoRA 'barns' is not here", "ControlNet"),
+    ),
+    Pasted(
+        "InvokeAI 3",
+        json.dumps({**INVOKE, "scheduler": "euler_a", "loras": [], "model": {"model_name": "old"}, "clip_skip": 1}),
+        {"prompt": "a barn", **sampled("Euler a", "Automatic")},
+        ("Checkpoint 'old'", "ControlNet"),
+    ),
+    Pasted(
+        "InvokeAI 2",
+        items={"sd-metadata": json.dumps(INVOKE_2), "Dream": '"a tree [leaves]" -s 50 -S 5'},
+        form={"prompt": "a tree", "negative_prompt": "leaves", "steps": 50, "seed": 5, **sampled("LMS", "Automatic")},
+        said=("Checkpoint 'sd-1.5' is not here",),
+    ),
+    Pasted(
+        "InvokeAI 1",
+        items={"Dream": '"a tree [leaves]" -s 50 -S 5 -W 512 -H 448 -C 7.5 -A k_euler_a'},
+        form={"prompt": "a tree", "steps": 50, "seed": 5, "height": 448, **sampled("Euler a", "Automatic")},
+    ),
+]
+
+FOOOCUS = {
+    **{"adm_guidance": "(1.5, 0.8, 0.3)", "base_model": "juggernautXL_v8Rundiffusion", "clip_skip": 2},
+    **{"base_model_hash": "aeb7e9e689", "full_prompt": ["a dog", "cinematic"], "guidance_scale": 4, "seed": "88"},
+    **{"loras": [["offset_example", 0.1, "4852686128"]], "metadata_scheme": "fooocus", "negative_prompt": "ugly"},
+    **{"performance": "Speed", "prompt": "a dog", "refiner_model": "None", "refiner_switch": 0.5, "steps": 30},
+    **{"resolution": "(1152, 896)", "sampler": "dpmpp_2m_sde_gpu", "scheduler": "karras", "sharpness": 2},
+    **{"styles": "['Fooocus V2', 'Fooocus Enhance']", "vae": "Default (model)", "version": "Fooocus v2.4.3"},
+}
+FOOOCUS_LOG = {
+    **{"Prompt": "a dog", "Negative Prompt": "", "Fooocus V2 Expansion": "a dog, sharp", "Styles": "['Fooocus V2']"},
+    **{"Performance": "Extreme Speed", "Resolution": "(896, 1152)", "Sharpness": 2, "Guidance Scale": 4},
+    **{"Base Model": "juggernautXL_v6.safetensors", "Refiner Model": "sd_refiner.safetensors", "Refiner Switch": 0.5},
+    **{"Sampler": "lcm", "Scheduler": "sgm_uniform", "Seed": 3, "LoRA 1": "offset.safetensors : 0.5"},
+}
+OF_OTHERS = [
+    Pasted(
+        "Fooocus",
+        json.dumps(FOOOCUS),
+        {
+            **{"prompt": "a dog <lora:offset_example:0.1>", "negative_prompt": "ugly", "steps": 30, "cfg_scale": 4},
+            **{"seed": 88, "width": 1152, "height": 896, **sampled("DPM++ 2M SDE", "Karras")},
+        },
+        ("Checkpoint 'juggernautXL_v8Rundiffusion'", "LoRA 'offset_example'", "sharpness", "styles"),
+    ),
+    Pasted(
+        "Fooocus, older",
+        items={"parameters": json.dumps(FOOOCUS_LOG)},
+        form={"steps": 8, "width": 896, "prompt": "a dog <lora:offset:0.5>", **sampled("LCM", "SGM Uniform")},
+        said=("Checkpoint 'juggernautXL_v6'", "Checkpoint 'sd_refiner' is not here: no refiner"),
+    ),
+    Pasted(
+        "Fooocus as a1111",
+        "a dog\nNegative prompt: ugly\nSteps: 30, Sampler: DPM++ 2M SDE Karras, Seed: 88, Size: 1152x896, "
+        'CFG scale: 4, Sharpness: 2, ADM Guidance: "(1.5, 0.8, 0.3)", Performance: Speed, Scheduler: karras, '
+        "Model: jugger, "
+        "Model hash: aeb7e9e689, Version: Fooocus v2.4.3",
+        {"steps": 30, "seed": 88, "width": 1152, **sampled("DPM++ 2M SDE", "Karras")},
+        ("Sharpness", "ADM Guidance", "Checkpoint 'jugger'"),
+    ),
+    Pasted(
+        "NovelAI 3",
+        items={
+            **{"Software": "NovelAI", "Description": "1girl, rain", "Source": "Stable Diffusion XL C1E1DE52"},
+            "Comment": json.dumps(
+                {
+                    **{"prompt": "1girl, rain", "steps": 28, "height": 32, "width": 64, "scale": 5.0, "seed": 7},
+                    **{"sampler": "k_dpmpp_2m", "noise_schedule": "karras", "uc": "lowres", "sm": False},
+                }
+            ),
+        },
+        form={"prompt": "1girl, rain", "negative_prompt": "lowres", "steps": 28, **sampled("DPM++ 2M", "Karras")},
+    ),
+    Pasted(
+        "Draw Things",
+        items={
+            "XML:com.adobe.xmp": "<x:xmpmeta><exif:UserComment><rdf:Alt><rdf:li xml:lang='x-default'>"
+            "{&quot;c&quot;:&quot;a boat&quot;,&quot;uc&quot;:&quot;rain&quot;,&quot;steps&quot;:24,"
+            "&quot;scale&quot;:6,&quot;seed&quot;:11,&quot;sampler&quot;:&quot;DPM++ 2M Karras&quot;,"
+            "&quot;size&quot;:&quot;512x640&quot;,"
+            "&quot;model&quot;:&quot;sd_v1.5_f16.ckpt&quot;,&quot;strength&quot;:1,&quot;shift&quot;:3}"
+            "</rdf:li></rdf:Alt></exif:UserComment></x:xmpmeta>"
+        },
+        form={
+            "prompt": "a boat",
+            "negative_prompt": "rain",
+            "seed": 11,
+            "height": 640,
+            **sampled("DPM++ 2M", "Karras"),
+        },
+        said=("Checkpoint 'sd_v1.5_f16'", "shift"),
+    ),
+    Pasted(
+        "Draw Things AYS",
+        json.dumps(
+            {"c": "x", "uc": "", "steps": 8, "scale": 1, "seed": 1, "sampler": "Euler A Trailing", "size": "64x64"}
+        ),
+        {"prompt": "x", **sampled("Euler a", "SGM Uniform")},
+    ),
+    Pasted(
+        "SwarmUI",
+        json.dumps(
+            {
+                "sui_image_params": {
+                    **{"prompt": "a hill", "negativeprompt": "", "model": "x.safetensors", "seed": 4, "steps": 20},
+                    **{"cfgscale": 7, "width": 768, "height": 512, "sampler": "dpmpp_sde", "scheduler": "karras"},
+                    **{"loras": ["ink"], "loraweights": ["0.5"], "swarm_version": "0.9.2"},
+                }
+            }
+        ),
+        {"prompt": "a hill <lora:ink:0.5>", "width": 768, **sampled("DPM++ SDE", "Karras")},
+        ("Checkpoint 'x'", "LoRA 'ink'"),
+    ),
+]
+IMAGES = [*OF_A1111, *OF_FORGE, *OF_COMFYUI, *OF_INVOKEAI, *OF_OTHERS]

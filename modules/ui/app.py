@@ -1,11 +1,8 @@
 """The page: header, tabs, assets; mounted on the app that serves the API."""
 
-import json
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import gradio as gr
@@ -14,13 +11,12 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 
 from modules.api.auth import identity_of
 from modules.api.extensions import add_extension_routes
-from modules.plots.drawing import SCRIPT as PLOT_SCRIPT
 from modules.plots.drawing import STYLE as PLOT_STYLE
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
-from modules.ui.extension_files import extension_files, extension_scripts, own_scripts
+from modules.ui.extension_files import extension_files, extension_scripts
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
@@ -31,6 +27,7 @@ from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.looks import theme_of, user_css
 from modules.ui.merger_tab import build_merger_tab
 from modules.ui.page_calls import refuse_unknown_calls
+from modules.ui.page_scripts import ASSETS, page_files, page_head
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.queue_tab import build_queue_tab
@@ -43,29 +40,6 @@ from modules.ui.train_tab import build_train_tab
 from modules.ui.txt2img_tab import build_txt2img_tab
 from modules.ui.ui_config import UiConfig
 
-ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = (
-    *("localization.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
-    *("prompt_text.js", "prompt.js", "hotkeys.js"),
-    *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *(
-        "canvas.js",
-        "canvas_store.js",
-        "img2img.js",
-        "batch.js",
-        "memory.js",
-        "notices.js",
-        "queue.js",
-        "line.js",
-        "history.js",
-        "settings_fields.js",
-        "settings.js",
-        "tooltips.js",
-        "tour.js",
-        "start.js",
-        "session.js",
-    ),
-)
 STYLES = (
     "style.css",
     "extra_networks.css",
@@ -76,9 +50,6 @@ STYLES = (
     "queue.css",
     "train.css",
 )
-LOOKS = ("icons.css", "work.css", "looks.css")
-"""Styles that follow a class of the body, or replace what Gradio says of its own elements: not put below the page's
-root as the others are."""
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -151,6 +122,7 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     app.include_router(page_routes(services))
     app.include_router(extras_routes(services))
     app.include_router(extension_files(services))
+    app.include_router(page_files(services.scripts))
     app.include_router(reload_routes(app, lambda fresh: _mount(fresh, services)))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     mounted, page = _mount(app, services)
@@ -191,7 +163,7 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
 
 
 def _head(services: Services, faults: Sequence[str]) -> str:
-    """The page's scripts, inlined: no request leaves the page for them."""
+    """The page's head: what its scripts know from the start, and where they are."""
     known = {
         "tabs": [txt2img_tab.SCRIPT_IDS, img2img_tab.SCRIPT_IDS],
         "cards": list(services.cards.pages),
@@ -202,19 +174,4 @@ def _head(services: Services, faults: Sequence[str]) -> str:
     theirs = extension_scripts(services.scripts)
     if theirs:
         known["extensionScripts"] = theirs
-    forced = f"window.featherweightPage = {json.dumps(known)};"
-    scripts = [ASSETS / "core.js", PLOT_SCRIPT, *(ASSETS / name for name in SCRIPTS)]
-    if theirs:
-        scripts.append(ASSETS / "extensions_page.js")
-    ours = "\n".join(file.read_text(encoding="utf-8") for file in scripts)
-    viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    looks = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in LOOKS)
-    extensions = "".join(map(_script, own_scripts(services.scripts)))
-    return f"{viewport}<style>{looks}</style><script>{forced}\n{ours}</script>{extensions}"
-
-
-def _script(file: Path) -> str:
-    """An extension's script as an element of its own, so that a mistake in it costs no other."""
-    text = file.read_text(encoding="utf-8", errors="replace")
-    inside = re.sub("</(?=script)", r"<\\/", text, flags=re.IGNORECASE)  # which would end the element
-    return f"<script>{inside}</script>"
+    return page_head(known, services.scripts, is_extended=bool(theirs))

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ def built(build: Callable[[], Any]) -> Any:
         with gr.Blocks(analytics_enabled=False) as page:
             return build(), page
 
-    return asyncio.run(run())
+    with ThreadPoolExecutor(1) as elsewhere:  # an open browser's loop may run in this thread
+        return elsewhere.submit(copy_context().run, lambda: asyncio.run(run())).result()
 
 
 def old_tab() -> Any:

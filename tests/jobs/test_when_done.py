@@ -1,7 +1,9 @@
 """What happens when the line has been worked off: a command is run to its end, and what goes wrong is logged."""
 
 import os
+import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +14,14 @@ def actions(command: str) -> DoneActions:
     return DoneActions(unload=lambda: None, exit=lambda: None, command=lambda: command)
 
 
-def test_a_command_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    actions(f"{sys.executable} -c 'import sys; sys.exit(3)'")(WhenDone.COMMAND)
+def test_a_command_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    script, pid = tmp_path / "leave.py", tmp_path / "pid"
+    script.write_text("import os, pathlib, sys\npathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\nsys.exit(3)\n")
+    actions(shlex.join([sys.executable, str(script), str(pid)]))(WhenDone.COMMAND)
     assert "ended with the code 3" in caplog.text
     if hasattr(os, "WNOHANG"):
-        with pytest.raises(ChildProcessError):  # nobody is left that was not waited for
-            os.waitpid(-1, os.WNOHANG)
+        with pytest.raises(ChildProcessError):  # it was waited for
+            os.waitpid(int(pid.read_text()), os.WNOHANG)
 
 
 def test_a_command_that_is_not_there_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -164,7 +164,10 @@ OF_FORGE = [
     a1111("DPM++ 2M SDE Karras", "f0.0.17v1.8.0rc-latest-276-g29be1da7", sampled("DPM++ 2M SDE", "Karras")),
     a1111("DPM++ 2M", "f0.0.17v1.8.0rc-latest-276-g29be1da7", sampled("DPM++ 2M", "Uniform")),
     a1111(
-        "Euler", "f2.0.1v1.10.1-previous-636", sampled("Euler", "Simple"), f"Schedule type: Simple, {FLUX}", "Distilled"
+        "Euler",
+        "f2.0.1v1.10.1-previous-636",
+        {**sampled("Euler", "Simple"), "distilled_cfg_scale": 3.5},
+        f"Schedule type: Simple, {FLUX}",
     ),
     a1111(
         "[Forge] Flux Realistic",
@@ -276,8 +279,15 @@ OF_COMFYUI = [
     Pasted(
         "ComfyUI Flux",
         items={"prompt": json.dumps(FLUX_GRAPH)},
-        form={"prompt": "a fox in the snow", "seed": 42, "steps": 8, "width": 1024, **sampled("Euler", "Simple")},
-        said=("Checkpoint 'flux1-dev' is not here", "ComfyUI nodes", "Distilled"),
+        form={
+            "prompt": "a fox in the snow",
+            "seed": 42,
+            "steps": 8,
+            "width": 1024,
+            **sampled("Euler", "Simple"),
+            "distilled_cfg_scale": 3.5,
+        },
+        said=("Checkpoint 'flux1-dev' is not here", "ComfyUI nodes"),
     ),
     Pasted(
         "ComfyUI workflow",

@@ -53,11 +53,11 @@ def test_pasted_names_that_are_not_here_are_left_out_and_named(page: sync_api.Pa
     said = page.inner_text(NOTICE)
     for name in ("Res Multistep", "Foo", "4x-UltraSharp", "gone.pt", "v1-5-pruned", "nosuch"):
         assert f"'{name}' is not here" in said
-    assert "the nearest here is" in said and "Width 4096 was left out" in said
+    assert "DPM++ 2M is used" in said and "Width 4096 was left out" in said
     page.fill("#txt2img_width input[type=number]", "64")
     page.click("#txt2img_generate")
     page.wait_for_selector("#txt2img_infotext:has-text('a red circle')")
-    assert page.inner_text("#txt2img_infotext").startswith("a red circle\n")
+    assert page.inner_text("#txt2img_infotext").startswith("a red circle <lora:nosuch:1>\n")
     page.wait_for_selector(IMAGE)
 
 

@@ -26,6 +26,7 @@ FILLED = {
     **{"Steps": "steps", "CFG scale": "cfg_scale", "Seed": "seed", "Hires upscale": "hires_scale"},
     **{"Hires steps": "hires_steps", "Variation seed": "subseed", "Variation seed strength": "subseed_strength"},
     **{"Hires prompt": "hires_prompt", "Refiner switch at": "refiner_switch_at"},
+    **{"Distilled CFG Scale": "distilled_cfg_scale"},
 }
 """Fields whose value must stand in the form as it is written."""
 BY_NAME = (

@@ -163,16 +163,17 @@ class TestInTheBrowser:
             ).all_inner_texts()
             assert tabs.index("History") < tabs.index("img2img") and "Precision" not in tabs
 
-            # compact: the form and the image on one screen
+            # compact: the seed, the image and its actions on one screen, and no scrolling of the page
             page.wait_for_selector("body.fw-compact")
             page.evaluate("featherweight.showTab('txt2img')")
             page.wait_for_selector("#txt2img_generate", state="visible")
             page.evaluate("document.querySelector('#fw_notices').replaceChildren()")
             bottom = page.evaluate(
-                "Math.max(...['txt2img_script_list', 'txt2img_styles_edit', 'txt2img_gallery'].map((id) =>"
+                "Math.max(...['txt2img_steps', 'txt2img_seed_row', 'txt2img_gallery'].map((id) =>"
                 " document.querySelector('#' + id).getBoundingClientRect().bottom + scrollY))"
             )
             assert bottom <= 900
+            assert page.evaluate("document.documentElement.scrollHeight") <= 900
 
             # what the form holds becomes the default
             page.fill("#txt2img_steps input[type=number]", "9")
@@ -224,4 +225,4 @@ class TestInTheBrowser:
         with httpx.stream("GET", address, headers={"Accept-Encoding": "gzip"}) as reply:
             reply.read()
         assert reply.headers["content-encoding"] == "gzip"
-        assert reply.num_bytes_downloaded <= 150_000, reply.num_bytes_downloaded
+        assert reply.num_bytes_downloaded <= 110_000, reply.num_bytes_downloaded

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lib_controlnet.control_settings import ControlNetSettings
 from lib_controlnet.files import Kind
 from lib_controlnet.latents import correct_predictions, refer
 from lib_controlnet.nets import build_net
@@ -36,7 +37,7 @@ def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program)
 
             put_ip_adapter(each, use, program)
         elif each.kind is not None and each.kind is not Kind.LLLITE:
-            kept = int(p.settings["control_net_model_cache_size"])
+            kept = ControlNetSettings(p.settings).control_net_model_cache_size
             controls.append(_net_control(each, pixels, use, kept))
         elif each.kind is Kind.LLLITE:
             from lib_controlnet.lllite import put_lllite

@@ -15,6 +15,7 @@ FOLDER = str(Path(__file__).resolve().parents[1])
 if FOLDER not in sys.path:
     sys.path.append(FOLDER)
 
+from lib_controlnet.control_settings import ControlNetSettings  # noqa: E402
 from lib_controlnet.files import Kind, ModelFile, find_model, kind_of_file  # noqa: E402
 from lib_controlnet.grid_axes import add_axes  # noqa: E402
 from lib_controlnet.maps import ControlMap, control_map, shown  # noqa: E402
@@ -35,26 +36,12 @@ from modules.errors import FeatherweightError, InvalidValueError  # noqa: E402
 from modules.processing.request.model_use import ModelUse  # noqa: E402
 from modules.processing.request.result import GeneratedImage, ImageRole  # noqa: E402
 from modules.scripts import program_now  # noqa: E402
-from modules.settings.group import SettingsGroup, flag, whole  # noqa: E402
-from modules.settings.setting import Section  # noqa: E402
 
 log = logging.getLogger(__name__)
 
 TITLE = "ControlNet"
 PREPARED = "controlnet"  # at a job: what its units have become
 PROGRAM = program_now()
-
-
-class ControlNetSettings(SettingsGroup):
-    """For all units."""
-
-    section = Section(id="control_net", title="ControlNet", category="Extensions")
-
-    control_net_no_detectmap = flag("Do not add control maps to the images", False)
-    control_net_model_cache_size = whole(
-        "Control models kept in memory", 2, minimum=0, maximum=10, hint="Between jobs. More: faster, more memory."
-    )
-    control_net_unit_count = whole("Units on the page", 3, minimum=1, maximum=10)
 
 
 script_callbacks.on_ui_settings(lambda settings: settings.add(ControlNetSettings))

@@ -1,0 +1,86 @@
+"""The page's scripts and looks as files of their own: a browser keeps them, and the page itself stays small."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from modules.api.documentation import documented
+from modules.errors import UnknownNameError
+from modules.plots.drawing import SCRIPT as PLOT_SCRIPT
+from modules.scripts.library import ScriptLibrary
+from modules.ui.extension_files import own_scripts
+
+ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = (
+    *("localization.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
+    *("prompt_text.js", "prompt.js", "hotkeys.js"),
+    *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
+    *("canvas.js", "canvas_store.js", "img2img.js", "batch.js", "memory.js", "notices.js", "queue.js", "line.js"),
+    *("history.js", "settings_fields.js", "settings.js", "tooltips.js", "tour.js", "start.js", "session.js"),
+)
+FOR_EXTENSIONS = "extensions_page.js"
+"""The names that scripts of users' extensions call; only where there are such scripts."""
+LOOKS = ("icons.css", "work.css", "looks.css")
+"""Styles that follow a class of the body, or replace what Gradio says of its own elements: not put below the page's
+root as the others are."""
+FOLDER = "page-files"
+KEPT = "private, max-age=31536000, immutable"
+SAFE = {"X-Content-Type-Options": "nosniff"}
+NOT_THERE = "The page has no file 'a.js'."
+
+
+def page_head(known: Mapping[str, Any], library: ScriptLibrary, is_extended: bool) -> str:
+    """The page's head: `known`, which its scripts read, and the addresses of scripts and looks in their order. With
+    `is_extended`, the names are there that scripts of users' extensions call."""
+    files = _files(library, is_extended)
+    facts = json.dumps(dict(known)).replace("</", "<\\/")
+    links = "".join(
+        f'<link rel="stylesheet" href="{_address(name, text)}">'
+        if name.endswith(".css")
+        else f'<script src="{_address(name, text)}"></script>'
+        for name, text in files.items()
+    )
+    viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    return f"{viewport}<script>window.featherweightPage = {facts};</script>{links}"
+
+
+def page_files(library: ScriptLibrary) -> APIRouter:
+    """The route of these files. Their addresses hold a hash of the contents, so a browser asks for each once."""
+    routes = APIRouter(tags=["page"])
+
+    @routes.get(f"/{FOLDER}/{{digest}}/{{name}}", **documented("(the file)", errors={404: NOT_THERE}))
+    def file(digest: str, name: str) -> Response:
+        """A script or a style sheet of the page as it is now."""
+        text = {**_files(library, True), **_files(library, False)}.get(name)
+        if text is None:
+            raise UnknownNameError(f"The page has no file {name!r}.")
+        kind = "text/css" if name.endswith(".css") else "text/javascript"
+        is_same = _address(name, text) == f"{FOLDER}/{digest}/{name}"
+        return Response(text, media_type=kind, headers={**SAFE, "Cache-Control": KEPT if is_same else "no-store"})
+
+    return routes
+
+
+def _files(library: ScriptLibrary, is_extended: bool) -> dict[str, str]:
+    """Name and text of each file, in the order in which the page loads them. Scripts of built-in extensions stand each
+    by itself, so that a mistake in one costs no other."""
+    ours = [ASSETS / "core.js", PLOT_SCRIPT, *(ASSETS / name for name in SCRIPTS)]
+    ours += [ASSETS / FOR_EXTENSIONS] if is_extended else []
+    found = {"looks.css": _text(*(ASSETS / name for name in LOOKS)), f"page{is_extended:d}.js": _text(*ours)}
+    for file in own_scripts(library):
+        found[f"{library.extension_of(file).name}-{file.name}"] = _text(file)
+    return found
+
+
+def _text(*files: Path) -> str:
+    return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+
+
+def _address(name: str, text: str) -> str:
+    return f"{FOLDER}/{hashlib.sha256(text.encode()).hexdigest()[:16]}/{quote(name)}"

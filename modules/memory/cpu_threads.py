@@ -1,6 +1,6 @@
 """How many threads compute on the CPU. PyTorch takes all physical cores, which is too many where a container may use
-fewer, and where a neighbour computes too; so some numbers are tried once and the answer is remembered, by machine. What
-was found while others computed holds for that run alone.
+fewer, and where a neighbour computes too; so some numbers are tried once, in turns, and the answer is remembered, by
+machine. What was found while others computed is doubted: it is found out again in the first quiet moment.
 
 What is timed is what a sampling step is made of: a product of matrices, a convolution and attention.
 """
@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +33,30 @@ QUIET_LOAD = 0.5
 
 @dataclass(frozen=True)
 class ChosenThreads:
-    """`reason`: why so many, for people. `milliseconds`: by number of threads, what was measured."""
+    """`reason`: why so many, for people. `milliseconds`: by number of threads, what was measured. `is_doubted`: others
+    computed meanwhile."""
 
     count: int
     reason: str
     milliseconds: Mapping[int, float]
+    is_doubted: bool = False
+
+
+class CpuThreads:
+    """How many threads this process computes with on the CPU; `choose` finds it out and sets it (`use_threads`)."""
+
+    def __init__(self, choose: Callable[[], ChosenThreads], load: Callable[[], float] | None = None) -> None:
+        """Chooses at once. `load`: see `use_threads`."""
+        self._choose = choose
+        self._load = load or machine_load
+        self.chosen = choose()
+
+    def try_again(self) -> bool:
+        """To be called in the thread that computes, while nothing is computed: what was measured beside others is
+        measured again if the machine is quiet now. True: there is nothing left to find out."""
+        if self.chosen.is_doubted and self._load() < QUIET_LOAD:
+            self.chosen = self._choose()
+        return not self.chosen.is_doubted
 
 
 def use_threads(
@@ -77,18 +96,30 @@ def _choose(
     if isinstance(known, dict) and known.get("threads") in cores.candidates:
         return ChosenThreads(known["threads"], "measured before", {})
     is_quiet = load() < QUIET_LOAD
-    times = {count: measure(count) for count in cores.candidates} if len(cores.candidates) > 1 else {}
+    times = _in_turns(cores.candidates, measure) if len(cores.candidates) > 1 else {}
     best = min(times.values(), default=0.0)
     count = next((count for count, time_ms in times.items() if time_ms <= best * AS_GOOD_AS), cores.candidates[0])
     shown = ", ".join(f"{number}: {time_ms:.1f} ms" for number, time_ms in times.items())
-    log.info("Threads that compute on the CPU: %d (%s).", count, shown or "one core")
+    is_doubted = bool(times) and not is_quiet
+    doubt = "; others computed meanwhile, so it will be measured again" if is_doubted else ""
+    log.info("Threads that compute on the CPU: %d (%s%s).", count, shown or "one core", doubt)
     if remembered is not None and is_quiet:
         answers[key] = {"threads": count, "milliseconds": {str(number): ms for number, ms in times.items()}}
         try:
             write_atomic(remembered, json.dumps(answers, indent=1).encode())
         except OSError as error:
             log.warning("How many threads are the fastest could not be remembered: %s", error)
-    return ChosenThreads(count, "measured now", times)
+    reason = "measured while others computed" if is_doubted else "measured now"
+    return ChosenThreads(count, reason, times, is_doubted)
+
+
+def _in_turns(candidates: Sequence[int], measure: Callable[[int], float]) -> dict[int, float]:
+    """The shortest time of each number of threads. In turns, so that a busy second costs all of them one round."""
+    times = dict.fromkeys(candidates, float("inf"))
+    for _ in range(ROUNDS):
+        for count in candidates:
+            times[count] = min(times[count], measure(count))
+    return times
 
 
 def machine_load() -> float:
@@ -98,8 +129,8 @@ def machine_load() -> float:
 
 @torch.inference_mode()
 def milliseconds_with(threads: int) -> float:
-    """The shortest time of a few products, a convolution and attention with so many threads. Leaves PyTorch with
-    them."""
+    """The shorter time of two rounds of a few products, a convolution and attention with so many threads; the first
+    starts the threads. Leaves PyTorch with them."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randn(512, 640, generator=generator)
@@ -108,7 +139,7 @@ def milliseconds_with(threads: int) -> float:
     kernel = torch.randn(64, 64, 3, 3, generator=generator)
     heads = torch.randn(1, 8, 512, 40, generator=generator)
     best = float("inf")
-    for _ in range(ROUNDS):
+    for _ in range(2):
         began = time.perf_counter()
         F.linear(tokens, weight)
         F.conv2d(image, kernel, padding=1)

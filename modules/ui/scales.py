@@ -22,6 +22,8 @@ def scales_facts(model: ModelFacts) -> str:
     lines = [model.title]
     if model.stored_bytes + model.streamed_bytes != model.fp16_bytes:
         lines.append(f"in fp16 it would take {short_bytes(model.fp16_bytes)}")
+    if model.threads:
+        lines.append(f"computed by {model.threads} {'thread' if model.threads == 1 else 'threads'}")
     if model.switch_seconds:
         lines.append(f"ready after {model.switch_seconds:.2f} s")
     return "\n".join(lines)

@@ -113,6 +113,9 @@ class FakeHost:
     def refresh(self) -> None:
         """Finds nothing."""
 
+    def rest(self) -> bool:
+        return True
+
 
 def result_of(request: GenerationRequest, images: list[GeneratedImage], interrupted: bool) -> Result:
     info = GenerationInfo(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from modules.cores import Cores
-from modules.memory.cpu_threads import milliseconds_with, use_threads
+from modules.memory.cpu_threads import ChosenThreads, CpuThreads, milliseconds_with, use_threads
 
 CORES = Cores(8, 4)
 NOTHING: dict[str, str] = {}
@@ -48,10 +48,37 @@ def test_it_is_measured_once_for_a_machine(tmp_path: Path) -> None:
     assert other.count == 1 and len(json.loads(file.read_text(encoding="utf-8"))) == 2
 
 
-def test_what_is_measured_beside_others_holds_for_that_run(tmp_path: Path) -> None:
-    file = tmp_path / "threads.json"
-    assert use_threads(0, file, CORES, {2: 1.0, 4: 3.0, 8: 5.0}.__getitem__, NOTHING, lambda: 3.0).count == 2
-    assert use_threads(0, file, CORES, {2: 9.0, 4: 3.0, 8: 5.0}.__getitem__, NOTHING, quiet).count == 4
+def test_what_is_measured_beside_others_is_measured_again_in_a_quiet_moment(tmp_path: Path) -> None:
+    file, busy = tmp_path / "threads.json", [3.0]
+    times = {2: 1.0, 4: 3.0, 8: 5.0}
+
+    def load() -> float:
+        return busy[0]
+
+    def choose() -> ChosenThreads:
+        return use_threads(0, file, CORES, times.__getitem__, NOTHING, load)
+
+    threads = CpuThreads(choose, load)
+    assert threads.chosen.count == 2 and "others computed" in threads.chosen.reason and not file.exists()
+    times[2] = 9.0
+    assert not threads.try_again() and threads.chosen.count == 2  # still busy
+    busy[0] = 0.0
+    assert threads.try_again()
+    assert (threads.chosen.count, torch.get_num_threads()) == (4, 4) and file.exists()
+    times[8] = 0.1
+    assert threads.try_again() and threads.chosen.count == 4  # once is enough
+
+
+def test_a_busy_second_costs_all_numbers_of_threads_the_same() -> None:
+    calls: list[int] = []
+
+    def measure(threads: int) -> float:
+        calls.append(threads)
+        slow = 50.0 if len(calls) <= 3 else 0.0  # somebody else computes during the first round
+        return slow + {2: 9.0, 4: 5.0, 8: 7.0}[threads]
+
+    assert use_threads(0, None, CORES, measure, NOTHING).count == 4
+    assert calls[:6] == [2, 4, 8, 2, 4, 8]
 
 
 def test_what_is_asked_for_is_not_measured() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from modules.models.files.hashing import HashProgress
 from modules.processing.engine.status import ModelFacts
-from modules.ui.scales import hashing_line, pending_line, scales_line
+from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
 
 RESIDENT = ModelFacts(
     title="x",
@@ -36,6 +36,12 @@ def test_a_model_that_is_streamed_says_how_and_what_stays() -> None:
     assert scales_line(streamed) == (
         "SD 1.x · 1.07 B parameters · fp16 · 2.1 GB · layers are streamed from disk, 52 MB stay · cpu"
     )
+
+
+def test_threads_are_among_the_facts_where_the_cpu_computes() -> None:
+    assert scales_facts(RESIDENT) == "x"
+    assert scales_facts(replace(RESIDENT, threads=2)) == "x\ncomputed by 2 threads"
+    assert scales_facts(replace(RESIDENT, threads=1)) == "x\ncomputed by 1 thread"
 
 
 def test_a_hash_that_is_being_taken_is_shown_with_its_progress() -> None:

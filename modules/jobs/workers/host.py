@@ -80,6 +80,10 @@ class EngineHost:
         """The engine follows as it does in the server's process."""
         self.settings.mirror(settings)
 
+    def rest(self) -> bool:
+        threads = self.engine.machine.threads
+        return threads is None or threads.try_again()
+
     def refresh(self) -> None:
         refresh_files(self.engine)
         self.engine.adapters.files.embeddings.refresh()

@@ -50,6 +50,7 @@ from modules.settings.values import Settings
 log = logging.getLogger(__name__)
 
 STATUS_EVERY_S = 0.2
+REST_S = 5.0
 DEVICE_FAILED = 70
 """The exit code of a worker whose GPU takes no more work."""
 DEVICE_ERRORS = ("CUDA error", "HIP error", "CUBLAS_STATUS", "CUDNN_STATUS_EXECUTION_FAILED")
@@ -81,6 +82,9 @@ class Host(Protocol):
 
     def refresh(self) -> None: ...
 
+    def rest(self) -> bool:
+        """Called in the thread that computes when nothing has been asked of it for a while. True: not again."""
+
 
 class WorkerLoop:
     """`run()` in the thread that shall compute, until `Stop` comes or nobody is there any more.
@@ -102,6 +106,7 @@ class WorkerLoop:
         self._let_in: int | None = None  # the number of the question, while it waits
         self._controls: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._running: Job | Task | None = None
+        self._rested = False
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -112,13 +117,22 @@ class WorkerLoop:
         threading.Thread(target=self._control, args=(host,), name="featherweight-control", daemon=True).start()
         threading.Thread(target=self._report_status, args=(host,), name="featherweight-status", daemon=True).start()
         try:
-            while (command := self._work.get()) is not None:
+            while (command := self._next(host)) is not None:
                 if not isinstance(command, Answer):
                     self._compute(host, command)
         finally:
             self._over.set()
             self._controls.put(None)
             host.executor.close()
+
+    def _next(self, host: Host) -> RunJob | RunTask | Answer | None:
+        """The next command; a host that wants it is told that there is none for `REST_S`."""
+        while not self._rested:
+            try:
+                return self._work.get(timeout=REST_S)
+            except queue.Empty:
+                self._rested = host.rest()
+        return self._work.get()
 
     # -- in the thread that listens ------------------------------------------------------------------------------------
 

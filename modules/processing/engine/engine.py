@@ -121,7 +121,10 @@ class Engine:
     @property
     def status(self) -> EngineStatus:
         """Where the engine stands; never waits."""
-        return self._status
+        status, machine = self._status, self._machine
+        if status.model is None or machine is None or machine.threads is None:
+            return status
+        return replace(status, model=replace(status.model, threads=machine.threads.chosen.count))
 
     @property
     def machine(self) -> Machine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,6 +38,7 @@ from modules.settings.values import Settings
 if TYPE_CHECKING:
     import torch
 
+    from modules.memory.cpu_threads import CpuThreads
     from modules.memory.int8_support import Int8Support
     from modules.memory.storage import StorageRules
     from modules.models.families.family import OptionalEncoder
@@ -111,6 +112,7 @@ class Machine:
     attention: AttentionFlags = field(default_factory=AttentionFlags)
     streaming: StreamFlags = field(default_factory=StreamFlags)
     read_memory: Callable[[torch.device], DeviceReading | None] = read_device
+    threads: CpuThreads | None = None  # of a device that is the CPU
 
 
 @dataclass(frozen=True)
@@ -168,12 +170,14 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     import torch
 
     from modules.memory.compiling import keep_compiled_in
-    from modules.memory.cpu_threads import use_threads
+    from modules.memory.cpu_threads import CpuThreads, use_threads
     from modules.memory.int8_support import int8_support
 
     device = choose_device(flags)
+    threads = None
     if device.type == "cpu":
-        use_threads(flags.cpu_threads, cache_dir / "threads.json" if cache_dir is not None else None)
+        remembered = cache_dir / "threads.json" if cache_dir is not None else None
+        threads = CpuThreads(partial(use_threads, flags.cpu_threads, remembered))
     if cache_dir is not None:
         keep_compiled_in(cache_dir / "compiled")
     measured = cache_dir / "int8.json" if cache_dir is not None else None
@@ -191,6 +195,7 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
         int8=cache(lambda dtype: int8_support(device, dtype, measured)),
         attention=AttentionFlags.of(flags),
         streaming=StreamFlags.of(flags, offload_dir),
+        threads=threads,
     )
 
 

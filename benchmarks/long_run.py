@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 
@@ -45,7 +45,9 @@ GROWTH_CLIENTS, GROWTH_IMAGES = 0.02, 0.03
 
 
 class Server:
-    """One start of the program on a data folder."""
+    """One start of the program on a data folder. `patience_s`: how long a client waits for a reply."""
+
+    patience_s: ClassVar[float] = REPLY_S
 
     def __init__(self, data: Path, flags: Sequence[str], checkpoint: Path = TINY) -> None:
         with socket.socket() as probe:
@@ -66,10 +68,10 @@ class Server:
             time.sleep(0.1)
         raise RuntimeError(f"the server does not answer:\n{self.log.read_text(errors='replace')}")
 
-    def ask(self, path: str, body: object = None, timeout_s: float = REPLY_S) -> tuple[int, bytes]:
+    def ask(self, path: str, body: object = None, timeout_s: float | None = None) -> tuple[int, bytes]:
         """Status and text of the reply to a GET, or to a POST where there is a body. Raises OSError and
         HTTPException where none comes."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s or self.patience_s)
         try:
             data = None if body is None else json.dumps(body)
             headers = {} if body is None else {"Content-Type": "application/json"}
@@ -314,9 +316,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--patience", type=float, default=REPLY_S, help="seconds that a client waits for its reply")
     parser.add_argument("--name", default="long_run", help="of the file of results")
     parser.add_argument("flags", nargs="*", help="flags of the server, after --")
     options = parser.parse_args()
+    Server.patience_s = options.patience
     with tempfile.TemporaryDirectory() as folder:
         found = measured(Path(folder), options.minutes, options.images, options.clients, options.flags)
     print_table(["long run", ""], [(name.replace("_", " "), str(value)) for name, value in found.items()])

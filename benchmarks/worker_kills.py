@@ -22,6 +22,7 @@ from benchmarks.report import print_table, read_result, write_result
 from modules.images.metadata import read_metadata
 
 KILLS, IMAGES_PER_JOB, DONE_S = 50, 4, 600.0
+BACK_S = 200.0  # each kill without a finished job doubles the time until the next start, up to a minute
 SUBMIT = "/agent-scheduler/v1/queue/txt2img"
 
 
@@ -38,7 +39,7 @@ def measured(folder: Path, kills: int) -> dict[str, Any]:
         for number in range(kills):
             for seed in (number * 10, number * 10 + 5):
                 tasks.append(_submit(server, seed))
-            time.sleep(draw.uniform(0.05, 1.5))
+            time.sleep(draw.uniform(0.3, 4.0))
             running += json.loads(server.ask("/internal/pending-tasks")[1])["size"] > 0
             with suppress(ProcessLookupError):
                 os.kill(_worker(server), signal.SIGKILL)
@@ -61,14 +62,14 @@ def _submit(server: Server, seed: int) -> str:
 
 def _worker(server: Server) -> int:
     """The process id of the worker, once it is there again."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + BACK_S
     while time.monotonic() < until:
         (worker,) = json.loads(server.ask("/featherweight/v1/workers")[1])
         words = str(worker["place"]).split()
         if len(words) > 1 and words[1].strip(",").isdigit() and worker["state"] != "starting":
             return int(words[1].strip(","))
         time.sleep(0.05)
-    raise RuntimeError("the worker did not come back within a minute")
+    raise RuntimeError(f"the worker did not come back within {BACK_S:.0f} s")
 
 
 def _counted(data: Path, tasks: list[str]) -> dict[str, Any]:

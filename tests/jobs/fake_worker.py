@@ -89,6 +89,7 @@ class FakeHost:
 
     def load(self, checkpoint: str | None) -> None:
         self.status = EngineStatus(EngineState.READY, f"loaded {checkpoint}")
+        self.hashing = HashProgress(checkpoint, 0.5) if checkpoint else None
 
     hashing: HashProgress | None = None
 

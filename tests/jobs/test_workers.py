@@ -19,6 +19,7 @@ from modules.jobs.workers.executor import WorkerExecutor, WorkerOptions, WorkerS
 from modules.jobs.workers.loop import is_device_failure
 from modules.jobs.workers.process import CpuOfMachine, ProcessTransport, Share, bind, cause_of, processes, share_of
 from modules.jobs.workers.protocol import JobFailed, Question, error_of, failure_of
+from modules.models.files.hashing import HashProgress
 from modules.processing.record.output import Output
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import GeneratedImage, Result
@@ -233,6 +234,7 @@ def test_model_and_settings_are_reached_in_the_worker(place: Place) -> None:
     assert place.worker.ask(Question.MEMORY) == {"ram": {"used": 5}}
     place.worker.load("a")
     until(lambda: place.worker.status.message == "loaded a")
+    assert place.worker.hashing == HashProgress("a", 0.5)
     place.worker.unload()
     until(lambda: place.worker.status.message == "unloaded")
     place.worker.refresh()

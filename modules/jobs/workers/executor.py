@@ -282,8 +282,8 @@ class WorkerExecutor:
                         self._send(self._wanted_load)
                     self._there.set()
                     self.changed()
-                case say.EngineReport(status, self._hashing):
-                    before, self._status = self._status.model, status
+                case say.EngineReport(status, hashing):
+                    before, self._status, self._hashing = self._status.model, status, hashing
                     if status.model is not None and (before is None or before.title != status.model.title):
                         self._loaded(status.model.title)
                 case Answer():

@@ -37,7 +37,7 @@ from modules.jobs.work.merging import Merger, merge_starters
 from modules.jobs.work.precision import PrecisionWork, measured, write_series
 from modules.jobs.work.reports import Reports
 from modules.jobs.work.training import TrainingWork
-from modules.jobs.workers.executor import Transport, WorkerExecutor, WorkerOptions
+from modules.jobs.workers.executor import ServerSide, Transport, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.farm import Farm, check_installed, farm_workers
 from modules.jobs.workers.group import Workers, worker_lane
 from modules.jobs.workers.host import EngineHost, embedding_names, files_known, refresh_files
@@ -373,13 +373,17 @@ def workers_of(
             begin,
             output,
             lambda: WorkerOptions(settings.current.system.worker_interrupt_grace),
-            lambda: settings.current,
+            server,
             does_tasks=does_tasks,
-            after_task=lambda: refresh_files(engine),
-            files=lambda: files_known(engine),
-            loaded=loaded,
             carries_images=bool(flags.farm),
         )
+
+    server = ServerSide(
+        settings=lambda: settings.current,
+        files=lambda: files_known(engine),
+        loaded=loaded,
+        after_task=lambda: refresh_files(engine),
+    )
 
     count = flags.workers or 0
     does_tasks = not flags.farm  # actors may have other folders

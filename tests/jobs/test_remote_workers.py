@@ -28,6 +28,7 @@ from modules.jobs.workers.executor import WorkerState
 from modules.jobs.workers.sdapi import (
     Address,
     Offer,
+    Patience,
     RemoteWorker,
     addresses_of,
     body_of,
@@ -93,12 +94,7 @@ class Head:
             Address.of(address),
             Output(folder),
             catalogue,
-            look_s=0.1,
-            progress_s=0.02,
-            silent_s=0.3,
-            stalled_s=0.2,
-            loading_s=0.0,
-            idle_s=0.4,
+            patience=Patience(look_s=0.1, progress_s=0.02, silent_s=0.3, stalled_s=0.2, loading_s=0.0, idle_s=0.4),
         )
         lanes = [Lane(self.local, "server", is_ready=lambda: self.local_works), remote_lane(self.worker)]
         self.queue = JobQueue(lanes, JobStore(None))

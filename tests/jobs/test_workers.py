@@ -15,7 +15,7 @@ from modules.jobs.job import Job, JobStatus, WorkerLostError
 from modules.jobs.lanes import Lane
 from modules.jobs.line import QueueOptions
 from modules.jobs.store import JobStore
-from modules.jobs.workers.executor import WorkerExecutor, WorkerOptions, WorkerState
+from modules.jobs.workers.executor import ServerSide, WorkerExecutor, WorkerOptions, WorkerState
 from modules.jobs.workers.loop import is_device_failure
 from modules.jobs.workers.process import CpuOfMachine, ProcessTransport, Share, bind, cause_of, processes, share_of
 from modules.jobs.workers.protocol import JobFailed, Question, error_of, failure_of
@@ -66,7 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         lambda: ProcessTransport("worker-1", build, folder),
         Output(folder),
         lambda: made.options,
-        settings=lambda: Settings().with_changes({"queue_limit": 77}),
+        ServerSide(settings=lambda: Settings().with_changes({"queue_limit": 77})),
         does_tasks=True,
         backoff_s=0.01,
     )

@@ -106,6 +106,19 @@ class WorkerOptions:
 
 
 @dataclass(frozen=True)
+class ServerSide:
+    """What a worker gets from the server, and what the server hears of it. `settings`: what is sent to it; None: it
+    has its own. `files` gives what is known of model files: where it differs, the worker looks again. `loaded` is told
+    of the title of each model that the worker has loaded; `after_task` is called when it has done a task, which may
+    have written model files."""
+
+    settings: Callable[[], Settings] | None = None
+    files: Callable[[], object] = lambda: None
+    loaded: Callable[[str], object] = lambda title: None
+    after_task: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True)
 class _Lost:
     cause: str
 
@@ -117,10 +130,8 @@ _Inbox = queue.SimpleQueue["Report | _Lost | None"]
 class WorkerExecutor:
     """Runs jobs one at a time on one worker. `start()` begins it in the background, `close()` ends it.
 
-    `carries_images`: the worker does not see the files of this machine. `files` gives what is known of model files:
-    where it differs, the worker looks again. `loaded` is told of the title of each model that the worker has loaded.
-    `does_tasks`: tasks are done by the worker, and not in the thread that asks; `after_task` is called when it has done
-    one, which may have written model files. `changed` is called when the worker can take a job, or no longer can.
+    `carries_images`: the worker does not see the files of this machine. `does_tasks`: tasks are done by the worker, and
+    not in the thread that asks. `changed` is called when the worker can take a job, or no longer can.
     """
 
     def __init__(
@@ -129,12 +140,9 @@ class WorkerExecutor:
         begin: Callable[[], Transport],
         output: Output,
         options: Callable[[], WorkerOptions] = WorkerOptions,
-        settings: Callable[[], Settings] | None = None,
+        server: ServerSide = ServerSide(),
         carries_images: bool = False,
-        files: Callable[[], object] = lambda: None,
-        loaded: Callable[[str], object] = lambda title: None,
         does_tasks: bool = False,
-        after_task: Callable[[], object] = lambda: None,
         backoff_s: float = BACKOFF_S,
     ) -> None:
         self.name = name
@@ -142,13 +150,10 @@ class WorkerExecutor:
         self._begin = begin
         self._output = output
         self._options = options
-        self._settings = settings
+        self._server = server
         self._carries_images = carries_images
-        self._files = files
         self._files_sent: object = None
-        self._loaded = loaded
         self._does_tasks = does_tasks
-        self._after_task = after_task
         self._backoff_s = backoff_s
         self._transport: Transport | None = None
         self._is_ready = False
@@ -275,9 +280,9 @@ class WorkerExecutor:
                 case say.Ready(_, device):
                     self._device = device
                     self._is_ready = True
-                    self._files_sent = self._files()
-                    if self._settings is not None:
-                        self._send(say.ChangeSettings(self._settings()))
+                    self._files_sent = self._server.files()
+                    if self._server.settings is not None:
+                        self._send(say.ChangeSettings(self._server.settings()))
                     if self._wanted_load is not None:
                         self._send(self._wanted_load)
                     self._there.set()
@@ -285,7 +290,7 @@ class WorkerExecutor:
                 case say.EngineReport(status, hashing):
                     before, self._status, self._hashing = self._status.model, status, hashing
                     if status.model is not None and (before is None or before.title != status.model.title):
-                        self._loaded(status.model.title)
+                        self._server.loaded(status.model.title)
                 case Answer():
                     waiting = self._answers.get(report.number)
                     if waiting is not None:
@@ -376,11 +381,14 @@ class WorkerExecutor:
         spec = task.spec
         if not self._does_tasks:
             return spec.work(task)
-        request, settings = {**spec.request, **spec.attached}, self._settings() if self._settings is not None else None
+        request, settings = (
+            {**spec.request, **spec.attached},
+            self._server.settings() if self._server.settings is not None else None,
+        )
         facts = (task.task_id, task.type, task.title, request, dict(task.noted), task.created_at, settings)
         following = self._following(task, lambda refresh: RunTask(*facts, refresh))
         assert isinstance(following.done, say.TaskDone)
-        self._after_task()
+        self._server.after_task()
         return following.done.outcome
 
     def _following(self, entry: Job | Task, command: Callable[[bool], Command]) -> _Following:
@@ -393,7 +401,7 @@ class WorkerExecutor:
         try:
             if not self._is_ready:
                 raise WorkerLostError(f"The worker {self.name} is not there.")
-            files = self._files()
+            files = self._server.files()
             refresh, self._files_sent = files != self._files_sent, files
             self._send(command(refresh))
             following = _Following(self, entry, inbox)

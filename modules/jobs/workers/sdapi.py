@@ -61,14 +61,8 @@ MAX_INFOTEXT = 1_000_000  # characters
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_PIXELS = 8192 * 8192
 CALL_S = 10.0  # for everything but the images
-LOOK_S = 15.0  # how often it is looked whether the server is there, and what it has
 MAX_LOOK_S = 120.0
-PROGRESS_S = 1.0
-SILENT_S = 20.0  # no answer about the progress for so long: it is gone
-STALLED_S = 60.0  # no progress for so long, and a time for each pixel: it hangs
 PIXEL_S = 2e-4  # 52 s for 512x512, 210 s for 1024x1024
-LOADING_S = 300.0  # so much longer until it has begun
-IDLE_S = 30.0  # it says that it does nothing, for so long
 EXTRAS_FIELDS = {
     "Upscale": {
         "upscale_mode": "resize_mode",
@@ -335,6 +329,18 @@ def settings_sent(request: GenerationRequest) -> dict[str, Any]:
     return {key: value for key, value in request.settings.of_images().items() if key != CHECKPOINT}
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long a remote worker waits for what, in seconds."""
+
+    look_s: float = 15.0  # how often it is looked whether the server is there, and what it has
+    progress_s: float = 1.0  # between two questions about the progress
+    silent_s: float = 20.0  # no answer about the progress for so long: it is gone
+    stalled_s: float = 60.0  # no progress for so long, and a time for each pixel: it hangs
+    loading_s: float = 300.0  # so much longer until it has begun
+    idle_s: float = 30.0  # it says that it does nothing, for so long
+
+
 class RemoteWorker:
     """An executor on another server. `start()` looks for it from then on, `close()` gives it up."""
 
@@ -345,12 +351,7 @@ class RemoteWorker:
         catalogue: CheckpointCatalogue,
         options: Callable[[], WorkerOptions] = WorkerOptions,
         embeddings: Callable[[], Sequence[str]] = tuple,
-        look_s: float = LOOK_S,
-        progress_s: float = PROGRESS_S,
-        silent_s: float = SILENT_S,
-        stalled_s: float = STALLED_S,
-        loading_s: float = LOADING_S,
-        idle_s: float = IDLE_S,
+        patience: Patience = Patience(),
     ) -> None:
         self.name = str(address).removeprefix(f"{address.scheme}://")
         self.changed: Callable[[], object] = lambda: None
@@ -359,9 +360,7 @@ class RemoteWorker:
         self._catalogue = catalogue
         self._options = options
         self._embeddings = embeddings
-        self._look_s, self._progress_s = look_s, progress_s
-        self._silent_s, self._stalled_s = silent_s, stalled_s
-        self._loading_s, self._idle_s = loading_s, idle_s
+        self._patience = patience
         self._offer: Offer | None = None
         self._here: tuple[str, ...] = ()  # names of embeddings
         self._closing = threading.Event()
@@ -454,12 +453,12 @@ class RemoteWorker:
                 if is_new:
                     self._message = ""
                     self.changed()
-            wait_s = self._look_s if self._offer is not None else self._backoff_s()
+            wait_s = self._patience.look_s if self._offer is not None else self._backoff_s()
             self._look_now.wait(wait_s)
 
     def _backoff_s(self) -> float:
         """A dead one is asked less and less often."""
-        return float(min(self._look_s * 2 ** min(max(self._losses - 1, 0), 10), MAX_LOOK_S))
+        return float(min(self._patience.look_s * 2 ** min(max(self._losses - 1, 0), 10), MAX_LOOK_S))
 
     def _lose(self, message: str) -> None:
         was_there = self._offer is not None
@@ -524,8 +523,8 @@ class RemoteWorker:
         image.on_progress(0.0, f"at {self.name}")
         posted = _Posted(self._client, "/sdapi/v1/extra-single-image", body, BYTES_PER_PIXEL * MAX_PIXELS)
         began = time.monotonic()
-        limit_s = self._stalled_s + self._loading_s + PIXEL_S * image.image.width * image.image.height
-        while not posted.wait(self._progress_s):
+        limit_s = self._patience.stalled_s + self._patience.loading_s + PIXEL_S * image.image.width * image.image.height
+        while not posted.wait(self._patience.progress_s):
             if self._closing.is_set():
                 raise Interrupted("The server ends.")
             try:
@@ -578,12 +577,12 @@ class RemoteWorker:
     def _follow(self, job: Job, posted: _Posted, offer: Offer) -> bool:
         """Wait for the reply, with progress and interrupts. False where the user stopped it."""
         width, height = _expected_size(job.request)
-        patience_s = self._stalled_s + PIXEL_S * width * height * job.request.batch_size
+        patience_s = self._patience.stalled_s + PIXEL_S * width * height * job.request.batch_size
         heard = moved = busy = time.monotonic()
         last: tuple[float, int] = (0.0, 0)
         has_begun = False
         stop_at: float | None = None
-        while not posted.wait(self._progress_s):
+        while not posted.wait(self._patience.progress_s):
             now = time.monotonic()
             if self._closing.is_set():
                 raise Interrupted("The server ends.")
@@ -601,8 +600,10 @@ class RemoteWorker:
                 progress = self._client.call("GET", "/sdapi/v1/progress")
                 place, is_idle = _understood(_place_of, progress)
             except RemoteError as error:
-                if now - heard > self._silent_s:
-                    raise RemoteError(f"did not say how far it is for {self._silent_s:g} s ({error})") from error
+                if now - heard > self._patience.silent_s:
+                    raise RemoteError(
+                        f"did not say how far it is for {self._patience.silent_s:g} s ({error})"
+                    ) from error
                 continue
             heard = now
             if place != last:
@@ -611,9 +612,9 @@ class RemoteWorker:
                 self._preview(job, progress.get("current_image"))
             if offer.is_ours or not is_idle:  # ours shows nobody the work of others, and so may seem idle
                 busy = now
-            if now - busy > self._idle_s:
-                raise RemoteError(f"says for {self._idle_s:g} s that it makes nothing, and has sent no image")
-            limit_s = patience_s if has_begun else patience_s + self._loading_s
+            if now - busy > self._patience.idle_s:
+                raise RemoteError(f"says for {self._patience.idle_s:g} s that it makes nothing, and has sent no image")
+            limit_s = patience_s if has_begun else patience_s + self._patience.loading_s
             if now - moved > limit_s:
                 raise RemoteError(f"made no progress for {limit_s:.0f} s")
         return stop_at is None

@@ -39,10 +39,11 @@ def measured(folder: Path, kills: int) -> dict[str, Any]:
         for number in range(kills):
             for seed in (number * 10, number * 10 + 5):
                 tasks.append(_submit(server, seed))
-            time.sleep(draw.uniform(0.3, 4.0))
+            worker = _worker(server)
+            time.sleep(draw.uniform(0.1, 6.0))  # while it loads the model, computes, saves, or has nothing to do
             running += json.loads(server.ask("/internal/pending-tasks")[1])["size"] > 0
             with suppress(ProcessLookupError):
-                os.kill(_worker(server), signal.SIGKILL)
+                os.kill(worker, signal.SIGKILL)
         until = time.monotonic() + DONE_S
         while json.loads(server.ask("/internal/pending-tasks")[1])["size"] and time.monotonic() < until:
             time.sleep(0.2)

@@ -60,8 +60,8 @@ class OptionalEncoder:
 
 @dataclass(frozen=True)
 class ExternalTextEncoder:
-    """A text encoder that may be in a file of its own: the name of the file, or with `any_ending` its beginning, and the
-    prefix of its names in a whole checkpoint.
+    """A text encoder that may be in a file of its own: the name of the file, or with `any_ending` its beginning, and
+    the prefix of its names in a whole checkpoint.
 
     `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
     layout of its family says what its tensors are called in a whole one. One that is no part has the names of a whole

@@ -20,7 +20,7 @@ DENOISER = "model.diffusion_model."
 """Before the names of a denoiser in a whole checkpoint, which may hold an adapter of its text tokens too."""
 ORIGINAL_LEVEL = re.compile(r"^(model\.)?diffusion_model\.|^transformer\.(?=(double|single)_blocks\.)")
 THIRD_ENCODER, THIRD_PATH = "lora_te3", "encoder.block."
-"""What kohya's programs call T5 in every model that has it, and what its layers begin with."""
+"""What trainers call the third text encoder even where it is the second, and what its layers begin with."""
 STARTS = re.compile(r"^(oft|lycoris)_(?=unet_|transformer_(?!blocks_)|te[123]?_)")
 
 

@@ -283,6 +283,9 @@ class ModelFamily(Protocol):
     def has_zero_snr(self, header: Header) -> bool:
         """Whether the file says that its last timestep is pure noise."""
 
+    def as_told(self, architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
+        """The architecture with what the values of small tensors in the file say of noise levels and latents."""
+
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:

@@ -99,6 +99,9 @@ class StableDiffusion3:
     def has_zero_snr(self, header: Header) -> bool:
         return False
 
+    def as_told(self, architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
+        return architecture
+
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:

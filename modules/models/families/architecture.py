@@ -25,8 +25,8 @@ class UNetArchitecture:
     """Sizes of the denoiser. Levels are counted from the finest resolution.
 
     `down_depths` says for each level, and `up_depths` for each level from the coarsest up, how many transformer blocks
-    follow each of its residual blocks; 0 means no attention. Without `middle_depth` the middle is one residual block, and
-    without `has_middle` nothing.
+    follow each of its residual blocks; 0 means no attention. Without `middle_depth` the middle is one residual block;
+    without `has_middle` there is none.
     An attention has `heads` heads, or as many as `head_channels` makes of its width.
     """
 

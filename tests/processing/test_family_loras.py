@@ -67,7 +67,7 @@ def factors(case: Case, tensors: Tensors) -> dict[str, Pair]:
 
 
 def kohya(pairs: Mapping[str, Pair]) -> Tensors:
-    tensors = {}
+    tensors: Tensors = {}
     for layer, (down, up) in pairs.items():
         stem = f"lora_unet_{layer.replace('.', '_')}"
         tensors |= {

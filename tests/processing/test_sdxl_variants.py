@@ -59,6 +59,7 @@ def test_images_follow_the_models_own_levels_and_preconditioning(name: str, tmp_
     sigmas = torch.linspace(math.log(top), math.log(0.002), 4, dtype=torch.float64).exp().tolist()
     encoded = engine.conditioner(None).encode(["a fox"], [""], 4, Settings(), (64, 64))
     ((cond, _),) = encoded.prompts[0].at(0)
+    assert cond.vector is not None
     x = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(1234)) * top
     for sigma, after in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
         scale = math.sqrt(sigma**2 + data**2)

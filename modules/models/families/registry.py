@@ -35,14 +35,15 @@ FAMILIES.add("chroma1", Chroma())
 DEPTH_CHANNELS, UPSCALER_CHANNELS = 5, 7
 LISTED = 3
 NETWORK_MARKS = ("lora_down", "lora_up", "lora_A.", "lora_B.", "hada_w1", "lokr_w1", "dora_scale")
-OF_PARTS = (  # of a name, and what a file with such a name is
+Marks = tuple[tuple[tuple[str, ...], str], ...]
+OF_PARTS: Marks = (  # of a name, and what a file with such a name is
     (NETWORK_MARKS, "a LoRA (put it into models/Lora)"),
     (("emb_params", "string_to_param"), "an embedding (put it into embeddings)"),
     (("control_model.", "controlnet_", "input_hint_block"), "a ControlNet"),
 )
 VIDEO, NOT_READ = "a video model: only models of images are supported", "which is not supported"
 ENCODER_ADVICE = "put it into models/text_encoder and choose a denoiser that uses it"
-OF_MODELS = (  # of names, and what a file with all of these is
+OF_MODELS: Marks = (  # of names, and what a file with all of these is
     (("patch_embedding.weight", "time_projection.1.weight"), f"Wan, {VIDEO}"),
     (("txt_in.individual_token_refiner.",), f"HunyuanVideo, {VIDEO}"),
     (("patchify_proj.weight", "adaln_single.linear."), f"LTX-Video, {VIDEO}"),
@@ -60,7 +61,7 @@ OF_MODELS = (  # of names, and what a file with all of these is
     (("block.0.layer.0.SelfAttention.q.weight",), f"a text encoder, T5 ({ENCODER_ADVICE})"),
     (("text_model.embeddings.token_embedding.",), f"a text encoder, CLIP ({ENCODER_ADVICE})"),
 )
-OF_OTHERS = (
+OF_OTHERS: Marks = (
     (("double_blocks.", "single_blocks."), "a model of the Flux family"),
     (("body.0.rdb1.", "RRDB_trunk", "params_ema", "upsampler."), "an upscaler (put it into models/ESRGAN)"),
     (("decoder.conv_in", "decoder.up"), "a VAE (put it into models/VAE)"),

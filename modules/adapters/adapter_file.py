@@ -18,6 +18,18 @@ from modules.models.files.tensor_file import TensorFile
 BUNDLE = "bundle_emb."
 NAMED_FACTOR = re.compile(r"\.(lora_[AB])\.[^.]+\.weight$")
 """PEFT puts the name of an adapter ("default") between."""
+STREAM_FACTOR = re.compile(r"^(.*(?:double|single)_blocks\.\d+)\.processor\.(qkv|proj)_lora([12]?)\.(down|up)\.weight$")
+"""XLabs names the attention processors of a transformer of two streams: 1 is the image's, 2 the text's; without a
+number both are one."""
+STREAM_LAYERS = {
+    ("qkv", "1"): "img_attn.qkv",
+    ("proj", "1"): "img_attn.proj",
+    ("qkv", "2"): "txt_attn.qkv",
+    ("proj", "2"): "txt_attn.proj",
+    ("qkv", ""): "linear1",
+    ("proj", ""): "linear2",
+}
+"""Layers of the original layout that they mean."""
 FLAT_STARTS = ("lora_", "oft_", "lycoris_")
 ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ...] = (
     (lora.read_lora, lora.ENDS),
@@ -83,6 +95,9 @@ def read_adapter_file(path: Path) -> AdapterFile:
 def split_key(key: str) -> tuple[str, str]:
     """A tensor's name as layer and end: at the first dot for kohya's names, before the known ends for dotted ones."""
     key = NAMED_FACTOR.sub(r".\1.weight", key)
+    stream = STREAM_FACTOR.match(key)
+    if stream is not None:
+        return f"{stream[1]}.{STREAM_LAYERS[stream[2], stream[3]]}", f"lora_{stream[4]}.weight"
     if "." not in key or key.startswith(FLAT_STARTS):
         layer, _, end = key.partition(".")
         return layer, end

@@ -299,6 +299,10 @@ class AdapterApplier:
         """The layers that a name means, each with its share of the change."""
         parts = self._table.parts(name)
         height = max((end for part in parts for _, end in part.rows), default=0)
+        branch = algorithm.branch() if parts else None
+        if branch is not None and branch.up.shape[0] < height:  # made for the first of the parts alone
+            height = branch.up.shape[0]
+            parts = [part for part in parts if all(end <= height for _, end in part.rows)]
         try:
             yield from ((part.target, rows_of(algorithm, part.rows, height)) for part in parts)
         except InvalidValueError as error:

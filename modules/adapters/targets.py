@@ -19,6 +19,8 @@ TEXT_ENCODER = "text_encoder"
 DENOISER = "model.diffusion_model."
 """Before the names of a denoiser in a whole checkpoint, which may hold an adapter of its text tokens too."""
 ORIGINAL_LEVEL = re.compile(r"^(model\.)?diffusion_model\.|^transformer\.(?=(double|single)_blocks\.)")
+THIRD_ENCODER, THIRD_PATH = "lora_te3", "encoder.block."
+"""What trainers call the third text encoder even where it is the second, and what its layers begin with."""
 STARTS = re.compile(r"^(oft|lycoris)_(?=unet_|transformer_(?!blocks_)|te[123]?_)")
 
 
@@ -110,7 +112,8 @@ def _names(component: str, path: str, original: str | None) -> Iterator[str]:
             yield from _original_names(component, original)
         return
     number = component.removeprefix(TEXT_ENCODER).removeprefix("_")
-    for prefix in (f"lora_te{number}",) if number else ("lora_te", "lora_te1"):
+    prefixes = (f"lora_te{number}",) if number else ("lora_te", "lora_te1")
+    for prefix in (*prefixes, THIRD_ENCODER) if path.startswith(THIRD_PATH) else prefixes:
         yield _kohya(f"{prefix}_text_model", path)
         yield _kohya(prefix, path)
     yield f"{component}.text_model.{path}"

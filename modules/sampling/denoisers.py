@@ -29,6 +29,8 @@ class Prediction(Enum):
     EPS = "eps"
     V = "v"
     FLOW = "flow"
+    EDM_V = "edm_v"
+    EDM = "edm"
 
 
 def eps_denoise(denoiser: Denoiser, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
@@ -54,6 +56,24 @@ def v_denoise(denoiser: Denoiser, schedule: DiscreteSchedule, time_map: TimeMap 
         s = _append_dims(sigma, x)
         scale = (s**2 + 1).sqrt()
         return x / scale**2 - s / scale * denoiser(x / scale, _on(x, to_t(sigma)))
+
+    return denoise
+
+
+def edm_time(sigma: Tensor) -> Tensor:
+    """The time that models in the preconditioning of Karras et al. 2022 (arXiv:2206.00364, table 1) are told."""
+    return sigma.log() / 4
+
+
+def edm_denoise(denoiser: Denoiser, sigma_data: float = 0.5) -> Denoise:
+    """Denoise from a model in the preconditioning of Karras et al. 2022 (arXiv:2206.00364, equation 7):
+    `c_skip x + c_out F(x / sqrt(sigma^2 + sigma_data^2), ln(sigma) / 4)`."""
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        s = _append_dims(sigma, x)
+        scale = (s**2 + sigma_data**2).sqrt()
+        output = denoiser(x / scale, _on(x, edm_time(sigma)))
+        return x * (sigma_data / scale) ** 2 + output * (s * sigma_data / scale)
 
     return denoise
 
@@ -85,6 +105,10 @@ def denoise_for(
         assert isinstance(schedule, FlowSchedule), "a flow model needs the noise levels of one"
         return flow_denoise(denoiser)
     schedule = trained_timesteps(spec, schedule)
+    if prediction is Prediction.EDM:
+        return edm_denoise(denoiser)
+    if prediction is Prediction.EDM_V:
+        return v_denoise(denoiser, schedule, edm_time)
     wrap = v_denoise if prediction is Prediction.V else eps_denoise
     if spec.family is Family.TIMESTEP:
         return wrap(denoiser, schedule, schedule.vp_sigma_to_t)

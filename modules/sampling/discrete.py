@@ -26,6 +26,13 @@ def scaled_linear_alphas_cumprod(linear_start: float = 0.00085, linear_end: floa
     return torch.from_numpy(np.cumprod(1.0 - betas)).to(torch.float32)
 
 
+def log_uniform_alphas_cumprod(sigma_min: float, sigma_max: float, steps: int = 1000) -> Tensor:
+    """alphas_cumprod [steps] fp64 whose sigmas are evenly spaced in log sigma over a range: the levels of models that
+    were trained on all of them (Karras et al. 2022, arXiv:2206.00364)."""
+    sigmas = torch.linspace(np.log(sigma_min), np.log(sigma_max), steps, dtype=torch.float64).exp()
+    return 1 / (1 + sigmas**2)
+
+
 def rescale_zero_terminal_snr(alphas_cumprod: Tensor) -> Tensor:
     """alphas_cumprod shifted and scaled so that the last step is (nearly) pure noise; same shape and dtype.
 

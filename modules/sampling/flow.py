@@ -70,7 +70,7 @@ def trained_timesteps(spec: SamplerSpec, levels: NoiseLevels) -> DiscreteSchedul
     if isinstance(levels, FlowSchedule):
         raise InvalidValueError(
             f"The sampler {spec.name} steps over the timesteps of models that predict noise, and this one predicts a "
-            "flow (Stable Diffusion 3). Choose Euler, DPM++ 2M or another sampler that follows the schedule type."
+            "flow. Choose Euler, DPM++ 2M or another sampler that follows the schedule type."
         )
     return levels
 
@@ -79,7 +79,7 @@ def check_flow_sampler(spec: SamplerSpec, options: SamplerOptions) -> None:
     """Raise `InvalidValueError` for a sampler whose steps near pure noise, where `s` is huge, go astray."""
     if spec.name in UNSTEADY and adds_noise(spec, options):
         raise InvalidValueError(
-            f"The sampler {spec.name} goes astray near pure noise, where a flow model (Stable Diffusion 3) begins. "
+            f"The sampler {spec.name} goes astray near pure noise, where a flow model begins. "
             "Choose Euler a or DPM++ 2S a, or set eta for ancestral samplers to 0."
         )
 
@@ -88,7 +88,7 @@ def check_flow_range(sigmas: Tensor) -> None:
     """Raise `InvalidValueError` for a schedule that begins above the noise level 1."""
     if float(sigmas[0]) > 1:
         raise InvalidValueError(
-            f"The schedule begins at noise level {float(sigmas[0]):g}, and those of a flow model (Stable Diffusion 3) "
+            f"The schedule begins at noise level {float(sigmas[0]):g}, and those of a flow model "
             "end at 1. Choose another schedule type than Align Your Steps, and set sigma max to 0 and the old Karras "
             "range off in Settings > Sampler parameters."
         )

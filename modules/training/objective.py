@@ -44,6 +44,11 @@ class Objective:
         levels = model.family.noise_levels(architecture.noise_schedule, Settings(), latent_size)
         if isinstance(levels, FlowSchedule) and options.debiased:
             raise InvalidValueError("loss.debiased weighs by the SNR of models that predict noise; this one is a flow.")
+        if architecture.prediction_type.startswith("edm"):
+            raise InvalidValueError(
+                f"{model.info.name} was trained in the preconditioning of EDM, for which there is no loss here. Train "
+                "on the base model that it was made from."
+            )
         return cls(levels, architecture.prediction_type, options)
 
     @property

@@ -19,7 +19,13 @@ from modules.sampling.plan import txt2img_run
 from modules.training.stepping import Trainer
 from modules.training.texts import Caption, batched
 
-PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": Prediction.FLOW}
+PREDICTIONS = {
+    "epsilon": Prediction.EPS,
+    "v_prediction": Prediction.V,
+    "flow": Prediction.FLOW,
+    "edm_v_prediction": Prediction.EDM_V,
+    "edm": Prediction.EDM,
+}
 
 
 @dataclass(frozen=True)

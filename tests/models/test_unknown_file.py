@@ -10,6 +10,7 @@ from modules.errors import CheckpointError
 from modules.models.families.registry import detect_family
 from modules.models.loading.open_clip_layout import open_checkpoint
 from tests.models.family_files import write_family
+from tests.models.gguf_files import write_gguf
 
 FIRST = "model.diffusion_model.input_blocks.0.0.weight"
 
@@ -21,6 +22,16 @@ FIRST = "model.diffusion_model.input_blocks.0.0.weight"
         (("emb_params",), "an embedding"),
         (("control_model.input_hint_block.0.weight",), "a ControlNet"),
         (("double_blocks.0.img_attn.qkv.weight",), "Flux"),
+        (("blocks.0.self_attn.q.weight", "patch_embedding.weight", "time_projection.1.weight"), "Wan, a video model"),
+        (("txt_in.individual_token_refiner.x", "double_blocks.0.img_attn.qkv.weight"), "HunyuanVideo, a video model"),
+        (("patchify_proj.weight", "adaln_single.linear.weight"), "LTX-Video, a video model"),
+        (("net.x_embedder.proj.1.weight", "net.t_embedder.1.linear_1.weight"), "Cosmos-Predict2 without"),
+        (("transformer_blocks.0.img_mod.1.weight", "txt_norm.weight"), "Qwen-Image, which is not supported"),
+        (("layers.0.x", "cap_embedder.0.weight", "noise_refiner.0.attention.qkv.weight"), "Lumina 2"),
+        (("double_stream_modulation_img.lin.weight", "guidance_in.in_layer.weight"), "FLUX.2 dev"),
+        (("x_embedder.proj.weight", "y_embedder.y_proj.fc1.weight", "blocks.0.scale_shift_table"), "PixArt"),
+        (("model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight"), "a text encoder"),
+        (("encoder.block.0.layer.0.SelfAttention.q.weight", "shared.weight"), "a text encoder, T5"),
         (("decoder.conv_in.weight", "encoder.conv_in.weight"), "a VAE"),
         (("something", "else"), "begin with else, something"),
     ],
@@ -50,4 +61,11 @@ def test_sdxl_without_its_text_encoders_is_not_taken_for_sd1(tmp_path: Path) -> 
     path = write_family(tmp_path, "sdxl")
     save_file({key: value for key, value in load_file(path).items() if "conditioner" not in key}, path)
     with pytest.raises(CheckpointError, match="no text encoders"), open_checkpoint(path) as file:
+        detect_family(file)
+
+
+def test_a_language_model_in_gguf_is_named(tmp_path: Path) -> None:
+    tensors = {name: torch.zeros(32, 32) for name in ("token_embd.weight", "blk.0.attn_q.weight", "output_norm.weight")}
+    path = write_gguf(tmp_path / "x.gguf", tensors, "Q8_0", "llama")
+    with pytest.raises(CheckpointError, match=r"a language model .*models/text_encoder"), open_checkpoint(path) as file:
         detect_family(file)

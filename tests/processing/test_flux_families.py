@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, Qwen3Config, Qwen3Model, T5Config, T5EncoderModel
 
@@ -23,7 +24,7 @@ from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
-from modules.processing.request.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
 from modules.processing.request.source_images import FromImage, Mask, SourceImage
 from modules.prompting.tokens import ClipTokenizer
@@ -324,6 +325,17 @@ def test_one_file_makes_the_same_image(case: tuple[str, Path, Engine], tmp_path:
     name, root, engine = case
     write_in_one(tmp_path, TINY[name])
     assert np.array_equal(pixels(made(engine_of(tmp_path), tmp_path)), pixels(made(engine, root)))
+
+
+@pytest.mark.parametrize("name", ["klein", "chroma"])
+def test_text_encoders_of_other_families_are_left_alone(name: str, tmp_path: Path) -> None:
+    """Also an image whose second pass ends within a patch of its autoencoder."""
+    write_parts(tmp_path, TINY[name])
+    for recipe, file in (("t5xxl_tiny", "t5xxl_fp16"), ("clip_l_tiny", "clip_l")):
+        save_file(recipe_tensors(recipe), tmp_path / "text_encoder" / f"{file}.safetensors")
+    hires = HiresRequest(scale=1.25, upscaler="Lanczos", steps=2, denoising_strength=0.6)
+    result = made(engine_of(tmp_path), tmp_path, hires=hires)
+    assert result.images[0].image.size in ((112, 80), (120, 80)) and pixels(result).std() > 1
 
 
 def test_schnell_makes_the_recorded_image(tmp_path: Path) -> None:

@@ -42,12 +42,14 @@ class KlSizes:
 
 @dataclass(frozen=True)
 class KlAutoencoder:
-    """An `Autoencoder`: scaled latents are `(own - shift) * scale_factor`."""
+    """An `Autoencoder`: scaled latents are `(own - shift) * scale_factor`; with `by_channel`, the mean and the standard
+    deviation of each channel, `(own - mean) / deviation * scale_factor`."""
 
     sizes: KlSizes
     scale_factor: float = SCALE_FACTOR
     shift: float = 0.0
     preview: PreviewFactors | None = None
+    by_channel: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @property
     def channels(self) -> int:
@@ -90,11 +92,17 @@ class KlAutoencoder:
         return self.channels, height, width
 
     def to_own(self, vae: Any, latents: Tensor) -> Tensor:
-        return latents / self.scale_factor + self.shift
+        if self.by_channel is None:
+            return latents / self.scale_factor + self.shift
+        shift, deviation = (latents.new_tensor(values).reshape(1, -1, 1, 1) for values in self.by_channel)
+        return latents / self.scale_factor * deviation + shift
 
     def moments(self, vae: Any, own: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = mean_and_std(own)
-        return (mean - self.shift) * self.scale_factor, std * self.scale_factor
+        if self.by_channel is None:
+            return (mean - self.shift) * self.scale_factor, std * self.scale_factor
+        shift, deviation = (mean.new_tensor(values).reshape(1, -1, 1, 1) for values in self.by_channel)
+        return (mean - shift) / deviation * self.scale_factor, std / deviation * self.scale_factor
 
     def decode(self, vae: Any, own: Tensor, tile_px: int = 0, few_tiles: bool = False) -> Tensor:
         return decode_kl(vae, own, tile_px // self.downscale, few_tiles)

@@ -107,7 +107,8 @@ class PackedKlAutoencoder:
     def moments(self, vae: Any, own: Tensor) -> tuple[Tensor, Tensor]:
         from torch.nn import functional as F
 
-        own_mean, own_std = mean_and_std(own)
+        height, width = (side // PATCH * PATCH for side in own.shape[-2:])  # of an image that ends within a patch
+        own_mean, own_std = mean_and_std(own[..., :height, :width])
         mean, std = self._statistics(vae, own)
         return (F.pixel_unshuffle(own_mean, PATCH) - mean) / std, F.pixel_unshuffle(own_std, PATCH) / std
 

@@ -25,7 +25,8 @@ class UNetArchitecture:
     """Sizes of the denoiser. Levels are counted from the finest resolution.
 
     `down_depths` says for each level, and `up_depths` for each level from the coarsest up, how many transformer blocks
-    follow each of its residual blocks; 0 means no attention. Without `middle_depth` the middle is one residual block.
+    follow each of its residual blocks; 0 means no attention. Without `middle_depth` the middle is one residual block;
+    without `has_middle` there is none.
     An attention has `heads` heads, or as many as `head_channels` makes of its width.
     """
 
@@ -41,6 +42,7 @@ class UNetArchitecture:
     head_channels: int | None = None
     linear_projection: bool = False  # around the transformer blocks: a linear layer or a 1x1 convolution
     vector_width: int | None = None  # of the vector that is added to the time embedding, if there is one
+    has_middle: bool = True
 
     @property
     def levels(self) -> int:
@@ -63,7 +65,8 @@ class UNetArchitecture:
 @dataclass(frozen=True)
 class NoiseScheduleArchitecture:
     """The training schedule: betas whose square roots are spaced evenly ("scaled linear"), or those of a flow model
-    with `flow_shift`; with `shifts_by_size` that stands for a shift that follows the size in the original."""
+    with `flow_shift`; with `shifts_by_size` that stands for a shift that follows the size in the original.
+    `sigma_range`: the model was trained on all noise levels between two sigmas instead."""
 
     linear_start: float
     linear_end: float
@@ -71,6 +74,7 @@ class NoiseScheduleArchitecture:
     zero_terminal_snr: bool = False  # rescaled so that the last step is pure noise (Lin et al. 2023, arXiv:2305.08891)
     flow_shift: float | None = None  # towards noise, of a flow model (Esser et al. 2024, arXiv:2403.03206)
     shifts_by_size: bool = False
+    sigma_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class LdmArchitecture:
     autoencoder: Autoencoder
     noise_schedule: NoiseScheduleArchitecture
     latent_side: int  # the side of the latents the model was trained on
-    prediction_type: str  # "epsilon", "v_prediction" or "flow"
+    prediction_type: str  # "epsilon", "v_prediction", "flow", "edm_v_prediction" or "edm"
     text_config_folder: str | None  # a local folder with the text model's config.json, if the YAML names one
 
     @property

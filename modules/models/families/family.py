@@ -60,18 +60,19 @@ class OptionalEncoder:
 
 @dataclass(frozen=True)
 class ExternalTextEncoder:
-    """A text encoder that may be in a file of its own: the name of the file, or with `any_ending` its beginning, the
-    prefix of its names in a whole checkpoint, and a tensor of the checkpoints that want it.
+    """A text encoder that may be in a file of its own: the name of the file, or with `any_ending` its beginning, and
+    the prefix of its names in a whole checkpoint.
 
     `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
-    layout of its family says what its tensors are called in a whole one. Such a file is known by its `type` (see
+    layout of its family says what its tensors are called in a whole one. One that is no part has the names of a whole
+    checkpoint, and is added to those that have the tensor `wanted_by`. Such a file is known by its `type` (see
     `text_encoders.file_names`) and the `width` of tokens that the denoiser in a header takes, where these are given; of
     several the one whose name begins with `stem` is taken first. `title` says for people which encoder that is.
     """
 
     stem: str
     prefix: str
-    wanted_by: str
+    wanted_by: str = ""
     any_ending: bool = False
     is_optional: bool = False
     is_part: bool = False
@@ -281,6 +282,9 @@ class ModelFamily(Protocol):
 
     def has_zero_snr(self, header: Header) -> bool:
         """Whether the file says that its last timestep is pure noise."""
+
+    def as_told(self, architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
+        """The architecture with what the values of small tensors in the file say of noise levels and latents."""
 
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]

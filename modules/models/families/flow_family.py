@@ -10,7 +10,7 @@ from modules.errors import CheckpointError
 from modules.models.autoencoders.autoencoder import Autoencoder
 from modules.models.autoencoders.held import own_channels
 from modules.models.families.adapter_version import AdapterVersion
-from modules.models.families.architecture import NoiseScheduleArchitecture
+from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.families.family import (
     ExternalTextEncoder,
     ExternalVae,
@@ -58,6 +58,9 @@ class FlowFamily:
 
     def has_zero_snr(self, header: Header) -> bool:
         return False
+
+    def as_told(self, architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
+        return architecture
 
     def noise_levels(
         self, trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]

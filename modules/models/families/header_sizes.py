@@ -76,6 +76,7 @@ def _unet(header: Header, family: UNetArchitecture) -> UNetArchitecture | None:
         context_width=context,
         linear_projection=len(projection) == 2,
         vector_width=vector.shape[1] if vector is not None else None,
+        has_middle=any(name.startswith(f"{prefix}.middle_block.") for name in header),
     )
 
 

@@ -311,4 +311,4 @@ def architecture_of(
     schedule = replace(known.noise_schedule, zero_terminal_snr=family.has_zero_snr(file.entries))
     prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
     known = known if info.is_folder else predicting(known, family, prediction)  # a folder says its own size
-    return replace(known, noise_schedule=schedule, prediction_type=prediction)
+    return family.as_told(replace(known, noise_schedule=schedule, prediction_type=prediction), file)

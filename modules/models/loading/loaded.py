@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
-from modules.memory.layer import shape_of
+from modules.memory.layer import shape_of, stored_state
 from modules.memory.recovery import Recovery
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.streaming import StreamHandle
@@ -101,6 +101,15 @@ class LoadedModel:
                 for name, parameter in layer._parameters.items()
                 if parameter is not None
             }.values()
+        )
+
+    @property
+    def is_low_precision(self) -> bool:
+        """Whether weights are stored in few bits, because the plan says so or because the file has them so."""
+        return self.plan.is_low_precision or any(
+            (state := stored_state(layer)) is not None and "weight" in state.formats
+            for module in self.modules
+            for layer in module.modules()
         )
 
     @property

@@ -136,7 +136,7 @@ def open_checkpoint(
     file = assembled(file, modules, families)
     optional = [family.optional_encoder for family in families if family.detects_denoiser(file.entries)]
     levels = tuple(encoder.level for encoder in optional if encoder is not None)
-    known = [encoder for family in families for encoder in family.external_encoders]
+    known = [encoder for family in families for encoder in family.external_encoders if not encoder.is_part]
     whole = with_external_encoders(file, known, with_optional and optional_beside)
     return OpenClipLayout(whole, families, () if with_optional else levels)
 

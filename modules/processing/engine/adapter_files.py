@@ -101,7 +101,8 @@ class AdapterFiles:
         if not uses:
             applier.remove()
             return LoadedAdapters(missing=tuple(missing))
-        mode = lora_mode(model.plan)
+        is_low_precision = model.is_low_precision
+        mode = lora_mode(model.plan, is_low_precision)
         applier.apply(uses, self._files, mode, model.plan.cache_fp16_weight)
         self._forget({use.file_hash for use in uses})
         self._note_retention(infos, applier.retention, mode)
@@ -118,7 +119,7 @@ class AdapterFiles:
                 for use in uses
             ),
             mode=mode.value,
-            mode_matters=model.plan.is_low_precision or model.plan.lora_mode != AUTOMATIC,
+            mode_matters=is_low_precision or model.plan.lora_mode != AUTOMATIC,
             hashes=hashes,
             missing=tuple(missing),
             notices=((_weak(applier.retention),) if rounds and applier.retention else ()) + tuple(applier.notices),
@@ -209,13 +210,14 @@ class AdapterFiles:
         return applier
 
 
-def lora_mode(plan: PrecisionPlan) -> LoraMode:
-    """Automatic: exact on 8-bit weights, merged on 16-bit ones, where it costs nothing per step."""
+def lora_mode(plan: PrecisionPlan, is_low_precision: bool) -> LoraMode:
+    """Automatic: exact where weights are in 8 bits or fewer, which merging would round; else merged, which costs
+    nothing per step."""
     from modules.adapters.applying import LoraMode
 
     if plan.lora_mode not in ("", AUTOMATIC):
         return LoraMode(plan.lora_mode)
-    return LoraMode.EXACT if plan.is_low_precision else LoraMode.MERGE
+    return LoraMode.EXACT if is_low_precision else LoraMode.MERGE
 
 
 def _weak(retention: Retention) -> str:

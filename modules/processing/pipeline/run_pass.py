@@ -31,7 +31,13 @@ from modules.sampling.schedules import build_sigmas
 from modules.sampling.types import Denoise, OnStep, StepInfo
 from modules.settings.values import Settings
 
-PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": Prediction.FLOW}
+PREDICTIONS = {
+    "epsilon": Prediction.EPS,
+    "v_prediction": Prediction.V,
+    "flow": Prediction.FLOW,
+    "edm_v_prediction": Prediction.EDM_V,
+    "edm": Prediction.EDM,
+}
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ from modules.models.text_encoders.llm import llm_component
 QWEN = ExternalTextEncoder(
     "qwen3_06b",
     ENCODER_PREFIX,
-    wanted_by=SIGN,
     is_part=True,
     type="llm",
     width=source_width,

@@ -43,8 +43,6 @@ TRANSFORMER = "transformer"
 ENCODER = ExternalTextEncoder(
     "t5xxl",
     T5_PREFIX,
-    wanted_by=f"{DENOISER}{SIGN}",
-    any_ending=True,
     is_part=True,
     type="t5",
     width=context_width,

@@ -29,7 +29,6 @@ from modules.models.families.flux1.folder import folder
 from modules.models.families.flux1.layout import (
     CLIP_PREFIX,
     GUIDANCE,
-    SIGN,
     T5_PREFIX,
     is_transformer,
     transformer_rows,
@@ -58,7 +57,6 @@ def _clip_width(header: Header) -> int | None:
 CLIP_ENCODER = ExternalTextEncoder(
     "clip_l",
     CLIP_PREFIX,
-    wanted_by=f"{DENOISER}{SIGN}",
     is_part=True,
     type="clip",
     width=_clip_width,
@@ -67,8 +65,6 @@ CLIP_ENCODER = ExternalTextEncoder(
 T5_ENCODER = ExternalTextEncoder(
     "t5xxl",
     T5_PREFIX,
-    wanted_by=f"{DENOISER}{SIGN}",
-    any_ending=True,
     is_part=True,
     type="t5",
     width=context_width,

@@ -19,12 +19,11 @@ from modules.models.families.family import (
     UsualSettings,
     text_inputs,
 )
-from modules.models.families.flow_family import DENOISER, FlowFamily, vae_component
+from modules.models.families.flow_family import FlowFamily, vae_component
 from modules.models.families.flux2.layout import (
     ENCODER_PREFIX,
     FOLDER,
     LARGER_ENCODER,
-    SIGN,
     is_transformer,
     transformer_rows,
 )
@@ -58,7 +57,6 @@ def _encoder_width(header: Header) -> int | None:
 ENCODER = ExternalTextEncoder(
     "qwen",
     ENCODER_PREFIX,
-    wanted_by=f"{DENOISER}{SIGN}",
     is_part=True,
     type="llm",
     width=_encoder_width,

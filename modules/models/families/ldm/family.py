@@ -27,6 +27,7 @@ from modules.models.families.family import (
     text_inputs,
 )
 from modules.models.families.ldm.conditioning import ClipConditioning
+from modules.models.families.ldm.edm import edm_architecture
 from modules.models.families.ldm.parts import (
     V_KEY,
     ZERO_SNR_KEY,
@@ -46,6 +47,7 @@ from modules.prompting.chunks import CHUNK_TOKENS
 from modules.sampling.discrete import (
     DiscreteSchedule,
     downcast_alphas_cumprod,
+    log_uniform_alphas_cumprod,
     rescale_zero_terminal_snr,
     scaled_linear_alphas_cumprod,
 )
@@ -112,6 +114,9 @@ class LdmFamily:
     def has_zero_snr(self, header: Header) -> bool:
         return ZERO_SNR_KEY in header
 
+    def as_told(self, architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
+        return edm_architecture(architecture, file)
+
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
@@ -127,6 +132,8 @@ class LdmFamily:
     def noise_levels(
         self, trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]
     ) -> NoiseLevels:
+        if trained.sigma_range is not None:
+            return DiscreteSchedule(log_uniform_alphas_cumprod(*trained.sigma_range, trained.timesteps))
         zero_snr = trained.zero_terminal_snr or settings.sampler.sd_noise_schedule == "Zero Terminal SNR"
         alphas = scaled_linear_alphas_cumprod(trained.linear_start, trained.linear_end, trained.timesteps)
         if settings.compatibility.use_downcasted_alpha_bar:

@@ -17,7 +17,7 @@ from modules.models.names.component import Component, Header, on_meta
 LEFT_OVER = re.compile(
     r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"
     r"|^denoiser\.|^first_stage_model\.loss\.|\.position_ids$|\.attn_mask$|\.logit_scale$|^(v_pred|ztsnr)$"
-    r"|^cond_stage_model\.text_projection"
+    r"|^cond_stage_model\.text_projection|^edm_(mean|std|vpred\.sigma_(min|max))$"
 )
 NORM_GROUPS = 32
 V_KEY, ZERO_SNR_KEY = "v_pred", "ztsnr"
@@ -82,7 +82,7 @@ def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
         block_out_channels=architecture.widths,
         layers_per_block=architecture.blocks_per_level,
         down_block_types=tuple("CrossAttnDownBlock2D" if i in attention else "DownBlock2D" for i in levels),
-        mid_block_type="UNetMidBlock2DCrossAttn" if architecture.middle_depth else "UNetMidBlock2D",
+        mid_block_type=_middle(architecture),
         up_block_types=tuple("CrossAttnUpBlock2D" if i in attention else "UpBlock2D" for i in reversed(levels)),
         cross_attention_dim=architecture.context_width,
         # diffusers' old name: it means the number of heads
@@ -95,6 +95,12 @@ def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
         norm_num_groups=NORM_GROUPS,
     )
     return use_ldm_upsampling(unet)
+
+
+def _middle(architecture: UNetArchitecture) -> str | None:
+    if not architecture.has_middle:
+        return None
+    return "UNetMidBlock2DCrossAttn" if architecture.middle_depth else "UNetMidBlock2D"
 
 
 def run_unet(unet: Any, inputs: ModelInputs) -> Tensor:

@@ -60,7 +60,7 @@ SD1 = LdmFamily(
     ),
     detects=_detects,
     detects_denoiser=_detects_unet,
-    external_encoders=(ExternalTextEncoder("clip_l", clip_text.PREFIX, wanted_by="", is_part=True),),
+    external_encoders=(ExternalTextEncoder("clip_l", clip_text.PREFIX, is_part=True),),
     text_encoders=_text_encoders,
     lora_base=LoraBase("sd_v1", "stable-diffusion-v1"),
     adapter_version=SD1_ADAPTERS,

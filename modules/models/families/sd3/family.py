@@ -32,7 +32,14 @@ from modules.models.families.family import (
 from modules.models.families.ldm.parts import is_left_over
 from modules.models.families.sd3.conditioning import CLIP, ClipAndT5
 from modules.models.families.sd3.folder import FOLDER
-from modules.models.families.sd3.layout import CLIP_G_PREFIX, CLIP_L_PREFIX, SIGN, T5_PREFIX, transformer_rows
+from modules.models.families.sd3.layout import (
+    CLIP_G_PREFIX,
+    CLIP_L_PREFIX,
+    SIGN,
+    T5_PREFIX,
+    is_transformer,
+    transformer_rows,
+)
 from modules.models.families.sd3.t5 import T5, is_unused_of_t5, notes_on_converting, notes_on_merging, t5_components
 from modules.models.families.sd3.text import encoder_components
 from modules.models.families.sd3.transformer import run_transformer, transformer_component, transformer_inputs
@@ -81,16 +88,19 @@ class StableDiffusion3:
         return transformer_rows(header)
 
     def detects(self, header: Header) -> bool:
-        return SIGN in header
+        return is_transformer(header)
 
     def detects_denoiser(self, header: Header) -> bool:
-        return SIGN in header
+        return is_transformer(header)
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
         return "flow"
 
     def has_zero_snr(self, header: Header) -> bool:
         return False
+
+    def as_told(self, architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
+        return architecture
 
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]

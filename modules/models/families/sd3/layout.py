@@ -13,6 +13,8 @@ from modules.models.names.row_map import RowMap, original_shapes, row_map, whole
 PREFIX = "model.diffusion_model."
 SIGN = f"{PREFIX}x_embedder.proj.weight"
 """The tensor by which a file is known."""
+CAPTION_SIGN = f"{PREFIX}y_embedder.y_proj.fc1.weight"
+"""Of PixArt's transformer, which has the other one too."""
 CLIP_L_PREFIX = "text_encoders.clip_l.transformer"
 CLIP_G_PREFIX = "text_encoders.clip_g.transformer"
 T5_LEVEL = "text_encoders.t5xxl."
@@ -21,10 +23,15 @@ BLOCK = re.compile(r"^transformer_blocks\.(\d+)\.")
 SECOND_ATTENTION = re.compile(r"^transformer_blocks\.(\d+)\.attn2\.to_out\.0\.weight$")
 
 
+def is_transformer(header: Header) -> bool:
+    """Whether a checkpoint's denoiser is of this family."""
+    return SIGN in header and CAPTION_SIGN not in header
+
+
 def transformer_rows(header: Header) -> RowMap | None:
     """The row map of a checkpoint's transformer, whether its fused tensors are still whole or appear part by part; None
     for other files. Raises `CheckpointError` for one that is far from whole."""
-    if SIGN not in header:
+    if not is_transformer(header):
         return None
     shapes = {name: entry.shape for name, entry in header.items() if _is_parameter(name)}
     whole = whole_shapes(shapes)

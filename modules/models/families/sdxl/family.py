@@ -99,8 +99,8 @@ SDXL = LdmFamily(
     detects=_detects,
     detects_denoiser=_detects_unet,
     external_encoders=(
-        ExternalTextEncoder("clip_l", CLIP_L_PREFIX, wanted_by="", is_part=True),
-        ExternalTextEncoder("clip_g", BIG_G_PREFIX, wanted_by="", is_part=True),
+        ExternalTextEncoder("clip_l", CLIP_L_PREFIX, is_part=True),
+        ExternalTextEncoder("clip_g", BIG_G_PREFIX, is_part=True),
     ),
     text_encoders=_text_encoders,
     lora_base=LoraBase("sdxl_base_v1-0", "stable-diffusion-xl-v1-base", LoraNaming.KOHYA_ORIGINAL),
@@ -122,7 +122,7 @@ SDXL_REFINER = LdmFamily(
     ),
     detects=_detects_refiner,
     detects_denoiser=_detects_refiner_unet,
-    external_encoders=(ExternalTextEncoder("clip_g", REFINER_BIG_G_PREFIX, wanted_by="", is_part=True),),
+    external_encoders=(ExternalTextEncoder("clip_g", REFINER_BIG_G_PREFIX, is_part=True),),
     text_encoders=_text_encoders_of_refiner,
     adapter_version=SDXL_ADAPTERS,
 )

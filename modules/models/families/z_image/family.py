@@ -38,7 +38,6 @@ from modules.models.text_encoders.llm_texts import LlmRecipe
 ENCODER = ExternalTextEncoder(
     "qwen3_4b",
     ENCODER_PREFIX,
-    wanted_by=f"{DENOISER}{SIGN}",
     is_part=True,
     type="llm",
     width=context_width,

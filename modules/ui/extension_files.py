@@ -20,6 +20,7 @@ from modules.services import Services
 HIDDEN = (".py", ".pyc", ".env", ".ini", ".db", ".sqlite", ".pem", ".key")
 """Files that no page needs, and that may hold secrets."""
 FOLDER = "extensions"
+NOTES = "tmp"
 NOT_THERE = "There is no file 'extensions/mine/a.png' of an extension."
 
 
@@ -54,7 +55,7 @@ def extension_files(services: Services) -> APIRouter:
     @routes.get("/file={path:path}", **documented("(the file)", errors={404: NOT_THERE}))
     def file(path: str) -> FileResponse:
         """A file in the folder of an extension that is switched on, by its path from the program's folder or whole."""
-        found = _file_of(services.scripts, path)
+        found = _file_of(services.scripts, path, services.paths.root)
         if found is None:
             raise UnknownNameError(f"There is no file {path!r} of an extension.")
         kind = guess_type(found.name)[0] or "application/octet-stream"
@@ -75,9 +76,18 @@ def extension_files(services: Services) -> APIRouter:
     return routes
 
 
-def _file_of(library: ScriptLibrary, path: str) -> Path | None:
+def _note_of(root: Path, name: str) -> Path | None:
+    """A text that an extension left for its script on the page in the program's folder `tmp`, which some use."""
+    place = root / NOTES / name
+    is_text = place.suffix.lower() in (".txt", ".csv", ".json") and not name.startswith(".")
+    return place if is_text and place.is_file() and not place.is_symlink() else None
+
+
+def _file_of(library: ScriptLibrary, path: str, root: Path) -> Path | None:
     """The file that an address means; None for what lies elsewhere, links followed, or is hidden."""
     parts = Path(path).parts
+    if len(parts) == 2 and parts[0] == NOTES:
+        return _note_of(root, parts[1])
     candidates: list[tuple[Any, Path]] = []
     for extension in library.extensions.values():
         if len(parts) > 2 and parts[0] in (FOLDER, "extensions-builtin") and parts[1] == extension.name:

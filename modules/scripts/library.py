@@ -153,6 +153,15 @@ class ScriptLibrary:
         raise UnknownNameError.of("file of an extension", str(file), [])
 
     @property
+    def fault_notices(self) -> list[str]:
+        """What the user should know of extensions of which something failed: of one its reason, of more their names."""
+        failed = [one for one in self.extensions.values() if one.faults and not one.is_built_in and not one.replaced_by]
+        if len(failed) > 1:
+            names = ", ".join(one.name for one in failed)
+            return [f"{len(failed)} extensions failed; the Extensions tab says why: {names}."]
+        return [f"The extension {one.name} failed: {one.faults[0].reason}" for one in failed]
+
+    @property
     def selectable(self) -> list[Script]:
         """Those for the dropdown of a tab."""
         return [script for script in self.scripts if not script.is_alwayson and _tabs_of(script)]

@@ -19,6 +19,7 @@ from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
 from modules.ui.extension_files import extension_files, extension_scripts
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
+from modules.ui.extensions_tab import build_extensions_tab
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
@@ -50,6 +51,7 @@ STYLES = (
     "extras.css",
     "queue.css",
     "train.css",
+    "extensions.css",
 )
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
@@ -97,6 +99,7 @@ def _build_page(services: Services) -> BuiltPage:
             "precision": lambda: build_precision_tab(services, when_opened("precision")),
             "queue": build_queue_tab,
             "history": build_history_tab,
+            "extensions": build_extensions_tab,
             "settings": lambda: wire_defaults.append(build_settings_tab(services)),
         }
         with gr.Tabs(elem_id="tabs"):

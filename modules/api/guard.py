@@ -115,17 +115,20 @@ class Guard:
         async def send_strict(message: Message) -> None:
             if message["type"] == "http.response.start":
                 _make_cookies_strict(message)
-                self._protect_page(message)
+                self._protect_page(message, scope)
             await send(message)
 
         await self._app(scope, receive, send_strict)
 
-    def _protect_page(self, message: Message) -> None:
-        """A page says what it may load and who may show it inside of another, unless its route has said so already."""
+    def _protect_page(self, message: Message, scope: Scope) -> None:
+        """A page says what it may load and who may show it inside of another, unless its route has said so already.
+        `app.state.extension_frames` are the sites whose frames extensions of the user's show in it."""
         headers = MutableHeaders(scope=message)
         if not headers.get("content-type", "").startswith("text/html"):
             return
-        headers.setdefault("Content-Security-Policy", self._policy)
+        shown = getattr(getattr(scope.get("app"), "state", None), "extension_frames", ())
+        policy = self._policy.replace("frame-src 'self'", " ".join(("frame-src 'self'", *shown)))
+        headers.setdefault("Content-Security-Policy", policy)
         headers.setdefault("X-Content-Type-Options", "nosniff")
         if not self._origins.listed and self._origins.pattern is None:
             headers.setdefault("X-Frame-Options", "SAMEORIGIN")

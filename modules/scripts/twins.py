@@ -12,6 +12,7 @@ TWINS = {
     "sd-webui-incantations": "guidance",
     "sd-webui-negpip": "neg-pip",
     "sd-webui-controlnet": "controlnet",
+    "sd-webui-lora-block-weight": "Lora",
 }
 """Their folders, in lower case, and the folder of the program's extension that does the same."""
 

@@ -17,7 +17,7 @@ from modules.scripts.gradio_habits import telling_of_components
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
-from modules.ui.extension_files import extension_files, extension_scripts
+from modules.ui.extension_files import extension_files, extension_scripts, frame_hosts
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extensions_tab import build_extensions_tab
 from modules.ui.extras_routes import extras_routes
@@ -144,6 +144,7 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     app.include_router(page_files(services.scripts))
     app.include_router(reload_routes(app, lambda fresh: _mount_again(fresh, services)))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
+    app.state.extension_frames = frame_hosts(services.scripts)
     mounted, page = _mount(app, services)
     compress(app)
     add_extension_routes(app, services.scripts.callbacks, page)

@@ -1,6 +1,7 @@
 """Files that extensions of the user's bring for the page: their scripts, loaded by address after the page's own, and
 what these ask for as `file=extensions/NAME/...`. Nothing outside of an extension's folder is given."""
 
+import re
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ HIDDEN = (".py", ".pyc", ".env", ".ini", ".db", ".sqlite", ".pem", ".key")
 """Files that no page needs, and that may hold secrets."""
 FOLDER = "extensions"
 NOTES = "tmp"
+WITH_FRAMES = ("javascript/*js", "scripts/*.py", "scripts/*/*.py", "*.py")
+MAX_FILES_READ, MAX_BYTES_READ, MAX_SITES = 100, 1 << 20, 20
+_SITE = re.compile(r"https://[A-Za-z0-9](?:[A-Za-z0-9-]*\.)+[A-Za-z]{2,}")
 NOT_THERE = "There is no file 'extensions/mine/a.png' of an extension."
 
 
@@ -46,6 +50,21 @@ def extension_scripts(library: ScriptLibrary) -> list[dict[str, str]]:
             url = f"file={FOLDER}/{quote(extension.name)}/{quote(path)}?{file.stat().st_mtime_ns}"
             found.append({"url": url, "extension": extension.name})
     return found
+
+
+def frame_hosts(library: ScriptLibrary) -> tuple[str, ...]:
+    """The sites that the user's extensions show in frames of the page: those that their own files with the word
+    `iframe` name. No other site can be shown."""
+    found: dict[str, None] = {}
+    for extension in library.extensions.values():
+        if extension.is_built_in or not extension.is_enabled or extension.faults or extension.replaced_by:
+            continue
+        files = [file for pattern in WITH_FRAMES for file in sorted(extension.folder.glob(pattern))]
+        for file in files[:MAX_FILES_READ]:
+            text = file.read_bytes()[:MAX_BYTES_READ].decode("utf-8", "replace")
+            if "iframe" in text:
+                found |= dict.fromkeys(_SITE.findall(text))
+    return tuple(found)[:MAX_SITES]
 
 
 def extension_files(services: Services) -> APIRouter:

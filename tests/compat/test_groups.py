@@ -396,27 +396,23 @@ def test_each_tab_has_its_own_script_which_hears_of_all_components(
 ) -> None:
     from modules.compat.sd_samplers_kdiffusion import KDiffusionSampler
 
-    before = KDiffusionSampler.callback_state
-    try:
-        services = program({"tabs/scripts/tabs.py": TABS})
-        assert services.scripts.faults == []
-        page_config(services)
-        made_ = module_of("tabs", "tabs")
-        text, image = (
-            next(one for one in services.scripts.alwayson_of(tab) if one.title() == "Per tab") for tab in (False, True)
-        )
-        assert text is not image and not text.is_img2img and image.is_img2img
-        found = (vars(text)["found"], vars(image)["found"])
-        assert {"txt2img_prompt", "txt2img_generate", "txt2img_width", "txt2img_enable_hr"} <= set(found[0])
-        assert "img2img_generate" in found[1] and "txt2img_prompt" not in found[1]
-        plain = made(services, small_request())
-        shifted = made(services, small_request(alwayson_args={"Per tab": (0.5,)}))
-        assert plain.images[0].image.tobytes() != shifted.images[0].image.tobytes()
-        assert made_.Tabs.seen[:3] == [(False, "StableDiffusionProcessingTxt2Img"), (0, True), (1, True)]
-        assert made_.Tabs.seen[3] == ("written", 1)
-    finally:
-        monkeypatch.setattr(KDiffusionSampler, "callback_state", before)
-        KDiffusionSampler.callback_state = before  # type: ignore[method-assign]
+    monkeypatch.setattr(KDiffusionSampler, "callback_state", KDiffusionSampler.callback_state)  # put back at the end
+    services = program({"tabs/scripts/tabs.py": TABS})
+    assert services.scripts.faults == []
+    page_config(services)
+    made_ = module_of("tabs", "tabs")
+    text, image = (
+        next(one for one in services.scripts.alwayson_of(tab) if one.title() == "Per tab") for tab in (False, True)
+    )
+    assert text is not image and not text.is_img2img and image.is_img2img
+    found = (vars(text)["found"], vars(image)["found"])
+    assert {"txt2img_prompt", "txt2img_generate", "txt2img_width", "txt2img_enable_hr"} <= set(found[0])
+    assert "img2img_generate" in found[1] and "txt2img_prompt" not in found[1]
+    plain = made(services, small_request())
+    shifted = made(services, small_request(alwayson_args={"Per tab": (0.5,)}))
+    assert plain.images[0].image.tobytes() != shifted.images[0].image.tobytes()
+    assert made_.Tabs.seen[:3] == [(False, "StableDiffusionProcessingTxt2Img"), (0, True), (1, True)]
+    assert made_.Tabs.seen[3] == ("written", 5)
 
 
 def test_tokens_embeddings_and_the_model_that_was_loaded(program: Program) -> None:

@@ -111,7 +111,7 @@
 
   function row(one, mayChange) {
     const state = one.is_enabled ? (one.replaced_by ? "replaced" : one.faults.length ? "failed" : "loaded") : "off";
-    const words = { failed: "failed", replaced: "left out", loaded: "loaded", off: "not loaded" };
+    const words = { failed: "failed", replaced: "left out", loaded: "is loaded", off: "not loaded" };
     const later = one.will_be_enabled ? "will be loaded at the next start" : "will be left out at the next start";
     const changes = one.will_be_enabled !== one.is_enabled ? [fw.element("span", { className: "fw-extensions-later", textContent: later })] : [];
     const head = fw.element(

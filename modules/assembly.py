@@ -75,11 +75,10 @@ from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.processing.request.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.prompting.styles import StyleBook
-from modules.scripts.callbacks import Moment
 from modules.scripts.form_operations import form_operations
 from modules.scripts.host import Host, JobView, set_host
 from modules.scripts.library import ScriptLibrary
-from modules.scripts.processing import Making, Processed, make_elsewhere
+from modules.scripts.processing import Making, Processed, make_elsewhere, model_in_use
 from modules.scripts.program import Program
 from modules.scripts.settings import add_settings
 from modules.services import Services
@@ -195,6 +194,7 @@ def offer_to_extensions(host: Host, services: Services) -> None:
     host.run, host.job, host.interrupt, host.skip = run, running, interrupt, skip
     host.facts = lambda: services.models.status.model
     host.unload = services.models.unload
+    host.embeddings = services.models.list_embeddings
     host.output_folders = services.history_folders
     styles = services.scripts.program.styles
     make_elsewhere(Making(lambda p: Processed(run(p.for_queue())), lambda: services.settings.current, None, styles))
@@ -296,7 +296,7 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
     settings.adopt()
     engine.adapters.add_types(scripts.adapters.types)
     engine.auxiliaries.wanted = scripts.auxiliary_files
-    engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
+    engine.on_loaded(lambda model: scripts.callbacks.model_loaded(model, model_in_use))
     operations = operations_of(engine, scripts)
     scripts.form_operations = form_operations(operations, program.pixel_upscalers, lambda: settings.current)
     return Computing(settings, catalogue, engine, captioners, scripts, operations, host)

@@ -118,7 +118,7 @@ def on_script_unloaded(callback: Callback, *, name: str | None = None) -> None:
 
 
 def on_ui_train_tabs(callback: Callback, *, name: str | None = None) -> None:
-    """Accepted and never called: the Train tab here has no room for tabs of others; `on_ui_tabs` adds a tab."""
+    """`callback(UiTrainTabParams)` builds tabs inside of the Train tab: `with gr.Tab("Mine"): ...`."""
     register_callback(Moment.UI_TRAIN_TABS, callback, name)
 
 
@@ -165,6 +165,19 @@ def clear_callbacks() -> None:
     """The program takes callbacks away when it ends."""
 
 
+def _called_by_name(name: str) -> Callback | None:
+    """`cfg_denoiser_callback(params)` and its like: calls those of a moment, as the reference UI's own code does."""
+    if not name.endswith("_callback") or name.removesuffix("_callback") not in set(Moment):
+        return None
+    moment = Moment(name.removesuffix("_callback"))
+    return lambda *args, **facts: host_callbacks().call(moment, *args, **facts)
+
+
 def __getattr__(name: str) -> Any:
+    found = _called_by_name(name)
+    if found is not None:
+        return found
+    if name == "callback_map":
+        return {f"callbacks_{moment.value}": list(host_callbacks().at(moment)) for moment in Moment}
     known = ", ".join(f"on_{moment.value}" for moment in Moment)
     raise AttributeError(f"There is no script_callbacks.{name} here. There are: {known}.")

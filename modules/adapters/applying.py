@@ -25,6 +25,7 @@ from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.algorithms.rows import rows_of
+from modules.adapters.block_weights import BlockWeights
 from modules.adapters.targets import Target, TargetTable, check_missing, check_shapes, left_out
 from modules.devices import release_memory
 from modules.errors import InvalidValueError
@@ -69,6 +70,7 @@ class Use:
     te_strength: float = 1.0
     unet_strength: float = 1.0
     dynamic_rank: int | None = None
+    blocks: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -419,7 +421,9 @@ def _share(own: Tensor, error: Tensor) -> tuple[float, float]:
 
 
 def _strength(use: Use, target: Target) -> float:
-    return use.te_strength if target.is_text else use.unet_strength
+    if target.is_text:
+        return use.te_strength
+    return use.unet_strength * BlockWeights(blocks=use.blocks).of(target.block)
 
 
 def _storage_of(layer: nn.Module, name: str) -> StorageFormat:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from modules.adapters.block_weights import BlockWeights, looks_like_weights, read_block_weights
 from modules.errors import InvalidValueError
 from modules.prompting.extra_networks import PromptTag, PromptTags
 
@@ -19,6 +20,7 @@ class LoraTag:
     te_strength: float = 1.0
     unet_strength: float = 1.0
     dynamic_rank: int | None = None
+    blocks: tuple[tuple[str, float], ...] = ()  # factors of blocks of the UNet
 
 
 def plain_name(name: str) -> str:
@@ -75,19 +77,26 @@ def _read_all(tags: Sequence[PromptTag], is_known: IsKnown) -> tuple[list[LoraTa
 
 
 def _read(whole: PromptTag, is_known: IsKnown) -> LoraTag:
-    """Positional: name, text encoder, UNet, rank; or te=, unet=, dyn=. The UNet's strength defaults to the first."""
+    """Positional: name, text encoder, UNet, rank; or te=, unet=, dyn=. The UNet's strength defaults to the first.
+    lbw= gives factors by block.
+    """
     name, tag = name_in(whole, is_known)
-    _, *rest = tag.positional or ("",)
+    _, *given = tag.positional or ("",)
     text = f"<{':'.join(whole.items)}>"
+    rest = [word for word in given if not looks_like_weights(word)]
+    weights = next((word for word in given if looks_like_weights(word)), None)
+    weights = tag.named.get("lbw", weights)
+    by_block = read_block_weights(weights) if weights is not None else BlockWeights()
     te = _number(tag.named.get("te", rest[0] if rest else "1"), text)
     unet = _number(tag.named.get("unet", rest[1] if len(rest) > 1 else str(te)), text)
+    te *= by_block.base
     rank = tag.named.get("dyn", rest[2] if len(rest) > 2 else None)
     if rank is None:
-        return LoraTag(name, te, unet)
+        return LoraTag(name, te, unet, blocks=by_block.blocks)
     value = _number(rank, text)
     if value != int(value) or value < 1:
         raise InvalidValueError(f"{text}: the rank {rank!r} is no whole number above 0; the tag was ignored.")
-    return LoraTag(name, te, unet, int(value))
+    return LoraTag(name, te, unet, int(value), by_block.blocks)
 
 
 def _number(text: str, tag: str) -> float:

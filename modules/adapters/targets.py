@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from modules.adapters.adapter_facts import AdapterError
+from modules.adapters.block_weights import block_of
 from modules.errors import InvalidValueError
 from modules.memory.changes import LayerChange
 from modules.memory.layer import shape_of
@@ -31,6 +32,7 @@ class Target:
     component: str
     path: str
     layer: nn.Module
+    block: str = ""  # of the UNet ("IN04"), for weights by block
 
     @property
     def is_text(self) -> bool:
@@ -63,8 +65,8 @@ class TargetTable:
             for path, layer in module.named_modules():
                 if not layer._parameters:
                     continue
-                target = Target(component, path, layer)
                 original = to_original(f"{path}.weight")
+                target = Target(component, path, layer, block_of(original))
                 for name in _names(component, path, original.removesuffix(".weight") if original else None):
                     self._names.setdefault(name, target)
                 if original is not None:

@@ -71,7 +71,7 @@ def sysinfo_text(services: Services) -> str:
         "Commandline": _given(services.flags),
         "CPU": {"model": platform.processor() or platform.machine(), "count logical": os.cpu_count()},
         "RAM": main_memory_info()["ram"],
-        "Extensions": sorted(script.title() for script in services.scripts.scripts),
+        "Extensions": sorted({script.title() for script in services.scripts.scripts}),
         "Environment": {name: os.environ[name] for name in SHOWN_VARIABLES if name in os.environ},
         "Config": services.settings.current.to_stored(),
         "Startup": {"total": sum(services.startup_s.values()), "records": dict(services.startup_s)},

@@ -1,6 +1,7 @@
 """The Extensions tab over HTTP: what there is and what of it failed; installing, updating, switching, removing."""
 
 from importlib import metadata
+from pathlib import Path
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -77,9 +78,14 @@ def extension_store_routes(services: Services) -> APIRouter:
         computed = services.workers.extension_facts()
         found = [
             _item(services, store, extension, *computed.get(extension.name, ((), extension.image_s)))
-            for extension in services.scripts.extensions.values()
+            for extension in (*services.scripts.extensions.values(), *_not_loaded(services, store))
         ]
-        return ExtensionList(extensions=found, may_change=store.is_open, optional_packages=_missing(OPTIONAL))
+        return ExtensionList(
+            extensions=[item for item in found if item.is_built_in or Path(item.folder).is_dir()],
+            may_change=store.is_open,
+            removed=[name for name in store.restorable if not (store.folder / name).is_dir()],
+            optional_packages=_missing(OPTIONAL),
+        )
 
     @routes.get("/index", **documented(errors={422: "The index x.json is no JSON file: Expecting value."}))
     def index(source: str, search: str = "") -> list[ExtensionOffer]:
@@ -148,6 +154,14 @@ def extension_store_routes(services: Services) -> APIRouter:
         return ExtensionDone(name=body.name, message=f"Installed: {what}. {AGAIN}")
 
     return routes
+
+
+def _not_loaded(services: Services, store: ExtensionStore) -> list[Extension]:
+    """Folders that came after the start."""
+    places = sorted(store.folder.iterdir()) if store.folder.is_dir() else []
+    new = [place for place in places if place.is_dir() and not place.name.startswith((".", "__"))]
+    known = services.scripts.extensions
+    return [Extension(place.name, place, is_enabled=False) for place in new if place.name not in known]
 
 
 def _missing(packages: tuple[str, ...]) -> list[str]:

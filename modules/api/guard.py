@@ -112,20 +112,25 @@ class Guard:
             await refusal(scope, receive, send)
             return
 
+        state = getattr(scope.get("app"), "state", None)  # asked now: an app that is mounted puts itself there
+        shown: tuple[str, ...] = getattr(state, "extension_frames", ())
+
         async def send_strict(message: Message) -> None:
             if message["type"] == "http.response.start":
                 _make_cookies_strict(message)
-                self._protect_page(message)
+                self._protect_page(message, shown)
             await send(message)
 
         await self._app(scope, receive, send_strict)
 
-    def _protect_page(self, message: Message) -> None:
-        """A page says what it may load and who may show it inside of another, unless its route has said so already."""
+    def _protect_page(self, message: Message, shown: tuple[str, ...]) -> None:
+        """A page says what it may load and who may show it inside of another, unless its route has said so already.
+        `shown` are the sites whose frames extensions of the user's show in it."""
         headers = MutableHeaders(scope=message)
         if not headers.get("content-type", "").startswith("text/html"):
             return
-        headers.setdefault("Content-Security-Policy", self._policy)
+        policy = self._policy.replace("frame-src 'self'", " ".join(("frame-src 'self'", *shown)))
+        headers.setdefault("Content-Security-Policy", policy)
         headers.setdefault("X-Content-Type-Options", "nosniff")
         if not self._origins.listed and self._origins.pattern is None:
             headers.setdefault("X-Frame-Options", "SAMEORIGIN")

@@ -98,7 +98,8 @@ def progress_routes(services: Services) -> APIRouter:
         if not identity_of(request).is_admin:
             return []  # about files of the server's machine
         spool = (services.spool.notice,) if services.spool.notice else ()
-        return list(dict.fromkeys((*spool, *services.notices, *queue.store.notices, *services.folder_faults)))
+        kept = (*services.notices, *queue.store.notices, *services.folder_faults)
+        return list(dict.fromkeys((*spool, *kept, *services.scripts.fault_notices)))
 
     @routes.get("/internal/ping")
     def ping() -> Nothing:

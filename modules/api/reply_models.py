@@ -408,6 +408,7 @@ class ExtensionList(Reply):
     may_change: bool = Field(
         examples=[True], description="whether this server installs, updates and removes extensions"
     )
+    removed: list[str] = Field(examples=[["sd-webui-old"]], description="those that can be taken back")
     optional_packages: list[str] = Field(
         examples=[["matplotlib"]], description="packages that many extensions want and that are not installed"
     )

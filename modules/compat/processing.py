@@ -165,7 +165,9 @@ def old_hires_fix_first_pass_dimensions(width: int, height: int) -> tuple[int, i
 
 _INSIDE = "process_images(p) makes images; on_cfg_denoiser and its like change what a model gives."
 _REASONS = {
-    **dict.fromkeys(("decode_first_stage", "decode_latent_batch", "create_random_tensors", "slerp"), _INSIDE),
+    **dict.fromkeys(
+        ("decode_first_stage", "decode_latent_batch", "create_random_tensors", "get_correct_sampler"), _INSIDE
+    ),
     **dict.fromkeys(("txt2img_image_conditioning", "get_conds_with_caching", "DecodedSamples"), _INSIDE),
 }
 
@@ -184,5 +186,9 @@ _LAZY: dict[str, Any] = {
     **{name: _imported(f"modules.{name}") for name in ("shared", "devices", "sd_samplers", "sd_models", "scripts")},
     **{name: _imported(f"modules.{name}") for name in ("images", "prompt_parser", "masking", "errors")},
     "np": _imported("numpy"),
+    "slerp": lambda: import_module("modules.compat.rng").slerp,
+    "random": _imported("random"),
+    "os": _imported("os"),
+    "Image": lambda: Image,
 }
 __getattr__ = lazy("processing", _LAZY, _REASONS)

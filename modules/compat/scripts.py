@@ -74,7 +74,7 @@ class _ScriptsData(Sequence[ScriptClassData]):
 
     def _now(self) -> list[ScriptClassData]:
         found = []
-        for script in host_now().library.scripts:
+        for script in {type(one): one for one in host_now().library.scripts}.values():  # one for each class
             file = Path(script.filename)
             made = type(script)
             module = sys.modules.get(made.__module__) or ModuleType(file.stem)
@@ -94,7 +94,7 @@ class _ScriptsData(Sequence[ScriptClassData]):
         return iter(self._now())
 
     def __len__(self) -> int:
-        return len(host_now().library.scripts)
+        return len(self._now())
 
 
 XYZ_GRID = "xyz_grid.py"

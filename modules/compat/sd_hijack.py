@@ -6,6 +6,10 @@ from typing import Any
 
 from modules.compat.model_view import INSIDE
 from modules.compat.refusal import Named, refusing
+from modules.compat.textual_inversion.textual_inversion import EmbeddingDatabase
+from modules.models.text_encoders.counting import BY_CHUNKS
+from modules.processing.request.texts import text_options
+from modules.scripts.host import host_now
 
 
 class ModelHijack:
@@ -14,13 +18,15 @@ class ModelHijack:
     def __init__(self) -> None:
         self.comments: list[str] = []
         self.extra_generation_params: dict[str, Any] = {}
-        self.embedding_db: Any = Named("embedding_db", "GET /sdapi/v1/embeddings lists embeddings.")
+        self.embedding_db = EmbeddingDatabase()
         self.clip: Any = Named("model_hijack.clip", INSIDE)
 
     def get_prompt_lengths(self, text: str) -> tuple[int, int]:
-        """Tokens of a prompt by the count of its words, and the room that they take."""
-        count = len(text.split())
-        return count, max(-(-count // 75), 1) * 75
+        """Tokens of a prompt, by the tokenizer of the model that is in use, and the room that they take."""
+        host = host_now()
+        facts, options = host.facts(), text_options(host.settings.current)
+        found = (facts.counting if facts is not None else BY_CHUNKS).count(text, options)
+        return found.count, found.limit
 
     def redo_hijack(self, m: Any) -> None:
         """Nothing has to be done again."""

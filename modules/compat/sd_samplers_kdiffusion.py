@@ -8,6 +8,7 @@ from modules.compat.refusal import Named, refusing
 from modules.compat.sd_samplers import all_samplers
 from modules.compat.sd_samplers_common import REASONS
 from modules.sampling.catalog import SAMPLERS, Family
+from modules.scripts.step_sampler import KDiffusionSampler as KDiffusionSampler
 
 _STEPS = (
     "script_callbacks.on_cfg_denoiser, on_cfg_denoised and on_cfg_after_cfg see and change each step of any sampler."
@@ -18,7 +19,6 @@ sampler_extra_params: dict[str, list[str]] = {
     one.name: sorted(SAMPLERS.get(one.name).takes) for one in samplers_data_k_diffusion if SAMPLERS.get(one.name).takes
 }
 k_diffusion_samplers_map = {one.name: one for one in samplers_data_k_diffusion}
-KDiffusionSampler: Any = Named("KDiffusionSampler", _STEPS)
 CFGDenoiserKDiffusion: Any = Named("CFGDenoiserKDiffusion", _STEPS)
 CFGDenoiser: Any = Named("CFGDenoiser", _STEPS)
 k_diffusion_scheduler: dict[str, Any] = {}

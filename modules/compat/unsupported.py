@@ -25,10 +25,7 @@ MODULES = {
     **dict.fromkeys(
         ("sd_vae_taesd", "hypernetworks", "hypernetworks.hypernetwork", "npu_specific", "mac_specific"), _INSIDE
     ),
-    **dict.fromkeys(
-        ("textual_inversion", "textual_inversion.textual_inversion", "textual_inversion.preprocess"), _TRAINING
-    ),
-    **dict.fromkeys(("textual_inversion.autocrop", "textual_inversion.dataset", "textual_inversion.ui"), _TRAINING),
+    **dict.fromkeys(("textual_inversion.preprocess", "textual_inversion.autocrop", "textual_inversion.ui"), _TRAINING),
     **dict.fromkeys(("esrgan_model", "realesrgan_model", "dat_model", "hat_model", "esrgan_model_arch"), _LISTS),
     **dict.fromkeys(("extra_networks_hypernet", "lora", "ui_extra_networks_lora"), _LORA),
     "codeformer_model": "shared.face_restorers has the restorers of faces.",
@@ -36,13 +33,17 @@ MODULES = {
     "ui_extra_networks": "`from modules.extra_networks import CardPage, register_page` adds a page of cards.",
     "ui_settings": "script_callbacks.on_ui_settings and shared.opts.add_option add settings.",
     "ui_loadsave": "the defaults of fields are those of ui-config.json, which the program reads itself.",
-    "ui_tempdir": "files for the page are Gradio's.",
     "ui_postprocessing": "a subclass of ScriptPostprocessing is an operation of the Extras tab.",
-    "ui_gradio_extensions": "javascript/ and style.css of an extension are added to the page.",
+    "ui_toprow": "script_callbacks.on_after_component gives each control of the form, by its elem_id.",
+    "ui_prompt_styles": "script_callbacks.on_after_component gives each control of the form, by its elem_id.",
+    "shared_init": "the program is built by launch.py.",
+    "shared_gradio_themes": "the page's looks are its own; style.css of an extension is added to it.",
+    "patches": "nothing of the program is to be replaced; hooks of Script and script_callbacks see each moment.",
+    "gradio_extensons": "Gradio 3's habits are understood while code of an extension runs.",
+    "gradio_extensions": "Gradio 3's habits are understood while code of an extension runs.",
+    "sd_emphasis": "prompts are encoded by the program; parse_prompt_attention takes one apart.",
     "ui_extensions": "the Extensions tab and GET /featherweight/v1/extensions list extensions.",
     "postprocessing": "POST /sdapi/v1/extra-single-image runs the operations of the Extras tab.",
-    "extras": "POST /sdapi/v1/extra-single-image and the Checkpoint merger do that.",
-    "localization": "localizations/*.json of the data folder are translations of the page.",
     "config_states": "python launch.py backup keeps the state of the program.",
     "initialize": "the program is built by launch.py.",
     "initialize_util": "the program is built by launch.py.",

@@ -23,6 +23,7 @@ class AdapterUse:
     te_multiplier: float = 1.0
     unet_multiplier: float = 1.0
     dyn_dim: int | None = None
+    blocks: tuple[tuple[str, float], ...] = ()  # factors of blocks of the UNet
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,12 +25,12 @@ class Moment(StrEnum):
     """When callbacks are called, and with what."""
 
     APP_STARTED = "app_started"  # (the Gradio page or None, the FastAPI app)
-    MODEL_LOADED = "model_loaded"  # (LoadedModel)
+    MODEL_LOADED = "model_loaded"  # (LoadedModel), or `shared.sd_model` for the user's extensions
     BEFORE_UI = "before_ui"  # ()
     BEFORE_COMPONENT = "before_component"  # (None, elem_id=, label=); a control of a form is about to be built
     AFTER_COMPONENT = "after_component"  # (the component, elem_id=, label=)
     UI_TABS = "ui_tabs"  # () -> [(Blocks, title, id)]
-    UI_TRAIN_TABS = "ui_train_tabs"  # (UiTrainTabParams); accepted, see `modules.script_callbacks`
+    UI_TRAIN_TABS = "ui_train_tabs"  # (UiTrainTabParams); inside of the Train tab's layout
     UI_SETTINGS = "ui_settings"  # (SettingsGroup), or () where it takes nothing; while the program starts
     INFOTEXT_PASTED = "infotext_pasted"  # (infotext, its fields, which may be changed)
     CFG_DENOISER = "cfg_denoiser"  # (CFGDenoiserParams)
@@ -131,6 +131,24 @@ class BeforeTokenCounterParams:
     is_positive: bool = True
 
 
+class LoadedView:
+    """A model that was loaded: what `shared.sd_model` offers (`view`), and the attributes of the program's own."""
+
+    def __init__(self, view: Any, model: Any) -> None:
+        self._view = view
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return getattr(self._view, name)
+        except AttributeError:
+            if not hasattr(self._model, name):
+                raise
+        return getattr(self._model, name)
+
+
 @dataclass(frozen=True)
 class Registered:
     """A callback with whose it is."""
@@ -140,6 +158,16 @@ class Registered:
     extension: str
     name: str | None = None
     acting: Acting | None = None
+
+    @property
+    def callback(self) -> Callable[..., Any]:
+        """The function, by the name that extensions of the reference UI look for."""
+        return self.function
+
+    @property
+    def script(self) -> str:
+        """Whose file registered it."""
+        return self.extension
 
     @property
     def label(self) -> str:
@@ -190,6 +218,15 @@ class Callbacks:
             except (Exception, SystemExit) as error:  # somebody else's code must not cost the program
                 entry.failed(error)
         return results
+
+    def model_loaded(self, model: Any, view: Callable[[], Any]) -> None:
+        """A checkpoint was loaded: ours get the model, the user's that with the names of `shared.sd_model`."""
+        for entry in self.at(Moment.MODEL_LOADED):
+            is_foreign = entry.acting is not None and entry.acting.is_foreign
+            try:
+                self.run(entry, LoadedView(view(), model) if is_foreign else model)
+            except (Exception, SystemExit) as error:  # as above
+                entry.failed(error)
 
     def run(self, entry: Registered, *args: Any, **facts: Any) -> Any:
         """Call one, as code of its extension; what it raises is raised."""

@@ -10,7 +10,9 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial, wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -49,6 +51,7 @@ def install() -> None:
     component_meta.create_or_modify_pyi = lambda made, *more: describe(made, *more) if _is_gradios(made) else None
     setattr(blocks.Block, "__getattr__", _old_method)  # noqa: B010 - mypy knows no such method
     setattr(component_meta.ComponentMeta, "__getattr__", _old_class_method)  # noqa: B010
+    _tell_of_components(component_meta.ComponentMeta)
     for made in _classes(blocks.Block):
         if "__init__" in vars(made):
             setattr(made, "__init__", _constructor(made, vars(made)["__init__"]))  # noqa: B010
@@ -70,6 +73,37 @@ def install() -> None:
     _offer(components, dict.fromkeys(BASES, lambda: components.Component))
     _offer(components, {name: partial(getattr, gr, REMOVED_CLASSES[name]) for name in ("Box", "Variable")})
     _offer(events, {name: partial(_mixin, name) for name in MIXINS})
+
+
+Told = Callable[[Any, bool, Mapping[str, Any]], None]
+_TOLD: ContextVar[Told | None] = ContextVar("told", default=None)
+
+
+@contextmanager
+def telling_of_components(told: Told) -> Iterator[None]:
+    """While open, `told(component, after, arguments)` is called before (with None) and after each component with an id
+    is made in this thread."""
+    install()
+    token = _TOLD.set(told)
+    try:
+        yield
+    finally:
+        _TOLD.reset(token)
+
+
+def _tell_of_components(meta: type) -> None:
+    make: Callable[..., Any] = meta.__call__
+
+    def making(made: type, *args: Any, **keywords: Any) -> Any:
+        told = _TOLD.get()
+        if told is None or not keywords.get("elem_id"):
+            return make(made, *args, **keywords)
+        told(None, False, keywords)
+        component = make(made, *args, **keywords)
+        told(component, True, keywords)
+        return component
+
+    setattr(meta, "__call__", making)  # noqa: B010 - mypy allows no assignment to a method
 
 
 def _is_gradios(made: type) -> bool:

@@ -46,11 +46,13 @@ from modules.scripts.script import (
     PostSampleArgs,
     Script,
 )
+from modules.scripts.step_sampler import KDiffusionSampler, is_watched
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.processing.request.model_use import ModelUse
+    from modules.sampling.types import StepInfo
 
 FIRST_HOOKS = ("setup", "before_process", "process", "on_model")
 """Those that may say that the job cannot be made: before anything is computed, or before a pass is."""
@@ -219,6 +221,10 @@ class JobHooks:
     def before_hires(self) -> None:
         self._p.is_hr_pass = True
         self._script_runner.call("before_hr", self._p)
+
+    def step(self, info: StepInfo) -> None:
+        if is_watched():
+            KDiffusionSampler(self._p).tell(info.index, info.total, info.x, info.denoised, info.sigma)
 
     def before_sampling(self, start: PassStart) -> None:
         self._p.is_hr_pass = start.is_hires

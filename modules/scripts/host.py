@@ -6,7 +6,7 @@ and in each worker, before extensions are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class Host:
     output_folders: tuple[Path, ...] | None = None  # that images may go into; None: any
     unload: Callable[[], None] = _nothing
     reload_page: Callable[[], None] = _nothing
+    embeddings: Callable[[], Mapping[str, Any]] | None = None  # as GET /sdapi/v1/embeddings; None in a worker
 
 
 _HOSTS: list[Host] = []

@@ -32,7 +32,7 @@ from modules.scripts.pasting import PastedFields
 from modules.scripts.preload import extension_flags
 from modules.scripts.program import Program
 from modules.scripts.script import OnComponent, Script
-from modules.scripts.twins import twin_of
+from modules.scripts.twins import PARTS, instead_of, twin_of
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class ScriptLibrary:
     page_styles: list[Path] = field(default_factory=list)  # style.css
     extensions: dict[str, Extension] = field(default_factory=dict)  # by name, the disabled ones too
     flags: dict[str, Any] = field(default_factory=dict)  # of the command line, that extensions add
+    has_told_before_ui: bool = False  # whether `on_before_ui` was called in this process
+    _telling: str = ""  # the id of the control of a form that is being built
 
     @classmethod
     def load(
@@ -93,27 +95,55 @@ class ScriptLibrary:
                     self.extensions[place.name].notices.append(f"{place} has the same name and was left out.")
                     continue
                 self.extensions[place.name] = extension
-                loaded = {one.name for one in self.extensions.values() if one.is_built_in and one.is_enabled}
-                twin = "" if extension.is_built_in else twin_of(extension.name, loaded)
-                if twin and extension.is_enabled:
-                    extension.replaced_by = twin
-                    extension.notices.append(
-                        f"The program does this itself, by its extension {twin!r}, so that this one is left out. "
-                        f"Switch {twin!r} off to have it loaded."
-                    )
+                if extension.is_enabled and not extension.is_built_in:
+                    self._compare(extension)
         found = list(self.extensions.values())
         self.flags.update(extension_flags(found))
         return found
+
+    def _built_in(self) -> set[str]:
+        return {one.name for one in self.extensions.values() if one.is_built_in and one.is_enabled}
+
+    def _compare(self, extension: Extension) -> None:
+        """Leave out what the program does itself."""
+        part = PARTS.get(extension.name.lower(), "")
+        twin = twin_of(extension.name, self._built_in())
+        extension.replaced_by = part or twin
+        if part:
+            extension.notices.append(f"The program does this itself, by {part}, so that this one is left out.")
+        elif twin:
+            extension.notices.append(
+                f"The program does this itself, by its extension {twin!r}, so that this one is left out. "
+                f"Switch {twin!r} off to have it loaded."
+            )
 
     def _load_extension(self, extension: Extension) -> None:
         began = time.monotonic()
         for file in sorted((extension.folder / "scripts").glob("*.py")):
             self._load_file(file, extension)
         extension.start_s = time.monotonic() - began
+        if extension.faults and not extension.files and not extension.is_built_in:
+            extension.replaced_by = instead_of(extension.name, self._built_in())
+            if extension.replaced_by:
+                extension.notices.append(
+                    f"It could not be loaded; the program's own extension {extension.replaced_by!r} does its work."
+                )
+        elif not extension.faults and not extension.is_built_in:
+            self._step_aside(instead_of(extension.name, self._built_in()), extension)
         if not extension.faults:
             found = sorted((extension.folder / "javascript").glob("*"))
             self.page_scripts += [file for file in found if file.suffix in (".js", ".mjs")]
             self.page_styles += [extension.folder / "style.css"] * (extension.folder / "style.css").is_file()
+
+    def _step_aside(self, ours: str, extension: Extension) -> None:
+        """Leave out one of the program's own extensions, whose work the user's now does."""
+        found = self.extensions.get(ours)
+        if found is None or found.replaced_by:
+            return
+        found.replaced_by = extension.name
+        self.scripts = [one for one in self.scripts if one.acting is None or one.acting.owner is not found]
+        self.page_scripts = [file for file in self.page_scripts if not file.is_relative_to(found.folder)]
+        extension.notices.append(f"The program's own extension {ours!r} steps aside for it.")
 
     def extension_of(self, file: Path) -> Extension:
         """The extension whose folder a file lies in. Raises `UnknownNameError`."""
@@ -121,6 +151,15 @@ class ScriptLibrary:
             if file.is_relative_to(extension.folder):
                 return extension
         raise UnknownNameError.of("file of an extension", str(file), [])
+
+    @property
+    def fault_notices(self) -> list[str]:
+        """What the user should know of extensions of which something failed: of one its reason, of more their names."""
+        failed = [one for one in self.extensions.values() if one.faults and not one.is_built_in and not one.replaced_by]
+        if len(failed) > 1:
+            names = ", ".join(one.name for one in failed)
+            return [f"{len(failed)} extensions failed; the Extensions tab says why: {names}."]
+        return [f"The extension {one.name} failed: {one.faults[0].reason}" for one in failed]
 
     @property
     def selectable(self) -> list[Script]:
@@ -192,12 +231,49 @@ class ScriptLibrary:
         known = [script.title() for script in self.alwayson_of(is_img2img)]
         raise UnknownNameError.of("always-on script", title, known)
 
+    def before_ui(self) -> None:
+        """Call what extensions have done before a page is built: in the server for its page, in a worker before its
+        first job with a selected script, because axes of grids are added there."""
+        self.has_told_before_ui = True
+        self.callbacks.call(Moment.BEFORE_UI)
+
     def component(self, component: Any, elem_id: str, label: str) -> None:
         """Tell scripts and callbacks of a control of a form: before it is built (`component` is None) and after."""
         after = component is not None
-        facts = {"elem_id": elem_id, "label": label}
-        self.callbacks.call(Moment.AFTER_COMPONENT if after else Moment.BEFORE_COMPONENT, component, **facts)
+        self._telling = "" if after else elem_id
+        self._tell(component, after, {"elem_id": elem_id, "label": label})
+
+    @property
+    def is_page_extended(self) -> bool:
+        """Whether extensions of the user's may listen to all components of the page, not to those of forms alone."""
+        return any(script.is_foreign for script in self.scripts) or any(
+            one.acting is not None and one.acting.is_foreign
+            for moment in (Moment.BEFORE_COMPONENT, Moment.AFTER_COMPONENT)
+            for one in self.callbacks.at(moment)
+        )
+
+    def page_component(self, component: Any, after: bool, facts: Mapping[str, Any]) -> None:
+        """Tell the user's extensions of any component of the page with an id, by the arguments that it is made of.
+        Controls of a form are told of by `component`."""
+        elem_id = facts.get("elem_id")
+        if elem_id and elem_id != self._telling:
+            self._tell(component, after, {**facts, "label": facts.get("label") or ""}, only_foreign=True)
+
+    def _tell(self, component: Any, after: bool, facts: Mapping[str, Any], only_foreign: bool = False) -> None:
+        moment, elem_id = Moment.AFTER_COMPONENT if after else Moment.BEFORE_COMPONENT, str(facts["elem_id"])
+        for entry in self.callbacks.at(moment):
+            if only_foreign and (entry.acting is None or not entry.acting.is_foreign):
+                continue
+            try:
+                self.callbacks.run(entry, component, **facts)
+            except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
+                entry.failed(error)
+        is_img2img = elem_id.startswith(("img2img", "img2mask", "img_inpaint", "inpaint_sketch"))
         for script in self.scripts:
+            if (only_foreign and not script.is_foreign) or (
+                script.own_tab is not None and script.own_tab != is_img2img
+            ):
+                continue
             try:
                 with acting(script.acting):
                     (script.after_component if after else script.before_component)(component, **facts)
@@ -220,7 +296,8 @@ class ScriptLibrary:
             sys.modules[name] = module
             with while_loading(loading):
                 spec.loader.exec_module(module)
-                found = [self._made(made, file, loading) for made in _classes_in(module, Script, extension)]
+                classes = _classes_in(module, Script, extension)
+                found = [script for made in classes for script in self._made(made, file, loading)]
                 operations = [made() for made in _classes_in(module, ScriptPostprocessing, extension)]
             for operation in operations:
                 operation.filename = str(file)
@@ -266,27 +343,43 @@ class ScriptLibrary:
             return True
         if same.is_foreign:
             owner = same.acting.owner.name
-            extension.notices.append(f"The script {script.title()!r} was left out: {owner} has one of this name.")
+            notice = f"The script {script.title()!r} was left out: {owner} has one of this name."
+            extension.notices += [notice] * (notice not in extension.notices)
             return False
         self.scripts.remove(same)
         extension.notices.append(f"The program's own script {same.title()!r} steps aside for it.")
         return True
 
-    def _made(self, made: type[Script], file: Path, loading: Loading) -> Script:
-        """One script of a file. What `show` says of the user's is asked once, as in the reference UI."""
-        script = made()
+    def _made(self, made: type[Script], file: Path, loading: Loading) -> list[Script]:
+        """The objects of one class: of ours one for both tabs; of the user's one for each tab that it is on, as in the
+        reference UI, because its scripts keep on `self` what belongs to a tab. A class without a title, from which
+        others inherit, has none."""
+        if not loading.is_foreign:
+            return [self._placed(made(), file, loading)]
+        if inspect.isabstract(made):
+            return []
+        found = []
+        for is_img2img in (False, True):
+            script = self._placed(made(), file, loading)
+            script.is_img2img, script.is_txt2img = is_img2img, not is_img2img
+            try:
+                script.name = script.title().lower()
+            except NotImplementedError:
+                return []
+            script.own_tab = is_img2img
+            found.append(script)
+        shown = {is_img2img: found[is_img2img].show(is_img2img) for is_img2img in (False, True)}
+        for script in found:
+            script.shown = shown
+            script.alwayson = script.is_alwayson
+        return [script for script in found if shown[script.is_img2img]] or found[:1]
+
+    def _placed(self, script: Script, file: Path, loading: Loading) -> Script:
         script.filename = str(file)
         script.program = self.program
         script.acting = loading
-        script.title()
-        if loading.is_foreign:
-            shown = {}
-            for is_img2img in (True, False):
-                script.is_img2img, script.is_txt2img = is_img2img, not is_img2img
-                shown[is_img2img] = script.show(is_img2img)
-            script.shown = shown
-            script.alwayson = script.is_alwayson
-            script.name = script.title().lower()
+        if not loading.is_foreign:
+            script.title()
         return script
 
 
@@ -329,7 +422,8 @@ async def _build(script: Script) -> list[Any]:
 
 def build_ui(script: Script, is_img2img: bool) -> list[Any]:
     """The components of a script for one of the tabs, in the layout that is open now. Raises what its `ui` raises."""
-    script.is_img2img, script.is_txt2img = is_img2img, not is_img2img
+    if script.own_tab is None:
+        script.is_img2img, script.is_txt2img = is_img2img, not is_img2img
     with acting(script.acting):
         built = script.ui(is_img2img)
     return list(built) if isinstance(built, list | tuple) else [built] if built is not None else []

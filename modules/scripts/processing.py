@@ -186,10 +186,18 @@ class StableDiffusionProcessing:
         """The checkpoint's name without suffix."""
         return str(getattr(getattr(model_in_use(), "sd_checkpoint_info", None), "model_name", ""))
 
+    @sd_model_name.setter
+    def sd_model_name(self, name: Any) -> None:
+        """Accepted; infotexts name the model that made the image."""
+
     @property
     def sd_model_hash(self) -> str:
         """The first 10 digits of its sha256, "" before that is known."""
         return str(getattr(model_in_use(), "sd_model_hash", "") or "")
+
+    @sd_model_hash.setter
+    def sd_model_hash(self, name: Any) -> None:
+        """Accepted; infotexts name the model that made the image."""
 
     @property
     def outpath_samples(self) -> str:
@@ -222,13 +230,32 @@ class StableDiffusionProcessing:
 
     @property
     def all_hr_prompts(self) -> list[str]:
-        """The prompts of the second pass, an entry for each image of the job."""
+        """The prompts of the second pass, an entry for each image of the job. Setting them changes `hr_prompt` where
+        it is one text for all images that is not their own prompt; where they are the images' prompts nothing has to be
+        said."""
         return [self.hr_prompt or prompt for prompt in self.all_prompts]
+
+    @all_hr_prompts.setter
+    def all_hr_prompts(self, prompts: Sequence[str] | None) -> None:
+        self.hr_prompt = self._for_all(prompts, self.all_prompts, self.hr_prompt)
 
     @property
     def all_hr_negative_prompts(self) -> list[str]:
         """The same of negative prompts."""
         return [self.hr_negative_prompt or prompt for prompt in self.all_negative_prompts]
+
+    @all_hr_negative_prompts.setter
+    def all_hr_negative_prompts(self, prompts: Sequence[str] | None) -> None:
+        self.hr_negative_prompt = self._for_all(prompts, self.all_negative_prompts, self.hr_negative_prompt)
+
+    @staticmethod
+    def _for_all(prompts: Sequence[str] | None, own: Sequence[str], before: str) -> str:
+        """The one text of the second pass that a list means: "" for the images' own, `before` for several."""
+        if prompts is None or not prompts:
+            return before
+        if list(prompts) == list(own):
+            return ""
+        return prompts[0] if len(set(prompts)) == 1 else before
 
     @property
     def restore_faces(self) -> bool:
@@ -244,6 +271,10 @@ class StableDiffusionProcessing:
     def main_prompt(self) -> str:
         """The prompt that infotexts show first."""
         return self.all_prompts[0] if self.all_prompts else self.prompt
+
+    @main_prompt.setter
+    def main_prompt(self, text: Any) -> None:
+        """Accepted; `prompt` and `all_prompts` say what is made."""
 
     def comment(self, text: str) -> None:
         """A sentence for the user, shown with the result."""
@@ -696,44 +727,54 @@ class Processed:
         """Whether the user stopped it."""
         return self.result.interrupted
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Scripts for the reference UI write some of the facts below; who reads them gets what was written."""
+        if name in FACTS_OF_PROCESSED:
+            self.__dict__.setdefault("_written", {})[name] = value
+        else:
+            object.__setattr__(self, name, value)
+
+    def _fact(self, name: str, value: Any) -> Any:
+        return self.__dict__.get("_written", {}).get(name, value)
+
     @property
     def info(self) -> str:
         """The infotext of the first image."""
-        return self.generated[0].infotext if self.generated else ""
+        return str(self._fact("info", self.generated[0].infotext if self.generated else ""))
 
     @property
     def all_prompts(self) -> list[str]:
         """The prompt of each image, grids excluded; the next ones are the same of their attributes."""
-        return list(self.result.info.prompts)
+        return list(self._fact("all_prompts", self.result.info.prompts))
 
     @property
     def all_negative_prompts(self) -> list[str]:
-        return list(self.result.info.negative_prompts)
+        return list(self._fact("all_negative_prompts", self.result.info.negative_prompts))
 
     @property
     def all_seeds(self) -> list[int]:
-        return list(self.result.info.seeds)
+        return list(self._fact("all_seeds", self.result.info.seeds))
 
     @property
     def all_subseeds(self) -> list[int]:
-        return list(self.result.info.subseeds)
+        return list(self._fact("all_subseeds", self.result.info.subseeds))
 
     @property
     def prompt(self) -> str:
         """Of the first image, as the next ones."""
-        return self.result.info.prompts[0] if self.result.info.prompts else ""
+        return str(self._fact("prompt", next(iter(self.result.info.prompts), "")))
 
     @property
     def negative_prompt(self) -> str:
-        return self.result.info.negative_prompts[0] if self.result.info.negative_prompts else ""
+        return str(self._fact("negative_prompt", next(iter(self.result.info.negative_prompts), "")))
 
     @property
     def seed(self) -> int:
-        return self.result.info.seeds[0] if self.result.info.seeds else 0
+        return int(self._fact("seed", next(iter(self.result.info.seeds), 0)))
 
     @property
     def subseed(self) -> int:
-        return self.result.info.subseeds[0] if self.result.info.subseeds else 0
+        return int(self._fact("subseed", next(iter(self.result.info.subseeds), 0)))
 
     def __getattr__(self, name: str) -> Any:
         """Facts of the job under the reference UI's names."""
@@ -763,6 +804,9 @@ class Processed:
         return replace(self.result, images=tuple(self.generated), info=info)
 
 
+_LISTS_OF_PROCESSED = ("all_prompts", "all_negative_prompts", "all_seeds", "all_subseeds")
+FACTS_OF_PROCESSED = frozenset(("info", "prompt", "negative_prompt", "seed", "subseed", *_LISTS_OF_PROCESSED))
+"""Attributes of `Processed` that are read from the result until a script writes them."""
 OF_PROCESSED = {
     **{name: name for name in ("subseed_strength", "width", "height", "cfg_scale", "steps", "batch_size", "styles")},
     **{name: name for name in ("denoising_strength", "job_timestamp", "clip_skip", "version")},

@@ -105,6 +105,8 @@ def run_with_scripts(
     with making(now), watched:
         p = job_of(request, make, save_grid, library.program.styles)
         processed = None
+        if request.script and not library.has_told_before_ui:
+            library.before_ui()
         script = library.find(request.script, is_img2img) if request.script else None
         if any(one.is_foreign for one in library.scripts):
             p.scripts = JobScripts.of(library, is_img2img, script_runner, script, request.script_args)

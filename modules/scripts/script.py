@@ -50,6 +50,8 @@ class Script:
     """Whose code it is; set by the program."""
     shown: dict[bool, object] | None = None
     """What `show` said of each tab when it was asked once; None: it is asked each time."""
+    own_tab: bool | None = None
+    """Of the user's: whether this object is the one of img2img; None: one object serves both tabs."""
     name: str | None = None  # the title in lower case; this and those below are set by the program
     is_txt2img: bool = False  # for which tab `ui` is called
     is_img2img: bool = False
@@ -219,6 +221,8 @@ class Script:
         return bool(self._visibility(is_img2img))
 
     def _visibility(self, is_img2img: bool) -> object:
+        if self.own_tab is not None and self.own_tab != is_img2img:
+            return False
         return self.show(is_img2img) if self.shown is None else self.shown[is_img2img]
 
 

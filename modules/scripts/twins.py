@@ -12,8 +12,28 @@ TWINS = {
     "sd-webui-incantations": "guidance",
     "sd-webui-negpip": "neg-pip",
     "sd-webui-controlnet": "controlnet",
+    "sd-webui-lora-block-weight": "Lora",
 }
 """Their folders, in lower case, and the folder of the program's extension that does the same."""
+
+
+PARTS = {"sd-webui-agent-scheduler": "the Queue tab and the routes below /agent-scheduler/v1"}
+"""Extensions whose work is a part of the program that is no extension; these are always left out."""
+INSTEAD = {
+    "adetailer": "detailer",
+    "sd-dynamic-prompts": "dynamic-prompts",
+    "stable-diffusion-webui-wildcards": "dynamic-prompts",
+    "ultimate-upscale-for-automatic1111": "ultimate-upscale",
+    "a1111-sd-webui-tagcomplete": "tag-completion",
+    "sd-webui-detail-daemon": "detail-daemon",
+}
+"""Those that are loaded where they can be, and whose work ours does where they fail (a package is missing)."""
+
+
+def instead_of(name: str, loaded: set[str]) -> str:
+    """Which of the loaded extensions does the work of one that failed; "" where none does."""
+    ours = INSTEAD.get(name.lower(), "")
+    return ours if ours in loaded else ""
 
 
 def twin_of(name: str, loaded: set[str]) -> str:

@@ -12,12 +12,14 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 from modules.api.auth import identity_of
 from modules.api.extensions import add_extension_routes
 from modules.plots.drawing import STYLE as PLOT_STYLE
-from modules.scripts.callbacks import Moment
+from modules.scripts.callbacks import Moment, UiTrainTabParams
+from modules.scripts.gradio_habits import telling_of_components
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
-from modules.ui.extension_files import extension_files, extension_scripts
+from modules.ui.extension_files import extension_files, extension_scripts, frame_hosts
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
+from modules.ui.extensions_tab import build_extensions_tab
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
@@ -49,6 +51,7 @@ STYLES = (
     "extras.css",
     "queue.css",
     "train.css",
+    "extensions.css",
 )
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
@@ -63,7 +66,14 @@ class BuiltPage:
 
 def build_page(services: Services) -> BuiltPage:
     """The Gradio page; loads no model."""
-    services.scripts.callbacks.call(Moment.BEFORE_UI)
+    if not services.scripts.is_page_extended:
+        return _build_page(services)
+    with telling_of_components(services.scripts.page_component):
+        return _build_page(services)
+
+
+def _build_page(services: Services) -> BuiltPage:
+    services.scripts.before_ui()
     extension_tabs = make_extension_tabs(services.scripts.callbacks)
     settings = services.settings.current.interface
     with GuardedBlocks(
@@ -85,10 +95,11 @@ def build_page(services: Services) -> BuiltPage:
             "extras": lambda: build_extras_tab(services, when_opened("extras")),
             "pnginfo": build_png_info_tab,
             "modelmerger": lambda: build_merger_tab(services, when_opened("modelmerger"), checkpoint),
-            "train": lambda: build_train_tab(services, when_opened("train")),
+            "train": lambda: _build_train(services, when_opened("train")),
             "precision": lambda: build_precision_tab(services, when_opened("precision")),
             "queue": build_queue_tab,
             "history": build_history_tab,
+            "extensions": build_extensions_tab,
             "settings": lambda: wire_defaults.append(build_settings_tab(services)),
         }
         with gr.Tabs(elem_id="tabs"):
@@ -117,18 +128,33 @@ def build_page(services: Services) -> BuiltPage:
     return BuiltPage(page, faults)
 
 
+def _build_train(services: Services, when_opened: WhenOpened) -> None:
+    """The Train tab, with what extensions add to it below."""
+    build_train_tab(services, when_opened)
+    if services.scripts.callbacks.at(Moment.UI_TRAIN_TABS):
+        with gr.Tabs(elem_id="train_tabs"):
+            services.scripts.callbacks.call(Moment.UI_TRAIN_TABS, UiTrainTabParams([]))
+
+
 def mount_page(app: FastAPI, services: Services) -> FastAPI:
     """Put the page at "/" of `app`; its own routes are declared first, because the page answers every other path."""
     app.include_router(page_routes(services))
     app.include_router(extras_routes(services))
     app.include_router(extension_files(services))
     app.include_router(page_files(services.scripts))
-    app.include_router(reload_routes(app, lambda fresh: _mount(fresh, services)))
+    app.include_router(reload_routes(app, lambda fresh: _mount_again(fresh, services)))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
+    app.state.extension_frames = frame_hosts(services.scripts)
     mounted, page = _mount(app, services)
     compress(app)
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted
+
+
+def _mount_again(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
+    """Build the page once more, for Reload UI."""
+    services.scripts.callbacks.call(Moment.BEFORE_RELOAD)
+    return _mount(app, services)
 
 
 def compress(app: FastAPI) -> None:

@@ -1,6 +1,7 @@
 """Files that extensions of the user's bring for the page: their scripts, loaded by address after the page's own, and
 what these ask for as `file=extensions/NAME/...`. Nothing outside of an extension's folder is given."""
 
+import re
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from modules.services import Services
 HIDDEN = (".py", ".pyc", ".env", ".ini", ".db", ".sqlite", ".pem", ".key")
 """Files that no page needs, and that may hold secrets."""
 FOLDER = "extensions"
+NOTES = "tmp"
+WITH_FRAMES = ("javascript/*js", "scripts/*.py", "scripts/*/*.py", "*.py")
+MAX_FILES_READ, MAX_BYTES_READ, MAX_SITES = 100, 1 << 20, 20
+_SITE = re.compile(r"https://[A-Za-z0-9](?:[A-Za-z0-9-]*\.)+[A-Za-z]{2,}")
 NOT_THERE = "There is no file 'extensions/mine/a.png' of an extension."
 
 
@@ -47,6 +52,21 @@ def extension_scripts(library: ScriptLibrary) -> list[dict[str, str]]:
     return found
 
 
+def frame_hosts(library: ScriptLibrary) -> tuple[str, ...]:
+    """The sites that the user's extensions show in frames of the page: those that their own files with the word
+    `iframe` name. No other site can be shown."""
+    found: dict[str, None] = {}
+    for extension in library.extensions.values():
+        if extension.is_built_in or not extension.is_enabled or extension.faults or extension.replaced_by:
+            continue
+        files = [file for pattern in WITH_FRAMES for file in sorted(extension.folder.glob(pattern))]
+        for file in files[:MAX_FILES_READ]:
+            text = file.read_bytes()[:MAX_BYTES_READ].decode("utf-8", "replace")
+            if "iframe" in text:
+                found |= dict.fromkeys(_SITE.findall(text))
+    return tuple(found)[:MAX_SITES]
+
+
 def extension_files(services: Services) -> APIRouter:
     """The routes of these files."""
     routes = APIRouter(tags=["page"])
@@ -54,7 +74,7 @@ def extension_files(services: Services) -> APIRouter:
     @routes.get("/file={path:path}", **documented("(the file)", errors={404: NOT_THERE}))
     def file(path: str) -> FileResponse:
         """A file in the folder of an extension that is switched on, by its path from the program's folder or whole."""
-        found = _file_of(services.scripts, path)
+        found = _file_of(services.scripts, path, services.paths.root)
         if found is None:
             raise UnknownNameError(f"There is no file {path!r} of an extension.")
         kind = guess_type(found.name)[0] or "application/octet-stream"
@@ -75,9 +95,18 @@ def extension_files(services: Services) -> APIRouter:
     return routes
 
 
-def _file_of(library: ScriptLibrary, path: str) -> Path | None:
+def _note_of(root: Path, name: str) -> Path | None:
+    """A text that an extension left for its script on the page in the program's folder `tmp`, which some use."""
+    place = root / NOTES / name
+    is_text = place.suffix.lower() in (".txt", ".csv", ".json") and not name.startswith(".")
+    return place if is_text and place.is_file() and not place.is_symlink() else None
+
+
+def _file_of(library: ScriptLibrary, path: str, root: Path) -> Path | None:
     """The file that an address means; None for what lies elsewhere, links followed, or is hidden."""
     parts = Path(path).parts
+    if len(parts) == 2 and parts[0] == NOTES:
+        return _note_of(root, parts[1])
     candidates: list[tuple[Any, Path]] = []
     for extension in library.extensions.values():
         if len(parts) > 2 and parts[0] in (FOLDER, "extensions-builtin") and parts[1] == extension.name:

@@ -22,7 +22,8 @@ SCRIPTS = (
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *("canvas.js", "canvas_store.js", "img2img.js", "batch.js", "memory.js", "notices.js", "queue.js", "line.js"),
-    *("history.js", "settings_fields.js", "settings.js", "tooltips.js", "tour.js", "start.js", "session.js"),
+    *("history.js", "extensions.js", "settings_fields.js", "settings.js", "tooltips.js", "tour.js", "start.js"),
+    "session.js",
 )
 FOR_EXTENSIONS = "extensions_page.js"
 """The names that scripts of users' extensions call; only where there are such scripts."""
@@ -32,7 +33,6 @@ root as the others are."""
 FOLDER = "page-files"
 KEPT = "private, max-age=31536000, immutable"
 SAFE = {"X-Content-Type-Options": "nosniff"}
-NOT_THERE = "The page has no file 'a.js'."
 
 
 def page_head(known: Mapping[str, Any], library: ScriptLibrary, is_extended: bool) -> str:
@@ -54,7 +54,9 @@ def page_files(library: ScriptLibrary) -> APIRouter:
     """The route of these files. Their addresses hold a hash of the contents, so a browser asks for each once."""
     routes = APIRouter(tags=["page"])
 
-    @routes.get(f"/{FOLDER}/{{digest}}/{{name}}", **documented("(the file)", errors={404: NOT_THERE}))
+    @routes.get(
+        f"/{FOLDER}/{{digest}}/{{name}}", **documented("(the file)", errors={404: "The page has no file 'a.js'."})
+    )
     def file(digest: str, name: str) -> Response:
         """A script or a style sheet of the page as it is now."""
         text = {**_files(library, True), **_files(library, False)}.get(name)

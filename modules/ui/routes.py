@@ -25,6 +25,7 @@ from modules.processing.request.request import MAX_SIDE_PX, GenerationRequest
 from modules.processing.request.texts import text_options
 from modules.prompting.counter import longest_count
 from modules.prompting.styles import StyleBook
+from modules.scripts.callbacks import BeforeTokenCounterParams, Moment
 from modules.services import Services
 from modules.ui.card_routes import card_routes
 from modules.ui.defaults import is_shipped, wanted_checkpoint
@@ -105,11 +106,14 @@ def page_routes(services: Services) -> APIRouter:
         """Tokens of the longest text a prompt becomes, as "n/75", by the tokenizer of the loaded model."""
         settings = services.settings.current
         model = services.models.status.model
+        before = BeforeTokenCounterParams(body.text, body.steps, list(body.styles), not body.is_negative)
+        services.scripts.callbacks.call(Moment.BEFORE_TOKEN_COUNTER, before)
+        text, steps = str(before.prompt), int(before.steps)
         counting, options = model.counting if model else BY_CHUNKS, text_options(settings)
         count = longest_count(
             lambda text: counting.count(text, options),
-            body.text,
-            max(1, min(body.steps, 1000)),
+            text,
+            max(1, min(steps, 1000)),
             apply_styles=_styling(services, body)
             if settings.prompt_editing.include_styles_into_token_counters
             else None,

@@ -17,6 +17,7 @@ TAB_ORDER = {
     "queue": "Queue",
     "history": "History",
     "settings": "Settings",
+    "extensions": "Extensions",
 }
 """Titles by name, in the page's own order."""
 

@@ -30,6 +30,7 @@ NO_TEXTS = frozenset(
         *("RestoreFormer", "Deepbooru", "Lanczos", "None", "fp8 e4m3fn, plain", "fp8 e5m2", "fp8 e5m2, plain"),
         *("Carriage Return", "Line Feed", "noopener noreferrer", "SD1", "SD2", "activation text", "negative text"),
         *("preferred weight", "sd version", "Unknown", "{0} GB", "{0} over", "smaller.safetensors"),
+        "https://example.org/sd-webui-mine",
         *("{0} { display: none !important; }", "vary_coeff", "time_uniform", "time_quadratic", "logSNR", "bh1", "bh2"),
         *("VAE", "SD VAE", "GPU", "CPU", "NV", "fp32", "fp16", "bf16", "clip", "deepbooru", "BLIP: num_beams"),
         *("Stable Diffusion", "Stable Diffusion XL", "Stable Diffusion 3", "Hypertile", "Zero Terminal SNR"),

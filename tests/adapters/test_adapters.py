@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from modules.adapters.adapter_facts import AdapterError, digests_of
 from modules.adapters.adapter_file import read_adapter, read_adapter_file, split_key
 from modules.adapters.algorithms.adapter import Adapter
+from modules.adapters.block_weights import LAYOUTS, block_of, read_block_weights
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.adapters.embeddings import EmbeddingStore, read_embedding
 from modules.adapters.hypernetworks import read_hypernetwork
 from modules.adapters.tags import LoraTag, lora_tags
 from modules.adapters.targets import TargetTable
+from modules.errors import InvalidValueError
 from modules.memory.changes import Budget as DeltaBudget
 from modules.memory.changes import DecodedChanges, changed_weight, joined_branches
 from modules.memory.formats.format import FORMATS
@@ -128,6 +130,24 @@ def test_odd_names_are_found_and_paths_are_not(tmp_path: Path) -> None:
     assert catalogue.find("x y") is None
 
 
+ONES = read_block_weights("ALL").blocks
+FIRST_TWO = tuple((name, float(name in ("IN01", "IN02"))) for name, _ in ONES)
+
+
+def test_blocks_of_layers_and_lists_of_weights() -> None:
+    before = "model.diffusion_model."
+    assert block_of(f"{before}input_blocks.4.1.proj_in.weight") == "IN04"
+    assert block_of(f"{before}middle_block.1.norm.weight") == "M00"
+    assert block_of(f"{before}output_blocks.11.0.out.weight") == "OUT11" and block_of(f"{before}out.2.weight") == ""
+    for count, layout in LAYOUTS.items():
+        found = read_block_weights(",".join(str(place) for place in range(count)))
+        assert found.base == 0.0 and [found.of(name) for name in layout[1:]] == list(range(1, count))
+        assert found.of("elsewhere") == 1.0
+    for wrong in ("1,2,3", "MIDDLE,X", "", "nan," * 16 + "nan"):
+        with pytest.raises(InvalidValueError, match="ignored"):
+            read_block_weights(wrong)
+
+
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
@@ -138,6 +158,9 @@ def test_odd_names_are_found_and_paths_are_not(tmp_path: Path) -> None:
         ("<lora:a:te=0.1:unet=0.2:dyn=3>", LoraTag("a", 0.1, 0.2, 3)),
         ("<lora:a:0.5:unet=0.2>", LoraTag("a", 0.5, 0.2)),
         ("<lyco:b:-1>", LoraTag("b", -1.0, -1.0)),
+        ("<lora:a:0.5:lbw=all>", LoraTag("a", 0.5, 0.5, blocks=ONES)),
+        ("<lora:a:0.5:INS>", LoraTag("a", 0.5, 0.5, blocks=FIRST_TWO)),
+        (f"<lora:a:1:lbw={','.join(['0'] * 17)}>", LoraTag("a", 0.0, 1.0, blocks=tuple((k, 0.0) for k, _ in ONES))),
     ],
 )
 def test_forms_of_the_tag(prompt: str, expected: LoraTag) -> None:

@@ -12,6 +12,7 @@ from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.services import Services
 from tests.compat.conftest import Files
+from tests.fakes import page_config
 from tests.scripts.toys import image_request, small_request
 
 Program = Callable[[Files], Services]
@@ -237,14 +238,14 @@ from modules.launch_utils import is_installed
 from modules import safe, errors, sd_hijack, upscaler, styles, timer, util, modelloader, script_loading, shared_items
 from modules.sd_samplers_kdiffusion import samplers_k_diffusion
 from modules.sd_hijack import model_hijack
-import modules.textual_inversion as refused
+import modules.textual_inversion.preprocess as refused
 """
 
 
 def test_every_module_of_the_table_is_there_and_a_missing_one_says_why(program: Program) -> None:
     services = program({"lists/scripts/lists.py": LISTS})
     (fault,) = services.scripts.extensions["lists"].faults
-    assert fault.missing == "modules.textual_inversion" and "Train tab" in fault.reason
+    assert fault.missing == "modules.textual_inversion.preprocess" and "Train tab" in fault.reason
 
 
 def test_lists_and_pixels(program: Program, tmp_path: Path) -> None:
@@ -325,3 +326,130 @@ def test_axes_of_grids(program: Program) -> None:
     services.scripts.callbacks.call(Moment.BEFORE_UI)
     assert services.scripts.extensions["axes"].faults == []
     assert AXES.get("[Mine] Strength").values("0.5, 1") == [0.5, 1.0]
+
+
+def test_axes_that_are_added_before_the_page_reach_a_process_without_one(program: Program) -> None:
+    source = (
+        "from modules import scripts, script_callbacks\n"
+        "def before_ui():\n"
+        "    grid = [x for x in scripts.scripts_data if x.script_class.__module__ == 'xyz_grid.py'][0].module\n"
+        "    def apply(p, x, xs): p.late = x\n"
+        "    grid.axis_options.append(grid.AxisOption('[Late] Value', float, apply))\n"
+        "script_callbacks.on_before_ui(before_ui)\n"
+        "class Late(scripts.Script):\n"
+        "    def title(self): return 'Late'\n"
+        "    def show(self, is_img2img): return scripts.AlwaysVisible\n"
+        "    def process(self, p, *args): p.extra_generation_params['Late'] = getattr(p, 'late', 0)\n"
+    )
+    services = program({"late/scripts/late.py": source})
+    from modules.scripts.axes import AXES
+    from modules.scripts.library import default_args
+
+    script = services.scripts.find("x/y/z plot")
+    args = default_args(script)
+    services.scripts.before_ui()  # as the server's page does
+    args[0], args[1] = list(AXES).index("[Late] Value"), "0.25, 0.75"
+    services.scripts.has_told_before_ui = False  # as in a worker
+    result = made(services, small_request(script="X/Y/Z plot", script_args=tuple(args)))
+    assert services.scripts.has_told_before_ui and services.scripts.extensions["late"].faults == []
+    assert any("Late: 0.25" in image.infotext for image in result.images)
+
+
+TABS = """
+import gradio as gr
+from modules import scripts
+from modules.sd_samplers_kdiffusion import KDiffusionSampler
+
+class Tabs(scripts.Script):
+    seen = []
+    def __init__(self):
+        self.found = {}
+    def title(self):
+        return "Per tab"
+    def show(self, is_img2img):
+        return scripts.AlwaysVisible
+    def after_component(self, component, **kwargs):
+        self.found[kwargs["elem_id"]] = component
+    def ui(self, is_img2img):
+        assert self.is_img2img == is_img2img and self.is_txt2img != is_img2img
+        return [gr.Slider(0, 1, value=0, label="Shift")]
+    def process(self, p, shift):
+        self.seen.append((self.is_img2img, type(p).__name__))
+        KDiffusionSampler.shift = shift
+        p.all_hr_prompts = list(p.all_prompts)
+        p.all_hr_negative_prompts = None
+    def postprocess(self, p, processed, *args):
+        processed.info = "written"
+        self.seen.append((processed.info, processed.seed))
+
+before = KDiffusionSampler.callback_state
+def callback(self, d):
+    Tabs.seen.append((d["i"], d["x"].shape == d["denoised"].shape))
+    d["x"] += self.shift
+    return before(self, d)
+KDiffusionSampler.callback_state = callback
+"""
+
+
+def test_each_tab_has_its_own_script_which_hears_of_all_components(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from modules.compat.sd_samplers_kdiffusion import KDiffusionSampler
+
+    monkeypatch.setattr(KDiffusionSampler, "callback_state", KDiffusionSampler.callback_state)  # put back at the end
+    services = program({"tabs/scripts/tabs.py": TABS})
+    assert services.scripts.faults == []
+    page_config(services)
+    made_ = module_of("tabs", "tabs")
+    text, image = (
+        next(one for one in services.scripts.alwayson_of(tab) if one.title() == "Per tab") for tab in (False, True)
+    )
+    assert text is not image and not text.is_img2img and image.is_img2img
+    found = (vars(text)["found"], vars(image)["found"])
+    assert {"txt2img_prompt", "txt2img_generate", "txt2img_width", "txt2img_enable_hr"} <= set(found[0])
+    assert "img2img_generate" in found[1] and "txt2img_prompt" not in found[1]
+    plain = made(services, small_request())
+    shifted = made(services, small_request(alwayson_args={"Per tab": (0.5,)}))
+    assert plain.images[0].image.tobytes() != shifted.images[0].image.tobytes()
+    assert made_.Tabs.seen[:3] == [(False, "StableDiffusionProcessingTxt2Img"), (0, True), (1, True)]
+    assert made_.Tabs.seen[3] == ("written", 5)
+
+
+def test_tokens_embeddings_and_the_model_that_was_loaded(program: Program) -> None:
+    source = (
+        "from modules import script_callbacks, sd_hijack, extras, localization\n"
+        "from modules.textual_inversion.textual_inversion import Embedding, EmbeddingDatabase\n"
+        "from modules.script_callbacks import cfg_denoiser_callback, callback_map\n"
+        "loaded = []\n"
+        "script_callbacks.on_model_loaded(lambda model: loaded.append(model))\n"
+        "count = sd_hijack.model_hijack.get_prompt_lengths\n"
+        "words = sd_hijack.model_hijack.embedding_db\n"
+    )
+    services = program({"names/scripts/names.py": source})
+    assert services.scripts.faults == []
+    found = module_of("names", "names")
+    assert found.count("a cat, a (dog:1.2)") == (5, 75) and found.count("cat " * 80)[1] == 150
+    (services.paths.embeddings_dirs[0] / "mine.pt").write_bytes(b"")
+    assert found.words.word_embeddings.keys() <= {"mine"}
+    made(services, small_request())
+    assert found.loaded and found.loaded[-1].sd_checkpoint_info.title and found.loaded[-1].is_sdxl is False
+    image = Image.new("RGB", (4, 4))
+    assert found.extras.run_pnginfo(image)[1] == ""
+
+
+def test_ours_steps_aside_for_theirs_and_does_the_work_of_one_that_fails(program: Program) -> None:
+    good = (
+        "from modules import scripts\nclass W(scripts.Script):\n    def title(self): return 'Words from files'\n"
+        "    def show(self, is_img2img): return scripts.AlwaysVisible\n"
+    )
+    files = {
+        "stable-diffusion-webui-wildcards/scripts/w.py": good,
+        "adetailer/scripts/a.py": "import no_such_detector\n",
+        "sd-webui-agent-scheduler/scripts/q.py": "raise RuntimeError\n",
+    }
+    found = program(files).scripts
+    ours = {one.acting.owner.name for one in found.scripts if one.acting is not None}
+    assert "dynamic-prompts" not in ours and "detailer" in ours
+    assert found.extensions["adetailer"].replaced_by == "detailer" and found.extensions["adetailer"].faults
+    assert "Queue tab" in found.extensions["sd-webui-agent-scheduler"].notices[0]
+    assert found.fault_notices == []

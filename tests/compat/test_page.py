@@ -52,6 +52,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Ser
         "mine/javascript/mine.js": SCRIPT,
         "mine/words.txt": "some words",
         "mine/secret.env": "key",
+        "mine/scripts/frame.py": "SITE = '<iframe src=https://www.example.org/app?x=1>'\n",
+        "mine/scripts/link.py": "LINK = 'https://elsewhere.example.org'\n",
         "broken/javascript/broken.js": "nothing_of_this_name();",
         "failed/scripts/failed.py": "raise RuntimeError('no')",
         "failed/javascript/failed.js": "window.failedRan = true;",
@@ -73,6 +75,11 @@ def test_page_functions_tabs_and_faults(browser: sync_api.Browser, program: tupl
     assert page.evaluate("mine.slice(0, 3)") == ["loaded", True, "string"]
     page.wait_for_function("mine.text === 'some words' && mine.updates > 0")
     assert page.evaluate("window.failedRan") is None
+    policy = page.request.get(address).headers["content-security-policy"]
+    assert "frame-src 'self' https://www.example.org blob:" in policy and "elsewhere" not in policy
+    assert page.evaluate("!!gradioApp().querySelector('#txt2img_prompt > label > textarea')")
+    assert page.evaluate("!!document.querySelector('#img2img_prompt > label > textarea')")
+    assert page.evaluate("document.querySelectorAll('#tabs > .tab-nav > button').length") > 8
     page.click("#tab_mine-button")
     page.fill("#mine_text textarea", "cat")
     page.click("#mine_button")

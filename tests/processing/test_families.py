@@ -77,6 +77,7 @@ def pixels(result: Result) -> bytes:
 
 
 Plain = Callable[[str, str], bytes]
+WEIGHTS = "0,0,0,0,0,{},0,0,0,0,0,0"
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,17 @@ def test_adapters_reach_every_part_of_sd3(engine: Engine, lora: str, storage: st
     with_lora = image(engine, "sd3.5", f"a red cat<lora:{lora}:1>", fp8_storage=storage)
     assert pixels(image(engine, "sd3.5", fp8_storage=storage)) == plain("sd3.5", storage)
     assert pixels(with_lora) != plain("sd3.5", storage)
+
+
+@pytest.mark.parametrize("mode", ["exact", "merge from full precision"])
+def test_a_lora_counts_by_blocks(engine: Engine, mode: str, plain: Plain) -> None:
+    """The LoRA changes the middle block alone, the sixth of twelve numbers."""
+    settings: dict[str, Any] = {"lora_mode": mode}
+    whole = pixels(image(engine, "sdxl", "a red cat<lora:unet:1>", **settings))
+    only = pixels(image(engine, "sdxl", f"a red cat<lora:unet:1:lbw={WEIGHTS.format(1)}>", **settings))
+    half = pixels(image(engine, "sdxl", f"a red cat<lora:unet:1:lbw={WEIGHTS.format(0.5)}>", **settings))
+    none = pixels(image(engine, "sdxl", f"a red cat<lora:unet:1:lbw={WEIGHTS.format(0)}>", **settings))
+    assert only == whole != half and none == plain("sdxl", "Disable") != half
 
 
 def test_sd3_samples_with_noise_on_the_way_and_once_more_larger(engine: Engine) -> None:

@@ -94,7 +94,8 @@ class AdapterFiles:
                 continue
             digests = self.digests(self.catalogue, info)
             self._load(info, digests.content)
-            uses.append(Use(tag.name, digests.content, tag.te_strength, tag.unet_strength, tag.dynamic_rank))
+            strengths = (tag.te_strength, tag.unet_strength, tag.dynamic_rank, tag.blocks)
+            uses.append(Use(tag.name, digests.content, *strengths))
             hashes[plain_name(tag.name)] = digests.tensors[:SHORT_HASH]
             infos.append(info)
         applier = self._applier(model)
@@ -115,6 +116,7 @@ class AdapterFiles:
                     te_multiplier=use.te_strength,
                     unet_multiplier=use.unet_strength,
                     dyn_dim=use.dynamic_rank,
+                    blocks=use.blocks,
                 )
                 for use in uses
             ),

@@ -103,7 +103,7 @@ def run_pass(
         x = first if latents is None else latents
         computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
         hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires, computing))
-        on_step = _telling(tools.steps, recording, progress)
+        on_step = _telling(tools.steps, recording, progress, hooks)
         with recording, tools.in_use.merging_tokens(settings.token_merging_ratio):
             result = sampling_run.run(
                 start.constrain(guidance, latents, hooks),
@@ -176,11 +176,12 @@ def _recorded(recording: PassRecording, make: Callable[[], GuidedDenoiser]) -> C
     return lambda: recording.around(make())
 
 
-def _telling(steps: StepProgress, recording: PassRecording, progress: SamplerProgress) -> OnStep:
+def _telling(steps: StepProgress, recording: PassRecording, progress: SamplerProgress, hooks: Hooks) -> OnStep:
     """Tell of steps, but not of those that an earlier try has made: they take no time, and nobody wants to see them."""
 
     def on_step(info: StepInfo) -> None:
         progress.step = info.index
+        hooks.step(info)
         if recording.is_replaying:
             steps.unfinished = info.denoised
         else:

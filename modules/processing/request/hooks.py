@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from modules.models.families.denoiser_context import Extra
     from modules.processing.request.model_use import ModelUse
-    from modules.sampling.types import Denoise
+    from modules.sampling.types import Denoise, StepInfo
 
 
 @dataclass
@@ -202,6 +202,9 @@ class Hooks(Protocol):
     def before_hires(self) -> None:
         """The first pass is over, a second comes."""
 
+    def step(self, info: StepInfo) -> None:
+        """A step of a pass was predicted; its tensors may be changed in place before the sampler goes on."""
+
     def before_sampling(self, start: PassStart) -> None:
         """Before the first step of a pass."""
 
@@ -268,6 +271,9 @@ class NoHooks:
         return
 
     def before_hires(self) -> None:
+        return
+
+    def step(self, info: StepInfo) -> None:
         return
 
     def before_sampling(self, start: PassStart) -> None:

@@ -137,7 +137,7 @@ window.featherweight = (() => {
     if (reply.status === 401) fw.loggedOut?.();
     else fw.answered?.();
     const data = await reply.json().catch(() => ({}));
-    if (!reply.ok) throw new Error(data.errors || `The server answered ${reply.status}.`);
+    if (!reply.ok) throw Object.assign(new Error(data.errors || `The server answered ${reply.status}.`), { status: reply.status });
     return data;
   }
 

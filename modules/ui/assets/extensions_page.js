@@ -49,13 +49,50 @@
 
   const isShown = (element) => Boolean(element && element.offsetParent !== null);
 
+  // How Gradio 3 nested what scripts look for, and how it is nested here; asked only where nothing was found.
+  const NESTING = [
+    [/\s*>\s*label\s*>\s*(textarea|input)/g, " label $1"],
+    [/\s*>\s*(?:div)?\.tab-nav/g, " > .tab-wrapper > .tab-container[role=tablist]"],
+  ];
+
+  function nestedHere(selector) {
+    return NESTING.reduce((text, [old, now]) => text.replace(old, now), String(selector));
+  }
+
+  function understandNesting(root) {
+    for (const [name, isFound] of [["querySelector", Boolean], ["querySelectorAll", (list) => list.length > 0]]) {
+      const own = root[name].bind(root);
+      root[name] = (selector) => {
+        const found = own(selector);
+        const other = isFound(found) ? selector : nestedHere(selector);
+        return other === selector ? found : own(other);
+      };
+    }
+  }
+
+  // Scripts look for fields of img2img at once, which are on the page only after its tab was open.
+  async function showImg2imgOnce() {
+    const tabs = [...document.querySelectorAll("#tabs button[role=tab]")];
+    const shown = tabs.find((one) => one.ariaSelected === "true");
+    const other = tabs.find((one) => one.textContent.trim() === "img2img" || one.dataset.tabId === "img2img");
+    if (!other || !shown || shown === other || document.querySelector("#img2img_prompt")) return;
+    const focused = document.activeElement;
+    other.click();
+    for (let i = 0; i < 40 && !document.querySelector("#img2img_prompt textarea"); i += 1) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    shown.click();
+    focused?.focus?.({ preventScroll: true });
+  }
+
   Object.assign(window, {
     uiCurrentTab: null,
     localization: {},
     opts: {},
     gradioApp() {
       const app = document.querySelector("gradio-app") || document.body;
-      app.getElementById = (id) => document.getElementById(id);
+      if (!app.getElementById) {
+        app.getElementById = (id) => document.getElementById(id);
+        understandNesting(app);
+      }
       return app;
     },
     onUiUpdate: (callback) => (callbacks.update.push(callback), watch()),
@@ -161,6 +198,8 @@
 
   async function begin() {
     while (!document.querySelector("#txt2img_prompt textarea")) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    understandNesting(document);
+    await showImg2imgOnce();
     try {
       window.opts = await fw.get("sdapi/v1/options");
     } catch {

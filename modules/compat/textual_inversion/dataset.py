@@ -1,0 +1,10 @@
+"""`modules.textual_inversion.dataset`: how the reference UI reads the names of training images."""
+
+import re
+
+from modules.compat.refusal import refusing
+
+re_numbers_at_start = re.compile(r"^[-\d]+\s*")
+__getattr__ = refusing(
+    "textual_inversion.dataset", {"PersonalizedBase": "the Train tab and POST /featherweight/v1/train train LoRAs."}
+)

@@ -1,0 +1,211 @@
+// The Extensions tab: what there is, what of it failed and what it costs; switching, installing, updating, removing.
+// Names and sentences of extensions are set as text, never as HTML.
+(() => {
+  const fw = window.featherweight;
+  const ROUTE = "featherweight/v1/extensions";
+  const INDEX_KEY = "featherweight.extensionIndex";
+  const QUESTION = 409; // the server asks before it does what was asked for
+  let isLooking = false;
+
+  const place = () => document.querySelector("#fw_extensions");
+  const part = (name) => place().querySelector(`.fw-extensions-${name}`);
+  const own = (tag, textContent, className = "") => fw.element(tag, { textContent, className, attributes: { translate: "no" } });
+
+  function say(text, isBad = false) {
+    const line = part("status");
+    line.textContent = text;
+    line.classList.toggle("fw-bad", isBad);
+  }
+
+  // Ask what the server asks; true after a yes.
+  function ask(text, yes) {
+    return new Promise((resolve) => {
+      const dialog = fw.element("dialog", { id: "fw_extensions_dialog", attributes: { "aria-label": "Question" } });
+      const button = (label, value) => {
+        const made = fw.element("button", { type: "button", textContent: label });
+        made.dataset.answer = value;
+        made.addEventListener("click", () => dialog.close(value));
+        return made;
+      };
+      dialog.append(own("p", text), fw.element("div", { className: "fw-extensions-buttons" }, button(yes, "yes"), button("Cancel", "no")));
+      dialog.addEventListener("close", () => {
+        dialog.remove();
+        resolve(dialog.returnValue === "yes");
+      });
+      document.body.append(dialog);
+      dialog.showModal();
+      dialog.querySelector("[data-answer=no]").focus();
+    });
+  }
+
+  // Do something; where the server asks first, only after a yes.
+  async function act(name, body, yes = "Yes") {
+    say("Working...");
+    try {
+      const reply = await fw.post(`${ROUTE}/${name}`, body);
+      say(reply.message);
+    } catch (error) {
+      if (error.status === QUESTION && !body.agreed) {
+        if (await ask(error.message, yes)) return act(name, { ...body, agreed: true }, yes);
+        say("Nothing was changed.");
+        return false;
+      }
+      say(error.message, true);
+      return false;
+    }
+    await look();
+    return true;
+  }
+
+  function button(text, run, name) {
+    const made = fw.element("button", { type: "button", textContent: text });
+    made.setAttribute("aria-label", `${fw.text(text)}: ${name}`);
+    made.addEventListener("click", async () => {
+      made.disabled = true;
+      await run();
+      made.disabled = false;
+    });
+    return made;
+  }
+
+  function toggle(one) {
+    const box = fw.element("input", { type: "checkbox", checked: one.will_be_enabled });
+    box.setAttribute("role", "switch");
+    box.setAttribute("aria-label", one.name);
+    box.addEventListener("change", () => act("switch", { name: one.name, enabled: box.checked }));
+    return box;
+  }
+
+  const megabytes = (bytes) => (bytes < 1e6 ? `${Math.max(Math.round(bytes / 1e3), 1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
+  function costs(one) {
+    const start = one.is_enabled ? `start ${Math.round(one.start_ms)} ms` : "";
+    const image = one.image_ms ? `${one.image_ms.toFixed(1)} ms per image` : "";
+    return [megabytes(one.size_bytes), start, image].filter(Boolean).join(" · ");
+  }
+
+  function lines(one) {
+    const made = one.faults.map((fault) => {
+      const line = fw.element("p", { className: "fw-bad" }, own("code", fault.where), " ", own("span", fault.reason));
+      if (fault.missing) line.append(" ", fw.element("span", { textContent: "Missing:" }), " ", own("code", fault.missing));
+      return line;
+    });
+    made.push(...one.notices.map((text) => own("p", text, "fw-extensions-notice")));
+    if (one.packages.length) made.push(fw.element("p", {}, fw.element("span", { textContent: "Wants packages:" }), " ", own("code", one.packages.join(", "))));
+    for (const [name, reason] of Object.entries(one.refused_packages)) {
+      made.push(fw.element("p", { className: "fw-bad" }, fw.element("span", { textContent: "Cannot be had:" }), " ", own("code", name), " ", own("span", reason)));
+    }
+    return made;
+  }
+
+  function buttons(one, mayChange) {
+    if (!mayChange || one.is_built_in) return [];
+    const name = one.name;
+    const made = [];
+    if (one.packages.length || one.has_installer) made.push(button("Install packages", () => act("packages", { name }, "Install"), name));
+    if (one.remote) made.push(button("Update", () => act("update", { name }), name));
+    if (one.can_restore) made.push(button("Take back", () => act("restore", { name }), name));
+    made.push(button("Remove", () => act("remove", { name }, "Remove"), name));
+    return made;
+  }
+
+  function row(one, mayChange) {
+    const state = one.is_enabled ? (one.replaced_by ? "replaced" : one.faults.length ? "failed" : "loaded") : "off";
+    const words = { failed: "failed", replaced: "left out", loaded: "is loaded", off: "not loaded" };
+    const later = one.will_be_enabled ? "will be loaded at the next start" : "will be left out at the next start";
+    const changes = one.will_be_enabled !== one.is_enabled ? [fw.element("span", { className: "fw-extensions-later", textContent: later })] : [];
+    const head = fw.element(
+      "div",
+      { className: "fw-extensions-head" },
+      toggle(one),
+      own("strong", one.name),
+      ...(one.version ? [own("code", one.version)] : []),
+      fw.element("span", { className: `fw-extensions-state fw-is-${state}`, textContent: words[state] }),
+      ...changes,
+      own("span", costs(one), "fw-extensions-costs"),
+    );
+    const hooks = one.hooks.length ? [own("p", one.hooks.join(", "), "fw-extensions-hooks")] : [];
+    const item = fw.element("li", {}, head, ...hooks, ...lines(one), fw.element("div", { className: "fw-extensions-buttons" }, ...buttons(one, mayChange)));
+    item.dataset.extension = one.name;
+    return item;
+  }
+
+  function section(title, list, mayChange) {
+    return [fw.element("h3", { textContent: title }), fw.element("ul", {}, ...list.map((one) => row(one, mayChange)))];
+  }
+
+  async function look() {
+    if (!place()?.offsetParent || isLooking) return;
+    isLooking = true;
+    let state;
+    try {
+      state = await fw.get(ROUTE);
+    } catch (error) {
+      say(error.message, true);
+      return;
+    } finally {
+      isLooking = false;
+    }
+    part("install").hidden = part("index").hidden = !state.may_change;
+    part("closed").hidden = state.may_change;
+    part("closed").textContent = "Other machines reach this server: extensions can be looked at, not installed, updated or removed.";
+    const packages = part("packages");
+    packages.replaceChildren();
+    if (state.may_change && state.optional_packages.length) {
+      packages.append(
+        fw.element("span", { textContent: "Packages that many extensions want:" }), " ",
+        own("code", state.optional_packages.join(", ")), " ",
+        button("Install packages", () => act("packages", { name: "" }, "Install"), state.optional_packages.join(", ")),
+      );
+    }
+    const mine = state.extensions.filter((one) => !one.is_built_in);
+    const ours = state.extensions.filter((one) => one.is_built_in);
+    const gone = (state.removed || []).map((name) => fw.element("li", {}, own("strong", name), " ", button("Take back", () => act("restore", { name }), name)));
+    const empty = fw.element("p", { className: "fw-empty", textContent: "No extensions are installed. They are folders of the extensions folder." });
+    part("list").replaceChildren(
+      ...(mine.length ? section("Installed", mine, state.may_change) : [empty]),
+      ...(gone.length ? [fw.element("h3", { textContent: "Removed" }), fw.element("ul", {}, ...gone)] : []),
+      ...section("Part of the program", ours, false),
+    );
+  }
+
+  async function search(form) {
+    const source = form.elements.index.value.trim();
+    if (!source) return;
+    fw.keep(INDEX_KEY, source);
+    say("Working...");
+    try {
+      const query = new URLSearchParams({ source, search: form.elements.search.value });
+      const offers = await fw.get(`${ROUTE}/index?${query}`);
+      say(`${offers.length} found.`);
+      part("offers").replaceChildren(
+        fw.element("ul", {}, ...offers.map((one) => {
+          const install = button("Install", () => act("install", { source: one.address }, "Install"), one.name);
+          return fw.element("li", {}, fw.element("div", { className: "fw-extensions-head" }, own("strong", one.name), own("code", one.address), install), own("p", one.description));
+        })),
+      );
+    } catch (error) {
+      say(error.message, true);
+    }
+  }
+
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (!form.closest?.("#fw_extensions")) return;
+    event.preventDefault();
+    if (form.matches(".fw-extensions-install")) {
+      const source = form.elements.source.value.trim();
+      if (source && (await act("install", { source }, "Install"))) form.reset();
+    } else {
+      await search(form);
+    }
+  });
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest?.('#tabs button[role="tab"]')) return;
+    setTimeout(() => {
+      look();
+      const field = place()?.querySelector("[name=index]");
+      if (field && !field.value) field.value = fw.kept(INDEX_KEY) || "";
+    }, 50);
+  });
+})();

@@ -199,9 +199,14 @@ class TestInTheBrowser:
 
     def test_settings_are_found_marked_and_counted(self, page: sync_api.Page, fakes: Services) -> None:
         fakes.settings.update({"samples_format": "webp"})
+        held: list[sync_api.Route] = []
+        page.route("**/internal/settings", lambda route: held.append(route))
         page.evaluate("featherweight.showTab('settings')")
         page.wait_for_selector("#settings_list [aria-current=true]:has-text('Saving images/grids')")
-        page.fill("#settings_search", "clip skip")
+        page.fill("#settings_search", "clip skip")  # before the settings are there
+        page.wait_for_timeout(200)
+        held[0].continue_()
+        page.unroute("**/internal/settings")
         page.wait_for_selector("#setting_CLIP_stop_at_last_layers", state="visible")
         assert not page.is_visible("#setting_samples_save")
         page.fill("#settings_search", "no such words")

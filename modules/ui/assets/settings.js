@@ -187,6 +187,6 @@
     clearInterval(waiting);
     show(place);
     await build();
-    show(place);
+    search(find("#settings_search").value); // what was typed while the settings were on their way
   }, 100);
 })();

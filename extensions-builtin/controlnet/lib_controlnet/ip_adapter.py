@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from lib_controlnet.files import Kind, clip_vision_file, kind_of
 from lib_controlnet.nets import NOT_FITTING, OwnNames
-from lib_controlnet.pixels import as_rgb
+from lib_controlnet.pixels import as_rgb, resize_area
 from lib_controlnet.running import is_on
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.hook_chain import HookOrder
@@ -215,12 +215,8 @@ def build_encoder(file: TensorSource, model: Any) -> AuxiliaryParts:
 
 
 def preprocessed(image: Image.Image, side: int) -> Tensor:
-    """[1,3,side,side] as CLIP was trained: the short side scaled, the middle cut out, normed."""
-    scale = side / min(image.size)
-    size = (max(side, int(image.width * scale)), max(side, int(image.height * scale)))
-    scaled = image.resize(size, Image.Resampling.BICUBIC)
-    left, top = (size[0] - side) // 2, (size[1] - side) // 2
-    values = np.asarray(scaled.crop((left, top, left + side, top + side)), dtype=np.float32) / 255.0
+    """[1,3,side,side], normed: the whole image in a square, by area, as the callers of these adapters are used to."""
+    values = resize_area(np.asarray(image.convert("RGB")), side, side).astype(np.float32) / 255.0
     normed = (values - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
     return torch.from_numpy(normed).permute(2, 0, 1)[None]
 
@@ -230,10 +226,16 @@ def put_ip_adapter(each: Any, use: ModelUse, program: Program) -> None:
     adapter = use.auxiliary(each.file.path, build_adapter)
     facts: AdapterFacts = adapter.facts
     positive, negative = _tokens(each, adapter, facts, use, program)
-    for number, layer in enumerate(cross_attentions(use.model.unet)):
+    layers = cross_attentions(use.model.unet)
+    middle = sum(module in use.model.unet.mid_block.modules() for module in layers)
+    up = sum(module in use.model.unet.up_blocks.modules() for module in layers)
+    down = len(layers) - middle - up
+    order = [*range(down), *range(down + middle, len(layers)), *range(down, down + middle)]
+    for number, layer in enumerate(layers):
         pair = adapter.module.ip_adapter[str(2 * number + 1)]
         weights = each.unit.layer_weights
-        weight = each.unit.weight if weights is None else (weights[number] if number < len(weights) else 1.0)
+        place = order[number]
+        weight = each.unit.weight if weights is None else (weights[place] if place < len(weights) else 1.0)
         _attend_too(use, layer, pair, adapter, positive, negative, weight, each)
 
 

@@ -26,7 +26,7 @@ def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program)
     fitted: dict[int, Any] = {}
     width, height = use.facts.size_px
     for each in prepared:
-        if each.map is not None:
+        if each.map is not None and each.kind is not Kind.IP:
             fitted[each.number] = pixels = each.map.fitted(width, height)
             each.shown_maps[width * height, use.facts.is_hires] = pixels
     refer(prepared, p, use, fitted)  # inside of the networks, which do not see the reference

@@ -47,10 +47,14 @@ def resize_linear(image: npt.NDArray[Any], width: int, height: int) -> npt.NDArr
 
 
 def resize_area(image: npt.NDArray[Any], width: int, height: int) -> npt.NDArray[Any]:
-    """[H,W,...] by the mean over the area that each new pixel covers. Where a side grows, pixels are repeated, and mixed
-    only where a new one lies across the border of two."""
+    """[H,W,...] by the mean over the area that each new pixel covers. Where a side grows, pixels are repeated and
+    mixed only where a new one lies across the border of two."""
     if height > image.shape[0] or width > image.shape[1]:
-        return _by_two_taps(image, width, height) if image.dtype == np.uint8 else _by_taps(image, width, height, repeating_taps)
+        return (
+            _by_two_taps(image, width, height)
+            if image.dtype == np.uint8
+            else _by_taps(image, width, height, repeating_taps)
+        )
     result = image.astype(np.float64)
     result = _along(result, area_weights(image.shape[0], height), 0)
     result = _along(result, area_weights(image.shape[1], width), 1)

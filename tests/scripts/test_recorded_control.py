@@ -30,6 +30,7 @@ USUAL = (
     *("form/legacy-guidance", "kind/tiny_diffusers", "kind/tiny_controllora", "kind/tiny_t2i_gray-128x96"),
     *("mode/controlnet", "mode/my-reference", "time/0.25-0.75", "weight/advanced-13", "pixel/res-out-of-range"),
     *("module/recolor_luminance", "module/shuffle-net", "mask/region-wide", "inpaint/inpaint_only", "hires/t2i"),
+    *("ip/ip-adapter_sd15-clip-mask", "ip/ip-adapter-plus_sd15-advanced", "ip/img2img-own", "openpose/render-hand-face"),
     *("ip/input-tensor", "with/save_detected_map-false", "resize/int-2", "img2img/own-image-canny"),
 )
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from lib_controlnet.files import list_models
 from lib_controlnet.maps import shown
+from lib_controlnet.pixels import Pixels
+from lib_controlnet.poses import drawn
 from lib_controlnet.preprocessors import MODULES, UNUSED, Job, Module, module_of
 from lib_controlnet.units import NO_MODEL, _Reader
 from modules import script_callbacks
@@ -26,6 +28,8 @@ TYPES = (
 
 EXAMPLE = {"controlnet_module": "canny", "controlnet_input_images": ["base64 of an image"]}
 """A body of the route that shows what a module makes of images."""
+POSES = [{"people": [{"pose_keypoints_2d": [64, 20, 1, 64, 36, 1]}], "canvas_width": 128, "canvas_height": 128}]
+"""A body of the route that draws poses."""
 
 
 WORDS = {"SoftEdge": ("softedge", "hed", "pidi"), "T2I-Adapter": ("t2i_adapter", "t2i-adapter", "t2iadapter", "t2ia")}
@@ -81,6 +85,12 @@ def add_routes(app: Any, program: Program) -> None:
         """Run a preprocessor on images."""
         return detected(body)
 
+    @routes.post("/render_openpose_json", **documented({"images": [], "info": "Success"}))
+    @script_callbacks.open_to("user")
+    def render_openpose_json(body: list[Any] = Body(examples=[POSES])) -> dict[str, Any]:  # noqa: B008
+        """Draw poses, an image for each entry."""
+        return {"images": [_as_base64(drawn(pose, f"pose {n}")) for n, pose in enumerate(body)], "info": "Success"}
+
     app.include_router(routes)
 
 
@@ -130,7 +140,11 @@ def detected(body: dict[str, Any]) -> dict[str, Any]:
     for value in given:
         pixels = _Reader({"image": value}, "detect").images()[0].image
         made = module.run(Job(pixels, int(side), a, b, int(np.random.default_rng().integers(2**32))))
-        file = BytesIO()
-        shown(made).save(file, "PNG")
-        images.append(base64.b64encode(file.getvalue()).decode("ascii"))
+        images.append(_as_base64(made))
     return {"images": images, "info": "Success"}
+
+
+def _as_base64(pixels: Pixels) -> str:
+    file = BytesIO()
+    shown(pixels).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")

@@ -43,8 +43,10 @@ RESIZE_ALIASES = {
     "envelope (outer fit)": ResizeMode.FILL,
 }
 UNION_TYPES = (
-    *("OpenPose", "Depth", "Soft Edge", "Hard Edge", "Normal Map", "Segmentation", "Tile", "Inpaint", "Unknown"),
+    *("OpenPose", "Depth", "Soft Edge", "Hard Edge", "Normal Map", "Segmentation", "Tile", "Inpaint"),
 )
+"""In the order in which union networks number them."""
+UNKNOWN_TYPE = "Unknown"
 LEGACY = {"input_image": "image", "lowvram": "low_vram", "guidance": "guidance_end", "mask_image": "mask"}
 Array = npt.NDArray[Any]
 
@@ -80,7 +82,7 @@ class Unit:
     saves_map: bool = True
     layer_weights: tuple[float, ...] | None = None
     region: Array | None = None
-    union_type: str = "Unknown"
+    union_type: str = UNKNOWN_TYPE
     embeddings: tuple[bytes, ...] = field(default=(), repr=False)
 
     @property
@@ -200,7 +202,7 @@ def read_unit(given: Mapping[str, Any], name: str) -> Unit:
         saves_map=read.flag("save_detected_map", True),
         layer_weights=read.numbers("advanced_weighting"),
         region=read.mask("effective_region_mask"),
-        union_type=str(given.get("union_control_type") or "Unknown"),
+        union_type=read.name_in("union_control_type", (*UNION_TYPES, UNKNOWN_TYPE), UNKNOWN_TYPE),
         embeddings=read.files("ipadapter_input"),
     )
 
@@ -254,6 +256,14 @@ class _Reader:
         if found is None:
             raise self._wrong(key, f"it takes one of: {', '.join(member.value for member in members)}")
         return found
+
+    def name_in(self, key: str, names: Sequence[str], usual: str) -> str:
+        """One of these names, in any case."""
+        value = str(self.given.get(key) or usual).strip().lower()
+        for name in names:
+            if name.lower() == value:
+                return name
+        raise self._wrong(key, f"it takes one of: {', '.join(names)}")
 
     def images(self) -> tuple[Given, ...]:
         """Of `image` in all its forms, with `mask`."""

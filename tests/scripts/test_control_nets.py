@@ -121,7 +121,9 @@ def test_a_union_network(engine: Engine, tmp_path: Path, types: int) -> None:
     config = {key: value for key, value in {**UNET, **UNETS["sdxl"]}.items() if "up_block" not in key}
     for key in ("sample_size", "out_channels"):
         config.pop(key)
-    net = random_weights(ControlNetUnionModel(**config, num_control_type=types, num_trans_channel=32, num_proj_channel=32))
+    net = random_weights(
+        ControlNetUnionModel(**config, num_control_type=types, num_trans_channel=32, num_proj_channel=32)
+    )
     path = tmp_path / "union.safetensors"
     save_file(net.state_dict(), path)
     engine.model("sdxl.safetensors")

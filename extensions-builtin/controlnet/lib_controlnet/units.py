@@ -42,9 +42,7 @@ RESIZE_ALIASES = {
     "outer fit (shrink to fit)": ResizeMode.FILL,
     "envelope (outer fit)": ResizeMode.FILL,
 }
-UNION_TYPES = (
-    *("OpenPose", "Depth", "Soft Edge", "Hard Edge", "Normal Map", "Segmentation", "Tile", "Inpaint"),
-)
+UNION_TYPES = (*("OpenPose", "Depth", "Soft Edge", "Hard Edge", "Normal Map", "Segmentation", "Tile", "Inpaint"),)
 """In the order in which union networks number them."""
 UNKNOWN_TYPE = "Unknown"
 LEGACY = {"input_image": "image", "lowvram": "low_vram", "guidance": "guidance_end", "mask_image": "mask"}
@@ -164,6 +162,9 @@ def checked_list(args: Sequence[Any], title: str) -> list[Mapping[str, Any]]:
         unit = dict(value)
         if "mask" in unit and unit["mask"] is not None and unit.get("mask_image") is not None:
             raise InvalidValueError(f"{title}: unit {number} has both mask and mask_image; give one of them.")
+        for guess in ("guessmode", "guess_mode"):
+            if unit.pop(guess, False) and unit.get("control_mode") is None:
+                unit["control_mode"] = ControlMode.CONTROL.value
         for old, new in LEGACY.items():
             if unit.get(old) is not None and unit.get(new) is None:
                 unit[new] = unit[old]

@@ -23,7 +23,6 @@ from tests.recordings import CONFIGS, cpu_machine
 
 FAMILIES = ("sd1", "sd2", "sdxl")
 BATCH, SIDE = 2, 8
-EXACT = {"atol": 1e-4, "rtol": 1e-4}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +112,7 @@ def test_a_controlnet(engine: Engine, tmp_path: Path, family: str, layout: str) 
     with torch.no_grad():
         down, middle = net(**given, controlnet_cond=hint, return_dict=False)
         for ours_one, theirs in zip(our_outputs(loaded, net, given, hint), [*down, middle], strict=True):
-            torch.testing.assert_close(ours_one, theirs, **EXACT)
+            torch.testing.assert_close(ours_one, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("types", [6, 8])
@@ -136,7 +135,7 @@ def test_a_union_network(engine: Engine, tmp_path: Path, types: int) -> None:
         down, middle = net(**given, controlnet_cond=[hint], return_dict=False, **kinds)
         ours = our_outputs(loaded, net, given, [hint], **kinds)
         for ours_one, theirs in zip(ours, [*down, middle], strict=True):
-            torch.testing.assert_close(ours_one, theirs, **EXACT)
+            torch.testing.assert_close(ours_one, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("layout", ["diffusers", "original"])
@@ -161,7 +160,7 @@ def test_a_t2i_adapter_of_sdxl(tmp_path: Path, layout: str) -> None:
     image = torch.rand(1, 3, 128, 96)
     with torch.no_grad():
         for ours, wanted in zip(component.module(image), theirs(image), strict=True):
-            torch.testing.assert_close(ours, wanted, **EXACT)
+            torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-4)
 
 
 def original_adapter_key(key: str) -> str:

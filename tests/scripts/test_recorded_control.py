@@ -130,7 +130,7 @@ def test_the_route_of_old_callers_makes_the_same_image(client: TestClient) -> No
     assert refused.status_code == 422 and "list of units" in refused.json()["errors"]
 
 
-BAD_POSES = ([[]], [{"people": 5}], [{"people": [], "canvas_width": 0, "canvas_height": 8}])
+BAD_POSES: tuple[Any, ...] = ([[]], [{"people": 5}], [{"people": [], "canvas_width": 0, "canvas_height": 8}])
 
 
 @pytest.mark.parametrize("poses", BAD_POSES, ids=str)

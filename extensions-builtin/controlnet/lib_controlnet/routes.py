@@ -7,7 +7,7 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from fastapi import Request, Response
+from fastapi import APIRouter, Body, Request, Response
 
 from lib_controlnet.files import list_models
 from lib_controlnet.maps import shown
@@ -44,8 +44,6 @@ WORDS = {"SoftEdge": ("softedge", "hed", "pidi"), "T2I-Adapter": ("t2i_adapter",
 
 def add_routes(app: Any, program: Program) -> None:
     """Called when page and API are built."""
-    from fastapi import APIRouter, Body
-
     from modules.api.documentation import documented
 
     routes = APIRouter(prefix="/controlnet", tags=["lists"])
@@ -105,10 +103,9 @@ UNITS = "controlnet_units"
 HANDED_ON = ("authorization", "cookie")
 
 
-def add_old_routes(app: Any, routes: Any) -> None:
+def add_old_routes(app: Any, routes: APIRouter) -> None:
     """`/controlnet/txt2img` and `/controlnet/img2img` of old callers, who give the units as a list of their own: the
     request goes on to the program's own route, with the units in their place."""
-    from fastapi import Body
     from httpx import ASGITransport, AsyncClient
 
     from modules.api.documentation import documented

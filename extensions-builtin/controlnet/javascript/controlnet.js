@@ -9,6 +9,7 @@
     ["control_mode", "Control mode", ["Balanced", "My prompt is more important", "ControlNet is more important"]],
     ["resize_mode", "Resize mode", ["Just Resize", "Crop and Resize", "Resize and Fill"], "Crop and Resize"],
     ["hr_option", "Hires fix", ["Both", "Low res only", "High res only"]],
+    ["union_control_type", "Type of a union model", ["Unknown", "OpenPose", "Depth", "Soft Edge", "Hard Edge", "Normal Map", "Segmentation", "Tile", "Inpaint"]],
   ];
   const SIDE = { processor_res: "Resolution" };
 
@@ -64,6 +65,15 @@
     const look = element("button", { type: "button", textContent: "Preview", className: "lg secondary" });
     const problem = element("p", { className: "controlnet-problem", role: "status" });
 
+    const curve = element("div", { className: "controlnet-curve", title: "Weight over the steps" });
+    const showCurve = () => {
+      const [weight, start, end] = ["weight", "guidance_start", "guidance_end"].map((key) => Number(fields[key].value));
+      const height = 36 - 16 * Math.min(Math.max(weight, 0), 2);
+      const [from, to] = [start, end].map((share) => 200 * Math.min(Math.max(share, 0), 1));
+      const line = `M0 36H${from}V${height}H${to}V36H200`;
+      curve.innerHTML = `<svg viewBox="0 0 200 40" role="img" preserveAspectRatio="none"><path d="${line}"/></svg>`;
+    };
+
     const showSliders = () => {
       sliders.replaceChildren();
       for (const key of ["processor_res", "threshold_a", "threshold_b"]) delete fields[key];
@@ -102,6 +112,7 @@
       if (unit.module) fields.module.value = modules.module_list.find((name) => name === unit.module || name.startsWith(`${unit.module} `)) ?? unit.module;
       showSliders();
       showImage();
+      showCurve();
     };
 
     file.addEventListener("change", async () => {
@@ -140,10 +151,13 @@
       row(labelled("Preprocessor", fields.module), labelled("Control model", fields.model)),
       sliders,
       row(...NUMBERS.map(([key, text]) => labelled(text, fields[key]))),
+      curve,
       row(...CHOICES.map(([key, text]) => labelled(text, fields[key]))),
     );
     for (const field of Object.values(fields)) field.addEventListener("change", changed);
+    for (const [key] of NUMBERS) fields[key].addEventListener("input", showCurve);
     showSliders();
+    showCurve();
     return { body, read, fill };
   };
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib_controlnet.files import Kind, clip_vision_file, kind_of
+from lib_controlnet.maps import images_after_first
 from lib_controlnet.nets import NOT_FITTING, OwnNames
-from lib_controlnet.pixels import as_rgb
+from lib_controlnet.pixels import Pixels, resize_area
 from lib_controlnet.running import is_on
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.hook_chain import HookOrder
@@ -173,11 +173,13 @@ def build_adapter(file: TensorSource, model: Any) -> AuxiliaryParts:
     return AuxiliaryParts(component, facts=AdapterFacts(wants_states, width, len(layers)))
 
 
-def cross_attentions(unet: Any) -> list[Any]:
-    """The cross-attention layers in the order of the files: down, up, middle."""
+def cross_attentions(unet: Any, is_by_depth: bool = False) -> list[Any]:
+    """The cross-attention layers in the order of the files (down, up, middle), or as weights by block have it (down,
+    middle, up)."""
+    parts = (unet.mid_block, *unet.up_blocks) if is_by_depth else (*unet.up_blocks, unet.mid_block)
     return [
         block.attn2
-        for part in (*unet.down_blocks, *unet.up_blocks, unet.mid_block)
+        for part in (*unet.down_blocks, *parts)
         for block in part.modules()
         if type(block).__name__ == "BasicTransformerBlock"
     ]
@@ -214,14 +216,12 @@ def build_encoder(file: TensorSource, model: Any) -> AuxiliaryParts:
     return AuxiliaryParts(component, lambda key: key.endswith("position_ids"), config)
 
 
-def preprocessed(image: Image.Image, side: int) -> Tensor:
-    """[1,3,side,side] as CLIP was trained: the short side scaled, the middle cut out, normed."""
-    scale = side / min(image.size)
-    size = (max(side, int(image.width * scale)), max(side, int(image.height * scale)))
-    scaled = image.resize(size, Image.Resampling.BICUBIC)
-    left, top = (size[0] - side) // 2, (size[1] - side) // 2
-    values = np.asarray(scaled.crop((left, top, left + side, top + side)), dtype=np.float32) / 255.0
+def preprocessed(image: Pixels, mask: Pixels | None, side: int) -> Tensor:
+    """[1,3,side,side], normed: the whole image [H,W,3] in a square, by area. What a mask [H,W] covers is 0."""
+    values = resize_area(image, side, side).astype(np.float32) / 255.0
     normed = (values - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
+    if mask is not None:
+        normed *= 1.0 - resize_area(mask, side, side).astype(np.float32)[:, :, None] / 255.0
     return torch.from_numpy(normed).permute(2, 0, 1)[None]
 
 
@@ -230,10 +230,13 @@ def put_ip_adapter(each: Any, use: ModelUse, program: Program) -> None:
     adapter = use.auxiliary(each.file.path, build_adapter)
     facts: AdapterFacts = adapter.facts
     positive, negative = _tokens(each, adapter, facts, use, program)
-    for number, layer in enumerate(cross_attentions(use.model.unet)):
+    layers = cross_attentions(use.model.unet)
+    by_depth = cross_attentions(use.model.unet, is_by_depth=True)
+    for number, layer in enumerate(layers):
         pair = adapter.module.ip_adapter[str(2 * number + 1)]
         weights = each.unit.layer_weights
-        weight = each.unit.weight if weights is None else (weights[number] if number < len(weights) else 1.0)
+        place = by_depth.index(layer)
+        weight = each.unit.weight if weights is None else (weights[place] if place < len(weights) else 1.0)
         _attend_too(use, layer, pair, adapter, positive, negative, weight, each)
 
 
@@ -297,7 +300,7 @@ def _tokens(each: Any, adapter: Any, facts: AdapterFacts, use: ModelUse, program
         result: Tensor = output.hidden_states[-2] if facts.wants_states else output.image_embeds
         return result
 
-    encoded = [seen(preprocessed(image, side)) for image in _images(each)]
+    encoded = [seen(preprocessed(image, mask, side)) for image, mask in _images(each)]
     if encoded[0].shape[-1] != facts.width:
         raise CheckpointError(
             f"{each.file.name} takes features of width {facts.width}, {path.name} gives {encoded[0].shape[-1]}. Choose "
@@ -316,18 +319,12 @@ def _encoder_file(each: Any, facts: AdapterFacts, use: ModelUse, program: Progra
     return clip_vision_file(program, name)
 
 
-def _images(each: Any) -> Sequence[Image.Image]:
-    """The images of a unit; what its mask covers is black."""
-    if not each.unit.images:
-        return [Image.fromarray(np.ascontiguousarray(each.map.pixels[:, :, :3]))]
+def _images(each: Any) -> Sequence[tuple[Pixels, Pixels | None]]:
+    """The images of a unit with their masks."""
     found = []
-    for given in each.unit.images:
-        image = as_rgb(given.image)
-        if given.mask is not None:
-            size = (image.shape[1], image.shape[0])
-            mask = np.asarray(Image.fromarray(given.mask).resize(size, Image.Resampling.NEAREST))
-            image = np.where(mask[:, :, None] > 127, 0, image).astype(np.uint8)
-        found.append(Image.fromarray(np.ascontiguousarray(image)))
+    for pixels in (each.map.pixels, *images_after_first(each.unit)):
+        mask = np.ascontiguousarray(pixels[:, :, 3]) if pixels.shape[2] == 4 else None
+        found.append((np.ascontiguousarray(pixels[:, :, :3]), mask))
     return found
 
 

@@ -82,6 +82,11 @@ def with_mask(unit: Unit, given: Given) -> Pixels:
     return as_rgb(mask)
 
 
+def images_after_first(unit: Unit) -> list[Pixels]:
+    """The further images of an IP-adapter, with their masks."""
+    return [with_mask(unit, given) for given in unit.images[1:]]
+
+
 def request_mask(p: Any) -> Image.Image:
     """The mask of an img2img job, inverted and blurred as the job does it; white is painted."""
     mask = p.image_mask.convert("L")

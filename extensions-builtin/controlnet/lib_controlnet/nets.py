@@ -267,6 +267,8 @@ def _union(file: TensorSource, model: Any) -> AuxiliaryParts:
             addition_time_embed_dim=256,
             norm_num_groups=config.norm_num_groups,
             num_control_type=types,
+            num_trans_channel=config.block_out_channels[0],
+            num_proj_channel=config.block_out_channels[0],
         )
     words = (
         ("control_add_embedding.linear1", "control_add_embedding.linear_1"),

@@ -13,7 +13,8 @@ from lib_controlnet.latents import correct_predictions, refer
 from lib_controlnet.nets import build_net
 from lib_controlnet.preprocessors import INPAINTING
 from lib_controlnet.running import NetControl, hint_of, put_around
-from lib_controlnet.units import ControlMode, HiresOption
+from lib_controlnet.units import UNION_TYPES, UNKNOWN_TYPE, ControlMode, HiresOption
+from modules.errors import InvalidValueError
 from modules.processing.request.model_use import ModelUse
 from modules.scripts.program import Program
 
@@ -26,7 +27,7 @@ def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program)
     fitted: dict[int, Any] = {}
     width, height = use.facts.size_px
     for each in prepared:
-        if each.map is not None:
+        if each.map is not None and each.kind is not Kind.IP:
             fitted[each.number] = pixels = each.map.fitted(width, height)
             each.shown_maps[width * height, use.facts.is_hires] = pixels
     refer(prepared, p, use, fitted)  # inside of the networks, which do not see the reference
@@ -62,7 +63,39 @@ def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int) -> NetControl
         pixels = each.map.fitted(*each.size_px)
     hint = hint_of(pixels, unit.module.name in INPAINTING)
     drops = drops and not use.facts.is_hires
-    return NetControl(unit, net, net.facts, hint, region_of(each), is_softened, drops_negatives=drops)
+    kind = union_place(each, net) if each.kind is Kind.UNION else None
+    return NetControl(unit, net, net.facts, hint, region_of(each), is_softened, kind, drops)
+
+
+UNION_TAGS = {
+    "OpenPose": "OpenPose",
+    "Depth": "Depth",
+    "SoftEdge": "Soft Edge",
+    "Scribble": "Soft Edge",
+    "Canny": "Hard Edge",
+    "Lineart": "Hard Edge",
+    "MLSD": "Hard Edge",
+    "NormalMap": "Normal Map",
+    "Segmentation": "Segmentation",
+    "Tile": "Tile",
+    "Inpaint": "Inpaint",
+}
+"""The type of control that a union network takes for the maps of a module, by the module's tag."""
+
+
+def union_place(each: Any, net: Any) -> int:
+    """The number of a unit's type of control in a union network. Raises `InvalidValueError` where it is not known."""
+    unit = each.unit
+    wanted = unit.union_type
+    if wanted == UNKNOWN_TYPE:
+        wanted = next((UNION_TAGS[tag] for tag in unit.module.tags if tag in UNION_TAGS), UNKNOWN_TYPE)
+    known = UNION_TYPES[: net.module.config.num_control_type]
+    if wanted not in known:
+        raise InvalidValueError(
+            f"{each.name}: {each.file.name} is for several kinds of control, and must know which one this is. Set "
+            f"union_control_type to one of: {', '.join(known)}."
+        )
+    return known.index(wanted)
 
 
 def region_of(each: Any) -> torch.Tensor | None:

@@ -47,9 +47,14 @@ def resize_linear(image: npt.NDArray[Any], width: int, height: int) -> npt.NDArr
 
 
 def resize_area(image: npt.NDArray[Any], width: int, height: int) -> npt.NDArray[Any]:
-    """[H,W,...] by the mean over the area that each new pixel covers; linear where it covers less than one."""
+    """[H,W,...] by the mean over the area that each new pixel covers. Where a side grows, pixels are repeated and
+    mixed only where a new one lies across the border of two."""
     if height > image.shape[0] or width > image.shape[1]:
-        return resize_linear(image, width, height)
+        return (
+            _by_two_taps(image, width, height)
+            if image.dtype == np.uint8
+            else _by_taps(image, width, height, repeating_taps)
+        )
     result = image.astype(np.float64)
     result = _along(result, area_weights(image.shape[0], height), 0)
     result = _along(result, area_weights(image.shape[1], width), 1)
@@ -84,6 +89,15 @@ def linear_taps(source: int, target: int) -> tuple[npt.NDArray[np.int64], Floats
     return first[:, None].astype(np.int64) + np.arange(2), np.stack([1 - t, t], axis=1)
 
 
+def repeating_taps(source: int, target: int) -> tuple[npt.NDArray[np.int64], Floats]:
+    """The same where pixels are repeated: the share of the second tap is how far the new pixel reaches into it."""
+    new = np.arange(target)
+    first = np.floor(new * (source / target)).astype(np.int64)
+    reach = (new + 1) - (first + 1) * (target / source)
+    share = np.where(reach <= 0, 0.0, reach - np.floor(reach))
+    return first[:, None] + np.arange(2), np.stack([1 - share, share], axis=1)
+
+
 def area_weights(source: int, target: int) -> Floats:
     """The share that each pixel of a side has in each new one, [target,source]."""
     scale = source / target
@@ -104,6 +118,26 @@ def _by_taps(image: npt.NDArray[Any], width: int, height: int, taps: Any) -> npt
     if image.dtype == np.uint8:
         return np.clip(np.rint(result), 0, 255).astype(np.uint8)
     return result.astype(image.dtype)
+
+
+TAP_BITS = 11
+
+
+def _by_two_taps(image: Pixels, width: int, height: int) -> Pixels:
+    """8-bit pixels repeated as `repeating_taps` says, in whole numbers: weights of 11 bits, 4 bits are dropped between
+    the directions, 16 and 2 after them."""
+    result = image.astype(np.int64)
+    for axis, target in ((1, width), (0, height)):
+        source = image.shape[axis]
+        indices, weights = repeating_taps(source, target)
+        shape = [-1 if place == axis else 1 for place in range(image.ndim)]
+        parts = [
+            np.take(result, np.minimum(indices[:, tap], source - 1), axis)
+            * np.rint(weights[:, tap] * (1 << TAP_BITS)).astype(np.int64).reshape(shape)
+            for tap in (0, 1)
+        ]
+        result = (parts[0] + parts[1]) >> 4 if axis == 1 else ((parts[0] >> 16) + (parts[1] >> 16) + 2) >> 2
+    return result.clip(0, 255).astype(np.uint8)
 
 
 def _along(image: Floats, weights: Floats, axis: int) -> Floats:

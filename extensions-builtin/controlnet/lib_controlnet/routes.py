@@ -7,9 +7,12 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+from fastapi import APIRouter, Body, Request, Response
 
 from lib_controlnet.files import list_models
 from lib_controlnet.maps import shown
+from lib_controlnet.pixels import Pixels
+from lib_controlnet.poses import drawn
 from lib_controlnet.preprocessors import MODULES, UNUSED, Job, Module, module_of
 from lib_controlnet.units import NO_MODEL, _Reader
 from modules import script_callbacks
@@ -26,6 +29,13 @@ TYPES = (
 
 EXAMPLE = {"controlnet_module": "canny", "controlnet_input_images": ["base64 of an image"]}
 """A body of the route that shows what a module makes of images."""
+POSES = [{"people": [{"pose_keypoints_2d": [64, 20, 1, 64, 36, 1]}], "canvas_width": 128, "canvas_height": 128}]
+"""A body of the route that draws poses."""
+OLD_BODY = {
+    "prompt": "a cat",
+    "controlnet_units": [{"module": "canny", "model": "control_canny", "input_image": "..."}],
+}
+"""A body of the routes for old callers."""
 
 
 WORDS = {"SoftEdge": ("softedge", "hed", "pidi"), "T2I-Adapter": ("t2i_adapter", "t2i-adapter", "t2iadapter", "t2ia")}
@@ -34,8 +44,6 @@ WORDS = {"SoftEdge": ("softedge", "hed", "pidi"), "T2I-Adapter": ("t2i_adapter",
 
 def add_routes(app: Any, program: Program) -> None:
     """Called when page and API are built."""
-    from fastapi import APIRouter, Body
-
     from modules.api.documentation import documented
 
     routes = APIRouter(prefix="/controlnet", tags=["lists"])
@@ -81,7 +89,54 @@ def add_routes(app: Any, program: Program) -> None:
         """Run a preprocessor on images."""
         return detected(body)
 
+    @routes.post("/render_openpose_json", **documented({"images": [], "info": "Success"}))
+    @script_callbacks.open_to("user")
+    def render_openpose_json(body: list[Any] = Body(examples=[POSES])) -> dict[str, Any]:  # noqa: B008
+        """Draw poses, an image for each entry."""
+        return {"images": [_as_base64(drawn(pose, f"pose {n}")) for n, pose in enumerate(body)], "info": "Success"}
+
+    add_old_routes(app, routes)
     app.include_router(routes)
+
+
+UNITS = "controlnet_units"
+HANDED_ON = ("authorization", "cookie")
+
+
+def add_old_routes(app: Any, routes: APIRouter) -> None:
+    """`/controlnet/txt2img` and `/controlnet/img2img` of old callers, who give the units as a list of their own: the
+    request goes on to the program's own route, with the units in their place."""
+    from httpx import ASGITransport, AsyncClient
+
+    from modules.api.documentation import documented
+
+    async def handed_on(name: str, request: Request, body: dict[str, Any]) -> Response:
+        async with AsyncClient(transport=ASGITransport(app), base_url="http://localhost", timeout=None) as client:
+            headers = {key: request.headers[key] for key in HANDED_ON if key in request.headers}
+            reply = await client.post(f"/sdapi/v1/{name}", json=with_units_in_place(body), headers=headers)
+        return Response(reply.content, reply.status_code, media_type="application/json")
+
+    @routes.post("/txt2img", **documented({"images": []}))
+    @script_callbacks.open_to("user")
+    async def txt2img(request: Request, body: dict[str, Any] = Body(examples=[OLD_BODY])) -> Response:  # noqa: B008
+        """POST /sdapi/v1/txt2img with `controlnet_units`, for old callers."""
+        return await handed_on("txt2img", request, body)
+
+    @routes.post("/img2img", **documented({"images": []}))
+    @script_callbacks.open_to("user")
+    async def img2img(request: Request, body: dict[str, Any] = Body(examples=[OLD_BODY])) -> Response:  # noqa: B008
+        """POST /sdapi/v1/img2img with `controlnet_units`, for old callers."""
+        return await handed_on("img2img", request, body)
+
+
+def with_units_in_place(body: dict[str, Any]) -> dict[str, Any]:
+    """A body of an old route as one of the program's. Raises `InvalidValueError`."""
+    scripts = body.get("alwayson_scripts") or {}
+    units = body.get(UNITS) or []
+    if not isinstance(units, list) or not isinstance(scripts, dict):
+        raise InvalidValueError(f"{UNITS} takes a list of units, alwayson_scripts an object.")
+    rest = {key: value for key, value in body.items() if key != UNITS}
+    return {**rest, "alwayson_scripts": {**scripts, "ControlNet": {"args": units}}} if units else rest
 
 
 def detail_of(module: Module) -> dict[str, Any]:
@@ -126,11 +181,21 @@ def detected(body: dict[str, Any]) -> dict[str, Any]:
     side = (module.resolution or UNUSED).read(read.number("controlnet_processor_res", 512))
     a = first.read(read.number("controlnet_threshold_a", -1))
     b = second.read(read.number("controlnet_threshold_b", -1))
+    masks = body.get("controlnet_masks") or []
+    if not isinstance(masks, list) or len(masks) not in (0, len(given)):
+        raise InvalidValueError("controlnet_masks takes one mask for each image, or none.")
     images = []
-    for value in given:
-        pixels = _Reader({"image": value}, "detect").images()[0].image
+    for number, value in enumerate(given):
+        one = _Reader({"image": value, "mask": masks[number] if masks else None}, "detect").images()
+        if not one:
+            raise InvalidValueError(f"controlnet_input_images: image {number} is empty; give it as base64.")
+        pixels = one[0].image
         made = module.run(Job(pixels, int(side), a, b, int(np.random.default_rng().integers(2**32))))
-        file = BytesIO()
-        shown(made).save(file, "PNG")
-        images.append(base64.b64encode(file.getvalue()).decode("ascii"))
+        images.append(_as_base64(made))
     return {"images": images, "info": "Success"}
+
+
+def _as_base64(pixels: Pixels) -> str:
+    file = BytesIO()
+    shown(pixels).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")

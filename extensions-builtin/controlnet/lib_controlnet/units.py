@@ -42,9 +42,9 @@ RESIZE_ALIASES = {
     "outer fit (shrink to fit)": ResizeMode.FILL,
     "envelope (outer fit)": ResizeMode.FILL,
 }
-UNION_TYPES = (
-    *("OpenPose", "Depth", "Soft Edge", "Hard Edge", "Normal Map", "Segmentation", "Tile", "Inpaint", "Unknown"),
-)
+UNION_TYPES = (*("OpenPose", "Depth", "Soft Edge", "Hard Edge", "Normal Map", "Segmentation", "Tile", "Inpaint"),)
+"""In the order in which union networks number them."""
+UNKNOWN_TYPE = "Unknown"
 LEGACY = {"input_image": "image", "lowvram": "low_vram", "guidance": "guidance_end", "mask_image": "mask"}
 Array = npt.NDArray[Any]
 
@@ -80,7 +80,7 @@ class Unit:
     saves_map: bool = True
     layer_weights: tuple[float, ...] | None = None
     region: Array | None = None
-    union_type: str = "Unknown"
+    union_type: str = UNKNOWN_TYPE
     embeddings: tuple[bytes, ...] = field(default=(), repr=False)
 
     @property
@@ -162,6 +162,9 @@ def checked_list(args: Sequence[Any], title: str) -> list[Mapping[str, Any]]:
         unit = dict(value)
         if "mask" in unit and unit["mask"] is not None and unit.get("mask_image") is not None:
             raise InvalidValueError(f"{title}: unit {number} has both mask and mask_image; give one of them.")
+        for guess in ("guessmode", "guess_mode"):
+            if unit.pop(guess, False) and unit.get("control_mode") is None:
+                unit["control_mode"] = ControlMode.CONTROL.value
         for old, new in LEGACY.items():
             if unit.get(old) is not None and unit.get(new) is None:
                 unit[new] = unit[old]
@@ -200,7 +203,7 @@ def read_unit(given: Mapping[str, Any], name: str) -> Unit:
         saves_map=read.flag("save_detected_map", True),
         layer_weights=read.numbers("advanced_weighting"),
         region=read.mask("effective_region_mask"),
-        union_type=str(given.get("union_control_type") or "Unknown"),
+        union_type=read.name_in("union_control_type", (*UNION_TYPES, UNKNOWN_TYPE), UNKNOWN_TYPE),
         embeddings=read.files("ipadapter_input"),
     )
 
@@ -254,6 +257,14 @@ class _Reader:
         if found is None:
             raise self._wrong(key, f"it takes one of: {', '.join(member.value for member in members)}")
         return found
+
+    def name_in(self, key: str, names: Sequence[str], usual: str) -> str:
+        """One of these names, in any case."""
+        value = str(self.given.get(key) or usual).strip().lower()
+        for name in names:
+            if name.lower() == value:
+                return name
+        raise self._wrong(key, f"it takes one of: {', '.join(names)}")
 
     def images(self) -> tuple[Given, ...]:
         """Of `image` in all its forms, with `mask`."""

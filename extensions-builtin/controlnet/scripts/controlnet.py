@@ -18,7 +18,7 @@ if FOLDER not in sys.path:
 from lib_controlnet.control_settings import ControlNetSettings  # noqa: E402
 from lib_controlnet.files import Kind, ModelFile, find_model, kind_of_file  # noqa: E402
 from lib_controlnet.grid_axes import add_axes  # noqa: E402
-from lib_controlnet.maps import ControlMap, control_map, shown  # noqa: E402
+from lib_controlnet.maps import ControlMap, control_map, images_after_first, shown  # noqa: E402
 from lib_controlnet.preprocessors import INPAINTING, RECOLORING  # noqa: E402
 from lib_controlnet.routes import add_routes  # noqa: E402
 from lib_controlnet.units import (  # noqa: E402
@@ -70,7 +70,14 @@ class Prepared:
         return self.unit.module.name.startswith("reference_")
 
     def takes_part(self, is_hires: bool) -> bool:
-        return self.unit.hires is not (HiresOption.LOW if is_hires else HiresOption.HIGH)
+        """IP-adapters count in both passes, as their callers are used to."""
+        return self.kind is Kind.IP or self.unit.hires is not (HiresOption.LOW if is_hires else HiresOption.HIGH)
+
+    def maps_to_show(self) -> list[Any]:
+        """What callers get back: the map in the size of each pass, the largest first; of an IP-adapter its images."""
+        if self.kind is Kind.IP:
+            return [] if self.map is None else [self.map.pixels, *images_after_first(self.unit)]
+        return [pixels for _, pixels in sorted(self.shown_maps.items(), reverse=True)]
 
 
 class ControlNet(scripts.Script):
@@ -170,7 +177,7 @@ class ControlNet(scripts.Script):
         first = processed.generated[0]
         for each in prepared:
             if each.unit.saves_map:
-                for _, pixels in sorted(each.shown_maps.items(), reverse=True):
+                for pixels in each.maps_to_show():
                     processed.generated.append(
                         GeneratedImage(shown(pixels), first.infotext, first.seed, first.subseed, role=ImageRole.CONTROL)
                     )

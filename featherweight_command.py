@@ -1,5 +1,5 @@
-"""The command `featherweight` of an installed package: `launch.py` of the package's folder, with settings, models and the
-virtual environment in the user's home. Standard library only."""
+"""The command `featherweight` of an installed package: `launch.py` of the package's folder, with settings, models and
+the virtual environment in the user's home. Standard library only."""
 
 import os
 import sys

@@ -20,7 +20,8 @@ CONSTRAINT_NAME = "torch-constraint.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a launch needs: which PyTorch, whether to install it anew, the test tools and xformers too, and words on the device."""
+    """What a launch needs: which PyTorch, whether to install it anew, the test tools and xformers too, and words on the
+    device."""
 
     request: TorchRequest = field(default_factory=TorchRequest)
     reinstall_torch: bool = False

@@ -15,11 +15,14 @@ from PIL import Image
 from modules.api.app import build_api
 from modules.api.extensions import add_extension_routes
 from modules.assembly import build_services
+from modules.downloads.transport import FileTransport
 from modules.errors import Interrupted, Skipped
 from modules.flags.flags import Flags
 from modules.images.naming import NameContext
 from modules.jobs.job import Job
+from modules.jobs.lanes import Lane
 from modules.jobs.store import JobStore
+from modules.jobs.work.downloads import download_starters, with_downloads
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.record.output import name_context
@@ -67,15 +70,22 @@ class FakeExecutor:
         """Holds nothing."""
 
 
-def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
+def fake_services(data_dir: Path, start: bool = True, has_downloads: bool = False, **flags: Any) -> Services:
     """A program with the fake executor; its checkpoints are real files, and none of them is ever loaded for a job.
 
-    `flags` are fields of `Flags`. Close it with `services.dispatcher.close()`.
-    """
+    `flags` are fields of `Flags`; `has_downloads`: its queue has lanes for downloads. Close it with
+    `services.dispatcher.close()`."""
     built = build_services(Flags(data_dir=str(data_dir), ckpt=str(TINY), use_cpu=("all",), **flags))
     built.catalogue.with_hash(built.catalogue.get(TINY.name))  # its title gets the hash now, not halfway
     built.dispatcher.close()
-    queue = JobQueue(FakeExecutor(), JobStore(None))
+    lanes: tuple[Lane, ...] = (Lane(FakeExecutor()),)
+    if has_downloads and built.downloads is not None:  # whose connections were closed with its dispatcher
+        built = replace(built, downloads=replace(built.downloads, transport=FileTransport()))
+        assert built.downloads is not None
+        lanes = with_downloads(lanes, built.downloads)
+    queue = JobQueue(lanes, JobStore(None))
+    if has_downloads and built.downloads is not None:
+        queue.repeats.add(download_starters(built.downloads))
     queue.images.listen(built.history)
     if start:
         queue.start()

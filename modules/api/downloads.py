@@ -6,7 +6,15 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from modules.api.documentation import documented
-from modules.api.reply_models import FittingItem, FittingReply, KnownModelItem, LookReply, TaskItem
+from modules.api.reply_models import (
+    FittingItem,
+    FittingReply,
+    KnownModelItem,
+    LookReply,
+    Nothing,
+    TaskItem,
+    UnfinishedItem,
+)
 from modules.api.schemas import Tolerant
 from modules.api.tasks import UNKNOWN as UNKNOWN_TASK
 from modules.api.tasks import task_reply
@@ -49,6 +57,17 @@ class CancelBody(Tolerant):
     model_config = ConfigDict(extra="ignore", json_schema_extra={"example": {"task_id": "task(abc)"}})
 
     task_id: str = Field(max_length=512)
+
+
+class DiscardBody(Tolerant):
+    """POST /featherweight/v1/downloads/discard."""
+
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"example": {"folder": "Lora", "name": "some.safetensors"}}
+    )
+
+    folder: str = Field(max_length=64)
+    name: str = Field(max_length=512)
 
 
 def download_routes(services: Services) -> APIRouter:
@@ -100,6 +119,23 @@ def download_routes(services: Services) -> APIRouter:
             ],
         )
 
+    @routes.get("/unfinished")
+    def unfinished() -> list[UnfinishedItem]:
+        """Downloads that were begun and are not running: paused, or broken off with the server. To go on, ask for the
+        download of `url` with `name` and `folder`."""
+        return [
+            UnfinishedItem(
+                name=part.name, folder=folder, url=part.url, done_bytes=part.done_bytes, size_bytes=part.size_bytes
+            )
+            for folder, part in downloads.unfinished()
+        ]
+
+    @routes.post("/discard", **documented(errors={404: ERRORS[404]}))
+    def discard(body: DiscardBody) -> Nothing:
+        """Delete what came of a download that is not wanted any more."""
+        downloads.discard(body.folder, body.name)
+        return Nothing()
+
     @routes.post("/cancel", **documented(errors={404: UNKNOWN_TASK}))
     async def cancel(body: CancelBody) -> TaskItem:
         """Stop a download and delete what came of it. To go on later instead, cancel its task: what came is kept."""
@@ -129,7 +165,7 @@ def known_item(model: KnownModel) -> KnownModelItem:
         licence=model.licence,
         good_for=model.good_for,
         parts=list(model.parts),
-        was_seen=model.was_seen,
+        checked=model.checked,
     )
 
 

@@ -123,6 +123,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /featherweight/v1/precision-report", "POST /featherweight/v1/precision-comparison"),
         *("POST /featherweight/v1/downloads", "POST /featherweight/v1/downloads/look"),
         *("GET /featherweight/v1/downloads/known", "POST /featherweight/v1/downloads/cancel"),
+        *("GET /featherweight/v1/downloads/unfinished", "POST /featherweight/v1/downloads/discard"),
         *("GET /featherweight/v1/downloads/fitting", "GET /featherweight/v1/models"),
         *("POST /featherweight/v1/models/doubles", "POST /featherweight/v1/models/about"),
         *("POST /featherweight/v1/models/move", "POST /featherweight/v1/models/delete"),

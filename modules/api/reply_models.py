@@ -656,7 +656,17 @@ class KnownModelItem(Reply):
     licence: str = Field(examples=["Apache-2.0"])
     good_for: str = Field(examples=["photographs and legible text in 8 steps"])
     parts: list[str] = Field(examples=[["qwen3-4b", "flux-vae"]])
-    was_seen: bool = Field(examples=[True])
+    checked: str = Field(examples=["page"])
+
+
+class UnfinishedItem(Reply):
+    """A download that was begun and is not running; `url` is where the rest is."""
+
+    name: str = Field(examples=["z_image_turbo_bf16.safetensors"])
+    folder: str = Field(examples=["Stable-diffusion"])
+    url: str = Field(examples=["https://huggingface.co/Comfy-Org/z_image_turbo/resolve/main/model.safetensors"])
+    done_bytes: int = Field(examples=[1_200_000_000])
+    size_bytes: int = Field(examples=[12_309_866_400])
 
 
 class FittingItem(KnownModelItem):

@@ -217,6 +217,28 @@ def _parts(target: Path) -> tuple[Path, Path]:
     return hidden.with_name(hidden.name + PART_SUFFIX), hidden.with_name(hidden.name + NOTE_SUFFIX)
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A part of a file that somebody may go on with. `url`: where the rest is."""
+
+    folder: Path
+    name: str
+    url: str
+    done_bytes: int
+    size_bytes: int
+
+
+def unfinished_in(folder: Path) -> list[Unfinished]:
+    """The parts in a folder, by name."""
+    found = []
+    for note in sorted(folder.glob(f".*{NOTE_SUFFIX}")):
+        name = note.name[1:].removesuffix(NOTE_SUFFIX)
+        noted, part = _noted(note), note.with_name(f".{name}{PART_SUFFIX}")
+        if noted is not None and part.is_file():
+            found.append(Unfinished(folder, name, noted.url, part.stat().st_size, noted.size_bytes))
+    return found
+
+
 def discard(target: Path) -> None:
     """Forget what came of a file."""
     for path in _parts(target):
@@ -229,6 +251,11 @@ class Claims:
     def __init__(self) -> None:
         self._taken: set[Path] = set()
         self._lock = threading.Lock()
+
+    def has(self, target: Path) -> bool:
+        """Whether somebody gets this file now."""
+        with self._lock:
+            return target.resolve() in self._taken
 
     @contextmanager
     def claim(self, target: Path) -> Iterator[None]:

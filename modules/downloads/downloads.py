@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modules.downloads.addresses import clean_name
-from modules.downloads.download import Claims, Downloaded, OnProgress, discard, download
+from modules.downloads.download import (
+    Claims,
+    Downloaded,
+    OnProgress,
+    Unfinished,
+    discard,
+    download,
+    unfinished_in,
+)
 from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES, Kind, kind_of
 from modules.downloads.known import KnownModel, known_models, source_named
 from modules.downloads.remote_file import Header, RemoteFile, look, read_header
@@ -151,6 +159,15 @@ class Downloads:
                 if hashlib.file_digest(stream, "sha256").hexdigest() == remote.sha256:
                     return Downloaded(path, remote.size_bytes, remote.sha256, was_there=True)
         return None
+
+    def unfinished(self) -> list[tuple[str, Unfinished]]:
+        """What was begun and nobody gets now, with the name of its folder."""
+        return [
+            (name, part)
+            for name, folder in self.folders.items()
+            for part in unfinished_in(folder)
+            if not self.claims.has(folder / part.name)
+        ]
 
     def discard(self, folder: str, name: str) -> None:
         """Delete what came of a file that is not wanted any more. Raises `BusyError` while it is being downloaded."""

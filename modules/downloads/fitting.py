@@ -44,12 +44,12 @@ def eight_bit_gb(model: KnownModel) -> float:
 
 def fitting_models(known: Mapping[str, KnownModel], machine: Machine, count: int = 3) -> list[Fitting]:
     """The best of the list for a machine. With a GPU the largest that fit without streaming go first; on a CPU those
-    that make an image in the least time. Where fewer than `count` fit, the smallest are streamed."""
+    that are soon here and make an image soon. Where fewer than `count` fit, the smallest are streamed."""
     found = [_fitting(model, known, machine) for model in known.values() if model.good_for]
     if machine.has_gpu:
         found.sort(key=lambda one: (one.is_streamed, one.needs_gb if one.is_streamed else -one.needs_gb))
     else:
-        found.sort(key=lambda one: (one.is_streamed, one.model.image_cost))
+        found.sort(key=lambda one: (one.is_streamed, one.model.image_cost + one.download_gb))
     return found[:count]
 
 

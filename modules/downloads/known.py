@@ -20,7 +20,8 @@ class KnownModel:
     """An entry of the list. `size_gb` is that of its file; `parts` are the names of entries that belong to it.
 
     `tells`: tensors of a header, with their shapes (empty: any), that only this model has; `gguf`: what a GGUF file of
-    it calls its architecture. `was_seen`: the file was seen under this name, on a page of its repository. `image_cost`:
+    it calls its architecture. `checked`: by what its
+    address was checked, "page" or "lists". `image_cost`:
     billions of parameters times model calls times megapixels of one image."""
 
     name: str
@@ -33,7 +34,7 @@ class KnownModel:
     parts: tuple[str, ...] = ()
     tells: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     gguf: tuple[str, ...] = ()
-    was_seen: bool = False
+    checked: str = ""
     sha256: str = ""
     image_cost: float = 0.0
 

@@ -52,7 +52,7 @@ NO_EFFECT: dict[str, str] = {
 TUNNELS = ("share", "ngrok", "ngrok_options", "ngrok_region")
 NO_TUNNEL = (
     "would open a tunnel through somebody else's server, which then sees every prompt and image, at an address that "
-    "strangers can guess; no tunnel is built in. To be reached from outside, start with --listen and a login, and put a "
+    "strangers can guess; none is built in. To be reached from outside, start with --listen and a login, and put a "
     "reverse proxy with TLS in front (docs/guide/starting.md)"
 )
 """Flags that are refused, and why: a start that ignored them would leave the user waiting for an address."""

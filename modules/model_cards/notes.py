@@ -2,7 +2,7 @@
 
 Keys: description, notes, "activation text", "preferred weight", "negative text", "sd version"; for checkpoints "vae".
 Other keys in the file are kept. What other programs fetched from Civitai and left beside the file (NAME.civitai.info,
-or such facts in NAME.json) stands where the user noted nothing. """
+or such facts in NAME.json) stands where the user noted nothing."""
 
 import json
 import threading

@@ -26,6 +26,7 @@ from modules.ui.image_tab import ImageTab, wire_keeping
 from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.looks import theme_of, user_css
 from modules.ui.merger_tab import build_merger_tab
+from modules.ui.models_tab import build_models_tab
 from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.page_scripts import ASSETS, page_files, page_head
 from modules.ui.png_info_tab import build_png_info_tab
@@ -49,6 +50,7 @@ STYLES = (
     "extras.css",
     "queue.css",
     "train.css",
+    "models.css",
 )
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
@@ -87,6 +89,7 @@ def build_page(services: Services) -> BuiltPage:
             "modelmerger": lambda: build_merger_tab(services, when_opened("modelmerger"), checkpoint),
             "train": lambda: build_train_tab(services, when_opened("train")),
             "precision": lambda: build_precision_tab(services, when_opened("precision")),
+            "getmodels": build_models_tab,
             "queue": build_queue_tab,
             "history": build_history_tab,
             "settings": lambda: wire_defaults.append(build_settings_tab(services)),

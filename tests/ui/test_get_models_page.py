@@ -79,7 +79,7 @@ def test_a_download_is_paused_gone_on_with_and_cancelled(tab: sync_api.Page, fak
         tab.click(f"{TAB} [data-do=get]")
         sync_api.expect(row).to_contain_text("of 0.01 GB")
         row.locator("button:has-text('Pause')").click()
-        sync_api.expect(row).to_contain_text("Paused; what came is kept.")
+        sync_api.expect(row).to_contain_text("Paused. What came is kept.")
         assert part.stat().st_size > 0 and not target.exists()
         row.locator("button:has-text('Go on')").click()
         sync_api.expect(row.locator("button:has-text('Pause')")).to_be_visible()

@@ -131,7 +131,7 @@
     const { name, folder, url } = one;
     return row(
       name,
-      [named("span", `${gb(one.done_bytes)} / ${gb(one.size_bytes)}`), line("Paused; what came is kept.")],
+      [named("span", `${gb(one.done_bytes)} / ${gb(one.size_bytes)}`), line("Paused. What came is kept.")],
       [
         button("Go on", "Go on where it was", () => get({ source: url, name, folder }), "fw-primary"),
         button("Cancel", "Stop it and delete what came", async () => {

@@ -70,26 +70,31 @@ class FakeExecutor:
         """Holds nothing."""
 
 
-def fake_services(data_dir: Path, start: bool = True, has_downloads: bool = False, **flags: Any) -> Services:
+def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
     """A program with the fake executor; its checkpoints are real files, and none of them is ever loaded for a job.
 
-    `flags` are fields of `Flags`; `has_downloads`: its queue has lanes for downloads. Close it with
-    `services.dispatcher.close()`."""
+    `flags` are fields of `Flags`. Close it with `services.dispatcher.close()`.
+    """
     built = build_services(Flags(data_dir=str(data_dir), ckpt=str(TINY), use_cpu=("all",), **flags))
     built.catalogue.with_hash(built.catalogue.get(TINY.name))  # its title gets the hash now, not halfway
     built.dispatcher.close()
-    lanes: tuple[Lane, ...] = (Lane(FakeExecutor()),)
-    if has_downloads and built.downloads is not None:  # whose connections were closed with its dispatcher
-        built = replace(built, downloads=replace(built.downloads, transport=FileTransport()))
-        assert built.downloads is not None
-        lanes = with_downloads(lanes, built.downloads)
-    queue = JobQueue(lanes, JobStore(None))
-    if has_downloads and built.downloads is not None:
-        queue.repeats.add(download_starters(built.downloads))
+    queue = JobQueue(FakeExecutor(), JobStore(None))
     queue.images.listen(built.history)
     if start:
         queue.start()
     return replace(built, queue=queue, dispatcher=queue.dispatcher)
+
+
+def downloading_services(data_dir: Path) -> Services:
+    """The same, with lanes for downloads in its queue."""
+    built = fake_services(data_dir, start=False)
+    assert built.downloads is not None
+    downloads = replace(built.downloads, transport=FileTransport())  # the other was closed with its dispatcher
+    queue = JobQueue(with_downloads((Lane(FakeExecutor()),), downloads), JobStore(None))
+    queue.repeats.add(download_starters(downloads))
+    queue.images.listen(built.history)
+    queue.start()
+    return replace(built, queue=queue, dispatcher=queue.dispatcher, downloads=downloads)
 
 
 def _image(request: GenerationRequest, seed: int, subseed: int) -> GeneratedImage:

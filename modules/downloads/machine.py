@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -10,19 +11,25 @@ from functools import cache
 from pathlib import Path
 
 from modules.cores import cores_here
-from modules.devices import main_memory_info
 from modules.downloads.fitting import Machine
 
 ASK_TIMEOUT_S = 10
+UNKNOWN_GB = 8.0
 
 
 @cache
 def machine_here() -> Machine:
     """The GPU with the most memory, or the CPU; Apple's GPUs use the main memory."""
-    main_gb = main_memory_info()["ram"]["total"] / 1e9
+    main_gb = _main_gb()
     gpu_gb = max(_nvidia_gb(), _amd_gb())
     is_apple = platform.system() == "Darwin" and platform.machine() == "arm64"
     return Machine(gpu_gb or main_gb, bool(gpu_gb) or is_apple, cores_here().physical)
+
+
+def _main_gb() -> float:
+    if not hasattr(os, "sysconf"):  # Windows
+        return UNKNOWN_GB
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
 def _nvidia_gb() -> float:

@@ -10,7 +10,7 @@ from playwright import sync_api
 
 from modules.services import Services
 from tests.downloads.file_server import Behavior, Handler, safetensors, serving
-from tests.fakes import fake_services
+from tests.fakes import downloading_services
 from tests.ui.browser import needs_browser, served, watched_page
 
 pytestmark = needs_browser
@@ -23,7 +23,7 @@ TAB = "#fw_models"
 @pytest.fixture(scope="module")
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """With the lanes of downloads, which the other tests of the page do without."""
-    services = fake_services(tmp_path_factory.mktemp("data"), has_downloads=True)
+    services = downloading_services(tmp_path_factory.mktemp("data"))
     yield services
     services.dispatcher.close()
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from modules.atomic_files import output_error, sync_folder, write_atomic
+from modules.downloads.following import Pieces, SyncedFile
 from modules.downloads.remote_file import RemoteFile, look
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError
 from modules.errors import BusyError, InvalidValueError, OutputError
@@ -158,16 +159,20 @@ def _transfer(remote: RemoteFile, part: Path, note: Path, transport: FileTranspo
                 if announced.isdigit() and done + int(announced) != remote.size_bytes:
                     stream.truncate(0)
                     raise GoneAwayError("The file on the server has another size by now; it is begun again.")
-                for chunk in reply.chunks():
-                    if done + len(chunk) > remote.size_bytes:
-                        stream.truncate(0)
-                        raise DownloadError(
-                            f"{part.name}: the server sends more than the {remote.size_bytes} bytes that it announced."
-                        )
-                    stream.write(chunk)
-                    digest.update(chunk)
-                    done += len(chunk)
-                    on_progress(done, remote.size_bytes)
+                is_too_much = False
+                with Pieces(digest.update, SyncedFile(stream).write) as pieces:
+                    for chunk in reply.chunks():
+                        is_too_much = done + len(chunk) > remote.size_bytes
+                        if is_too_much:
+                            break
+                        pieces.put(chunk)
+                        done += len(chunk)
+                        on_progress(done, remote.size_bytes)
+                if is_too_much:
+                    stream.truncate(0)
+                    raise DownloadError(
+                        f"{part.name}: the server sends more than the {remote.size_bytes} bytes that it announced."
+                    )
         stream.flush()
         os.fsync(stream.fileno())
     if done < remote.size_bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import resource
@@ -122,8 +123,13 @@ def serving(file: Served, announces: bool = True) -> Iterator[str]:
             except OSError:
                 self.close_connection = True  # the other side has read enough, or was killed
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Clients that were killed are meant."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
@@ -180,34 +186,51 @@ def speed(size_bytes: int) -> dict[str, Any]:
         "share_of_curl": round(theirs / mine, 3),
         "rss_growth_mb": round(max(grown), 1),
         "rounds": ROUNDS,
+        "load_average": round(os.getloadavg()[0], 1),  # of other work on the machine, this included
     }
 
 
+def large_header(folder: Path) -> tuple[bytes, int]:
+    """The header of SDXL of full size with all of its weights in 32 bits, and the size of that file."""
+    from benchmarks.full_size import write_full_size_header
+
+    path = folder / "sdxl.safetensors"
+    write_full_size_header(path, "sdxl")
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entries = json.loads(file.read(length))
+    path.unlink()
+    at = 0
+    for name, entry in entries.items():
+        if name != "__metadata__":
+            size = 4 * math.prod(entry["shape"])
+            entry.update(dtype="F32", data_offsets=[at, at + size])
+            at += size
+    raw = json.dumps(entries).encode()
+    return len(raw).to_bytes(8, "little") + raw, 8 + len(raw) + at
+
+
 def verdict_of_a_large_file() -> dict[str, Any]:
-    """How much of a file of 12 GB is read until it is known what it is and whether it fits."""
-    box = ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors"
-    begins = box.read_bytes()
-    header = begins[: 8 + int.from_bytes(begins[:8], "little")]
-    found = {}
-    for name, beginning in (("a model of 12 GB", header_of(450, 12_300_000_000)), ("the model in the box", header)):
-        size = 12_300_000_000 if name.startswith("a model") else box.stat().st_size
-        file = Served(beginning, size)
-        with serving(file, announces=False) as url, tempfile.TemporaryDirectory() as folder:
+    """How much of a file of more than 12 GB is read until it is known what it is and whether it fits."""
+    with tempfile.TemporaryDirectory() as folder:
+        header, size = large_header(Path(folder))
+        file = Served(header, size)
+        with serving(file, announces=False) as url:
             downloads = downloads_in(Path(folder))
             began = time.perf_counter()
             it = downloads.find(DownloadRequest(url))
             looked = time.perf_counter() - began
             verdict = downloads.judged(it)
             downloads.transport.close()
-            found[name] = {
-                "size_gb": size / 1e9,
-                "read_kb": round(file.sent / 1e3, 1),
-                "header_seconds": round(looked, 3),
-                "verdict_seconds": round(time.perf_counter() - began - looked, 2),
-                "line": it.line,
-                "verdict": verdict.text,
-            }
-    return found
+    return {
+        "size_gb": round(size / 1e9, 2),
+        "read_kb": round(file.sent / 1e3, 1),
+        "header_seconds": round(looked, 3),
+        "verdict_seconds": round(time.perf_counter() - began - looked, 2),
+        "line": it.line,
+        "fits": verdict.fits,
+        "verdict": verdict.text,
+    }
 
 
 def kills(count: int) -> dict[str, Any]:
@@ -263,7 +286,7 @@ def main() -> int:
         found[name] = step()
         print(json.dumps({name: found[name]}, indent=1), flush=True)
     promises = {
-        "under 1 MB read for a verdict": all(one["read_kb"] < 1000 for one in found["verdict"].values()),
+        "under 1 MB read for a verdict": found["verdict"]["read_kb"] < 1000 and found["verdict"]["fits"] is not None,
         "no half file after kill -9": not found["kills"]["half_files"] and found["kills"]["is_whole_at_the_end"],
         "0.8 of curl's speed, the hash included": found.get("speed", {}).get("share_of_curl", 0) >= 0.8,
         "at most 60 MB more memory": found.get("speed", {}).get("rss_growth_mb", 61) <= 60,

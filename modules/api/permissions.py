@@ -33,7 +33,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("GET /gradio_api/theme.css", "GET /gradio_api/startup-events"),
         "GET /gradio_api/custom_component/{id}/{environment}/{type}/{file_name}",
         # scripts and pictures in the folders of extensions
-        *("GET /file={path:path}", "POST /internal/extension-fault"),
+        *("GET /file={path:path}", "GET /page-files/{digest}/{name}", "POST /internal/extension-fault"),
         # files of Gradio's cache: the names are hashes of what they hold
         *("GET /gradio_api/file={path_or_url:path}", "GET /gradio_api/file/{path:path}"),
         *("POST /gradio_api/upload", "GET /gradio_api/upload_progress"),

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import random
-import resource
 import shutil
 import signal
 import statistics
@@ -40,7 +39,7 @@ PIECE = 1 << 20
 ROUNDS = 5
 GET = "import sys; from modules.cli.get import main; sys.exit(main(sys.argv[1:]))"
 MEASURE = (
-    "import resource, sys, time, json\n"
+    "import sys, json\n"
     "from pathlib import Path\n"
     "from benchmarks.downloads import fetched\n"
     "print(json.dumps(fetched(sys.argv[1], Path(sys.argv[2]))))\n"
@@ -149,13 +148,26 @@ def fetched(url: str, folder: Path) -> dict[str, float]:
     """Download one file in this process: seconds, and by how much the memory grew at most."""
     downloads = downloads_in(folder)
     downloads.find(DownloadRequest(url))  # imports and buffers that come once
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident_mb()
+    most, calls = before, 0
+
+    def look(done: int, total: int) -> None:
+        nonlocal most, calls
+        calls += 1
+        if calls % 64 == 0:
+            most = max(most, resident_mb())
+
     began = time.perf_counter()
-    downloads.get(DownloadRequest(url), lambda done, total: None)
+    downloads.get(DownloadRequest(url), look)
     seconds = time.perf_counter() - began
     downloads.transport.close()
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"seconds": seconds, "rss_growth_mb": grown / 1024}
+    return {"seconds": seconds, "rss_growth_mb": most - before}
+
+
+def resident_mb() -> float:
+    """What this process holds in memory now (Linux)."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def speed(size_bytes: int) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: st
         assert [p for p in places if p in source] == [p for p in places if p in shown], source
 
 
-TABS = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "queue", "history")
+TABS = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "getmodels", "queue", "history")
 
 VERDICT = (
     "a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; details differ (PSNR 26.5 dB); "

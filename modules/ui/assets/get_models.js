@@ -8,6 +8,7 @@
     "Stable-diffusion": "Checkpoints", VAE: "VAEs", text_encoder: "Text encoders", Lora: "LoRAs", embeddings: "Embeddings",
     ControlNet: "ControlNets", ESRGAN: "Upscalers",
   };
+  const NAMES = ["VAEs", "LoRAs", "ControlNets"]; // nobody's language
   let known = null;
   let fitting = null;
   let disk = null;
@@ -244,7 +245,7 @@
       const some = files.filter((file) => file.kind === kind);
       if (!some.length) return [];
       const bytes = some.reduce((sum, file) => sum + file.size_bytes, 0);
-      return [fw.element("h4", {}, line(word), named("span", ` · ${some.length} · ${gb(bytes)}`)), ...some.map(onShelf)];
+      return [fw.element("h4", {}, NAMES.includes(word) ? named("span", word) : line(word), named("span", ` · ${some.length} · ${gb(bytes)}`)), ...some.map(onShelf)];
     });
     const trash = disk.trash.map((one) => row(one.name, [named("span", `${gb(one.size_bytes)} · ${day(one.at)}`)], [
       button("Restore", "Put it back where it was", () => change("restore", { id: one.id })),

@@ -47,6 +47,7 @@ from modules.jobs.workers.process import processes
 from modules.jobs.workers.sdapi import RemoteWorker, addresses_of, remote_lane
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
+from modules.model_shelf.shelf import Shelf
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.autoencoders.tiny_vae_files import TinyVaeFolders
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
@@ -120,7 +121,8 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     workers = workers_of(flags, root, paths, computing, output, estimator, allowed)
     settings.subscribe(lambda after, changed: workers.change_settings(after))
     lanes = workers.lanes or (Lane(InProcessExecutor(engine, output, scripts, estimator)),)
-    downloads = Downloads(paths, FileTransport(Tokens.read(paths.data_dir / TOKENS_FILE, os.environ)))
+    transport = FileTransport(Tokens.read(paths.data_dir / TOKENS_FILE, os.environ))
+    downloads = Downloads(paths, transport, remember=catalogue.cache.remember, on_done=lambda: refresh_files(engine))
     lanes = with_downloads(lanes, downloads)
     queue = Line(store, lambda: queue_options(settings.current), models_of(catalogue), recordings)
     dispatcher = Dispatcher(queue, lanes)
@@ -456,6 +458,16 @@ def operations_of(engine: Engine, scripts: ScriptLibrary) -> Operations:
             log.error("%s: %s", operation.filename, error)
             scripts.faults.append(f"{operation.filename}: {error}")
     return operations
+
+
+def shelf_of(services: Services) -> Shelf:
+    """The model files of this program, by kind, size and use."""
+    return Shelf(
+        services.paths,
+        services.catalogue.cache,
+        services.history.history.last_uses,
+        lambda: refresh_files(services.engine),
+    )
 
 
 def extras_of(services: Parts) -> Extras:

@@ -1,5 +1,6 @@
 """Where everything lies: the folders and files that follow from the command line, decided once at start."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,11 @@ UPSCALER_FLAGS = {
 # The same for face restorers.
 FACE_FLAGS = {"GFPGAN": "gfpgan_models_path", "Codeformer": "codeformer_models_path", "RestoreFormer": None}
 _MODULE_FOLDERS = ("text_encoder", "text_encoders", "clip", "VAE")
+
+
+DATA_VARIABLE = "FEATHERWEIGHT_DATA"
+"""The environment variable that names the data folder where --data-dir does not: in containers, and for the installed
+command `featherweight`."""
 
 
 class PathFlags(Protocol):
@@ -193,7 +199,7 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
     found with --data-dir too. Folders of `model-folders.json` are read besides, whatever the flags say.
     """
     root = root.absolute()
-    data_dir = _given(flags.data_dir) or root
+    data_dir = _given(flags.data_dir) or _given(os.environ.get(DATA_VARIABLE)) or root
     extra, notices = read_extra_folders(data_dir / FILE)
     models_dir = _given(flags.models_dir) or data_dir / "models"
     shipped_checkpoints = root / "models" / "Stable-diffusion"

@@ -15,11 +15,14 @@ from PIL import Image
 from modules.api.app import build_api
 from modules.api.extensions import add_extension_routes
 from modules.assembly import build_services
+from modules.downloads.transport import FileTransport
 from modules.errors import Interrupted, Skipped
 from modules.flags.flags import Flags
 from modules.images.naming import NameContext
 from modules.jobs.job import Job
+from modules.jobs.lanes import Lane
 from modules.jobs.store import JobStore
+from modules.jobs.work.downloads import download_starters, with_downloads
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.record.output import name_context
@@ -80,6 +83,18 @@ def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
     if start:
         queue.start()
     return replace(built, queue=queue, dispatcher=queue.dispatcher)
+
+
+def downloading_services(data_dir: Path) -> Services:
+    """The same, with lanes for downloads in its queue."""
+    built = fake_services(data_dir, start=False)
+    assert built.downloads is not None
+    downloads = replace(built.downloads, transport=FileTransport())  # the other was closed with its dispatcher
+    queue = JobQueue(with_downloads((Lane(FakeExecutor()),), downloads), JobStore(None))
+    queue.repeats.add(download_starters(downloads))
+    queue.images.listen(built.history)
+    queue.start()
+    return replace(built, queue=queue, dispatcher=queue.dispatcher, downloads=downloads)
 
 
 def _image(request: GenerationRequest, seed: int, subseed: int) -> GeneratedImage:

@@ -19,7 +19,7 @@ ORDER = (
     ("training",),
     ("scripts", "history"),
     ("postprocessing",),
-    ("processing", "model_cards", "detection"),
+    ("processing", "model_cards", "model_shelf", "detection"),
     ("adapters", "faces", "captioning"),
     ("downloads",),
     ("models", "images", "upscalers"),

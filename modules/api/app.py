@@ -22,6 +22,7 @@ from modules.api.limits import install_limits
 from modules.api.lists import list_routes
 from modules.api.login import login_routes
 from modules.api.memory import memory_routes
+from modules.api.models import model_routes
 from modules.api.options import option_routes
 from modules.api.planning import planning_routes
 from modules.api.precision import precision_routes
@@ -69,6 +70,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(takeover_routes(services))
     if services.downloads is not None:
         app.include_router(download_routes(services))
+        app.include_router(model_routes(services))
     app.include_router(extra_network_routes(services))
     app.include_router(extension_store_routes(services))
     add_docs_page(app)

@@ -22,6 +22,7 @@ TAGS = {
     "history": "Finished images: searching, marking, deleting, importing, comparing.",
     "agent scheduler": "The same queue by the routes of the Agent Scheduler extension.",
     "tasks": "Long work alongside the images: how far it is, and stopping it.",
+    "models": "The model files on disk: kind, size, use, doubles, missing parts; moving and deleting.",
     "downloads": "Getting models: what there is, what a file will need here, downloading it.",
     "precision": "What 8-bit weights make of a model: report, comparison, conversion.",
     "training": "Adapters and embeddings from images: training as a task, a learning rate, new embeddings.",

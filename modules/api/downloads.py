@@ -6,15 +6,28 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from modules.api.documentation import documented
-from modules.api.reply_models import KnownModelItem, LookReply, TaskItem
+from modules.api.reply_models import (
+    FittingItem,
+    FittingReply,
+    KnownModelItem,
+    LookReply,
+    Nothing,
+    TaskItem,
+    UnfinishedItem,
+)
 from modules.api.schemas import Tolerant
+from modules.api.tasks import UNKNOWN as UNKNOWN_TASK
 from modules.api.tasks import task_reply
 from modules.downloads.downloads import DownloadRequest, Downloads, Found
+from modules.downloads.fitting import fitting_models
 from modules.downloads.known import KnownModel
+from modules.downloads.machine import machine_here
 from modules.downloads.verdict import Verdict
-from modules.jobs.work.downloads import download_spec
+from modules.jobs.job import JobStatus
+from modules.jobs.work.downloads import DOWNLOAD_TYPE, download_spec
 from modules.services import Services
 
+STOP_S = 20.0  # a server that sends nothing is given up after longer
 ERRORS = {
     404: "Unknown folder 'x'. Known: Stable-diffusion, VAE, text_encoder, Lora, embeddings, ControlNet, ESRGAN.",
     422: "'x' is none of: a name of the list, a repository of the Hub and a file in it, an https address.",
@@ -38,6 +51,25 @@ class DownloadBody(Tolerant):
         return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle)
 
 
+class CancelBody(Tolerant):
+    """POST /featherweight/v1/downloads/cancel."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"example": {"task_id": "task(abc)"}})
+
+    task_id: str = Field(max_length=512)
+
+
+class DiscardBody(Tolerant):
+    """POST /featherweight/v1/downloads/discard."""
+
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"example": {"folder": "Lora", "name": "some.safetensors"}}
+    )
+
+    folder: str = Field(max_length=64)
+    name: str = Field(max_length=512)
+
+
 def download_routes(services: Services) -> APIRouter:
     """The routes below /featherweight/v1/downloads."""
     routes = APIRouter(prefix="/featherweight/v1/downloads", tags=["downloads"])
@@ -47,7 +79,7 @@ def download_routes(services: Services) -> APIRouter:
     @routes.get("/known")
     def known() -> list[KnownModelItem]:
         """The models that this program knows by name: repository, file, size, licence, what belongs to them."""
-        return [_known(model) for model in downloads.known.values()]
+        return [known_item(model) for model in downloads.known.values()]
 
     @routes.post("/look", **documented(errors=ERRORS))
     async def look(body: DownloadBody) -> LookReply:
@@ -66,10 +98,64 @@ def download_routes(services: Services) -> APIRouter:
         a restart or when it is asked for again, and appears under its name only when it is whole."""
         return task_reply(services.queue.submit_spec(download_spec(downloads, downloads.checked(body.request()))))
 
+    @routes.get("/fitting")
+    async def fitting() -> FittingReply:
+        """Three models of the list that fit this machine, by its memory and its cores. No server is asked."""
+        machine = await asyncio.to_thread(machine_here)
+        models = fitting_models(downloads.known, machine)
+        return FittingReply(
+            memory_gb=round(machine.memory_gb, 1),
+            has_gpu=machine.has_gpu,
+            cores=machine.cores,
+            models=[
+                FittingItem(
+                    **known_item(one.model).model_dump(),
+                    needs_gb=one.needs_gb,
+                    download_gb=one.download_gb,
+                    is_streamed=one.is_streamed,
+                    is_slow=one.is_slow,
+                )
+                for one in models
+            ],
+        )
+
+    @routes.get("/unfinished")
+    def unfinished() -> list[UnfinishedItem]:
+        """Downloads that were begun and are not running: paused, or broken off with the server. To go on, ask for the
+        download of `url` with `name` and `folder`."""
+        return [
+            UnfinishedItem(
+                name=part.name, folder=folder, url=part.url, done_bytes=part.done_bytes, size_bytes=part.size_bytes
+            )
+            for folder, part in downloads.unfinished()
+        ]
+
+    @routes.post("/discard", **documented(errors={404: ERRORS[404]}))
+    def discard(body: DiscardBody) -> Nothing:
+        """Delete what came of a download that is not wanted any more."""
+        downloads.discard(body.folder, body.name)
+        return Nothing()
+
+    @routes.post("/cancel", **documented(errors={404: UNKNOWN_TASK}))
+    async def cancel(body: CancelBody) -> TaskItem:
+        """Stop a download and delete what came of it. To go on later instead, cancel its task: what came is kept."""
+        task = services.queue.known.task(body.task_id)
+        services.queue.interrupt(body.task_id, why="cancelled")
+
+        def throw_away() -> None:
+            task.wait(STOP_S)
+            outcome = task.state.outcome or {}
+            if task.type == DOWNLOAD_TYPE and "file" in outcome and task.status is not JobStatus.DONE:
+                downloads.discard(str(outcome["folder"]), str(outcome["file"]))
+
+        await asyncio.to_thread(throw_away)
+        return task_reply(task)
+
     return routes
 
 
-def _known(model: KnownModel) -> KnownModelItem:
+def known_item(model: KnownModel) -> KnownModelItem:
+    """An entry of the list, as routes answer it."""
     return KnownModelItem(
         name=model.name,
         label=model.label,
@@ -79,6 +165,7 @@ def _known(model: KnownModel) -> KnownModelItem:
         licence=model.licence,
         good_for=model.good_for,
         parts=list(model.parts),
+        checked=model.checked,
     )
 
 
@@ -92,5 +179,5 @@ def _looked(downloads: Downloads, found: Found, verdict: Verdict) -> LookReply:
         is_there=(folder / found.name).exists(),
         fits=verdict.fits,
         verdict=verdict.text,
-        parts=[_known(part) for part in found.parts],
+        parts=[known_item(part) for part in found.parts],
     )

@@ -122,7 +122,12 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /internal/extra-networks/preview", "POST /internal/extra-networks/checkpoint"),
         *("POST /featherweight/v1/precision-report", "POST /featherweight/v1/precision-comparison"),
         *("POST /featherweight/v1/downloads", "POST /featherweight/v1/downloads/look"),
-        "GET /featherweight/v1/downloads/known",
+        *("GET /featherweight/v1/downloads/known", "POST /featherweight/v1/downloads/cancel"),
+        *("GET /featherweight/v1/downloads/unfinished", "POST /featherweight/v1/downloads/discard"),
+        *("GET /featherweight/v1/downloads/fitting", "GET /featherweight/v1/models"),
+        *("POST /featherweight/v1/models/doubles", "POST /featherweight/v1/models/about"),
+        *("POST /featherweight/v1/models/move", "POST /featherweight/v1/models/delete"),
+        *("POST /featherweight/v1/models/restore", "POST /featherweight/v1/models/forget"),
         *("POST /featherweight/v1/convert", "GET /featherweight/v1/reports", "GET /featherweight/v1/reports/{name}"),
         # everybody's work
         "GET /featherweight/v1/workers",

@@ -243,6 +243,7 @@ def queue_routes(services: Services) -> APIRouter:
         if not queue.record(body.task_id, identity_of(request)).status.is_final:
             raise InvalidValueError("The job waits or runs; cancel it first.")
         queue.store.remove([body.task_id])
+        queue.known.drop_task(body.task_id)
         return Nothing()
 
     @routes.post("/again", **documented(errors={404: "No job has the task id 'task(abc)'."}))

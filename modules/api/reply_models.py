@@ -657,6 +657,82 @@ class KnownModelItem(Reply):
     licence: str = Field(examples=["Apache-2.0"])
     good_for: str = Field(examples=["photographs and legible text in 8 steps"])
     parts: list[str] = Field(examples=[["qwen3-4b", "flux-vae"]])
+    checked: str = Field(examples=["page"])
+
+
+class UnfinishedItem(Reply):
+    """A download that was begun and is not running; `url` is where the rest is."""
+
+    name: str = Field(examples=["z_image_turbo_bf16.safetensors"])
+    folder: str = Field(examples=["Stable-diffusion"])
+    url: str = Field(examples=["https://huggingface.co/Comfy-Org/z_image_turbo/resolve/main/model.safetensors"])
+    done_bytes: int = Field(examples=[1_200_000_000])
+    size_bytes: int = Field(examples=[12_309_866_400])
+
+
+class FittingItem(KnownModelItem):
+    """A model of the list for this machine. `needs_gb`: its largest part in 8 bits with what an image needs;
+    `download_gb`: all of its files."""
+
+    needs_gb: float = Field(examples=[7.7])
+    download_gb: float = Field(examples=[20.7])
+    is_streamed: bool = Field(examples=[False])
+    is_slow: bool = Field(examples=[False])
+
+
+class FittingReply(Reply):
+    """Models that fit this machine, and what it has."""
+
+    memory_gb: float = Field(examples=[12.9])
+    has_gpu: bool = Field(examples=[True])
+    cores: int = Field(examples=[8])
+    models: list[FittingItem]
+
+
+class ModelFileItem(Reply):
+    """A model file on disk; `folder` is below the folder of its kind."""
+
+    key: str = Field(examples=["Stable-diffusion/0/finetunes/some.safetensors"])
+    kind: str = Field(examples=["Stable-diffusion"])
+    name: str = Field(examples=["some.safetensors"])
+    folder: str = Field(examples=["finetunes"])
+    size_bytes: int = Field(examples=[6_938_040_682])
+    added_at: float = Field(examples=[1767225600.0])
+    used_at: float | None = Field(examples=[1767225600.0])
+    sha256: str = Field(examples=[MODEL_HASH])
+    doubles: list[str] = Field(examples=[[]])
+    may_be_double: bool = Field(examples=[False])
+    missing: list[KnownModelItem] = Field(examples=[[]])
+    saves_bytes: int = Field(examples=[3_400_000_000])
+    is_part_of_program: bool = Field(examples=[False])
+
+
+class TrashedItem(Reply):
+    """A model file in the trash."""
+
+    id: str = Field(examples=["20260101-120000-abcdef"])
+    name: str = Field(examples=["some.safetensors"])
+    kind: str = Field(examples=["Stable-diffusion"])
+    size_bytes: int = Field(examples=[6_938_040_682])
+    at: float = Field(examples=[1767225600.0])
+
+
+class ModelFilesReply(Reply):
+    """The model files on disk and the trash."""
+
+    files: list[ModelFileItem]
+    trash: list[TrashedItem]
+
+
+class AboutReply(Reply):
+    """What the source of a model file says of it, now on its card. `has_preview`: an image was put there too."""
+
+    source: str = Field(examples=["Civitai"])
+    name: str = Field(examples=["Some style"])
+    triggers: list[str] = Field(examples=[["somestyle"]])
+    base: str = Field(examples=["SDXL"])
+    description: str = Field(examples=["A style of watercolors."])
+    has_preview: bool = Field(examples=[True])
 
 
 class LookReply(Reply):

@@ -13,6 +13,7 @@ from modules.downloads.known import KnownModel
 from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
 from modules.errors import Interrupted
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
+from modules.models.files.catalogue import HashCache
 from modules.paths import resolve_paths
 
 GB = 1e9
@@ -40,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace, flags: Flags) -> int:
     paths = resolve_paths(flags, ROOT)
     transport = FileTransport(Tokens.read(paths.data_dir / TOKENS_FILE, os.environ))
-    downloads = Downloads(paths, transport)
+    downloads = Downloads(paths, transport, remember=HashCache(paths.cache_dir / "hashes.json").remember)
     try:
         if not arguments.source:
             print("\n".join(map(_listed, downloads.known.values())))

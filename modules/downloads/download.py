@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from modules.atomic_files import output_error, sync_folder, write_atomic
+from modules.downloads.following import Pieces, SyncedFile
 from modules.downloads.remote_file import RemoteFile, look
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError
 from modules.errors import BusyError, InvalidValueError, OutputError
@@ -158,16 +159,20 @@ def _transfer(remote: RemoteFile, part: Path, note: Path, transport: FileTranspo
                 if announced.isdigit() and done + int(announced) != remote.size_bytes:
                     stream.truncate(0)
                     raise GoneAwayError("The file on the server has another size by now; it is begun again.")
-                for chunk in reply.chunks():
-                    if done + len(chunk) > remote.size_bytes:
-                        stream.truncate(0)
-                        raise DownloadError(
-                            f"{part.name}: the server sends more than the {remote.size_bytes} bytes that it announced."
-                        )
-                    stream.write(chunk)
-                    digest.update(chunk)
-                    done += len(chunk)
-                    on_progress(done, remote.size_bytes)
+                is_too_much = False
+                with Pieces(digest.update, SyncedFile(stream).write) as pieces:
+                    for chunk in reply.chunks():
+                        is_too_much = done + len(chunk) > remote.size_bytes
+                        if is_too_much:
+                            break
+                        pieces.put(chunk)
+                        done += len(chunk)
+                        on_progress(done, remote.size_bytes)
+                if is_too_much:
+                    stream.truncate(0)
+                    raise DownloadError(
+                        f"{part.name}: the server sends more than the {remote.size_bytes} bytes that it announced."
+                    )
         stream.flush()
         os.fsync(stream.fileno())
     if done < remote.size_bytes:
@@ -217,6 +222,28 @@ def _parts(target: Path) -> tuple[Path, Path]:
     return hidden.with_name(hidden.name + PART_SUFFIX), hidden.with_name(hidden.name + NOTE_SUFFIX)
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A part of a file that somebody may go on with. `url`: where the rest is."""
+
+    folder: Path
+    name: str
+    url: str
+    done_bytes: int
+    size_bytes: int
+
+
+def unfinished_in(folder: Path) -> list[Unfinished]:
+    """The parts in a folder, by name."""
+    found = []
+    for note in sorted(folder.glob(f".*{NOTE_SUFFIX}")):
+        name = note.name[1:].removesuffix(NOTE_SUFFIX)
+        noted, part = _noted(note), note.with_name(f".{name}{PART_SUFFIX}")
+        if noted is not None and part.is_file():
+            found.append(Unfinished(folder, name, noted.url, part.stat().st_size, noted.size_bytes))
+    return found
+
+
 def discard(target: Path) -> None:
     """Forget what came of a file."""
     for path in _parts(target):
@@ -229,6 +256,11 @@ class Claims:
     def __init__(self) -> None:
         self._taken: set[Path] = set()
         self._lock = threading.Lock()
+
+    def has(self, target: Path) -> bool:
+        """Whether somebody gets this file now."""
+        with self._lock:
+            return target.resolve() in self._taken
 
     @contextmanager
     def claim(self, target: Path) -> Iterator[None]:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modules.downloads.addresses import clean_name
-from modules.downloads.download import Claims, Downloaded, OnProgress, download
+from modules.downloads.download import (
+    Claims,
+    Downloaded,
+    OnProgress,
+    Unfinished,
+    discard,
+    download,
+    unfinished_in,
+)
 from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES, Kind, kind_of
 from modules.downloads.known import KnownModel, known_models, source_named
 from modules.downloads.remote_file import Header, RemoteFile, look, read_header
@@ -40,14 +49,25 @@ class DownloadRequest:
     allows_pickles: bool = False
 
 
+Remember = Callable[[Path, str, str], object]
+"""(file, name of a fact, fact): keeps what was found out about a file."""
+
+
+def _forgets(path: Path, name: str, value: str) -> None:
+    """Keeps nothing."""
+
+
 @dataclass(frozen=True)
 class Downloads:
-    """Gets files into the model folders of `paths`; threads may share it."""
+    """Gets files into the model folders of `paths`; threads may share it. `remember` keeps the hash ("sha256") and the
+    address ("source") of what came; `on_done` is told when a file is there."""
 
     paths: Paths
     transport: FileTransport
     claims: Claims = field(default_factory=Claims)
     sleep: Callable[[float], None] = time.sleep
+    remember: Remember = _forgets
+    on_done: Callable[[], object] = lambda: None
 
     @property
     def known(self) -> Mapping[str, KnownModel]:
@@ -86,6 +106,8 @@ class Downloads:
         if self._folder(request.folder):
             kind = Kind(request.folder, kind.what)
         entry = known.get(request.source.strip().lower())
+        if entry is not None and not remote.sha256:
+            remote = replace(remote, sha256=entry.sha256)
         parts = tuple(known[part] for part in entry.parts) if entry else ()
         return Found(remote, header, kind, name, describe(remote, header, kind), parts)
 
@@ -98,15 +120,57 @@ class Downloads:
         """Whether and how it fits this machine, see `verdict.judge`; takes some seconds."""
         return judge(found.remote, found.header, found.kind, self.paths.root, ("--data-dir", str(self.paths.data_dir)))
 
-    def get(self, request: DownloadRequest, on_progress: OnProgress) -> Downloaded:
-        """Download the file into its folder, see `download`."""
+    def get(
+        self,
+        request: DownloadRequest,
+        on_progress: OnProgress,
+        on_found: Callable[[Found], object] = lambda found: None,
+    ) -> Downloaded:
+        """Download the file into its folder, see `download`. A file with the same bytes that is in any folder of its
+        kind already, under whatever name, is given back in its place. `on_found` is told what will come."""
         found = self.find(request)
-        return download(
-            found.remote,
-            self.folders[found.kind.folder],
-            found.name,
-            self.transport,
-            self.claims,
-            on_progress,
-            self.sleep,
-        )
+        on_found(found)
+        done = self.same_file(found)
+        if done is None:
+            done = download(
+                found.remote,
+                self.folders[found.kind.folder],
+                found.name,
+                self.transport,
+                self.claims,
+                on_progress,
+                self.sleep,
+            )
+        self.remember(done.path, "sha256", done.sha256)
+        self.remember(done.path, "source", found.remote.source.url)
+        self.on_done()
+        return done
+
+    def same_file(self, found: Found) -> Downloaded | None:
+        """A file that is here with the announced bytes; None where there is none, or nothing was announced. Only files
+        of its size are read."""
+        remote = found.remote
+        if not remote.sha256:
+            return None
+        for path in sorted(self.folders[found.kind.folder].rglob(f"*{Path(found.name).suffix}")):
+            if path.name.startswith(".") or not path.is_file() or path.stat().st_size != remote.size_bytes:
+                continue
+            with path.open("rb") as stream:
+                if hashlib.file_digest(stream, "sha256").hexdigest() == remote.sha256:
+                    return Downloaded(path, remote.size_bytes, remote.sha256, was_there=True)
+        return None
+
+    def unfinished(self) -> list[tuple[str, Unfinished]]:
+        """What was begun and nobody gets now, with the name of its folder."""
+        return [
+            (name, part)
+            for name, folder in self.folders.items()
+            for part in unfinished_in(folder)
+            if not self.claims.has(folder / part.name)
+        ]
+
+    def discard(self, folder: str, name: str) -> None:
+        """Delete what came of a file that is not wanted any more. Raises `BusyError` while it is being downloaded."""
+        target = self.folders[self._folder(folder)] / clean_name(name, allows_pickles=True)
+        with self.claims.claim(target):
+            discard(target)

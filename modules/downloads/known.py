@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,12 @@ FILE = "known-models.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """An entry of the list. `size_gb` is that of its file; `parts` are the names of entries that belong to it."""
+    """An entry of the list. `size_gb` is that of its file; `parts` are the names of entries that belong to it.
+
+    `tells`: tensors of a header, with their shapes (empty: any), that only this model has; `gguf`: what a GGUF file of
+    it calls its architecture. `checked`: by what its
+    address was checked, "page" or "lists". `image_cost`:
+    billions of parameters times model calls times megapixels of one image."""
 
     name: str
     label: str
@@ -27,6 +32,11 @@ class KnownModel:
     licence: str
     good_for: str = ""
     parts: tuple[str, ...] = ()
+    tells: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    gguf: tuple[str, ...] = ()
+    checked: str = ""
+    sha256: str = ""
+    image_cost: float = 0.0
 
     @property
     def source(self) -> Source:
@@ -52,7 +62,9 @@ def known_models(configs_dir: Path) -> dict[str, KnownModel]:
 
 
 def _entry(name: str, row: Mapping[str, Any]) -> KnownModel:
-    return KnownModel(name=name, **{**row, "parts": tuple(row.get("parts", ()))})
+    tells = {str(tensor): tuple(shape) for tensor, shape in row.get("tells", {}).items()}
+    lists = {key: tuple(row.get(key, ())) for key in ("parts", "gguf")}
+    return KnownModel(name=name, **{**row, **lists, "tells": tells})
 
 
 def source_named(text: str, models: Mapping[str, KnownModel]) -> Source:

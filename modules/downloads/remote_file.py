@@ -156,7 +156,11 @@ def read_range(remote: RemoteFile, transport: FileTransport, begin: int, end: in
             raise DownloadError(
                 f"{remote.source.label}: the server does not give parts of the file, and its header is longer."
             )
-        found = b"".join(reply.chunks())
+        found = b""
+        for chunk in reply.chunks():
+            found += chunk
+            if len(found) > end - begin + 1:
+                break  # one that never ends
     if len(found) != end - begin + 1:
         raise DownloadError(f"{remote.source.label}: the server sent {len(found)} bytes in place of {end - begin + 1}.")
     return found

@@ -27,6 +27,10 @@ PORTS = {"http": 80, "https": 443}
 REDIRECTS = (301, 302, 303, 307, 308)
 TOKEN_VARIABLES = {"huggingface.co": "HF_TOKEN", "civitai.com": "CIVITAI_TOKEN"}
 """The environment variables that hold the tokens of a host."""
+BY_HAND = (
+    "Without a network, get the file on another machine and put it into models/Stable-diffusion, models/VAE, "
+    "models/text_encoder or models/Lora."
+)
 TOKENS_FILE = "tokens.txt"
 """In the data folder: lines of a host and its token."""
 
@@ -168,7 +172,7 @@ class FileTransport:
             found = self._find(host, _port(place))
         except (OSError, UnicodeError) as error:
             raise GoneAwayError(
-                f"The host {host} is not found ({error}): is this machine connected to the Internet?"
+                f"The host {host} is not found ({error}): is this machine connected to the Internet? {BY_HAND}"
             ) from error
         if found and all(is_loopback(address) for address in found) and may_be_local:
             return found[0], True
@@ -219,7 +223,9 @@ def _check(response: httpx.Response, place: SplitResult) -> None:
 
 
 def _unreachable(place: SplitResult, error: httpx.HTTPError) -> str:
-    return f"{place.hostname} cannot be reached ({_reason(error)}): is this machine connected to the Internet?"
+    return (
+        f"{place.hostname} cannot be reached ({_reason(error)}): is this machine connected to the Internet? {BY_HAND}"
+    )
 
 
 def _reason(error: Exception) -> str:

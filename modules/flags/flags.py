@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from modules.errors import FeatherweightError
-from modules.flags.no_effect import NO_EFFECT
+from modules.flags.no_effect import NO_EFFECT, NO_TUNNEL, TUNNELS
 from modules.flags.options import (
     credentials_text,
     file,
@@ -72,7 +72,7 @@ class Flags:
     update_all_extensions: bool = switch(SETUP, "update extensions at start")
     skip_python_version_check: bool = switch(SETUP, "do not check the version of Python")
     skip_version_check: bool = switch(SETUP, "do not check the versions of packages")
-    reinstall_xformers: bool = switch(SETUP, "install xformers again")
+    reinstall_xformers: bool = switch(SETUP, "install xformers again, or try once more where its wheel did not fit")
     update_check: bool = switch(SETUP, "look for a new version at start")
     log_startup: bool = switch(SETUP, "log in detail what the start spends its time on")
     dump_sysinfo: bool = switch(SETUP, "write a file about the system and stop")
@@ -134,7 +134,7 @@ class Flags:
         whole_number(0, MAX_THREADS),
     )
 
-    xformers: bool = switch(ATTENTION, "xformers attention")
+    xformers: bool = switch(ATTENTION, "xformers attention; installs its wheel where one fits")
     force_enable_xformers: bool = switch(ATTENTION, "xformers attention even if it seems unsupported")
     xformers_flash_attention: bool = switch(ATTENTION, "xformers with flash attention")
     opt_split_attention: bool = switch(ATTENTION, "Doggettx's split attention")
@@ -232,10 +232,10 @@ class Flags:
         metavar="ADDRESS",
     )
     remote_workers_file: str | None = file(SERVER, "file of such addresses, one a line")
-    share: bool = switch(SERVER, "public address through Gradio's servers")
-    ngrok: str | None = value(SERVER, "token for a public address through ngrok", None, metavar="TOKEN")
-    ngrok_options: str | None = value(SERVER, "options for ngrok, as JSON", None, metavar="JSON")
-    ngrok_region: str = value(SERVER, "region of ngrok", "")
+    share: bool = switch(SERVER, "refused: no tunnel through somebody else's server is built in")
+    ngrok: str | None = value(SERVER, "refused, as --share", None, metavar="TOKEN")
+    ngrok_options: str | None = value(SERVER, "refused, as --share", None, metavar="JSON")
+    ngrok_region: str = value(SERVER, "refused, as --share", "")
 
     autolaunch: bool = switch(PAGE, "open the page in the browser")
     theme: str | None = value(PAGE, "light or dark page", None, lower, ("light", "dark"))
@@ -396,6 +396,9 @@ def _frozen(item: object) -> object:
 
 
 def _check_together(flags: Flags) -> None:
+    for field in fields(Flags):
+        if field.name in TUNNELS and getattr(flags, field.name) != field.default:
+            raise UsageError(f"{flag_name(field.name)} {NO_TUNNEL}")
     if flags.precision == "half" and (flags.no_half or flags.no_half_vae):
         name = "--no-half" if flags.no_half else "--no-half-vae"
         raise UsageError(f"--precision half and {name} contradict each other: give only one of them")

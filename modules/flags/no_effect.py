@@ -5,7 +5,6 @@ Whoever builds what a flag asks for removes its line. Standard library only.
 
 _NO_LDSR = "LDSR is no upscaler here; ESRGAN, Real-ESRGAN, BSRGAN, DAT, HAT, ScuNET and SwinIR files are read"
 _NO_EXTENSIONS = "extensions are not installed or updated by the program; put their folders into extensions/"
-_NO_TUNNEL = "no public tunnel is opened; put a reverse proxy before --listen instead"
 _NO_DOWNLOAD = "nothing is downloaded at start"
 _ONE_NAMING = "names are cut and cleaned so that every system takes them"
 _NOT_IN_REFERENCE = "it does nothing in the reference UI either"
@@ -15,7 +14,6 @@ NO_EFFECT: dict[str, str] = {
     "update_all_extensions": _NO_EXTENSIONS,
     "skip_python_version_check": "launch.py looks for a suitable Python itself",
     "skip_version_check": "versions are pinned in requirements.txt",
-    "reinstall_xformers": "xformers is not installed by itself; run pip install xformers",
     "update_check": "nothing is looked up on the network at start",
     "log_startup": "the log has the times of the start",
     "dump_sysinfo": "launch.py doctor prints what this program runs on",
@@ -41,10 +39,6 @@ NO_EFFECT: dict[str, str] = {
     "gradio_queue": "jobs have their own queue outside of Gradio",
     "no_gradio_queue": "jobs have their own queue outside of Gradio",
     "disable_tls_verify": "the server makes no HTTPS request to itself",
-    "share": _NO_TUNNEL,
-    "ngrok": _NO_TUNNEL,
-    "ngrok_options": _NO_TUNNEL,
-    "ngrok_region": _NO_TUNNEL,
     "use_textbox_seed": "the seed is a number field",
     "no_progressbar_hiding": "the page has its own progress bar",
     "enable_console_prompts": "prompts are not written to the terminal yet",
@@ -54,3 +48,11 @@ NO_EFFECT: dict[str, str] = {
     "allow_code": "there is no script that runs code",
     "administrator": "there are no administrative functions yet",
 }
+
+TUNNELS = ("share", "ngrok", "ngrok_options", "ngrok_region")
+NO_TUNNEL = (
+    "would open a tunnel through somebody else's server, which then sees every prompt and image, at an address that "
+    "strangers can guess; none is built in. To be reached from outside, start with --listen and a login, and put a "
+    "reverse proxy with TLS in front (docs/guide/starting.md)"
+)
+"""Flags that are refused, and why: a start that ignored them would leave the user waiting for an address."""

@@ -334,6 +334,18 @@ class History:
                 if self._db.execute(any_image, (f"{own} AND facets : f{number}",)).fetchone()
             ]
 
+    def last_uses(self, key: str, limit: int = 2000) -> dict[str, float]:
+        """When the newest image with each value of a key was made, in seconds since 1970; values in small letters."""
+        found: dict[str, float] = {}
+        with self._using():
+            rows = self._db.execute("SELECT id, text FROM facets WHERE key = ? LIMIT ?", (key, limit)).fetchall()
+            for number, text in rows:
+                newest = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT 1"
+                row = self._db.execute(newest, (f"facets : f{number}",)).fetchone()
+                if row is not None:
+                    found[str(text).lower()] = row[0] / 1e6
+        return found
+
     def users(self) -> list[str]:
         """Whose images there are; "" for those that nobody's job has made, as imported ones."""
         with self._using():

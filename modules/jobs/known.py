@@ -39,6 +39,13 @@ class Known:
         with self._lock:
             del self._entries[entry.task_id]
 
+    def drop_task(self, task_id: str) -> None:
+        """Forget a task that has ended; nothing where there is none. Image jobs stay: pages may still show them."""
+        with self._lock:
+            entry = self._entries.get(task_id)
+            if isinstance(entry, Task) and entry.status.is_final:
+                del self._entries[task_id]
+
     def forget(self, waiting: int) -> None:
         """Forget the oldest of what has ended. `waiting`: how much of what is remembered waits."""
         with self._lock:

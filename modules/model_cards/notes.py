@@ -1,8 +1,8 @@
 """What a user notes about a model file: NAME.json next to it, with the keys of the reference UI.
 
 Keys: description, notes, "activation text", "preferred weight", "negative text", "sd version"; for checkpoints "vae".
-Other keys in the file are kept.
-"""
+Other keys in the file are kept. What other programs fetched from Civitai and left beside the file (NAME.civitai.info,
+or such facts in NAME.json) stands where the user noted nothing."""
 
 import json
 import threading
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import output_error, write_atomic
+from modules.downloads.about import of_civitai
 from modules.errors import InvalidValueError
 from modules.model_folders import Near
 from modules.models.files.diffusers_folder import sibling_file
@@ -40,6 +41,8 @@ class NoteBook:
         found = self._content(near, ".json")
         notes = {key: value for key, value in found.items() if key in TEXTS or key == WEIGHT} if found else {}
         notes = {key: _clean(key, value) for key, value in notes.items()}
+        for key, value in _fetched(self._content(near, ".civitai.info") or found or {}).items():
+            notes[key] = notes.get(key) or value
         if not notes.get("description"):
             notes["description"] = self._content(near, *DESCRIPTIONS) or ""
         return notes
@@ -61,15 +64,26 @@ class NoteBook:
         return known[1]
 
 
-def write_notes(path: Path, changes: Mapping[str, Any]) -> Path:
-    """Change the notes next to a model file: null and empty values remove their key, other keys stay as they are.
+def _fetched(found: Notes) -> Notes:
+    """Notes from facts in the words of Civitai's API; empty where there are none."""
+    if not ({"trainedWords", "baseModel"} & set(found)):
+        return {}
+    about = of_civitai(found)
+    notes = {"activation text": ", ".join(about.triggers), "sd version": about.base, "description": about.description}
+    return {key: value[:MAX_TEXT] for key, value in notes.items() if value}
+
+
+def write_notes(path: Path, changes: Mapping[str, Any], keeps: bool = False) -> Path:
+    """Change the notes next to a model file: null and empty values remove their key, other keys stay as they are. With
+    `keeps` what is noted already stays as well.
 
     The file is replaced in one step. Raises `InvalidValueError` for unknown keys and values of a wrong type, and for
     a NAME.json that holds something else; `OutputError` if it cannot be written.
     """
     checked = {key: _checked(key, value) for key, value in changes.items()}
     file = sibling_file(path, ".json")
-    notes = {**_kept(file), **checked}
+    kept = _kept(file)
+    notes = {**kept, **{key: value for key, value in checked.items() if not (keeps and kept.get(key))}}
     notes = {key: value for key, value in notes.items() if key not in checked or value not in ("", None, 0.0)}
     try:
         write_atomic(file, json.dumps(notes, indent=4, ensure_ascii=False).encode())
@@ -120,7 +134,7 @@ def _read(path: Path, size: int) -> Any:
     if size > MAX_BYTES:
         return None
     data = path.read_bytes()
-    if path.suffix != ".json":
+    if path.suffix not in (".json", ".info"):
         return data.decode("utf-8-sig", "replace").strip()[:MAX_TEXT]
     try:
         found = json.loads(data)

@@ -11,29 +11,34 @@ from modules.setup.installed import read_pins, unsatisfied
 from modules.setup.lock import exclusive
 from modules.setup.pip import Pip, failure_message
 from modules.setup.process import Run, Runner, Say, SetupError, say
-from modules.setup.stamp import IMPORTS, NODEPS, REQUIREMENTS, RUN_STEPS, TESTS, TORCH, Stamp, step_keys
+from modules.setup.stamp import IMPORTS, NODEPS, REQUIREMENTS, RUN_STEPS, TESTS, TORCH, XFORMERS, Stamp, step_keys
 from modules.setup.torch_choice import TorchRequest, choose_torch
+from modules.setup.xformers import install_xformers
 
 CONSTRAINT_NAME = "torch-constraint.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a launch needs: which PyTorch, whether to install it anew, the test tools too, and words on the device."""
+    """What a launch needs: which PyTorch, whether to install it anew, the test tools and xformers too, and words on the
+    device."""
 
     request: TorchRequest = field(default_factory=TorchRequest)
     reinstall_torch: bool = False
     tests: bool = False
+    xformers: bool = False
+    reinstall_xformers: bool = False
     name_device: bool = True
 
     @property
     def steps(self) -> tuple[str, ...]:
-        return (*RUN_STEPS, TESTS) if self.tests else RUN_STEPS
+        more = ((TESTS, self.tests), (XFORMERS, self.xformers))
+        return (*RUN_STEPS, *(step for step, is_wanted in more if is_wanted))
 
 
 def is_ready(root: Path, environment: Environment, wanted: Wanted) -> bool:
     """Whether the stamp says that every wanted step is done; reads five small files and starts nothing."""
-    if wanted.reinstall_torch or not environment.python.exists():
+    if wanted.reinstall_torch or wanted.reinstall_xformers or not environment.python.exists():
         return False
     stamp = Stamp.read(environment.folder)
     keys = step_keys(root, _effective(wanted.request, stamp), environment.python_version)
@@ -91,6 +96,8 @@ class _Setup:
             stamp = stamp.without_step(TORCH).without_step(IMPORTS)
             # On disk as well, or an interruption now would leave a stamp that calls the old PyTorch the new one.
             stamp.write(self.environment.folder)
+        if self.wanted.reinstall_xformers:
+            stamp = stamp.without_step(XFORMERS)
         keys = step_keys(self.root, request, self.environment.python_version)
         for step in self.wanted.steps:
             if stamp.done.get(step) != keys[step]:
@@ -103,6 +110,9 @@ class _Setup:
             self._install_torch(request)
         elif step == IMPORTS:
             self._check_imports()
+        elif step == XFORMERS:
+            torch = self.environment.installed()["torch"]
+            install_xformers(torch, self.machine, self.pip, self.run, self.tell)
         else:
             self._install_packages(REQUIREMENTS[step], ("--no-deps",) if step == NODEPS else ())
 

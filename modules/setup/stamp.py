@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modules.setup.torch_choice import TORCH_VERSION, TorchRequest
+from modules.setup.xformers import XFORMERS_PIN
 
 STAMP_NAME = "setup-stamp.json"
 TORCH, PACKAGES, NODEPS, IMPORTS, TESTS = "torch", "packages", "nodeps", "imports", "tests"
+XFORMERS = "xformers"
 RUN_STEPS = (TORCH, PACKAGES, NODEPS, IMPORTS)
 REQUIREMENTS = {PACKAGES: "requirements.txt", NODEPS: "requirements-nodeps.txt", TESTS: "requirements-test.txt"}
 
@@ -51,6 +53,7 @@ def step_keys(root: Path, request: TorchRequest, python_version: str) -> dict[st
     for step, before in ((PACKAGES, TORCH), (NODEPS, PACKAGES), (TESTS, NODEPS)):
         keys[step] = _digest(keys[before], (root / REQUIREMENTS[step]).read_text(encoding="utf-8"))
     keys[IMPORTS] = _digest(keys[NODEPS], IMPORTS)
+    keys[XFORMERS] = _digest(keys[TORCH], XFORMERS_PIN)
     return keys
 
 

@@ -28,6 +28,7 @@ from modules.ui.image_tab import ImageTab, wire_keeping
 from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.looks import theme_of, user_css
 from modules.ui.merger_tab import build_merger_tab
+from modules.ui.models_tab import build_models_tab
 from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.page_scripts import ASSETS, page_files, page_head
 from modules.ui.png_info_tab import build_png_info_tab
@@ -52,6 +53,7 @@ STYLES = (
     "queue.css",
     "train.css",
     "extensions.css",
+    "models.css",
 )
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
@@ -97,6 +99,7 @@ def _build_page(services: Services) -> BuiltPage:
             "modelmerger": lambda: build_merger_tab(services, when_opened("modelmerger"), checkpoint),
             "train": lambda: _build_train(services, when_opened("train")),
             "precision": lambda: build_precision_tab(services, when_opened("precision")),
+            "getmodels": build_models_tab,
             "queue": build_queue_tab,
             "history": build_history_tab,
             "extensions": build_extensions_tab,

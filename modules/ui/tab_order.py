@@ -14,6 +14,7 @@ TAB_ORDER = {
     "modelmerger": "Checkpoint Merger",
     "train": "Train",
     "precision": "Precision",
+    "getmodels": "Get models",
     "queue": "Queue",
     "history": "History",
     "settings": "Settings",

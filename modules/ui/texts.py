@@ -65,7 +65,7 @@ NO_TEXTS = frozenset(
         *("Rescaled CFG", "Self-Attention Guidance", "Skip-Layer Guidance", "StyleAlign", "Tiled Diffusion"),
         *("Tiled VAE", "Backbone 1", "Backbone 2", "Skip 1", "Skip 2", "Blur sigma", "Interpolate phi"),
         *("Rescale phi", "Bias", "Momentum", "Exponent", "Sigma", "lg secondary"),
-        *("4 GB", "6 GB", "8 GB", "12 GB", "16 GB"),
+        *("4 GB", "6 GB", "8 GB", "12 GB", "16 GB", "{0} MB", "{0} · {1} GB", "VAEs"),
         "The image is no image file that can be read (3 bytes, beginning with b'abc'). Give a PNG, JPEG, WebP ...",
     }
 )
@@ -101,7 +101,7 @@ RESULTS = (
     *("training/finder.py", "training/folders.py", "training/run.py", "ui/precision_view.py"),
 )
 """Files, most of them below the page, whose sentences appear in results: what came of a task, its title, its phases."""
-DESCRIBED = ("card_routes.py", "extension_files.py", "extras_routes.py", "gallery_routes.py")
+DESCRIBED = ("card_routes.py", "page_scripts.py", "extension_files.py", "extras_routes.py", "gallery_routes.py")
 """Files of the page whose sentences are examples in the documentation of routes."""
 NAMED_CHOICES = re.compile(
     r"sampl|scheduler|checkpoint|_vae|upscaler|script_list|_model(_name)?$|_model_2nd|xyz_plot|ui_defaults_name|train_type|"

@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentParser
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +150,14 @@ def test_flags_without_effect_are_named_with_their_reason() -> None:
     assert "one layout" in found["--opt-channelslast"]
 
 
+@pytest.mark.parametrize("argv", [["--share"], ["--ngrok", "token"], ["--ngrok-region", "eu"]])
+def test_tunnels_are_refused_by_name_with_the_remedy(argv: list[str]) -> None:
+    with pytest.raises(UsageError, match=rf"{argv[0]} would open a tunnel.*--listen and a login.*reverse proxy"):
+        parse_flags(argv)
+    with pytest.raises(UsageError, match="reverse proxy"):
+        parse_flags([], {"COMMANDLINE_ARGS": " ".join(argv)})
+
+
 def test_every_reason_belongs_to_a_flag() -> None:
     assert set(NO_EFFECT) <= {field.name for field in fields(Flags)}
 
@@ -169,8 +177,9 @@ def test_public_flags_keep_what_was_given_over_the_defaults() -> None:
 
 
 def test_public_flags_hide_secrets() -> None:
-    argv = ["--api-auth", "a:hunter2", "--gradio-auth", "a:hunter2", "--ngrok", "hunter2", "--tls-certfile", "cert"]
-    shown = public_flags(parse_flags([*argv, "--tls-keyfile", "hunter2", "--ngrok-options", '{"token": "hunter2"}']))
+    argv = ["--api-auth", "a:hunter2", "--gradio-auth", "a:hunter2", "--tls-certfile", "cert"]
+    flags = parse_flags([*argv, "--tls-keyfile", "hunter2"])
+    shown = public_flags(replace(flags, ngrok="hunter2", ngrok_options='{"token": "hunter2"}'))
     assert "hunter2" not in json.dumps(shown)
     assert shown["api_auth"] == shown["gradio_auth"] == shown["tls_keyfile"] == HIDDEN_VALUE
     assert public_flags(Flags())["api_auth"] is None

@@ -100,6 +100,24 @@ def test_a_description_may_lie_in_a_text_file(tmp_path: Path) -> None:
     assert lora_cards(tmp_path)["0/a.safetensors"]["description"] == "from the notes"
 
 
+@pytest.mark.parametrize("ending", [".civitai.info", ".json"])
+def test_facts_that_other_programs_left_beside_a_file_stand_where_nothing_is_noted(tmp_path: Path, ending: str) -> None:
+    path = adapter(tmp_path / "lora" / "dog.safetensors")
+    key = "0/dog.safetensors"
+    facts = {"trainedWords": ["sks", "wet paint"], "baseModel": "Pony", "description": "Of a dog"}
+    path.with_name(f"dog{ending}").write_text(json.dumps(facts), encoding="utf-8")
+    card = lora_cards(tmp_path)[key]
+    assert (card["activation"], card["version"], card["description"]) == ("sks, wet paint", "SDXL", "Of a dog")
+    if ending == ".json":
+        facts["description"] = "mine"
+        path.with_name("dog.json").write_text(json.dumps(facts), encoding="utf-8")
+        assert lora_cards(tmp_path)[key]["description"] == "mine"
+    else:
+        write_notes(path, {"activation text": "mine"})
+        card = lora_cards(tmp_path)[key]
+        assert (card["activation"], card["version"]) == ("mine", "SDXL")
+
+
 def test_names_are_by_alias_or_by_file(tmp_path: Path) -> None:
     adapter(tmp_path / "lora" / "a.safetensors", {"ss_output_name": "alias"})
     (card,) = lora_cards(tmp_path).values()

@@ -20,8 +20,8 @@ AXE = Path(__file__).parent / "axe"
 NPM = shutil.which("npm")
 INSTALL_S = 120
 WIDTHS = (390, 1400)  # of a phone and of a desktop window, in pixels
-TABS: tuple[str, ...] = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "precision", "queue", "history")
-TABS += ("settings", "extensions")
+TABS: tuple[str, ...] = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "precision", "getmodels", "queue")
+TABS += ("history", "settings", "extensions")
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 SERIOUS = """async (rules) => {
   const found = await axe.run(document, { resultTypes: ["violations"], runOnly: rules });

@@ -134,8 +134,8 @@ def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: st
         assert [p for p in places if p in source] == [p for p in places if p in shown], source
 
 
-TABS: tuple[str, ...] = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "queue")
-TABS += ("history", "extensions")
+TABS: tuple[str, ...] = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "getmodels")
+TABS += ("queue", "history", "extensions")
 
 VERDICT = (
     "a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; details differ (PSNR 26.5 dB); "

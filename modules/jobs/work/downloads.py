@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from modules.downloads.downloads import DownloadRequest, Downloads
+from modules.downloads.downloads import DownloadRequest, Downloads, Found
 from modules.jobs.job import Entry, Job
 from modules.jobs.lanes import Lane
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
@@ -14,6 +16,38 @@ from modules.processing.request.result import Result
 DOWNLOAD_TYPE = "download"
 AT_ONCE = 2  # more would share the same line
 GB = 1e9
+LOOK_S, RATE_S = 0.5, 10.0
+
+
+class Rate:
+    """How fast the bytes come, over the last seconds: an average from the start on would count what was there
+    before."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def words(self, done: int, total: int) -> str:
+        """How much there is, how fast it comes and how long it will take."""
+        now = self._clock()
+        if not self._seen or now - self._seen[-1][0] >= LOOK_S:
+            self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[0][0] > RATE_S:
+            self._seen.popleft()
+        first, before = self._seen[0]
+        text = f"{done / GB:.2f} of {total / GB:.2f} GB"
+        if now - first < LOOK_S or done <= before:
+            return text
+        rate = (done - before) / (now - first)
+        return f"{text}, {rate / 1e6:.1f} MB/s, {_duration((total - done) / rate)} left"
+
+
+def _duration(seconds: float) -> str:
+    """As the page says it: "40 s", "12 min", "2 h 5 min"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class DownloadExecutor:
@@ -51,13 +85,19 @@ def download_spec(downloads: Downloads, request: DownloadRequest) -> TaskSpec:
     """A download before it is in line."""
 
     def work(task: Task) -> Outcome:
-        def show(done: int, total: int) -> None:
-            task.progress(done, total, f"{done / GB:.2f} of {total / GB:.2f} GB")
+        rate = Rate()
 
-        done = downloads.get(request, show)
+        def found(it: Found) -> None:
+            # Kept when the task is stopped, so that what came can be found again, or be thrown away.
+            task.keep({"file": it.name, "folder": it.kind.folder, "size_bytes": it.remote.size_bytes, "line": it.line})
+
+        def show(done: int, total: int) -> None:
+            task.progress(done, total, rate.words(done, total))
+
+        done = downloads.get(request, show, found)
         return {
             "file": done.path.name,
-            "folder": done.path.parent.name,
+            "folder": next((name for name, folder in downloads.folders.items() if folder in done.path.parents), ""),
             "size_bytes": done.size_bytes,
             "sha256": done.sha256,
             "was_there": done.was_there,

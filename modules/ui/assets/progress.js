@@ -209,6 +209,7 @@
       try {
         const result = await fw.get(`internal/result?id_task=${encodeURIComponent(id)}`);
         tab.showResult(result);
+        if (!result.error && result.images.length) fw.offerRealModel(tab);
         return Boolean(result.error);
       } catch (error) {
         tab.message(state.error || error.message, true);

@@ -1,7 +1,7 @@
 // Who uses the page: name and Log out in the header, what their role may not use, and a word when their login has ended.
 (() => {
   const fw = window.featherweight;
-  const TABS_FOR_ADMINS = ["settings", "modelmerger", "train", "precision"];
+  const TABS_FOR_ADMINS = ["settings", "modelmerger", "train", "precision", "getmodels"];
   const TABS_FOR_USERS = [...fw.tabs.map((tab) => tab.prefix), "extras", "queue"];
   const FOR_ADMINS = [
     "#refresh_sd_model_checkpoint, #quicksettings_more",

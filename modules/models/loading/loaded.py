@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modules.devices import autocast
 from modules.errors import InvalidValueError
 from modules.memory.layer import shape_of
 from modules.memory.recovery import Recovery
@@ -114,7 +115,7 @@ class LoadedModel:
         if self.plan.mode is not ComputeMode.AUTOCAST:
             yield
             return
-        with torch.autocast(self.plan.device.type, self.plan.compute_dtype):
+        with autocast(self.plan.device, self.plan.compute_dtype):
             yield
 
     @property

@@ -15,7 +15,7 @@ from modules.devices import (
     choose_device,
     compute_dtype,
     has_fp8_matmul,
-    is_gtx_16xx,
+    needs_manual_casts,
     read_device,
     works,
 )
@@ -165,7 +165,6 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     `offload_dir`: where weights that are streamed from disk may be written, if no flag names a place. `cache_dir`:
     where it is remembered what was measured.
     """
-    import torch
 
     from modules.memory.compiling import keep_compiled_in
     from modules.memory.cpu_threads import use_threads
@@ -177,16 +176,13 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     if cache_dir is not None:
         keep_compiled_in(cache_dir / "compiled")
     measured = cache_dir / "int8.json" if cache_dir is not None else None
-    card = device.type == "cuda" and is_gtx_16xx(
-        torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
-    )
     return Machine(
         device=device,
         dtype=compute_dtype(device, flags.no_half, flags.precision),
         vae_dtype=compute_dtype(device, flags.no_half or flags.no_half_vae, flags.precision),
         precision=flags.precision,
         check_nan=not flags.disable_nan_check,
-        no_autocast=card,
+        no_autocast=needs_manual_casts(device),
         fp8_matmul=has_fp8_matmul(device),
         int8=cache(lambda dtype: int8_support(device, dtype, measured)),
         attention=AttentionFlags.of(flags),

@@ -28,6 +28,9 @@ WIDE = frozenset(
     | {"cumsum", "prod", "norm", "linalg_vector_norm", "mse_loss", "l1_loss", "log", "softplus", "tan", "acos", "asin"}
 )
 _COPY = torch.ops.aten.copy_.default
+_UNWRITTEN = frozenset(
+    getattr(torch.ops.aten, name).default for name in ("empty_like", "new_empty", "new_empty_strided")
+)
 _MATRIX_8_BIT = torch.ops.aten._scaled_mm.default
 
 
@@ -192,7 +195,8 @@ class FakeCard:
         if is_written and elem.numel():
             stream, at = self.streams.begin()
             self.streams.touch(block.uses, stream, at, True, "a new tensor")
-        return CardTensor(elem, self)
+        with torch.inference_mode(False):  # a view of a usual tensor is one, also where inference is on
+            return CardTensor(elem, self)
 
     def without_values(self, tensor: Tensor) -> Tensor:
         """Where the card has none, a tensor of the same form without."""
@@ -242,7 +246,7 @@ class FakeCard:
         if "device" in inner_kwargs and inner_kwargs["device"] is not None:
             inner_kwargs["device"] = CPU if self.has_values else torch.device("meta")
         result = func(*inner_args, **inner_kwargs)
-        wrapped = self._wrapped(result, where, givers, stream, at)
+        wrapped = self._wrapped(func, result, where, givers, stream, at)
         for watch in self.watches:
             watch(func, args, wrapped)
         return wrapped
@@ -254,11 +258,11 @@ class FakeCard:
             return torch.empty_like(value, device="meta") if value.dim() else value
         return value
 
-    def _wrapped(self, result: Any, where: Any, givers: dict[int, CardTensor], stream: FakeStream, at: int) -> Any:
+    def _wrapped(self, func: Any, result: Any, where: Any, givers: dict[int, CardTensor], stream: FakeStream, at: int) -> Any:
         if isinstance(result, (tuple, list)):
             places = where if isinstance(where, list) else [where] * len(result)
             return type(result)(
-                self._wrapped(each, place, givers, stream, at) for each, place in zip(result, places, strict=True)
+                self._wrapped(func, each, place, givers, stream, at) for each, place in zip(result, places, strict=True)
             )
         if not isinstance(result, Tensor):
             return result
@@ -268,7 +272,7 @@ class FakeCard:
             return result if not result.is_meta else torch.zeros(result.shape, dtype=result.dtype)
         is_new = result.untyped_storage()._cdata not in self.memory.blocks
         made = self.wrap(result)
-        if is_new and result.numel():
+        if is_new and result.numel() and func not in _UNWRITTEN:
             self.streams.touch(self._uses(made), stream, at, True, "a result")
         return made
 

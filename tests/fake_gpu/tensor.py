@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CPU = torch.device("cpu")
 FLOATS_OF_8_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
 NOT_ON_APPLE = FLOATS_OF_8_BITS | {torch.float64}
-_SCALAR = torch.ops.aten._local_scalar_dense.default
+_UNWRITTEN = frozenset({torch.empty, torch.empty_strided})
 
 
 class DeviceMismatchError(RuntimeError):
@@ -204,10 +204,11 @@ class CardFunctions(TorchFunctionMode):
         if not self.card.has_values and func is not torch.tensor and func is not torch.as_tensor:
             kwargs.pop("generator", None)
             with torch.inference_mode(torch.is_inference_mode_enabled()):
-                return self.card.wrap(func(*args, **kwargs, device="meta"), is_written=True)
+                return self.card.wrap(func(*args, **kwargs, device="meta"), is_written=func not in _UNWRITTEN)
         del generator
         requires_grad = kwargs.pop("requires_grad", False)
-        made = self.card.wrap(self.card.without_values(func(*args, **kwargs, device="cpu")), is_written=True)
+        elem = self.card.without_values(func(*args, **kwargs, device="cpu"))
+        made = self.card.wrap(elem, is_written=func not in _UNWRITTEN)
         return made.requires_grad_() if requires_grad else made
 
 

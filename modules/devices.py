@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FP8_MATMUL_CAPABILITY = (8, 9)
+BF16_CAPABILITY = (8, 0)
 GPU_TYPES = ("cuda", "mps", "xpu")  # in the order in which they are preferred; ROCm GPUs are "cuda" to PyTorch
 Counters = dict[str, int]
 Memory = dict[str, int | str | Counters]
@@ -164,6 +165,16 @@ def compute_dtype(device: torch.device, no_half: bool, precision: str = "autocas
     if device.type == "cpu":
         return torch.bfloat16 if precision == "half" or native_bf16_cpu() else torch.float32
     return torch.float16 if works(device, torch.float16) else torch.float32
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """What models compute in whose activations leave fp16's range: bf16 where the device multiplies it itself, which
+    NVIDIA's do from compute capability 8.0 on (older ones only emulate it), else fp32."""
+    import torch
+
+    capability = capability_of(device)
+    is_native = native_bf16_cpu() if device.type == "cpu" else capability is None or capability >= BF16_CAPABILITY
+    return torch.bfloat16 if is_native and works(device, torch.bfloat16) else torch.float32
 
 
 def capability_of(device: torch.device) -> tuple[int, int] | None:

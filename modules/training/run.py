@@ -431,9 +431,7 @@ def device_of(config: TrainingConfig) -> torch.device:
     try:
         device = torch.device(wanted)
     except RuntimeError as error:
-        raise InvalidValueError(
-            f"model.device is {wanted!r}; it may be auto, cpu, cuda, cuda:1, mps or xpu."
-        ) from error
+        raise InvalidValueError(f"model.device is {wanted!r}; it may be auto, cpu, cuda:0, mps or xpu.") from error
     if device.type != "cpu" and not is_available(device.type):
         raise InvalidValueError(f"model.device is {wanted}, and PyTorch sees no such GPU. Set it to auto or cpu.")
     return device

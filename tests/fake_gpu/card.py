@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -147,7 +149,11 @@ class FakeCard:
             return args
 
         def cast(value: Any) -> Any:
-            if not isinstance(value, CardTensor) or not value.is_floating_point() or value.dtype in (wanted, torch.float64):
+            if (
+                not isinstance(value, CardTensor)
+                or not value.is_floating_point()
+                or value.dtype in (wanted, torch.float64)
+            ):
                 return value
             return self.dispatch(torch.ops.aten._to_copy.default, (value,), {"dtype": wanted})
 
@@ -258,7 +264,9 @@ class FakeCard:
             return torch.empty_like(value, device="meta") if value.dim() else value
         return value
 
-    def _wrapped(self, func: Any, result: Any, where: Any, givers: dict[int, CardTensor], stream: FakeStream, at: int) -> Any:
+    def _wrapped(
+        self, func: Any, result: Any, where: Any, givers: dict[int, CardTensor], stream: FakeStream, at: int
+    ) -> Any:
         if isinstance(result, (tuple, list)):
             places = where if isinstance(where, list) else [where] * len(result)
             return type(result)(
@@ -305,7 +313,7 @@ class FakeCard:
             if stream is self.streams.main and isinstance(target, CardTensor):
                 to.copy_(since)  # what follows in this queue comes after it
             else:
-                self.streams.do_late(stream, at, lambda: to.detach().copy_(since))
+                self.streams.do_late(stream, at, partial(_copy_late, *_place_of(to), since))
         else:
             to.copy_(since)
         if crosses and not non_blocking:
@@ -323,9 +331,22 @@ class FakeCard:
             if not isinstance(value, CardTensor):
                 continue
             if value.dtype in FLOATS_OF_8_BITS:
-                raise RuntimeError(f'"{name}" not implemented for \'{value.dtype}\'')
+                raise RuntimeError(f"\"{name}\" not implemented for '{value.dtype}'")
             if value.dtype.itemsize == 2 and value.dtype.is_floating_point and value.dtype not in self.facts.half:
-                raise RuntimeError(f'"{name}" not implemented for \'{value.dtype}\' on {self.facts.name}')
+                raise RuntimeError(f"\"{name}\" not implemented for '{value.dtype}' on {self.facts.name}")
+
+
+def _place_of(tensor: Tensor) -> tuple[Any, ...]:
+    """Where a tensor's values are, without holding on to them: a copy that nobody wants keeps no memory."""
+    held = weakref.ref(tensor.untyped_storage())
+    return held, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride()
+
+
+def _copy_late(held: Any, dtype: torch.dtype, offset: int, shape: Any, strides: Any, source: Tensor) -> None:
+    storage = held()
+    if storage is not None:
+        with torch._C.DisableTorchFunction():
+            torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides).copy_(source)
 
 
 def _changed(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:

@@ -95,7 +95,11 @@ def engine_of(root: Path, family: str, *flags: str, checkpoints: Path | None = N
     modules = ModuleCatalogue([folder / "text_encoder", folder / "VAE"])
     parsed = parse_flags(list(flags))
     return Engine(
-        catalogue, CONFIGS, lambda: machine_of(parsed, root / "off"), adapters=adapters_of(root / "loras"), modules=modules
+        catalogue,
+        CONFIGS,
+        lambda: machine_of(parsed, root / "off"),
+        adapters=adapters_of(root / "loras"),
+        modules=modules,
     )
 
 

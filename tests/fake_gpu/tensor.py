@@ -278,7 +278,11 @@ def _no_numpy(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _as_list(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return card.move(args[0], CPU, args[0].dtype, False, None).tolist() if isinstance(args[0], CardTensor) else NotImplemented
+    return (
+        card.move(args[0], CPU, args[0].dtype, False, None).tolist()
+        if isinstance(args[0], CardTensor)
+        else NotImplemented
+    )
 
 
 def _set_data(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -313,7 +317,9 @@ def _attention(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[st
     if not any(isinstance(value, CardTensor) for value in args):
         return NotImplemented
     dtype = card.autocast_dtype()
-    return func(*(value if dtype is None or not isinstance(value, Tensor) else value.to(dtype) for value in args), **kwargs)
+    return func(
+        *(value if dtype is None or not isinstance(value, Tensor) else value.to(dtype) for value in args), **kwargs
+    )
 
 
 _SPECIAL: dict[Any, Callable[[FakeCard, Any, tuple[Any, ...], dict[str, Any]], Any]] = {

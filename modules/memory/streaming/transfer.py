@@ -132,8 +132,8 @@ Pin = Callable[[int], Tensor]
 
 
 def pinned_for(device: torch.device) -> Pin:
-    """What gives page-locked main memory, uint8 [count], from which a GPU copies by itself; it raises RuntimeError where
-    there is none."""
+    """What gives page-locked main memory, uint8 [count], from which a GPU copies by itself; it raises RuntimeError
+    where there is none."""
     return lambda count: pinned_memory(device, (count,), torch.uint8)
 
 

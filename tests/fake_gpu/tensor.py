@@ -192,7 +192,137 @@ class CardFunctions(TorchFunctionMode):
         device = kwargs.get("device")
         if device is not None and self.card.is_named_by(device):
             return self._made_there(func, args, kwargs)
-        if dtype is not None:
+        return func(*args, **kwargs)
+
+    def _made_there(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A factory's result, on the card."""
+        kwargs.pop("device")
+        generator = kwargs.get("generator")
+        is_like = any(isinstance(value, CardTensor) for value in args)
+        self.card.check_dtype(kwargs.get("dtype"))
+        if is_like:
+            return func(*args, **kwargs)
+        if not self.card.has_values and func is not torch.tensor and func is not torch.as_tensor:
+            kwargs.pop("generator", None)
+            with torch.inference_mode(torch.is_inference_mode_enabled()):
+                return self.card.wrap(func(*args, **kwargs, device="meta"), is_written=func not in _UNWRITTEN)
+        del generator
+        requires_grad = kwargs.pop("requires_grad", False)
+        elem = self.card.without_values(func(*args, **kwargs, device="cpu"))
+        made = self.card.wrap(elem, is_written=func not in _UNWRITTEN)
+        return made.requires_grad_() if requires_grad else made
+
+
+def _moved(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Tensor.to`: its many forms."""
+    tensor, *rest = args
+    words = list(rest)
+    device = kwargs.pop("device", None)
+    dtype = kwargs.pop("dtype", None)
+    other = kwargs.pop("other", None)
+    non_blocking = bool(kwargs.pop("non_blocking", False))
+    copy = bool(kwargs.pop("copy", False))
+    memory_format = kwargs.pop("memory_format", None)
+    flags = []
+    for word in words:
+        if isinstance(word, Tensor):
+            other = word
+        elif isinstance(word, torch.dtype):
+            dtype = word
+        elif isinstance(word, bool):
+            flags.append(word)
+        elif word is not None:
+            device = word
+    non_blocking = flags[0] if flags else non_blocking
+    copy = flags[1] if len(flags) > 1 else copy
+    if other is not None:
+        device, dtype = other.device, other.dtype
+    target = tensor.device if device is None else torch.device(device)
+    if card.is_named_by(target):
+        target = card.device
+    here = isinstance(tensor, CardTensor)
+    if not here and target.type != card.device.type:
+        return NotImplemented
+    if here and target == card.device:
+        words = {"dtype": dtype or tensor.dtype, "copy": copy, "memory_format": memory_format}
+        card.check_dtype(words["dtype"])
+        return func(tensor, **{key: value for key, value in words.items() if value is not None})
+    return _Move.apply(tensor, card, target, dtype or tensor.dtype, non_blocking, memory_format)
+
+
+class _Move(torch.autograd.Function):
+    """Between the card and the CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, card: FakeCard, target: Any, dtype: Any, late: bool, layout: Any) -> Tensor:
+        ctx.back = (card, tensor.device, tensor.dtype)
+        return card.move(tensor, target, dtype, late, layout)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        card, device, dtype = ctx.back
+        return card.move(gradient, device, dtype, False, None), None, None, None, None, None
+
+
+def _to_cpu(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _moved(card, Tensor.to, (args[0], CPU), {}) if isinstance(args[0], CardTensor) else NotImplemented
+
+
+def _no_numpy(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(args[0], CardTensor):
+        raise TypeError(
+            f"can't convert {card.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+            "memory first."
+        )
+    return NotImplemented
+
+
+def _as_list(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _to_cpu(card, func, args, {}).tolist() if isinstance(args[0], CardTensor) else NotImplemented
+
+
+def _set_data(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`parameter.data = tensor`, where one is on the card and the other is not, or both are."""
+    holder, value = args
+    if not isinstance(holder, CardTensor) and not isinstance(value, CardTensor):
+        return NotImplemented
+    new = value.detach()
+    if isinstance(holder, nn.Parameter):
+        new = nn.Parameter(new, requires_grad=holder.requires_grad)
+    torch.utils.swap_tensors(holder, new)
+    return None
+
+
+def _pinned(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return card.is_pinned(args[0])
+
+
+def _record_stream(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not isinstance(args[0], CardTensor):
+        return NotImplemented
+    card.memory.block(args[0].elem.untyped_storage()).recorded = True
+    return None
+
+
+def _to_card(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _moved(card, Tensor.to, (args[0], card.device), {})
+
+
+def _new_tensor(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`tensor.new_tensor(numbers)`: of the tensor's dtype and device, where no others are said."""
+    like, numbers = args
+    if not isinstance(like, CardTensor):
+        return NotImplemented
+    made = torch.tensor(numbers, dtype=kwargs.get("dtype") or like.dtype)
+    return card.move(made, torch.device(kwargs.get("device") or card.device), made.dtype, False, None)
+
+
+def _attention(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Whose inputs autocast casts before it looks at them."""
+    if not any(isinstance(value, CardTensor) for value in args):
+        return NotImplemented
+    dtype = card.autocast_dtype()
+    if dtype is not None:
         args = tuple(value.to(dtype) if isinstance(value, Tensor) else value for value in args)
     return func(*args, **kwargs)
 

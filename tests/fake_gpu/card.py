@@ -24,11 +24,27 @@ from tests.fake_gpu.tensor import CPU, FLOATS_OF_8_BITS, NOT_ON_APPLE, CardFunct
 Watch = Callable[[Any, tuple[Any, ...], Any], None]
 GARBAGE = 0xFF  # every float of these bytes is NaN
 RULES = Rules()  # what PyTorch says of devices is the same for all cards
-NARROW = frozenset({"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "convolution"})
-WIDE = frozenset(
-    {"_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "exp", "pow", "rsqrt", "reciprocal", "sum"}
-    | {"cumsum", "prod", "norm", "linalg_vector_norm", "mse_loss", "l1_loss", "log", "softplus", "tan", "acos", "asin"}
+NARROW = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "matmul", "linear", "scaled_dot_product_attention"}
+    | {"convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 )
+"""What PyTorch's autocast computes in its dtype on GPUs; in inference operations arrive whole, else in their parts."""
+WIDE = frozenset(
+    {
+        "softmax",
+        "_softmax",
+        "log_softmax",
+        "_log_softmax",
+        "layer_norm",
+        "native_layer_norm",
+        "group_norm",
+        "pow",
+        "exp",
+    }
+    | {"native_group_norm", "pow", "rsqrt", "reciprocal", "sum", "cumsum", "prod", "norm", "linalg_vector_norm", "log"}
+    | {"tan", "mse_loss", "l1_loss", "softplus", "acos", "asin", "cosine_similarity", "cdist", "rms_norm"}
+)
+"""What it computes in float32."""
 _COPY = torch.ops.aten.copy_.default
 _UNWRITTEN = frozenset(
     getattr(torch.ops.aten, name).default for name in ("empty_like", "new_empty", "new_empty_strided")
@@ -251,7 +267,10 @@ class FakeCard:
         inner_args, inner_kwargs = tree_unflatten(inner, spec)
         if "device" in inner_kwargs and inner_kwargs["device"] is not None:
             inner_kwargs["device"] = CPU if self.has_values else torch.device("meta")
-        result = func(*inner_args, **inner_kwargs)
+        if self.has_values and func._schema.name.removeprefix("aten::") in NARROW:
+            result = _product(func, inner_args, inner_kwargs)
+        else:
+            result = func(*inner_args, **inner_kwargs)
         wrapped = self._wrapped(func, result, where, givers, stream, at)
         for watch in self.watches:
             watch(func, args, wrapped)
@@ -326,7 +345,7 @@ class FakeCard:
         if func is _MATRIX_8_BIT and (self.capability(self.device) or (0, 0)) < devices.FP8_MATMUL_CAPABILITY:
             raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with compute capability >= 8.9")
         name = func._schema.name
-        is_product = name.split("::")[1] in ("mm", "addmm", "bmm", "baddbmm", "convolution")
+        is_product = name.removeprefix("aten::") in NARROW
         for value in flat if is_product else ():
             if not isinstance(value, CardTensor):
                 continue
@@ -347,6 +366,20 @@ def _copy_late(held: Any, dtype: torch.dtype, offset: int, shape: Any, strides: 
     if storage is not None:
         with torch._C.DisableTorchFunction():
             torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides).copy_(source)
+
+
+def _product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A product in fp16 as GPUs make it, summed in float32; the CPU's own in fp16 take ten times as long."""
+
+    def is_half(value: Any) -> bool:
+        return isinstance(value, Tensor) and value.dtype == torch.float16
+
+    if not any(is_half(value) for value in args):
+        return func(*args, **kwargs)
+    dtypes = {value.dtype for value in args if isinstance(value, Tensor) and value.is_floating_point()}
+    if len(dtypes) > 1:
+        raise RuntimeError(f"{func}: expected inputs of one dtype, but found {sorted(map(str, dtypes))}")
+    return func(*(value.float() if is_half(value) else value for value in args), **kwargs).half()
 
 
 def _changed(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:

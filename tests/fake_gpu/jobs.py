@@ -27,7 +27,7 @@ from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
-from tests.fake_gpu.card import FakeCard
+from tests.fake_gpu.card import NARROW, FakeCard
 from tests.fake_gpu.tensor import CardTensor
 from tests.models.dit_files import write_split
 from tests.models.dit_models import TINY, write_parts
@@ -39,7 +39,7 @@ from tests.recordings import CONFIGS
 UNETS = ("sd1", "sd1-inpainting", "sd2", "sdxl", "sdxl-refiner", "sd3")
 TRANSFORMERS = {"flux1": "dev", "flux2": "klein", "chroma": "chroma"}
 FAMILIES = ("sd1", "sd2", "sdxl", "sd3", *TRANSFORMERS, "z-image", "anima")
-PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_int_mm", "_scaled_mm"})
+PRODUCTS = NARROW | {"_int_mm", "_scaled_mm"}
 LORA_KEYS = {
     "lora_unet_middle_block_1_transformer_blocks_0_attn1_to_q": 64,
     "lora_unet_transformer_blocks_0_attn_to_q": 128,

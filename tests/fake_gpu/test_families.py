@@ -17,6 +17,7 @@ from tests.thorough import thoroughly, usually
 
 Pixels = np.ndarray[Any, np.dtype[np.int64]]
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
+TABLES_BYTES = 1 << 16  # of formats that look values up: they are kept for the next model
 GTX_1660 = CardFacts("NVIDIA GeForce GTX 1660 SUPER", (7, 5), (FP16,))
 WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "medvram": (("--medvram",), {}),
@@ -82,7 +83,7 @@ def test_each_format_is_decoded_on_the_card(root: Path, family: str, storage: st
         resident = image(root, family, settings=settings)
         assert resident.std() > 1
         assert np.array_equal(image(root, family, settings={**settings, "stream_weights": "Layers"}), resident)
-        assert card.memory.tensors == 0
+        assert card.memory.allocated < TABLES_BYTES
 
 
 PLANS = [

@@ -414,6 +414,13 @@ def fake_gpu(
             patch.setitem(devices.GPUS, other, card if other == device_type else _Nothing())
         stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, False)
         torch.__future__.set_overwrite_module_params_on_conversion(True)
+        backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined] # within it PyTorch leaves the mode
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            with CardFunctions(card):  # for what is computed again on the way back
+                return backward(*args, **kwargs)
+
+        patch.setattr(torch.autograd, "_engine_run_backward", run_backward)
         stack.enter_context(CardFunctions(card))
         yield card
 

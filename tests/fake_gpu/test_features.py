@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from modules.adapters.applying import LoraMode
 from modules.detection.detectors import Detectors
 from modules.flags.flags import parse_flags
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
@@ -100,23 +101,18 @@ def test_a_job_is_the_same_resident_and_streamed(root: Path, job: str, card: Fak
     assert results[0].std() > 1 and np.array_equal(*results)
 
 
-MODES = ("Automatic", "Side branch", "Decode", "As the reference")
-
-
 @pytest.mark.parametrize("storage", [None, "fp8_e4m3fn_row", thoroughly("int8_row")])
 @pytest.mark.parametrize("weight", ["unet", thoroughly("transformer")])
 def test_adapters_act_in_every_mode_and_leave(root: Path, weight: str, storage: str | None, card: FakeCard) -> None:
-    from modules.settings.sections.optimizations import LORA_MODES
-
     family = "sd1" if weight == "unet" else "sd3"
     stored = {} if storage is None else {"fp8_storage": "Enable", "fp8_format": storage}
     engine = engine_of(root, family)
     plain = pixels(made(engine, family, stored))
     held = card.memory.allocated
-    for mode in LORA_MODES:
-        with_lora = pixels(made(engine, family, {**stored, "lora_mode": mode}, prompt=f"a red cat <lora:{weight}:1>"))
+    for mode in LoraMode:
+        with_lora = pixels(made(engine, family, {**stored, "lora_mode": mode.value}, prompt=f"a red cat <lora:{weight}:1>"))
         assert not np.array_equal(with_lora, plain)
-        assert np.array_equal(pixels(made(engine, family, {**stored, "lora_mode": mode})), plain)
+        assert np.array_equal(pixels(made(engine, family, {**stored, "lora_mode": mode.value})), plain)
     assert card.memory.allocated <= held + (1 << 20)
     leave(engine)
     assert card.memory.tensors == 0
@@ -250,9 +246,10 @@ def drawings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "none": {},
-    "every block": {"checkpointing": "every 1"},
+    "every block": {"checkpointing": "all"},
     "every second": {"checkpointing": "every 2"},
-    "kept in main memory": {"checkpointing": "every 1", "offload": "memory"},
+    "to a budget": {"checkpointing": "1 GB"},
+    "kept in main memory": {"checkpointing": "all", "offload": "ram"},
 }
 
 

@@ -154,7 +154,8 @@ class Rules:
                 return DeviceMismatchError(f"{func}: {error}")
             places = {tensor.device for tensor in tensors if tensor.dim() > 0 or tensor.device.type != "cpu"}
             if len(places) > 1 and func is not torch.ops.aten.copy_.default:
-                return DeviceMismatchError(f"{func}: on {sorted(map(str, places))} at once")
+                shapes = [f"{tensor.device} {tuple(tensor.shape)}" for tensor in tensors]
+                return DeviceMismatchError(f"{func}: on {' and '.join(shapes)} at once ({error})")
             return next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), CPU)
         if isinstance(result, Tensor):
             return result.device

@@ -12,7 +12,7 @@ import torch
 from tests.fake_gpu.streams import Streams, Uses
 
 ROUND_BYTES = 512
-FAILING_BYTES = 4096  # what is smaller is no reason for memory to run out
+FAILING_BYTES = 1 << 15  # what is smaller is no reason for memory to run out
 CONTEXT_BYTES = 400 << 20  # what the driver takes of the card for one process
 
 

@@ -184,6 +184,8 @@ class CardFunctions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            return func(*args, **kwargs)  # a dry run, which has such devices of its own
         self.card.look_at_autocast()
         special = _SPECIAL.get(func)
         if special is not None:

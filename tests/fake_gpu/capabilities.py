@@ -15,9 +15,12 @@ FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 
 @dataclass(frozen=True)
 class Row:
-    """A GPU, and what the program does with it. `memory_gb` of the GPU, or of the machine for Apple's; `wide`: the
-    dtype of families whose activations leave fp16; `build`: the end of the index that PyTorch comes from, "" for the usual
-    one; `autocast` and `fp8_matmul`: whether they are used and allowed."""
+    """A GPU, and what the program does with it.
+
+    `memory_gb` of the GPU, or of the machine for Apple's; `wide`: the dtype of families whose activations leave fp16;
+    `build`: the end of the index that PyTorch comes from, "" for the usual one; `autocast` and `fp8_matmul`: whether
+    they are used and allowed.
+    """
 
     name: str
     device_type: str

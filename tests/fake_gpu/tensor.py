@@ -160,8 +160,8 @@ class Rules:
         if isinstance(result, Tensor):
             return result.device
         if isinstance(result, (tuple, list)):
-            places = [each.device if isinstance(each, Tensor) else None for each in result]
-            return places[0] if len(set(places)) == 1 else places  # how many there are depends on more than devices
+            each_on = [each.device if isinstance(each, Tensor) else None for each in result]
+            return each_on[0] if len(set(each_on)) == 1 else each_on  # how many there are depends on more than devices
         return None
 
     def _fake(self, value: Any) -> Any:

@@ -1,20 +1,25 @@
-"""Which device computes, in which dtype, and how much memory it has. PyTorch is imported by the functions only, so
-that the page can start before it."""
+"""Which device computes, in which dtype, how much memory it has, and all else that is asked of a GPU: `GPUS` is the one
+place that names PyTorch's modules for them. PyTorch is imported by the functions only, so that the page can start
+before it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modules.errors import InvalidValueError
 from modules.facades import names_from
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 FP8_MATMUL_CAPABILITY = (8, 9)
+BF16_CAPABILITY = (8, 0)
 GPU_TYPES = ("cuda", "mps", "xpu")  # in the order in which they are preferred; ROCm GPUs are "cuda" to PyTorch
 Counters = dict[str, int]
 Memory = dict[str, int | str | Counters]
@@ -81,21 +86,24 @@ def describe(device: torch.device) -> str:
     return _name(device.type, device.index or 0) if device.type in GPU_TYPES else "CPU"
 
 
-def _count(device_type: str) -> int:
+def is_available(device_type: str) -> bool:
+    """Whether PyTorch can use a GPU of this type ("cuda", "mps", "xpu"); False for other words."""
+    return _count(device_type) > 0
+
+
+def best_device() -> torch.device:
+    """The first GPU in the order of `GPU_TYPES`, else the CPU; no flag is asked."""
     import torch
 
-    if device_type == "mps":
-        return int(torch.backends.mps.is_available())
-    if device_type in ("cuda", "xpu"):
-        module = torch.get_device_module(device_type)
-        return int(module.device_count()) if module.is_available() else 0
-    return 0
+    return torch.device(next((device_type for device_type in GPU_TYPES if _count(device_type)), "cpu"))
+
+
+def _count(device_type: str) -> int:
+    return GPUS[device_type].count() if device_type in GPUS else 0
 
 
 def _name(device_type: str, index: int) -> str:
-    import torch
-
-    return "Apple GPU" if device_type == "mps" else str(torch.get_device_module(device_type).get_device_name(index))
+    return GPUS[device_type].name(index)
 
 
 def _listed() -> str:
@@ -133,7 +141,7 @@ def has_fp8_matmul(device: torch.device) -> bool:
     out by doing it. The CPU only emulates that, slower than it decodes."""
     import torch
 
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < FP8_MATMUL_CAPABILITY:
+    if (capability_of(device) or (0, 0)) < FP8_MATMUL_CAPABILITY:
         return False
     try:
         one = torch.ones((), device=device)
@@ -157,6 +165,28 @@ def compute_dtype(device: torch.device, no_half: bool, precision: str = "autocas
     if device.type == "cpu":
         return torch.bfloat16 if precision == "half" or native_bf16_cpu() else torch.float32
     return torch.float16 if works(device, torch.float16) else torch.float32
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """What models compute in whose activations leave fp16's range: bf16 where the device multiplies it itself, which
+    NVIDIA's do from compute capability 8.0 on (older ones only emulate it), else fp32."""
+    import torch
+
+    capability = capability_of(device)
+    is_native = native_bf16_cpu() if device.type == "cpu" else capability is None or capability >= BF16_CAPABILITY
+    return torch.bfloat16 if is_native and works(device, torch.bfloat16) else torch.float32
+
+
+def capability_of(device: torch.device) -> tuple[int, int] | None:
+    """The compute capability of an NVIDIA GPU (for AMD's, ROCm's version of its architecture); None elsewhere."""
+    gpu = gpu_of(device)
+    return None if gpu is None else gpu.capability(device)
+
+
+def needs_manual_casts(device: torch.device) -> bool:
+    """Whether plain autocast gives NaN on it, see `is_gtx_16xx`."""
+    capability = capability_of(device)
+    return capability is not None and is_gtx_16xx(describe(device), capability)
 
 
 def is_gtx_16xx(name: str, capability: tuple[int, int]) -> bool:
@@ -194,14 +224,13 @@ def _ram(proc: Path = Path("/proc")) -> Memory:
 
 
 def _device_memory(device: torch.device) -> Memory:
-    import torch
-
-    if device.type not in ("cuda", "xpu"):
+    reading = read_device(device)
+    if reading is None:
         return {"error": "unavailable"}
-    module = torch.get_device_module(device)
-    free, total = module.mem_get_info(device)
-    statistics = module.memory_stats(device)
-    memory: Memory = {"system": {"free": free, "used": total - free, "total": total}}
+    statistics = GPUS[device.type].statistics(device)
+    memory: Memory = {
+        "system": {"free": reading.free, "used": reading.total - reading.free, "total": reading.total},
+    }
     for shown, counter in _COUNTERS.items():
         memory[shown] = {when: int(statistics.get(f"{counter}.all.{when}", 0)) for when in ("current", "peak")}
     memory["events"] = {"retries": statistics.get("num_alloc_retries", 0), "oom": statistics.get("num_ooms", 0)}
@@ -218,23 +247,60 @@ class DeviceReading:
     reserved: int
     allocated: int
     peak: int
+    peak_reserved: int = 0
 
 
 def read_device(device: torch.device) -> DeviceReading | None:
     """What a GPU's memory is used for; None for devices that do not say (the CPU, Apple GPUs)."""
+    gpu = gpu_of(device)
+    return None if gpu is None else gpu.read(device)
+
+
+def begin_peak(device: torch.device) -> None:
+    """Have a GPU's allocator count its peak from here; nothing where there is none that counts."""
+    gpu = gpu_of(device)
+    if gpu is not None:
+        gpu.begin_peak(device)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done all that was asked of it; the CPU has always."""
+    gpu = gpu_of(device)
+    if gpu is not None:
+        gpu.synchronize(device)
+
+
+def has_streams(device: torch.device) -> bool:
+    """Whether it copies while it computes, in streams of their own."""
+    gpu = gpu_of(device)
+    return gpu is not None and gpu.has_streams
+
+
+def pinned_memory(device: torch.device, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Main memory [shape], uninitialised, from which `device` copies by itself: page-locked for GPUs with streams, else
+    usual memory. Raises RuntimeError where the system gives no more of it."""
     import torch
 
-    if device.type not in ("cuda", "xpu"):
-        return None
-    module = torch.get_device_module(device)
-    free, total = module.mem_get_info(device)
-    return DeviceReading(
-        int(free),
-        int(total),
-        int(module.memory_reserved(device)),
-        int(module.memory_allocated(device)),
-        int(module.max_memory_allocated(device)),
-    )
+    gpu = gpu_of(device)
+    if gpu is None or not gpu.has_streams:
+        return torch.empty(tuple(shape), dtype=dtype)
+    return gpu.pinned(tuple(shape), dtype)
+
+
+def autocast(device: torch.device, dtype: torch.dtype, enabled: bool = True) -> AbstractContextManager[Any]:
+    """PyTorch's autocast to `dtype` on `device`, or, with `enabled` off, its absence."""
+    import torch
+
+    gpu = gpu_of(device)
+    return torch.autocast(device.type, dtype, enabled) if gpu is None else gpu.autocast(dtype, enabled)
+
+
+def generator(device: torch.device) -> torch.Generator:
+    """A generator of random numbers of a device's own."""
+    import torch
+
+    gpu = gpu_of(device)
+    return torch.Generator(device) if gpu is None else gpu.generator(device)
 
 
 # Names in the reply -> names in PyTorch's allocator statistics.
@@ -281,18 +347,170 @@ def freeze_gc() -> None:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give freed memory back: CUDA's cached blocks to the driver, and on Linux the heap's to the system."""
+    """Give freed memory back: a GPU's cached blocks to the driver, and on Linux the heap's to the system."""
     import ctypes
     import sys
 
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    gpu = gpu_of(device)
+    if gpu is not None:
+        gpu.empty_cache()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
+
+
+# -- what is asked of one type of GPU ---------------------------------------------------------------------------------
+
+
+class Gpu(Protocol):
+    """All that the program asks of one type of GPU. Tests put others into `GPUS`."""
+
+    @property
+    def has_streams(self) -> bool: ...
+    def count(self) -> int: ...
+    def name(self, index: int) -> str: ...
+    def capability(self, device: torch.device) -> tuple[int, int] | None: ...
+    def read(self, device: torch.device) -> DeviceReading | None: ...
+    def statistics(self, device: torch.device) -> Mapping[str, int]: ...
+    def begin_peak(self, device: torch.device) -> None: ...
+    def empty_cache(self) -> None: ...
+    def synchronize(self, device: torch.device) -> None: ...
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
+    def autocast(self, dtype: torch.dtype, enabled: bool) -> AbstractContextManager[Any]: ...
+    def generator(self, device: torch.device) -> torch.Generator: ...
+    def new_stream(self, device: torch.device) -> Any: ...
+    def current_stream(self, device: torch.device) -> Any: ...
+    def in_stream(self, stream: Any) -> AbstractContextManager[Any]: ...
+
+
+class TorchGpu:
+    """GPUs of PyTorch's that count their memory and have streams: CUDA (ROCm among it) and Intel's XPU."""
+
+    has_streams = True
+
+    def __init__(self, device_type: str) -> None:
+        self._type = device_type
+
+    def count(self) -> int:
+        """How many PyTorch sees."""
+        return int(self._module.device_count()) if self._module.is_available() else 0
+
+    def name(self, index: int) -> str:
+        """As the driver calls it."""
+        return str(self._module.get_device_name(index))
+
+    def capability(self, device: torch.device) -> tuple[int, int] | None:
+        """Major and minor number; None where the maker has no such numbers."""
+        return self._module.get_device_capability(device) if self._type == "cuda" else None
+
+    def read(self, device: torch.device) -> DeviceReading | None:
+        """See `read_device`."""
+        module = self._module
+        free, total = module.mem_get_info(device)
+        return DeviceReading(
+            int(free),
+            int(total),
+            int(module.memory_reserved(device)),
+            int(module.memory_allocated(device)),
+            int(module.max_memory_allocated(device)),
+            int(module.max_memory_reserved(device)),
+        )
+
+    def statistics(self, device: torch.device) -> Mapping[str, int]:
+        """Counters of the allocator, by PyTorch's names."""
+        counters: Mapping[str, int] = self._module.memory_stats(device)
+        return counters
+
+    def begin_peak(self, device: torch.device) -> None:
+        """See `begin_peak`."""
+        self._module.reset_peak_memory_stats(device)
+
+    def empty_cache(self) -> None:
+        """Give blocks that nothing uses to the driver."""
+        self._module.empty_cache()
+
+    def synchronize(self, device: torch.device) -> None:
+        """See `synchronize`."""
+        self._module.synchronize(device)
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See `pinned_memory`."""
+        import torch
+
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+    def autocast(self, dtype: torch.dtype, enabled: bool) -> AbstractContextManager[Any]:
+        """See `autocast`."""
+        import torch
+
+        return torch.autocast(self._type, dtype, enabled)
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        """See `generator`."""
+        import torch
+
+        return torch.Generator(device)
+
+    def new_stream(self, device: torch.device) -> Any:
+        """A queue of work alongside the present one."""
+        return self._module.Stream(device=device)
+
+    def current_stream(self, device: torch.device) -> Any:
+        """The queue into which this thread's work goes."""
+        return self._module.current_stream(device)
+
+    def in_stream(self, stream: Any) -> AbstractContextManager[Any]:
+        """While open, this thread's work goes into `stream`."""
+        context: AbstractContextManager[Any] = self._module.stream(stream)
+        return context
+
+    @property
+    def _module(self) -> Any:
+        import torch
+
+        return {"cuda": torch.cuda, "xpu": torch.xpu}[self._type]
+
+
+class AppleGpu(TorchGpu):
+    """Apple's: one, with the CPU's memory, which says too little of what it uses to be planned with."""
+
+    has_streams = False
+
+    def count(self) -> int:
+        """One or none."""
+        import torch
+
+        return int(torch.backends.mps.is_available())
+
+    def name(self, index: int) -> str:
+        """Not told."""
+        return "Apple GPU"
+
+    def read(self, device: torch.device) -> DeviceReading | None:
+        """Not told."""
+        return None
+
+    def begin_peak(self, device: torch.device) -> None:
+        """Not counted."""
+
+    def synchronize(self, device: torch.device) -> None:
+        """See `synchronize`."""
+        self._module.synchronize()
+
+    @property
+    def _module(self) -> Any:
+        import torch
+
+        return torch.mps
+
+
+GPUS: MutableMapping[str, Gpu] = {"cuda": TorchGpu("cuda"), "mps": AppleGpu("mps"), "xpu": TorchGpu("xpu")}
+
+
+def gpu_of(device: torch.device) -> Gpu | None:
+    """What is asked of the type of this device; None for the CPU and for devices without computation."""
+    return GPUS.get(device.type)
 
 
 __getattr__ = names_from("devices")  # what extensions import besides

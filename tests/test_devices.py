@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -154,13 +155,22 @@ def test_memory_that_cannot_be_read_says_so(tmp_path: Path) -> None:
 
 def test_memory_of_a_card_comes_from_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
     statistics = {"active_bytes.all.current": 5, "active_bytes.all.peak": 7, "num_ooms": 2}
-    module = SimpleNamespace(mem_get_info=lambda device: (30, 100), memory_stats=lambda device: statistics)
-    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    reading = devices.DeviceReading(30, 100, 0, 0, 0)
+    gpu = SimpleNamespace(read=lambda device: reading, statistics=lambda device: statistics)
+    monkeypatch.setitem(devices.GPUS, "cuda", gpu)
     cuda = devices.memory_info(torch.device("cuda"))["cuda"]
     assert cuda["system"] == {"free": 30, "used": 70, "total": 100}
     assert cuda["active"] == {"current": 5, "peak": 7}
     assert cuda["events"] == {"retries": 0, "oom": 2}
     assert set(cuda) == {"system", "active", "allocated", "reserved", "inactive", "events"}
+
+
+def test_only_devices_names_pytorchs_modules_for_gpus() -> None:
+    """What else asks them would not be seen by the GPU that tests make up."""
+    named = re.compile(r"torch\.(cuda|mps|xpu)\b|torch\.backends\.(cuda|mps|cudnn)|get_device_module|pin_memory=")
+    files = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in (ROOT / "modules").rglob("*.py")}
+    found = {name for name, text in files.items() if named.search(text)}
+    assert found == {"modules/devices.py"}
 
 
 @pytest.mark.gpu

@@ -27,7 +27,7 @@ from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.algorithms.rows import rows_of
 from modules.adapters.block_weights import BlockWeights
 from modules.adapters.targets import Target, TargetTable, check_missing, check_shapes, left_out
-from modules.devices import release_memory
+from modules.devices import autocast, release_memory
 from modules.errors import InvalidValueError
 from modules.memory.changes import (
     AllBranches,
@@ -378,7 +378,7 @@ class AdapterApplier:
 
     def _changed(self, name: str, base: Tensor, changes: Sequence[LayerChange]) -> Tensor:
         if name == "weight":
-            with torch.autocast(self._device.type, self._autocast or torch.bfloat16, enabled=bool(self._autocast)):
+            with autocast(self._device, self._autocast or torch.bfloat16, enabled=bool(self._autocast)):
                 return changed_weight(base, changes, as_others=True, sum_dtype=self._autocast)
         changed = changed_bias(base, changes)
         assert changed is not None

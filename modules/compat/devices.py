@@ -7,7 +7,8 @@ import contextlib
 from typing import Any
 
 from modules.compat.refusal import lazy
-from modules.devices import release_memory
+from modules.devices import autocast as device_autocast
+from modules.devices import is_available, release_memory
 from modules.scripts.host import has_host, host_now
 
 
@@ -65,16 +66,12 @@ def torch_gc() -> None:
 
 def has_mps() -> bool:
     """Whether there is an Apple GPU."""
-    import torch
-
-    return bool(torch.backends.mps.is_available())
+    return is_available("mps")
 
 
 def has_xpu() -> bool:
     """Whether there is an Intel GPU."""
-    import torch
-
-    return bool(torch.xpu.is_available())
+    return is_available("xpu")
 
 
 def autocast(disable: bool = False) -> Any:
@@ -83,15 +80,16 @@ def autocast(disable: bool = False) -> Any:
 
     if disable or model_dtype() == torch.float32:
         return contextlib.nullcontext()
-    return torch.autocast(model_device().type, model_dtype())
+    return device_autocast(model_device(), model_dtype())
 
 
 def without_autocast(disable: bool = False) -> Any:
     """The context under which nothing is cast."""
     import torch
 
-    is_on = torch.is_autocast_enabled() and not disable
-    return torch.autocast("cuda", enabled=False) if is_on else contextlib.nullcontext()
+    device = model_device()
+    is_on = torch.is_autocast_enabled(device.type) and not disable
+    return device_autocast(device, model_dtype(), enabled=False) if is_on else contextlib.nullcontext()
 
 
 def randn(seed: int, shape: Any, generator: Any = None) -> Any:

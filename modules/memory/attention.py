@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.devices import memory_info
+from modules.devices import autocast, memory_info
 from modules.registry import Registry
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -46,7 +46,7 @@ def upcast(attention: Attention) -> Attention:
     """The same in float32 whatever the dtype, outside of autocast; the result has the query's dtype."""
 
     def in_fp32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        with torch.autocast(query.device.type, enabled=False):
+        with autocast(query.device, torch.bfloat16, enabled=False):
             return attention(query.float(), key.float(), value.float()).to(query.dtype)
 
     return in_fp32

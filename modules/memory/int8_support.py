@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional as F
 
 from modules.atomic_files import write_atomic
+from modules.devices import describe, synchronize
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +105,7 @@ def _ratio(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> float
     def seconds(work: Any) -> float:
         began = time.perf_counter()
         work()
-        if left.device.type == "cuda":
-            torch.cuda.synchronize(left.device)
+        synchronize(left.device)
         return time.perf_counter() - began
 
     narrow, plain = [], []
@@ -116,8 +116,8 @@ def _ratio(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> float
 
 
 def _name_of(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return describe(device)
     return f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"
 
 

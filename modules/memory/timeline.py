@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.devices import release_memory
+from modules.devices import begin_peak as begin_device_peak
+from modules.devices import read_device, release_memory
 
 if TYPE_CHECKING:
     import torch
@@ -190,34 +191,23 @@ class MemoryTimeline:
 
 def read_memory(device: torch.device) -> Reading:
     """What this process holds now."""
-    import torch
-
     rss = resident_bytes()
-    if device.type not in ("cuda", "xpu"):
-        return Reading(rss)
-    module = torch.get_device_module(device)
-    return Reading(rss, int(module.memory_allocated(device)), int(module.memory_reserved(device)))
+    gpu = read_device(device)
+    return Reading(rss) if gpu is None else Reading(rss, gpu.allocated, gpu.reserved)
 
 
 def begin_peak(device: torch.device, proc: Path = Path("/proc/self")) -> None:
     """Have the kernel and the GPU's allocator count their peaks from here."""
-    import torch
-
     if _can_begin_peak(proc):  # else, where it is not Linux, the samples have to do
         (proc / "clear_refs").write_text("5", encoding="ascii")
-    if device.type in ("cuda", "xpu"):
-        torch.get_device_module(device).reset_peak_memory_stats(device)
+    begin_device_peak(device)
 
 
 def read_peak(device: torch.device) -> Reading:
     """The most since `begin_peak`; main memory's is None where the kernel does not tell it apart from before."""
-    import torch
-
     rss = _status_bytes("VmHWM") if _can_begin_peak() else None
-    if device.type not in ("cuda", "xpu"):
-        return Reading(rss)
-    module = torch.get_device_module(device)
-    return Reading(rss, int(module.max_memory_allocated(device)), int(module.max_memory_reserved(device)))
+    gpu = read_device(device)
+    return Reading(rss) if gpu is None else Reading(rss, gpu.peak, gpu.peak_reserved)
 
 
 def resident_bytes() -> int | None:

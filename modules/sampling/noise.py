@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from modules.devices import generator as device_generator
 from modules.sampling.philox import PhiloxGenerator
 
 SEED_LIMIT = 2**64
@@ -43,7 +44,7 @@ class TorchGenerator:
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
-        self._generator = torch.Generator(device).manual_seed(seed % SEED_LIMIT)
+        self._generator = device_generator(device).manual_seed(seed % SEED_LIMIT)
 
     def randn(self, shape: tuple[int, ...]) -> Tensor:
         """The next normals fp32 on the generator's device."""

@@ -28,6 +28,7 @@ from modules.setup.installed import installed_versions, read_pins, unsatisfied
 from modules.setup.process import Run, Runner
 from modules.setup.stamp import NODEPS, PACKAGES, REQUIREMENTS
 from modules.setup.torch_choice import TORCH_VERSION
+from modules.setup.torch_question import ASK_TORCH
 from modules.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -160,7 +161,7 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
         amd = " (AMD's compute device /dev/kfd is there)" if Path("/dev/kfd").exists() else ""
         found.fact("GPU", f"none that nvidia-smi knows{amd}")
     python = environment.python if environment.python.exists() else Path(sys.executable)
-    answer = run([str(python), "-c", _ASK_TORCH])
+    answer = run([str(python), "-c", ASK_TORCH])
     try:
         facts = json.loads(answer.output.splitlines()[-1]) if answer.ok else None
     except (ValueError, IndexError):
@@ -200,20 +201,6 @@ def nvidia_cards(run: Run) -> list[str]:
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.output.splitlines()]
     return [f"{row[0]}, {row[1]} ({row[2]} free), driver {row[3]}" for row in rows if len(row) == 4]
-
-
-_ASK_TORCH = """
-import json, torch
-if torch.cuda.is_available():
-    kind, device = "cuda", torch.cuda.get_device_name(0)
-elif torch.backends.mps.is_available():
-    kind, device = "mps", "the Apple GPU (MPS)"
-elif torch.xpu.is_available():
-    kind, device = "xpu", torch.xpu.get_device_name(0)
-else:
-    kind, device = "cpu", "the CPU"
-print(json.dumps({"version": torch.__version__, "type": kind, "device": device}))
-"""
 
 
 # -- space -------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from modules.setup.pip import Pip, failure_message
 from modules.setup.process import Run, Runner, Say, SetupError, say
 from modules.setup.stamp import IMPORTS, NODEPS, REQUIREMENTS, RUN_STEPS, TESTS, TORCH, XFORMERS, Stamp, step_keys
 from modules.setup.torch_choice import TorchRequest, choose_torch
+from modules.setup.torch_question import ASK_TORCH
 from modules.setup.xformers import install_xformers
 
 CONSTRAINT_NAME = "torch-constraint.txt"
@@ -145,7 +146,7 @@ class _Setup:
 
     def _check_imports(self) -> None:
         self._remove_broken_torchvision()
-        outcome = self.run([str(self.environment.python), "-c", _DESCRIBE_TORCH])
+        outcome = self.run([str(self.environment.python), "-c", ASK_TORCH])
         if not outcome.ok:
             message = failure_message("importing PyTorch", outcome)
             raise SetupError(f"{message} If it stays so: --reinstall-torch, or another build with --torch.")
@@ -160,17 +161,3 @@ class _Setup:
         if not self.run([str(self.environment.python), "-c", "import torchvision"]).ok:
             self.tell("removing torchvision: it does not fit this PyTorch and would break other packages")
             self.pip.uninstall("torchvision")
-
-
-_DESCRIBE_TORCH = """
-import json, torch
-if torch.cuda.is_available():
-    device = torch.cuda.get_device_name(0)
-elif torch.backends.mps.is_available():
-    device = "the Apple GPU (MPS)"
-elif torch.xpu.is_available():
-    device = torch.xpu.get_device_name(0)
-else:
-    device = "the CPU (no usable GPU was found)"
-print(json.dumps({"version": torch.__version__, "device": device}))
-"""

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from modules.devices import release_memory
+from modules.devices import best_device, is_available, release_memory
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.models.loading.loaded import LoadedModel
 from modules.training.base_model import PLAIN, load_base
@@ -427,13 +427,13 @@ def device_of(config: TrainingConfig) -> torch.device:
     """Where it computes. Raises `InvalidValueError` for a device that is not there."""
     wanted = config.model.device
     if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return best_device()
     try:
         device = torch.device(wanted)
     except RuntimeError as error:
-        raise InvalidValueError(f"model.device is {wanted!r}; it may be auto, cpu, cuda or cuda:1.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidValueError("model.device is cuda, and PyTorch sees no such GPU. Set it to auto or cpu.")
+        raise InvalidValueError(f"model.device is {wanted!r}; it may be auto, cpu, cuda:0, mps or xpu.") from error
+    if device.type != "cpu" and not is_available(device.type):
+        raise InvalidValueError(f"model.device is {wanted}, and PyTorch sees no such GPU. Set it to auto or cpu.")
     return device
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from modules.devices import pinned_memory
 from modules.errors import FeatherweightError
 
 SMALLEST_BYTES = 1 << 16  # less is not worth a journey
@@ -49,7 +50,7 @@ class MainMemory:
         """See `Place`. What is in main memory stays there."""
         if tensor.device.type == "cpu":
             return tensor
-        away = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+        away = pinned_memory(tensor.device, tensor.shape, tensor.dtype)
         return away.copy_(tensor, non_blocking=True)
 
     def get(self, away: Tensor, device: torch.device) -> Tensor:

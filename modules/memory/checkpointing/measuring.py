@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from modules.devices import has_streams, synchronize
 from modules.memory.checkpointing.solving import Cost
 
 RUNS = 2  # the quickest counts: the first one warms up
@@ -27,12 +29,12 @@ class Measurement:
 
     def measure(self, index: int, module: nn.Module, run: Callable[[], Any], inputs: Sequence[Tensor]) -> None:
         """Run a block twice more and note what it took. Random state and buffers (running means) stay as they are."""
-        devices = sorted({tensor.device.index for tensor in inputs if tensor.device.type == "cuda"})
+        devices = sorted({tensor.device for tensor in inputs if has_streams(tensor.device)}, key=str)
         buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
         seconds, saved_bytes = float("inf"), 0
         for _ in range(RUNS):
             kept: list[Tensor] = []  # held until the run is over, so that no two lie in the same memory
-            with torch.random.fork_rng(devices), saved_tensors_hooks(_keeping(kept), _never):
+            with _same_random_numbers(devices), saved_tensors_hooks(_keeping(kept), _never):
                 began = _seconds(devices)
                 run()
                 seconds = min(seconds, _seconds(devices) - began)
@@ -72,11 +74,18 @@ def _pointer(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _seconds(devices: list[Any]) -> float:
+def _same_random_numbers(devices: list[torch.device]) -> AbstractContextManager[None]:
+    if not devices:
+        return torch.random.fork_rng([])
+    indices = [device.index or 0 for device in devices]
+    return torch.random.fork_rng(indices, device_type=devices[0].type)
+
+
+def _seconds(devices: list[torch.device]) -> float:
     """Wall clock when the GPUs are done; on the CPU the seconds of all threads, which other programs' load does
     not change much."""
     if not devices:
         return time.process_time()
     for device in devices:
-        torch.cuda.synchronize(device)
+        synchronize(device)
     return time.perf_counter()

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.devices import has_streams
 from modules.errors import InvalidValueError
 from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.layer import manage, restore_class, stored_state
@@ -25,9 +26,7 @@ from modules.memory.moving import move
 from modules.memory.streaming.groups import Group, Level, make_groups, regrouped
 from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streamer import StreamCounts, Streamer
-from modules.memory.streaming.transfer import CopyEngine, ReadingCopyEngine, StreamCopyEngine, pin
-
-WITH_STREAMS = ("cuda", "xpu")
+from modules.memory.streaming.transfer import CopyEngine, ReadingCopyEngine, StreamCopyEngine, pin, pinned_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,8 +192,8 @@ def stream(
     streamer = Streamer(groups, copy_engine or _copy_engine(device, options, ahead), place, ahead, options.kept_bytes)
     handle = StreamHandle(named, device, streamer, levels)
     _attach(handle)
-    if device.type in WITH_STREAMS and options.own_stream and copy_engine is None:
-        pin(groups, options.pinned_bytes)
+    if has_streams(device) and options.own_stream and copy_engine is None:
+        pin(groups, options.pinned_bytes, pinned_for(device))
     return handle
 
 
@@ -224,7 +223,7 @@ def _move_rest(layer: nn.Module, device: torch.device) -> None:
 
 
 def _copy_engine(device: torch.device, options: StreamOptions, spare_bytes: int) -> CopyEngine:
-    if device.type in WITH_STREAMS and options.own_stream:
+    if has_streams(device) and options.own_stream:
         return StreamCopyEngine(device, options.record_stream)
     return ReadingCopyEngine(device, spare_bytes)
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from modules.devices import gpu_of, pinned_memory
 from modules.memory.streaming.buffers import Buffers
 from modules.memory.streaming.groups import Group, Piece
 from modules.memory.streaming.source import RamSource, size_bytes
@@ -119,17 +120,21 @@ class _Read:
 # -- GPUs: a stream of its own -------------------------------------------------------------------------------
 
 
-class DeviceModule(Protocol):
-    """The part of `torch.cuda` (or `torch.xpu`) that is used here."""
+class Streams(Protocol):
+    """The part of `modules.devices.Gpu` that is used here."""
 
-    def Stream(self, device: torch.device) -> Any: ...  # noqa: N802 - PyTorch's name
+    def new_stream(self, device: torch.device) -> Any: ...
     def current_stream(self, device: torch.device) -> Any: ...
-    def stream(self, stream: Any) -> AbstractContextManager[Any]: ...
+    def in_stream(self, stream: Any) -> AbstractContextManager[Any]: ...
 
 
-def pinned_memory(count: int) -> Tensor:
-    """Page-locked main memory, uint8, from which a GPU copies by itself. Raises RuntimeError where there is none."""
-    return torch.empty(count, dtype=torch.uint8, pin_memory=True)
+Pin = Callable[[int], Tensor]
+
+
+def pinned_for(device: torch.device) -> Pin:
+    """What gives page-locked main memory, uint8 [count], from which a GPU copies by itself; it raises RuntimeError
+    where there is none."""
+    return lambda count: pinned_memory(device, (count,), torch.uint8)
 
 
 class StreamCopyEngine:
@@ -146,20 +151,22 @@ class StreamCopyEngine:
         self,
         device: torch.device,
         record_stream: bool = False,
-        backend: DeviceModule | None = None,
-        pin: Callable[[int], Tensor] = pinned_memory,
+        backend: Streams | None = None,
+        pin: Pin | None = None,
     ) -> None:
         """`backend` and `pin` stand for the GPU in tests."""
         self.device = device
         self._record_stream = record_stream
-        self._backend: DeviceModule = backend or torch.get_device_module(device)
-        self._side = self._backend.Stream(device=device)
+        found = backend or gpu_of(device)
+        assert found is not None, f"{device} has no streams"
+        self._backend: Streams = found
+        self._side = self._backend.new_stream(device)
         self._thread = _reader()
-        self._staging = [_Staging(pin), _Staging(pin)]
+        self._staging = [_Staging(pin or pinned_for(device)) for _ in range(2)]
 
     def send(self, piece: Piece, ahead: bool) -> Transfer:
         """See `CopyEngine`."""
-        with self._backend.stream(self._side), torch.inference_mode(False):
+        with self._backend.in_stream(self._side), torch.inference_mode(False):
             flat = torch.empty(piece.size_bytes, dtype=torch.uint8, device=self.device)
         freed = self._backend.current_stream(self.device).record_event()
         transfer = _Copied(self, flat)
@@ -198,7 +205,7 @@ class StreamCopyEngine:
         return staging.copied
 
     def _copy(self, host: Tensor, flat: Tensor, freed: Any) -> Any:
-        with self._backend.stream(self._side):
+        with self._backend.in_stream(self._side):
             self._side.wait_event(freed)
             flat.copy_(host[: flat.numel()], non_blocking=True)
             return self._side.record_event()
@@ -225,7 +232,7 @@ class _Copied:
 class _Staging:
     """A pinned buffer that is filled again when the copy out of it is done."""
 
-    def __init__(self, pin: Callable[[int], Tensor]) -> None:
+    def __init__(self, pin: Pin) -> None:
         self._pin = pin
         self._buffer: Tensor | None = None
         self.copied: Any = None
@@ -245,7 +252,7 @@ class _Staging:
             self.copied = None
 
 
-def _pinned_or_not(count: int, pin: Callable[[int], Tensor]) -> Tensor:
+def _pinned_or_not(count: int, pin: Pin) -> Tensor:
     """Without page-locked memory a GPU copies with the CPU's help: slower, and right all the same."""
     try:
         return pin(count)
@@ -259,7 +266,7 @@ def taken_bytes(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def pin(groups: Iterable[Group], pinned_bytes: int | None, memory: Callable[[int], Tensor] = pinned_memory) -> None:
+def pin(groups: Iterable[Group], pinned_bytes: int | None, memory: Pin) -> None:
     """Put the pieces that rest in main memory into pinned memory, as far as the budget (None: all) and the system go;
     the others stay where they are."""
     for group in groups:

@@ -194,6 +194,11 @@ class ModelFamily(Protocol):
         """Whether its weights are those of a large model: for such the user can ask for 8 bits and streaming alone."""
 
     @property
+    def leaves_fp16(self) -> bool:
+        """Whether its activations go beyond fp16's largest number, 65504, and become NaN there: such models compute in
+        bf16 or fp32."""
+
+    @property
     def schedule_table(self) -> tuple[float, ...]:
         """The sigmas that Align Your Steps published for such models, from the largest, without the final 0."""
 

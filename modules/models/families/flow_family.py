@@ -37,6 +37,7 @@ class FlowFamily:
     """The part of a `ModelFamily` that a family only writes where it differs; see there."""
 
     is_large = True
+    leaves_fp16 = False
     schedule_table = ALIGN_YOUR_STEPS_1024
     v_latent_side: int | None = None
     embedding_components: tuple[str, ...] = ()

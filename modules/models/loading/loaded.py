@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modules.devices import autocast
 from modules.errors import InvalidValueError
 from modules.memory.layer import shape_of, stored_state
 from modules.memory.recovery import Recovery
@@ -123,7 +124,7 @@ class LoadedModel:
         if self.plan.mode is not ComputeMode.AUTOCAST:
             yield
             return
-        with torch.autocast(self.plan.device.type, self.plan.compute_dtype):
+        with autocast(self.plan.device, self.plan.compute_dtype):
             yield
 
     @property

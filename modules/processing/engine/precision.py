@@ -15,8 +15,9 @@ from modules.devices import (
     choose_device,
     compute_dtype,
     has_fp8_matmul,
-    is_gtx_16xx,
+    needs_manual_casts,
     read_device,
+    wide_dtype,
     works,
 )
 from modules.errors import InvalidValueError
@@ -93,6 +94,10 @@ class Family(Protocol):
         """What the setting "FP8 weight" and the flag for large models alone mean."""
 
     @property
+    def leaves_fp16(self) -> bool:
+        """Whether its activations are too large for fp16."""
+
+    @property
     def optional_encoder(self) -> OptionalEncoder | None:
         """The text encoder that it can do without."""
 
@@ -106,6 +111,7 @@ class Machine:
     vae_dtype: torch.dtype
     precision: str = "autocast"  # the word of --precision
     check_nan: bool = True
+    wide_dtype: torch.dtype | None = None  # for families whose activations leave fp16's range; None: `dtype`
     no_autocast: bool = False  # GTX 16xx: autocast gives NaN
     fp8_matmul: bool = False  # it multiplies e4m3 matrices in its own units
     int8: Callable[[torch.dtype], Int8Support] | None = None  # how it multiplies int8 ones, beside this dtype
@@ -167,7 +173,6 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     `offload_dir`: where weights that are streamed from disk may be written, if no flag names a place. `cache_dir`:
     where it is remembered what was measured.
     """
-    import torch
 
     from modules.memory.compiling import keep_compiled_in
     from modules.memory.cpu_threads import CpuThreads, use_threads
@@ -181,16 +186,14 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     if cache_dir is not None:
         keep_compiled_in(cache_dir / "compiled")
     measured = cache_dir / "int8.json" if cache_dir is not None else None
-    card = device.type == "cuda" and is_gtx_16xx(
-        torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
-    )
     return Machine(
         device=device,
         dtype=compute_dtype(device, flags.no_half, flags.precision),
         vae_dtype=compute_dtype(device, flags.no_half or flags.no_half_vae, flags.precision),
+        wide_dtype=wide_dtype(device),
         precision=flags.precision,
         check_nan=not flags.disable_nan_check,
-        no_autocast=card,
+        no_autocast=needs_manual_casts(device),
         fp8_matmul=has_fp8_matmul(device),
         int8=cache(lambda dtype: int8_support(device, dtype, measured)),
         attention=AttentionFlags.of(flags),
@@ -216,7 +219,7 @@ def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) 
         notes.append("Apple GPUs have no fp8: FP8 weight has no effect, the model stays in 16 bits.")
     if options.compute_mode == FP8_MATMUL:
         notes += _notes_on_fp8_matmul(options, machine, wanted)
-    dtype = _dtype(options, machine)
+    dtype = _dtype(options, machine, family is not None and family.leaves_fp16)
     has_budget = options.budget_bytes > 0 and machine.device.type != "mps"
     wanted = wanted or has_budget
     if options.compute_mode == INT8_MATMUL:
@@ -273,12 +276,13 @@ def check_patterns(patterns: tuple[str, ...]) -> None:
             ) from error
 
 
-def _dtype(options: PrecisionOptions, machine: Machine) -> torch.dtype:
+def _dtype(options: PrecisionOptions, machine: Machine, leaves_fp16: bool) -> torch.dtype:
     import torch
 
     names: dict[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     if options.compute_dtype == AUTOMATIC:
-        return machine.dtype
+        is_too_narrow = leaves_fp16 and machine.dtype == torch.float16
+        return machine.wide_dtype or machine.dtype if is_too_narrow else machine.dtype
     dtype = names[options.compute_dtype]
     if not works(machine.device, dtype):
         raise InvalidValueError(

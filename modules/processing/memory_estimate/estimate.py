@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.devices import describe
+from modules.devices import autocast, describe
 from modules.errors import FeatherweightError
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.memory.planning import Corrections
@@ -469,7 +469,6 @@ class MemoryEstimator:
     # -- dry runs ------------------------------------------------------------------------------------------------
 
     def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
-        import torch
 
         from modules.memory.dry_run import MetaRun
         from modules.models.loading.meta_model import few_blocks
@@ -492,7 +491,7 @@ class MemoryEstimator:
         inputs = case.meta_model.family.example_inputs(unet, (rows, height, width), dtype, make)
 
         def run() -> object:
-            with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
+            with autocast(device, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
                 return case.meta_model.family.run(unet, inputs).float()
 
         with few_blocks(unet), _attending(case, unet), using_split_feed_forward(unet, _split(case), few_pieces=True):

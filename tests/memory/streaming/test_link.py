@@ -62,7 +62,7 @@ class Queue:
 
 
 class Card:
-    """Stands for `torch.cuda`: copies that are asked for on its side stream are only done when they must be."""
+    """Stands for a GPU's streams: copies that are asked for on its side stream are only done when they must be."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -71,14 +71,14 @@ class Card:
         self.side = Queue("side", self.log, lock)
         self.current = self.main
 
-    def Stream(self, device: torch.device) -> Queue:  # noqa: N802 - PyTorch's name
+    def new_stream(self, device: torch.device) -> Queue:
         return self.side
 
     def current_stream(self, device: torch.device) -> Queue:
         return self.main
 
     @contextmanager
-    def stream(self, stream: Queue) -> Iterator[None]:
+    def in_stream(self, stream: Queue) -> Iterator[None]:
         self.current = stream
         yield
         self.current = self.main

@@ -50,6 +50,7 @@ class Anima(FlowFamily):
     """A `ModelFamily`."""
 
     label = "Anima"
+    leaves_fp16 = True
     config_name = "anima.yaml"
     tiny_vae = "taew2_1"
     approx_vae = "vaeapprox-wan21"

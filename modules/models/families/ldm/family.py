@@ -84,6 +84,7 @@ class LdmFamily:
     detects_denoiser: Callable[[Header], bool]
     text_encoders: TextEncoders
     is_large: bool = False
+    leaves_fp16: bool = False
     schedule_table: tuple[float, ...] = ALIGN_YOUR_STEPS_512
     v_latent_side: int | None = None
     unsaid_prediction: Callable[[Header], str | None] = _by_yaml

@@ -61,6 +61,7 @@ class StableDiffusion3:
 
     label = "SD 3"
     is_large = True
+    leaves_fp16 = False
     schedule_table = ALIGN_YOUR_STEPS_1024
     config_name = "sd3-inference.yaml"
     v_latent_side: int | None = None

@@ -53,6 +53,7 @@ class ZImage(FlowFamily):
     """A `ModelFamily`."""
 
     label = "Z-Image"
+    leaves_fp16 = True
     config_name = "z-image.yaml"
     tiny_vae = "taef1"
     approx_vae = "vaeapprox-f1"

@@ -1,0 +1,16 @@
+"""What an installed PyTorch computes on, asked in a process of its own: the one who asks need not have PyTorch."""
+
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+
+ASK_TORCH = f"""
+import json, sys, torch
+sys.path.insert(0, {str(_ROOT)!r})
+from modules.devices import best_device, describe
+device = best_device()
+names = {{"cpu": "the CPU (no usable GPU was found)", "mps": "the Apple GPU (MPS)"}}
+name = names.get(device.type) or describe(device)
+print(json.dumps({{"version": torch.__version__, "type": device.type, "device": name}}))
+"""
+"""For `python -c`; its last line is JSON: version, type ("cuda", "mps", "xpu", "cpu") and device, a name for people."""

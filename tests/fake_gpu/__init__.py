@@ -1,0 +1,5 @@
+"""A GPU for tests on machines without one, see docs/fake-gpu.md: `fake_gpu` makes it."""
+
+from tests.fake_gpu.card import CardFacts, FakeCard, fake_gpu
+
+__all__ = ("CardFacts", "FakeCard", "fake_gpu")

@@ -332,7 +332,7 @@ class FakeCard:
             if stream is self.streams.main and isinstance(target, CardTensor):
                 to.copy_(since)  # what follows in this queue comes after it
             else:
-                self.streams.do_late(stream, at, partial(_copy_late, *_place_of(to), since))
+                self.streams.do_late(stream, at, partial(_copy_late, _place_of(to), since))
         else:
             to.copy_(since)
         if crosses and not non_blocking:
@@ -361,7 +361,8 @@ def _place_of(tensor: Tensor) -> tuple[Any, ...]:
     return held, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
-def _copy_late(held: Any, dtype: torch.dtype, offset: int, shape: Any, strides: Any, source: Tensor) -> None:
+def _copy_late(place: tuple[Any, ...], source: Tensor) -> None:
+    held, dtype, offset, shape, strides = place
     storage = held()
     if storage is not None:
         with torch._C.DisableTorchFunction():

@@ -52,7 +52,7 @@ class CardTensor(Tensor):
         made.elem, made.card = elem, card
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -73,15 +73,15 @@ class CardTensor(Tensor):
     def data_ptr(self) -> int:
         storage = self.elem.untyped_storage()
         address: int = storage.data_ptr() if not self.elem.is_meta else storage._cdata
-        return address + self.elem.storage_offset() * self.elem.element_size()
+        return address + int(self.elem.storage_offset()) * self.elem.element_size()
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self.elem.untyped_storage()
 
     def get_device(self) -> int:
-        return self.card.device.index
+        return int(self.card.device.index)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"CardTensor({tuple(self.shape)}, {self.dtype}, {self.card.device})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -97,7 +97,7 @@ class CardTensor(Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = next(value for value in tree_flatten((args, kwargs))[0] if isinstance(value, CardTensor))
@@ -247,10 +247,13 @@ def _moved(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     if not here and target.type != card.device.type:
         return NotImplemented
     if here and target == card.device:
-        words = {"dtype": dtype or tensor.dtype, "copy": copy, "memory_format": memory_format}
-        card.check_dtype(words["dtype"])
-        return func(tensor, **{key: value for key, value in words.items() if value is not None})
-    return _Move.apply(tensor, card, target, dtype or tensor.dtype, non_blocking, memory_format)
+        wanted = dtype or tensor.dtype
+        given: dict[str, Any] = {"dtype": wanted, "copy": copy, "memory_format": memory_format}
+        card.check_dtype(wanted)
+        return func(tensor, **{key: value for key, value in given.items() if value is not None})
+    return _Move.apply(  # type: ignore[no-untyped-call]
+        tensor, card, target, dtype or tensor.dtype, non_blocking, memory_format
+    )
 
 
 class _Move(torch.autograd.Function):
@@ -262,7 +265,7 @@ class _Move(torch.autograd.Function):
         return card.move(tensor, target, dtype, late, layout)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         card, device, dtype = ctx.back
         return card.move(gradient, device, dtype, False, None), None, None, None, None, None
 
@@ -292,7 +295,7 @@ def _set_data(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str
     new = value.detach()
     if isinstance(holder, nn.Parameter):
         new = nn.Parameter(new, requires_grad=holder.requires_grad)
-    torch.utils.swap_tensors(holder, new)
+    torch.utils.swap_tensors(holder, new)  # type: ignore[no-untyped-call]
     return None
 
 

@@ -3,6 +3,7 @@ neither."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,13 @@ def test_a_copy_is_garbage_until_somebody_waits_for_it() -> None:
 def test_operations_across_devices_raise_as_pytorch_says() -> None:
     with fake_gpu("cuda", 1):
         here, there = torch.ones(4, 4), torch.ones(4, 4, device="cuda")
-        for mixed in (
+        mixtures: tuple[Callable[[], Any], ...] = (
             lambda: there + here,
             lambda: nn.functional.linear(there, here),
             lambda: torch.cat([there, here]),
             lambda: torch.where(there > 0, here, there),
-        ):
+        )
+        for mixed in mixtures:
             with pytest.raises(RuntimeError, match=r"same device|at once"):
                 mixed()
         with pytest.raises(TypeError, match="to numpy"):

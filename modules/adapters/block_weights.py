@@ -1,5 +1,5 @@
 """Weights of an adapter by the blocks of a UNet, as `lbw=` of a tag gives them: a preset's name, or a number for each
-block in one of four layouts (17 and 26 of SD 1 and 2, 12 and 20 of SDXL; the first number is the text encoder's)."""
+block in one of four layouts (12, 17, 20 or 26 numbers, as UNets have blocks; the first is the text encoder's)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PRESETS: Mapping[str, tuple[float, ...]] = {
     "OUTS": _of_17(0, *range(12, 17)),
     "OUTALL": _of_17(0, *range(8, 17)),
 }
-"""The presets that LoRA Block Weight has, for SD 1 and 2."""
+"""The presets that LoRA Block Weight has, in its layout of 17 numbers."""
 _ORIGINAL = re.compile(r"(?:^|\.)(input_blocks|output_blocks|middle_block)\.(\d+)\.")
 _SIDES = {"input_blocks": "IN", "output_blocks": "OUT"}
 

@@ -24,6 +24,7 @@ EXCEPT = {
     "models/families/registry.py": "lists the families, and says of a file that is of none what it looks like",
     "models/families/adapter_versions.py": "lists the families' adapters",
     "model_cards/few_steps.py": "words in the names that people give their files",
+    "downloads/about.py": "words of base models in what the sources of files say of them",
     "downloads/kinds.py": "names of architectures and encoders in files that other programs write",
     "models/files/other_files.py": "names of tensors in embedding files, which other programs write",
     "settings/sections": "settings' own names, labels and hints",

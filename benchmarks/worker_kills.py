@@ -1,99 +1,107 @@
-"""What `kill -9` of the worker process at 50 random moments loses or doubles: jobs are made again, images are not.
+"""What `kill -9` of a worker process at 50 random moments loses or doubles: jobs are made again, images are not.
 
-Part of `python -m benchmarks.faults`; alone `python -m benchmarks.worker_kills [KILLS]`. The server is whole and
-computes with the tiny checkpoint of the tests; its one worker is killed while jobs of several images wait and run.
+Part of `python -m benchmarks.faults`; alone `python -m benchmarks.worker_kills [KILLS]`. Process, protocol, queue,
+record and files are real; the worker's model draws plain images, step by step. Each kill hits work that waits and runs.
 """
 
-import json
 import os
 import random
 import signal
-import sqlite3
 import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.long_run import Server, body_of
-from benchmarks.report import print_table, read_result, write_result
-from modules.images.metadata import read_metadata
+from PIL import Image
 
-KILLS, IMAGES_PER_JOB, DONE_S = 50, 4, 600.0
-BACK_S = 200.0  # each kill without a finished job doubles the time until the next start, up to a minute
-SUBMIT = "/agent-scheduler/v1/queue/txt2img"
+from benchmarks.report import print_table, read_result, write_result
+from modules.jobs.job import JobStatus
+from modules.jobs.lanes import Lane
+from modules.jobs.line import QueueOptions
+from modules.jobs.store import JobStore
+from modules.jobs.workers.executor import ServerSide, WorkerExecutor, WorkerOptions
+from modules.jobs.workers.process import ProcessTransport
+from modules.processing.record.output import Output
+from modules.processing.request.request import GenerationRequest
+from modules.settings.values import Settings
+from tests.jobs.fake_worker import build
+from tests.queues import JobQueue
+
+KILLS, IMAGES_PER_JOB, STEPS = 50, 4, 5
+BACK_S, DONE_S = 60.0, 600.0
 
 
 def measured(folder: Path, kills: int) -> dict[str, Any]:
     """Counts over all kills; `is_whole` where nothing was lost, doubled or left undone."""
-    data = folder / "data"
-    data.mkdir(parents=True)
-    options = {"queue_retries": kills, "queue_limit": 10_000}
-    (data / "config.json").write_text(json.dumps(options), encoding="utf-8")
-    server = Server(data, ("--nowebui", "--workers", "1"))
-    draw, tasks = random.Random(7), list[str]()
-    running = 0
-    try:
-        for number in range(kills):
-            for seed in (number * 10, number * 10 + 5):
-                tasks.append(_submit(server, seed))
-            worker = _worker(server)
-            time.sleep(draw.uniform(0.1, 6.0))  # while it loads the model, computes, saves, or has nothing to do
-            running += json.loads(server.ask("/internal/pending-tasks")[1])["size"] > 0
-            with suppress(ProcessLookupError):
-                os.kill(worker, signal.SIGKILL)
-        until = time.monotonic() + DONE_S
-        while json.loads(server.ask("/internal/pending-tasks")[1])["size"] and time.monotonic() < until:
-            time.sleep(0.2)
-    finally:
-        server.process.terminate()
-        server.process.wait(30)
-    return {"kills": kills, "jobs": len(tasks), "killed_while_running": running, **_counted(data, tasks)}
+    folder.mkdir(parents=True)
+    worker = WorkerExecutor(
+        "worker-1",
+        partial(ProcessTransport, "worker-1", build, folder),
+        Output(folder),
+        WorkerOptions,
+        ServerSide(settings=Settings),
+        backoff_s=0.01,
+    )
+    lane = Lane(worker, "worker-1", lambda: worker.is_ready, is_endable=True)
+    queue = JobQueue([lane], JobStore(folder / "jobs.sqlite"), lambda: QueueOptions(10_000, retries=kills))
+    worker.changed = queue.dispatcher.wake
+    worker.start()
+    queue.start()
+    draw, jobs = random.Random(7), []
+    running, pid = 0, 0
+    for number in range(kills):
+        for seed in (number * 10, number * 10 + 5):
+            request = GenerationRequest(
+                prompt="slow", seed=seed, steps=STEPS, width=16, height=16, batch_count=IMAGES_PER_JOB
+            )
+            jobs.append(queue.submit(request))
+        pid = _process_of(worker, pid)
+        time.sleep(draw.uniform(0.0, 2.5))  # one image takes a quarter of a second
+        running += queue.running_job() is not None
+        os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + DONE_S
+    for job in jobs:
+        job.wait(max(0.0, until - time.monotonic()))
+    queue.close()
+    files = sorted(folder.rglob("*.png"))
+    seeds = Counter(_seed_of(path) for path in files)
+    found = {
+        "jobs_not_done": sum(job.status is not JobStatus.DONE for job in jobs),
+        "images_lost": len(jobs) * IMAGES_PER_JOB - len(seeds),
+        "images_doubled": sum(count - 1 for count in seeds.values()),
+    }
+    return {
+        **{"kills": kills, "jobs": len(jobs), "images": len(files), "killed_while_running": running},
+        **{"starts": worker.facts.restarts + 1, **found, "is_whole": not any(found.values())},
+    }
 
 
-def _submit(server: Server, seed: int) -> str:
-    body = body_of(seed, n_iter=IMAGES_PER_JOB, save_images=True)
-    status, text = server.ask(SUBMIT, body)
-    if status != 200:
-        raise RuntimeError(f"a job was refused: {text[:300]!r}")
-    return str(json.loads(text)["task_id"])
-
-
-def _worker(server: Server) -> int:
-    """The process id of the worker, once it is there again."""
+def _process_of(worker: WorkerExecutor, killed: int) -> int:
+    """The process id of the worker that has come after the one that was killed."""
     until = time.monotonic() + BACK_S
     while time.monotonic() < until:
-        (worker,) = json.loads(server.ask("/featherweight/v1/workers")[1])
-        words = str(worker["place"]).split()
-        if len(words) > 1 and words[1].strip(",").isdigit() and worker["state"] != "starting":
-            return int(words[1].strip(","))
-        time.sleep(0.05)
+        words = worker.facts.place.replace(",", "").split()
+        if worker.is_ready and len(words) > 1 and int(words[1]) != killed:
+            return int(words[1])
+        time.sleep(0.01)
     raise RuntimeError(f"the worker did not come back within {BACK_S:.0f} s")
 
 
-def _counted(data: Path, tasks: list[str]) -> dict[str, Any]:
-    with closing(sqlite3.connect(data / "jobs.sqlite")) as database:
-        states = dict(database.execute("SELECT task_id, status FROM jobs"))
-    files = sorted((data / "outputs").rglob("*.png"))
-    seeds = Counter(
-        (read_metadata(path.read_bytes())[0] or "").partition("Seed: ")[2].partition(",")[0] for path in files
-    )
-    found = {
-        "jobs_lost": len(set(tasks) - set(states)),
-        "jobs_not_done": sum(states.get(task) != "done" for task in tasks),
-        "images_lost": max(0, len(tasks) * IMAGES_PER_JOB - len(files)),
-        "images_doubled": sum(count - 1 for count in seeds.values()),
-    }
-    return {**found, "is_whole": not any(found.values())}
+def _seed_of(path: Path) -> str:
+    """The seed in a file; raises where it is no whole image."""
+    with Image.open(path) as image:
+        image.load()
+        return str(image.info["parameters"]).partition("Seed: ")[2]
 
 
 def main() -> None:
     """Kill, count, print, write."""
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else KILLS
     with tempfile.TemporaryDirectory() as folder:
-        found = measured(Path(folder), kills)
+        found = measured(Path(folder) / "data", kills)
     print_table(["counted", ""], [(name.replace("_", " "), str(count)) for name, count in found.items()])
     write_result("faults", {**read_result("faults"), "workers": found})
 

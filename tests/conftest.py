@@ -17,6 +17,8 @@ from modules.devices import freeze_gc
 from tests.thorough import is_thorough
 
 if TYPE_CHECKING:
+    from playwright import sync_api
+
     from modules.processing.engine.engine import Engine
 
 LONGEST_FIRST = ("tests/processing/", "tests/ui/", "tests/training/", "tests/models/")
@@ -51,6 +53,19 @@ def imported_stays() -> None:
     """What was imported until now is not searched for garbage again: that takes a quarter of a second of each model
     that is let go."""
     freeze_gc()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[sync_api.Browser]:
+    """Chromium without a window: one for all tests in a process, because Playwright's loop is not started twice."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.ui.browser import ARGUMENTS, CHROMIUM
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="module")

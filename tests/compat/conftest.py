@@ -9,7 +9,6 @@ from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.services import Services
 from tests.recordings import TINY
-from tests.ui.conftest import browser as browser
 
 Files = dict[str, str]
 """Texts by their paths below extensions/."""

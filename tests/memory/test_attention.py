@@ -1,11 +1,13 @@
 """All ways of attention give the same numbers; slices and chunks of any size, uneven ones too."""
 
 import importlib.util
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor
 
+from modules.devices import GPUS, DeviceReading, Gpu
 from modules.memory.attention import (
     ATTENTIONS,
     AttentionOptions,
@@ -95,11 +97,14 @@ def test_free_memory_of_a_card_is_what_the_driver_has_and_what_pytorch_holds_unu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Card:
-        mem_get_info = staticmethod(lambda device: (3000, 8000))
-        memory_stats = staticmethod(
-            lambda device: {"reserved_bytes.all.current": 4000, "allocated_bytes.all.current": 2500}
-        )
+        has_streams = True
 
-    monkeypatch.setattr(torch, "get_device_module", lambda device: Card)
+        def read(self, device: torch.device) -> DeviceReading:
+            return DeviceReading(free=3000, total=8000, reserved=4000, allocated=2500, peak=2500)
+
+        def statistics(self, device: torch.device) -> dict[str, int]:
+            return {"reserved_bytes.all.current": 4000, "allocated_bytes.all.current": 2500}
+
+    monkeypatch.setitem(GPUS, "cuda", cast(Gpu, Card()))
     assert free_bytes(torch.device("cuda")) == 4500
     assert free_bytes(torch.device("mps")) is None

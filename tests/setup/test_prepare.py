@@ -153,7 +153,7 @@ def test_a_working_torchvision_stays(house: House) -> None:
 
 
 def test_a_torch_that_cannot_be_imported_stops_with_advice(house: House) -> None:
-    house.run.fail["import json, torch"] = "ImportError: libcudart.so.13"
+    house.run.fail["import json, sys, torch"] = "ImportError: libcudart.so.13"
     with pytest.raises(SetupError, match=r"importing PyTorch[\s\S]*libcudart[\s\S]*--reinstall-torch"):
         house.prepare()
     assert not is_ready(house.root, house.environment, Wanted())

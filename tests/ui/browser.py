@@ -82,6 +82,7 @@ def open_page(page: sync_api.Page, address: str) -> None:
 def empty_form(page: sync_api.Page) -> None:
     """Put back what the tests of one page change: routes, the tab, jobs, messages, fields."""
     page.unroute_all()
+    page.evaluate("document.activeElement?.blur()")  # an open list of choices would lie over the tabs
     page.click("#tabs > .tab-wrapper button[role=tab]:has-text('txt2img')")
     while page.is_visible("#txt2img_interrupt"):
         page.keyboard.press("Escape")

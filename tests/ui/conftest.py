@@ -1,4 +1,4 @@
-"""One browser for all tests of the page in a process, and one server with a model that computes nothing."""
+"""One server with a model that computes nothing for all tests of the page in a process, and its pages."""
 
 from collections.abc import Iterator
 
@@ -7,16 +7,7 @@ from playwright import sync_api
 
 from modules.services import Services
 from tests.fakes import fake_services
-from tests.ui.browser import ARGUMENTS, CHROMIUM, empty_form, served, watched_page
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[sync_api.Browser]:
-    """Chromium without a window."""
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
+from tests.ui.browser import empty_form, served, watched_page
 
 
 @pytest.fixture(scope="session")

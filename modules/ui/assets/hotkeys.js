@@ -18,6 +18,13 @@
     }
   }, true);
 
+  // Browsers let Tab stop at what scrolls. An open list of choices leaves the page as soon as its field loses the focus,
+  // and the focus would be lost with it.
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Tab") return;
+    for (const list of document.querySelectorAll("ul[role=listbox]")) list.tabIndex = -1;
+  }, true);
+
   document.addEventListener("contextmenu", (event) => {
     const tab = fw.tabAround(event.target, "generate_box");
     if (!tab) return;

@@ -151,6 +151,8 @@ class FakeRay:
     def get_node_id(self) -> str:
         return str(self.own)
 
+    gcs_address = "head:6379"
+
     def nodes(self) -> list[dict[str, object]]:
         self._answer()
         return [{"NodeID": str(self.head), "Alive": True}]
@@ -221,7 +223,8 @@ def test_a_head_that_dies_and_comes_back_is_found_again(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(farming, "CHECK_S", 0.1)
     monkeypatch.setattr(os, "_exit", lambda code: None)  # actors are in this process here
-    head = Head(tmp_path, Farm("head:6379", ROOT, call_s=0.3))
+    is_open = lambda address: address == "head:6379" and ray.head != 0  # noqa: E731
+    head = Head(tmp_path, Farm("head:6379", ROOT, call_s=0.3, is_open=is_open, watch_s=0.05))
 
     def submit(seed: int, prompt: str = "a") -> Job:
         facts = {"steps": 4, "width": 16, "height": 16, "subseed": 0}

@@ -12,6 +12,7 @@ import importlib.util
 import logging
 import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,8 @@ T = TypeVar("T")
 TAKE_S = 1.0  # how long one call waits for a report
 SEND_S = 60.0
 CALL_S = 30.0  # how long the head of the cluster may take for an answer
+WATCH_S = 1.0  # how often it is looked whether the head's port is open
+CONNECT_S = 2.0
 CHECK_S = 10.0  # without a report for so long, it is asked whether the cluster is still there
 LOCAL = "local"
 MISSING = (
@@ -93,10 +96,21 @@ class Farm:
     `address`: "host:port" of its head, "auto" for the one that runs on this machine, "local" for one of this program's
     own."""
 
-    def __init__(self, address: str, root: Path, call_s: float = CALL_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        root: Path,
+        call_s: float = CALL_S,
+        is_open: Callable[[str], bool] | None = None,
+        watch_s: float = WATCH_S,
+    ) -> None:
+        """`is_open` says whether somebody listens at "host:port"."""
         self._address = address
         self._root = root
         self._call_s = call_s
+        self._is_open = is_open or is_open_port
+        self._watch_s = watch_s
+        self._head = self._known_head()
         self._lock = threading.Lock()
         self._ray: Any = None
         self._node = ""  # of this machine in the cluster
@@ -110,9 +124,14 @@ class Farm:
     def begin(self, build: Build, data_dir: Path) -> FarmTransport:
         """Start an actor. Raises `ClusterLostError` while the cluster does not answer; the next call connects anew."""
         with self._lock:  # one after the other: all would wait for the same head
+            self._look()
             if self._ray is None:
-                self._ray, self._node = self._asked(self._connected)
+                self._ray, self._node, self._head = self._asked(self._connected)
                 self._connection += 1
+                watch = threading.Thread(
+                    target=self._watch, args=(self._connection,), name="featherweight-farm-watch", daemon=True
+                )
+                watch.start()
             ray = self._ray
             actor = self._asked(lambda: _actor(ray, build, data_dir))
             return FarmTransport(self, ray, actor, self._connection)
@@ -123,13 +142,46 @@ class Farm:
         with self._lock:
             if self._ray is None or self._connection != connection:
                 raise ClusterLostError(f"the cluster at {self._address} was lost")
+            self._look()
             nodes = self._asked(self._ray.nodes)
             if not any(node.get("NodeID") == self._node and node.get("Alive") for node in nodes):
                 self._leave()
                 raise ClusterLostError(f"the cluster at {self._address} was begun anew")
 
-    def _connected(self) -> tuple[Any, str]:
-        """The package, and the name of this machine in the cluster."""
+    def _known_head(self) -> str:
+        """Where the head listens ("host:port"), as far as the address says it."""
+        return self._address if ":" in self._address else ""
+
+    def loss(self, connection: int) -> str:
+        """Why the cluster of this connection is gone, to follow "The worker"; "" where it is there."""
+        with self._lock:
+            if self._ray is not None and self._connection == connection:
+                return ""
+        return f"is gone: the head of the cluster ({self._address}) was lost; it is looked for until it is back"
+
+    def _look(self) -> None:
+        """Raise `ClusterLostError` where nobody listens at the head's port. Ray itself is not asked: it would go on
+        asking, and end this process when another head answers at the same address (WrongClusterID)."""
+        if self._head and not self._is_open(self._head):
+            self._leave()
+            raise ClusterLostError(
+                f"the head of the cluster ({self._address}) cannot be reached; it is looked for until it is back"
+            )
+
+    def _watch(self, connection: int) -> None:
+        """Leave the cluster as soon as its head is gone, so that nothing of Ray waits for another one."""
+        while True:
+            time.sleep(self._watch_s)
+            if self._connection != connection or self._ray is None:
+                return
+            if not self._is_open(self._head):
+                with self._lock:
+                    if self._connection == connection:
+                        self._leave()
+                return
+
+    def _connected(self) -> tuple[Any, str, str]:
+        """The package, the name of this machine in the cluster, and where the cluster's head listens."""
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would report to its makers
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # it would begin a cluster of its own when it has lost one
         # It would end the process when the head stays away; that is the server, which goes on without it.
@@ -145,7 +197,8 @@ class Farm:
         else:
             options |= {"address": self._address}
         ray.init(**options)
-        return ray, str(ray.get_runtime_context().get_node_id())
+        context = ray.get_runtime_context()
+        return ray, str(context.get_node_id()), str(context.gcs_address)
 
     def _asked(self, work: Callable[[], T]) -> T:
         """What a call of Ray gives, which may wait for ever while the head is gone."""
@@ -172,10 +225,21 @@ class Farm:
     def _leave(self) -> None:
         """Forget the connection: the next call makes a new one."""
         ray, self._ray = self._ray, None
+        self._head = self._known_head()
         if ray is not None:
             leaving = threading.Thread(target=ray.shutdown, name="featherweight-farm", daemon=True)
             leaving.start()
             leaving.join(self._call_s)
+
+
+def is_open_port(address: str) -> bool:
+    """Whether somebody listens at "host:port"."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _actor(ray: Any, build: Build, data_dir: Path) -> Any:
@@ -209,7 +273,7 @@ class FarmTransport:
                     if self._is_gone or time.monotonic() > until:
                         raise OSError(self._cause)
                 self._ray.get(sent)
-            except self._ray.exceptions.RayError as error:
+            except Exception as error:  # Ray has plain ones too, for actors of a cluster that it has left
                 raise OSError(str(error)) from error
 
     def receive(self) -> Report:
@@ -222,16 +286,18 @@ class FarmTransport:
             except ClusterLostError as error:
                 self._cause, self._is_gone = f"is gone: {error}", True
                 raise
-            except self._ray.exceptions.RayError as error:
+            except Exception as error:  # Ray has plain ones too, for actors of a cluster that it has left
                 self._is_gone = True
-                self._cause = f"is gone: its Ray actor was lost ({type(error).__name__})"
+                self._cause = self._farm.loss(self._connection) or (
+                    f"is gone: its Ray actor was lost ({type(error).__name__})"
+                )
                 raise EOFError(str(error)) from error
         return self._left.pop(0)
 
     def end(self) -> None:
         try:
             self._ray.kill(self._actor)
-        except (self._ray.exceptions.RayError, ValueError, RuntimeError) as error:
+        except Exception as error:  # it is gone with its cluster
             log.debug("%s was not ended: %s", self.place, error)
 
     def cause(self) -> str:

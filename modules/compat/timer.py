@@ -45,7 +45,7 @@ class Timer:
         return {"total": self.total, "records": self.records}
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start counting from zero again."""
         self.__init__()  # type: ignore[misc]
 
 

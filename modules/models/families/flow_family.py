@@ -33,6 +33,12 @@ DENOISER = "model.diffusion_model."
 """Before the names of a denoiser's tensors in a whole checkpoint."""
 
 
+def context_width(header: Header) -> int | None:
+    """How wide the tokens are that a denoiser with a `txt_in` takes; None for other files."""
+    entry = header.get(f"{DENOISER}txt_in.weight")
+    return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
+
+
 class FlowFamily:
     """The part of a `ModelFamily` that a family only writes where it differs; see there."""
 

@@ -12,7 +12,6 @@ from modules.models.families.chroma.texts import MOST_TOKENS, T5, T5Texts
 from modules.models.families.chroma.transformer import (
     SIGN,
     TABLE,
-    context_width,
     is_transformer,
     run_transformer,
     transformer_component,
@@ -29,7 +28,7 @@ from modules.models.families.family import (
     UsualSettings,
     text_inputs,
 )
-from modules.models.families.flow_family import DENOISER, FlowFamily, vae_component
+from modules.models.families.flow_family import DENOISER, FlowFamily, context_width, vae_component
 from modules.models.families.flux1.family import VAE
 from modules.models.families.flux1.layout import T5_PREFIX
 from modules.models.names.component import Component, Header

@@ -56,12 +56,6 @@ def transformer_rows(header: Header) -> RowMap | None:
     return TABLE.row_map(header, DENOISER, width_of(header)) if is_transformer(header) else None
 
 
-def context_width(header: Header) -> int | None:
-    """How wide the tokens are that the denoiser in a header takes; None for other files."""
-    entry = header.get(f"{DENOISER}txt_in.weight")
-    return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
-
-
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)

@@ -23,7 +23,7 @@ from modules.models.families.family import (
     UsualSettings,
     text_inputs,
 )
-from modules.models.families.flow_family import DENOISER, FlowFamily, vae_component
+from modules.models.families.flow_family import DENOISER, FlowFamily, context_width, vae_component
 from modules.models.families.flux1.conditioning import CLIP, T5, ClipAndT5
 from modules.models.families.flux1.folder import folder
 from modules.models.families.flux1.layout import (
@@ -35,7 +35,6 @@ from modules.models.families.flux1.layout import (
 )
 from modules.models.families.flux1.transformer import (
     LATENT_CHANNELS,
-    context_width,
     folded_mask,
     run_transformer,
     transformer_component,

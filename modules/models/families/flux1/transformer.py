@@ -28,12 +28,6 @@ SKIP = (r"^x_embedder$", r"^context_embedder$", r"^time_text_embed\.", r"^norm_o
 """Layers that 8-bit formats leave alone: small ones at the ends, which the whole image depends on."""
 
 
-def context_width(header: Header) -> int | None:
-    """How wide the tokens are that the denoiser in a header takes; None for other files."""
-    entry = header.get(f"{DENOISER}txt_in.weight")
-    return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
-
-
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)

@@ -19,7 +19,7 @@ from modules.models.families.family import (
     UsualSettings,
     text_inputs,
 )
-from modules.models.families.flow_family import FlowFamily, vae_component
+from modules.models.families.flow_family import FlowFamily, context_width, vae_component
 from modules.models.families.flux2.layout import (
     ENCODER_PREFIX,
     FOLDER,
@@ -28,7 +28,6 @@ from modules.models.families.flux2.layout import (
     transformer_rows,
 )
 from modules.models.families.flux2.transformer import (
-    context_width,
     run_transformer,
     transformer_component,
     transformer_inputs,

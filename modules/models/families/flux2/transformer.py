@@ -31,12 +31,6 @@ SKIP = (
 """Layers that 8-bit formats leave alone: those at the ends and the modulation, which all blocks share."""
 
 
-def context_width(header: Header) -> int | None:
-    """How wide the tokens are that the denoiser in a header takes; None for other files."""
-    entry = header.get(f"{DENOISER}txt_in.weight")
-    return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
-
-
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)

@@ -38,6 +38,12 @@ class Registry(Generic[T]):
         self._entries[self.canonical(name)] = entry
         return entry
 
+    def remove(self, name: str) -> T:
+        """Take an entry out again, with its aliases; returns it."""
+        name = self.canonical(name)
+        self._lookup = {key: of for key, of in self._lookup.items() if of != name}
+        return self._entries.pop(name)
+
     def register(self, name: str, aliases: tuple[str, ...] = ()) -> Callable[[T], T]:
         """Decorator form of `add`, for entries that are functions or classes."""
         return lambda entry: self.add(name, entry, aliases)

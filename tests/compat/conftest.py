@@ -7,7 +7,9 @@ import pytest
 
 from modules.assembly import build_services
 from modules.flags.flags import Flags
+from modules.scripts.axes import AXES
 from modules.services import Services
+from modules.settings.definitions import SETTINGS
 from tests.recordings import TINY
 
 Files = dict[str, str]
@@ -24,7 +26,9 @@ def write(folder: Path, files: Files) -> None:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Callable[[Files], Services]]:
-    """Builds a program with these files in its extensions folder; its queue works."""
+    """Builds a program with these files in its extensions folder; its queue works. The settings and
+    axes that its extensions add are known until the end of the test."""
+    known = [(registry, set(registry)) for registry in (SETTINGS, AXES)]
     built: list[Services] = []
 
     def build(files: Files) -> Services:
@@ -37,3 +41,6 @@ def program(tmp_path: Path) -> Iterator[Callable[[Files], Services]]:
     yield build
     for services in built:
         services.dispatcher.close()
+    for registry, names in known:
+        for name in set(registry) - names:
+            registry.remove(name)

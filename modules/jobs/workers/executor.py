@@ -53,6 +53,10 @@ STOP_WAIT_S = 2.0
 ANSWER_WAIT_S = 600.0  # unloading waits for a running image
 
 
+class AwayError(OSError):
+    """What a worker would run on is away, and it costs nothing to look again: the waits do not grow."""
+
+
 class WorkerState(StrEnum):
     """Where a worker stands."""
 
@@ -207,7 +211,7 @@ class WorkerExecutor:
         elif self._is_ready:
             state = WorkerState.BUSY if running is not None else WorkerState.IDLE
         else:
-            state = WorkerState.STARTING if transport is not None or not self._failures else WorkerState.WAITING
+            state = WorkerState.STARTING if transport is not None or not self._message else WorkerState.WAITING
         model = self._status.model
         return WorkerFacts(
             self.name,
@@ -248,6 +252,7 @@ class WorkerExecutor:
         while not self._closing.is_set():
             self._starts += 1
             self._hurry.clear()
+            is_away = False
             try:
                 transport = self._transport = self._begin()
                 if self._closing.is_set():
@@ -255,6 +260,7 @@ class WorkerExecutor:
             except Exception as error:
                 if not isinstance(error, OSError):
                     log.exception("%s could not be started", self.name)
+                is_away = isinstance(error, AwayError)
                 cause = f"could not be started: {error}"
             else:
                 cause = self._read(transport)
@@ -262,10 +268,12 @@ class WorkerExecutor:
             self._lose(cause)
             if self._closing.is_set():
                 return
-            self._failures += 1
-            delay_s = min(self._backoff_s * 2 ** (self._failures - 1), MAX_BACKOFF_S)
-            self._message = f"The worker {cause}. It starts again in {delay_s:.0f} s."
-            log.warning("%s %s; it starts again in %.0f s.", self.name, cause, delay_s)
+            self._failures += not is_away
+            delay_s = min(self._backoff_s * 2 ** max(self._failures - 1, 0), MAX_BACKOFF_S)
+            message = f"The worker {cause}. It starts again in {delay_s:.0f} s."
+            is_known = is_away and message == self._message  # what is looked for every second is not said every second
+            log.log(logging.DEBUG if is_known else logging.WARNING, "%s: %s", self.name, message)
+            self._message = message
             self.changed()
             self._hurry.wait(delay_s)
 

@@ -173,7 +173,8 @@ class WorkerExecutor:
         self._failures = 0  # since a job was ended
         self._starts = 0
         self._ended_jobs = 0
-        self._message = ""
+        self._message = ""  # what went wrong last
+        self._loss = ""  # the part of it that stays true when the worker is there again
         self._device = ""
         self._why = ""  # we ended it, to follow "The worker"
         self._wanted_load: Load | None = None
@@ -252,7 +253,7 @@ class WorkerExecutor:
         while not self._closing.is_set():
             self._starts += 1
             self._hurry.clear()
-            is_away = False
+            has_begun = is_away = False
             try:
                 transport = self._transport = self._begin()
                 if self._closing.is_set():
@@ -264,12 +265,14 @@ class WorkerExecutor:
                 cause = f"could not be started: {error}"
             else:
                 cause = self._read(transport)
+                has_begun = self._is_ready
                 transport.end()
             self._lose(cause)
             if self._closing.is_set():
                 return
             self._failures += not is_away
             delay_s = min(self._backoff_s * 2 ** max(self._failures - 1, 0), MAX_BACKOFF_S)
+            self._loss = f"The worker {cause}." if has_begun else self._loss
             message = f"The worker {cause}. It starts again in {delay_s:.0f} s."
             is_known = is_away and message == self._message  # what is looked for every second is not said every second
             log.log(logging.DEBUG if is_known else logging.WARNING, "%s: %s", self.name, message)
@@ -288,6 +291,7 @@ class WorkerExecutor:
                 case say.Ready(_, device):
                     self._device = device
                     self._is_ready = True
+                    self._message = self._loss
                     self._files_sent = self._server.files()
                     if self._server.settings is not None:
                         self._send(say.ChangeSettings(self._server.settings()))
@@ -429,7 +433,7 @@ class WorkerExecutor:
     def _count_end(self) -> None:
         self._ended_jobs += 1
         self._failures = 0
-        self._message = ""
+        self._message = self._loss = ""
 
 
 class _Following:

@@ -55,7 +55,7 @@ from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import ComputeMode
 from modules.processing.comparison.compare import psnr_db
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -353,7 +353,7 @@ class _Images:
     def __init__(self, scratch: Path, count: int) -> None:
         catalogue = CheckpointCatalogue([ROOT / "models" / "Stable-diffusion"], HashCache(scratch / "hashes.json"))
         machine = Machine(CPU, torch.float32, torch.float32, int8=lambda dtype: Int8Support(0.0))
-        self._engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
+        self._engine = Engine(catalogue, ROOT / "configs", lambda: machine, options=EngineOptions(hashing=False))
         self._output = Output(scratch)
         self._prompts = color_prompts()[:count]
 

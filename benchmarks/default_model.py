@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -74,7 +74,7 @@ class _PreviewRenderer:
         self._arguments = arguments
         catalogue = CheckpointCatalogue([arguments.checkpoint_dir], HashCache(scratch / "hashes.json"))
         machine = Machine(torch.device(arguments.device), torch.float32, torch.float32)
-        self._engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
+        self._engine = Engine(catalogue, ROOT / "configs", lambda: machine, options=EngineOptions(hashing=False))
         self._output = Output(scratch)
 
     def draw(self, prompt: str, seed: int) -> Image.Image:

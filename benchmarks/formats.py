@@ -29,7 +29,7 @@ from modules.memory.layer import manage, put, read_weight, stored_state
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.tensor_file import TensorFile
 from modules.processing.comparison.compare import UNSTORED, compare
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.precision import Machine
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
@@ -106,7 +106,7 @@ def measure_images(scores: dict[str, Any], count: int, steps: int, seconds: floa
     with tempfile.TemporaryDirectory() as folder:
         catalogue = CheckpointCatalogue([BUNDLED.parent], HashCache(Path(folder) / "hashes.json"))
         machine = Machine(torch.device("cpu"), torch.float32, torch.float32)
-        engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
+        engine = Engine(catalogue, ROOT / "configs", lambda: machine, options=EngineOptions(hashing=False))
         request = GenerationRequest(
             prompt="x",
             steps=steps,

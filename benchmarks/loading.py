@@ -103,12 +103,12 @@ def switch(path: Path, way: str) -> dict[str, float]:
     import torch
 
     from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-    from modules.processing.engine.engine import Engine
+    from modules.processing.engine.engine import Engine, EngineOptions
     from modules.processing.engine.precision import Machine, PrecisionOptions
 
     machine = Machine(torch.device("cpu"), torch.float16, torch.float32)
     catalogue = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json"))
-    engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
+    engine = Engine(catalogue, ROOT / "configs", lambda: machine, options=EngineOptions(hashing=False))
     options = PrecisionOptions(fp8_storage="Enable", fp8_format=way)
     freeze_gc()
     resident = []

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.report import print_table, write_result
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.run_pass import build_guidance, guided_denoiser, pass_levels
 from modules.processing.pipeline.starts.image import ImageStart
@@ -107,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         catalogue = CheckpointCatalogue([ROOT / "models" / "Stable-diffusion"], HashCache(Path(folder) / "hashes.json"))
         machine = Machine(torch.device("cpu"), torch.float32, torch.float32)
-        engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
+        engine = Engine(catalogue, ROOT / "configs", lambda: machine, options=EngineOptions(hashing=False))
         found = {name: measure(engine, name) for name in SAMPLER_NAMES}
         engine.close()
     rows = [

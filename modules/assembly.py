@@ -58,7 +58,7 @@ from modules.postprocessing.operations import Operations
 from modules.postprocessing.upscale import UpscaleOperation
 from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.chosen_checkpoint import store_first_loaded, stored_checkpoint
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions, ExtraModels
 from modules.processing.engine.model_shelf import KeepOptions
 from modules.processing.engine.precision import (
     PRECISION_KEYS,
@@ -267,22 +267,26 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
         catalogue,
         paths.root / "configs",
         lambda: machine_of(flags, paths.offload_dir, paths.cache_dir),
-        lambda: PrecisionOptions.of(settings.current),
-        hashing=not flags.no_hashing,
-        default_yaml=paths.model_config if flags.config else None,
-        adapters=Adapters(paths.lora_dirs, paths.embeddings_dirs, paths.hypernetwork_dirs),
-        vaes=VaeCatalogue(
-            paths.vae_dirs,
-            paths.checkpoint_dirs,
-            cache=None if flags.no_hashing else hashes,
-            fixed=Path(flags.vae_path) if flags.vae_path else None,
+        models=ExtraModels(
+            adapters=Adapters(paths.lora_dirs, paths.embeddings_dirs, paths.hypernetwork_dirs),
+            vaes=VaeCatalogue(
+                paths.vae_dirs,
+                paths.checkpoint_dirs,
+                cache=None if flags.no_hashing else hashes,
+                fixed=Path(flags.vae_path) if flags.vae_path else None,
+            ),
+            modules=ModuleCatalogue(paths.module_dirs),
+            tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
+            upscalers=Upscalers(UpscalerCatalogue(paths.all_upscaler_dirs), lambda part: choose_device(flags, part)),
+            faces=FaceRestorers(paths.all_face_dirs, lambda part: choose_device(flags, part), paths.face_files),
         ),
-        modules=ModuleCatalogue(paths.module_dirs),
-        prompts_dir=paths.cache_dir / "prompts",
-        tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
-        upscalers=Upscalers(UpscalerCatalogue(paths.all_upscaler_dirs), lambda part: choose_device(flags, part)),
-        current_keep=lambda: KeepOptions.of(settings.current),
-        faces=FaceRestorers(paths.all_face_dirs, lambda part: choose_device(flags, part), paths.face_files),
+        options=EngineOptions(
+            precision=lambda: PrecisionOptions.of(settings.current),
+            hashing=not flags.no_hashing,
+            default_yaml=paths.model_config if flags.config else None,
+            prompts_dir=paths.cache_dir / "prompts",
+            keep=lambda: KeepOptions.of(settings.current),
+        ),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed, loads))
     captioners = captioners_of(flags, paths)

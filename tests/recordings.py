@@ -9,7 +9,7 @@ import torch
 
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.adapters import Adapters
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import Machine
 from tests.extensions import adapters_of
 
@@ -32,7 +32,7 @@ def cpu_machine() -> Machine:
 def tiny_engine(cache_dir: Path) -> Engine:
     """An engine that finds the tiny checkpoint."""
     catalogue = CheckpointCatalogue([REFERENCE / "models"], HashCache(cache_dir / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine, adapters=tiny_adapters())
+    return Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=tiny_adapters()))
 
 
 def tiny_adapters() -> Adapters:

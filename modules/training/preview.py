@@ -11,7 +11,7 @@ from PIL import Image
 from modules.atomic_files import write_atomic
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.adapters import Adapters
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions, ExtraModels
 from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -44,7 +44,13 @@ class PreviewRenderer:
         machine = Machine(device, dtype, torch.float32)
         self._checkpoint = checkpoint.name
         adapters = Adapters((folder,), types=load_built_in().adapters.types)
-        self._engine = Engine(catalogue, configs_dir, lambda: machine, hashing=False, adapters=adapters)
+        self._engine = Engine(
+            catalogue,
+            configs_dir,
+            lambda: machine,
+            models=ExtraModels(adapters=adapters),
+            options=EngineOptions(hashing=False),
+        )
         self._output = Output(scratch)
 
     def draw(self, drawing: PreviewSample) -> Image.Image:

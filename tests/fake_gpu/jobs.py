@@ -18,7 +18,7 @@ from torch import nn
 from modules.flags.flags import parse_flags
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import machine_of
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -98,8 +98,7 @@ def engine_of(root: Path, family: str, *flags: str, checkpoints: Path | None = N
         catalogue,
         CONFIGS,
         lambda: machine_of(parsed, root / "off"),
-        adapters=adapters_of(root / "loras"),
-        modules=modules,
+        models=ExtraModels(adapters=adapters_of(root / "loras"), modules=modules),
     )
 
 

@@ -16,7 +16,7 @@ from modules.adapters.applying import LoraMode
 from modules.detection.detectors import Detectors
 from modules.flags.flags import parse_flags
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import machine_of
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -121,7 +121,9 @@ def test_adapters_act_in_every_mode_and_leave(root: Path, weight: str, storage: 
 def tiny_engine_of(tmp_path: Path, *flags: str) -> Engine:
     catalogue = CheckpointCatalogue([REFERENCE / "models"], HashCache(tmp_path / "hashes.json"))
     parsed = parse_flags(list(flags))
-    return Engine(catalogue, CONFIGS, lambda: machine_of(parsed, tmp_path / "off"), adapters=tiny_adapters())
+    return Engine(
+        catalogue, CONFIGS, lambda: machine_of(parsed, tmp_path / "off"), models=ExtraModels(adapters=tiny_adapters())
+    )
 
 
 def test_the_detailer_paints_what_is_found(tmp_path: Path, card: FakeCard) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.devices import freeze_gc, tune_allocator
 from modules.memory.timeline import resident_bytes
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.model_shelf import KeepOptions
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine
@@ -38,10 +38,12 @@ def all_ways(folder: Path) -> dict[str, tuple[int, int]]:
     for name in families:
         write_family(folder, name)
     catalogue = CheckpointCatalogue([folder], HashCache(folder / "hashes.json"))
-    one = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
+    one = Engine(catalogue, CONFIGS, cpu_machine, options=EngineOptions(hashing=False))
     found = {"one at a time": measured(one, "ab", SEVERAL)}
-    two = Engine(catalogue, CONFIGS, cpu_machine, hashing=False, current_keep=lambda: KeepOptions(2, True, None))
+    two = Engine(
+        catalogue, CONFIGS, cpu_machine, options=EngineOptions(hashing=False, keep=lambda: KeepOptions(2, True, None))
+    )
     found["two kept"] = measured(two, "abacbc", SEVERAL)
-    mixed = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
+    mixed = Engine(catalogue, CONFIGS, cpu_machine, options=EngineOptions(hashing=False))
     found["three families"] = measured(mixed, families, MANY)
     return found

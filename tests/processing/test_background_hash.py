@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
@@ -104,7 +104,7 @@ def test_the_checkpoint_of_the_second_pass_is_named_with_its_hash(catalogue: Slo
 
 
 def test_without_hashes_none_is_taken(catalogue: Slow) -> None:
-    engine = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
+    engine = Engine(catalogue, CONFIGS, cpu_machine, options=EngineOptions(hashing=False))
     result = make(engine, Watching(catalogue))
     assert "Model hash" not in result.samples[0].infotext and catalogue.get("a").sha256 is None
     engine.close()

@@ -16,7 +16,7 @@ from modules.models.loading.precision import PrecisionPlan
 from modules.models.merging.conversion import report_precision, save_as
 from modules.models.merging.merge import merge
 from modules.models.merging.request import MergeMethod, MergeRequest
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import storage_rules
 from modules.processing.engine.streaming_options import StreamFlags
 from modules.processing.pipeline.generate import generate
@@ -57,7 +57,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     torch.set_num_threads(1)
     catalogue = CheckpointCatalogue([models], HashCache(home / "hashes.json"))
     machine = replace(cpu_machine(), streaming=StreamFlags(folder=home / "offload"))
-    engine = Engine(catalogue, CONFIGS, lambda: machine, adapters=adapters_of(loras))
+    engine = Engine(catalogue, CONFIGS, lambda: machine, models=ExtraModels(adapters=adapters_of(loras)))
     yield engine
     engine.close()
     torch.set_num_threads(threads)

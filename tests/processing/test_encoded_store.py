@@ -8,7 +8,7 @@ import torch
 
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.encoded_store import SUFFIX
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.processing.test_vae_files import make, pixels
 from tests.recordings import CONFIGS, cpu_machine
@@ -24,7 +24,7 @@ def root(tmp_path: Path) -> Path:
 def started(root: Path) -> tuple[Engine, list[int]]:
     """A program that was started just now, and how often its text encoder ran."""
     catalogue = CheckpointCatalogue([root / "models"], HashCache(root / "hashes.json"))
-    engine = Engine(catalogue, CONFIGS, cpu_machine, prompts_dir=root / "prompts")
+    engine = Engine(catalogue, CONFIGS, cpu_machine, options=EngineOptions(prompts_dir=root / "prompts"))
     calls: list[int] = []
 
     def counted(*_: Any) -> None:

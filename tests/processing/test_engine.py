@@ -14,7 +14,7 @@ from modules.models.families.registry import FAMILIES
 from modules.models.families.sd1.family import SD1
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading import load_model as loading
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.status import EngineState
 from modules.processing.engine.streaming_options import StreamFlags, StreamOptions, finer_options
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 def engine_of(folder: Path) -> Engine:
     catalogue = CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine, adapters=adapters_of())
+    return Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters_of()))
 
 
 def state_of(engine: Engine) -> EngineState:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from modules.errors import InvalidValueError
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -53,7 +53,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
         factors = {"lora_down": torch.randn(4, width) / width**0.5, "lora_up": torch.randn(width, 4)}
         save_file({f"{key}.{part}.weight": tensor for part, tensor in factors.items()}, loras / f"{name}.safetensors")
     catalogue = CheckpointCatalogue([models], HashCache(folder / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine, adapters=adapters_of(loras))
+    return Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters_of(loras)))
 
 
 def image(engine: Engine, checkpoint: str, prompt: str = "a red cat", size: int = 64, **settings: object) -> Result:

@@ -15,7 +15,7 @@ from torch import Tensor
 from modules.adapters.adapter_facts import AdapterError
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.models.dit_files import recipe_tensors
@@ -160,7 +160,9 @@ class Files:
         )
         catalogue = CheckpointCatalogue([root / "Stable-diffusion"], HashCache(root / "hashes.json"))
         modules = ModuleCatalogue([root / "text_encoder", root / "VAE"])
-        self.engine = Engine(catalogue, CONFIGS, cpu_machine, adapters=adapters_of(root / "Lora"), modules=modules)
+        self.engine = Engine(
+            catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters_of(root / "Lora"), modules=modules)
+        )
 
     def image(self, checkpoint: str, lora: str = "", **settings: Any) -> Any:
         tag = f" <lora:{lora}:{STRENGTH}>" if lora else ""

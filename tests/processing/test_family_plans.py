@@ -9,7 +9,7 @@ import pytest
 
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
@@ -55,7 +55,7 @@ def test_streamed_in_8_bits_every_size_of_model_fits(name: str, tmp_path: Path) 
     write_empty(tmp_path / "VAE" / f"{vae}.safetensors", vae)
     catalogue = CheckpointCatalogue([tmp_path / "Stable-diffusion"], HashCache(tmp_path / "hashes.json"))
     modules = ModuleCatalogue([tmp_path / "text_encoder", tmp_path / "VAE"])
-    estimator = MemoryEstimator(Engine(catalogue, CONFIGS, cpu_machine, modules=modules), CONFIGS)
+    estimator = MemoryEstimator(Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(modules=modules)), CONFIGS)
 
     def needed(settings: dict[str, object]) -> tuple[float, int]:
         chosen = Settings().with_changes({"compute_dtype": "bf16", **settings})

@@ -18,7 +18,7 @@ from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.models.loading.loaded import LoadedModel
 from modules.models.text_encoders.tokenizers import LlmTokenizer, standard_t5
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.pixels import from_images
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.pipeline.generate import generate
@@ -42,7 +42,7 @@ SHIFTS = {"dev": math.e**1.15, "fill": math.e**1.15, "klein": math.e**2.02, "chr
 def engine_of(root: Path) -> Engine:
     catalogue = CheckpointCatalogue([root / "Stable-diffusion"], HashCache(root / "hashes.json"))
     modules = ModuleCatalogue([root / "text_encoder", root / "VAE"])
-    return Engine(catalogue, CONFIGS, cpu_machine, adapters=adapters_of(), modules=modules)
+    return Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters_of(), modules=modules))
 
 
 def made(engine: Engine, root: Path, **changes: Any) -> Result:

@@ -13,7 +13,7 @@ from modules.errors import MemoryShortageError
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine import engine as engine_module
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.model_shelf import KeepOptions, KeptModel, ModelShelf, free_bytes
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.status import EngineState
@@ -53,7 +53,10 @@ def options() -> Options:
 def engine(folder: Path, options: Options) -> Iterator[Engine]:
     catalogue = CheckpointCatalogue([folder], HashCache(folder / "hashes.json"))
     engine = Engine(
-        catalogue, CONFIGS, cpu_machine, current_keep=lambda: KeepOptions(options.limit, True, options.max_bytes)
+        catalogue,
+        CONFIGS,
+        cpu_machine,
+        options=EngineOptions(keep=lambda: KeepOptions(options.limit, True, options.max_bytes)),
     )
     yield engine
     engine.unload()

@@ -11,7 +11,7 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
 from modules.ui.form import parse_overrides, show_override
@@ -39,7 +39,9 @@ def engine(tmp_path: Path) -> Engine:
         save_file(part(name), tmp_path / "modules" / f"{name}.safetensors")
     hashes = HashCache(tmp_path / "hashes.json")
     modules = ModuleCatalogue([tmp_path / "modules"])
-    return Engine(CheckpointCatalogue([tmp_path / "models"], hashes), CONFIGS, cpu_machine, modules=modules)
+    return Engine(
+        CheckpointCatalogue([tmp_path / "models"], hashes), CONFIGS, cpu_machine, models=ExtraModels(modules=modules)
+    )
 
 
 def test_a_split_model_makes_the_image_of_the_whole_one_and_says_its_parts(engine: Engine, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from modules.images.resize import ResizeMode
 from modules.memory.timeline import MemoryRecord, Reading, StagePeak
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.meta_model import build_meta_model
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions, resolve
 from modules.processing.memory_estimate.estimate import PROGRAM_BYTES, MemoryEstimator, available, container_bytes
 from modules.processing.memory_estimate.words import plan_line
@@ -283,8 +283,10 @@ def enlarging(tmp_path: Path) -> Iterator[Engine]:
         catalogue,
         CONFIGS,
         cpu_machine,
-        upscalers=Upscalers(UpscalerCatalogue({"ESRGAN": tmp_path / "ESRGAN"}), lambda part: torch.device("cpu")),
-        faces=FaceRestorers({"GFPGAN": tmp_path / "GFPGAN"}, lambda part: torch.device("cpu")),
+        models=ExtraModels(
+            upscalers=Upscalers(UpscalerCatalogue({"ESRGAN": tmp_path / "ESRGAN"}), lambda part: torch.device("cpu")),
+            faces=FaceRestorers({"GFPGAN": tmp_path / "GFPGAN"}, lambda part: torch.device("cpu")),
+        ),
     )
     yield engine
     engine.unload()

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from safetensors.torch import load_file, save_file
 
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, EngineOptions, ExtraModels
 from modules.processing.pipeline.generate import generate
 from modules.processing.pipeline.step_recording import PassRecording, RecordingLimits
 from modules.processing.record.output import Output
@@ -65,7 +65,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def engine_of(models: Path) -> Engine:
     catalogue = CheckpointCatalogue([models], HashCache(models.parent / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine, hashing=False, adapters=adapters_of())
+    return Engine(
+        catalogue,
+        CONFIGS,
+        cpu_machine,
+        models=ExtraModels(adapters=adapters_of()),
+        options=EngineOptions(hashing=False),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from modules.models.families.ldm.parts import unet_component
 from modules.models.families.registry import FAMILIES
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.assembled import with_whole_names
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions
 from modules.sampling.denoisers import edm_denoise
 from modules.settings.values import Settings
@@ -39,7 +39,10 @@ def engine_of(root: Path, extra: dict[str, Tensor]) -> Engine:
     folder.mkdir()
     save_file({**family_tensors("sdxl"), **extra}, folder / "model.safetensors")
     return Engine(
-        CheckpointCatalogue([folder], HashCache(root / "h.json")), CONFIGS, cpu_machine, adapters=adapters_of()
+        CheckpointCatalogue([folder], HashCache(root / "h.json")),
+        CONFIGS,
+        cpu_machine,
+        models=ExtraModels(adapters=adapters_of()),
     )
 
 

@@ -13,7 +13,7 @@ from modules.flags.flags import Flags
 from modules.memory.streaming.groups import Level
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import Machine
 from modules.processing.engine.status import ModelFacts
 from modules.processing.engine.streaming_options import StreamFlags, StreamOptions, stream_layout
@@ -47,7 +47,7 @@ def machine(folder: Path) -> Machine:
 
 def engine_of(folder: Path, models: Path = REFERENCE / "models") -> Engine:
     catalogue = CheckpointCatalogue([models], HashCache(folder / "hashes.json"))
-    return Engine(catalogue, CONFIGS, lambda: machine(folder), adapters=tiny_adapters())
+    return Engine(catalogue, CONFIGS, lambda: machine(folder), models=ExtraModels(adapters=tiny_adapters()))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
@@ -59,7 +59,7 @@ def root(tmp_path: Path) -> Path:
 def engine_of(root: Path) -> Engine:
     hashes = HashCache(root / "hashes.json")
     vaes = VaeCatalogue([root / "vae"], [root / "models"], hashes)
-    return Engine(CheckpointCatalogue([root / "models"], hashes), CONFIGS, cpu_machine, vaes=vaes)
+    return Engine(CheckpointCatalogue([root / "models"], hashes), CONFIGS, cpu_machine, models=ExtraModels(vaes=vaes))
 
 
 def make(engine: Engine, root: Path, checkpoint: str = "tiny", **changes: SettingValue) -> Result:

@@ -14,7 +14,7 @@ from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.models.loading.loaded import LoadedModel
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -34,7 +34,7 @@ MODULES = ["qwen3_4b_tiny.safetensors", "flux_ae_tiny.safetensors"]
 def engine_of(root: Path) -> Engine:
     catalogue = CheckpointCatalogue([root / "Stable-diffusion"], HashCache(root / "hashes.json"))
     modules = ModuleCatalogue([root / "text_encoder", root / "VAE"])
-    return Engine(catalogue, CONFIGS, cpu_machine, adapters=adapters_of(), modules=modules)
+    return Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters_of(), modules=modules))
 
 
 def made(engine: Engine, root: Path, settings: Settings | None = None, **changes: Any) -> Result:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -65,6 +65,31 @@ class Lease(Protocol):
         """Hold no model for now."""
 
 
+@dataclass(frozen=True)
+class ExtraModels:
+    """What an engine finds beside checkpoints. Without upscalers or face restorers it has those that need no file."""
+
+    adapters: Adapters = field(default_factory=lambda: Adapters(()))
+    vaes: VaeCatalogue = field(default_factory=VaeCatalogue)
+    modules: ModuleCatalogue = field(default_factory=ModuleCatalogue)
+    tiny_vaes: TinyVaeFolders = field(default_factory=TinyVaeFolders)
+    upscalers: Upscalers | None = None
+    faces: FaceRestorers | None = None
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine works. `precision` is asked whenever a model is asked for without a job's own settings, `keep`
+    whenever a model is asked for. `default_yaml`: the YAML of checkpoints without one of their own. `prompts_dir`:
+    where encoded prompts are kept; None: in memory only."""
+
+    precision: Callable[[], PrecisionOptions] = PrecisionOptions
+    keep: Callable[[], KeepOptions] = KeepOptions
+    hashing: bool = True
+    default_yaml: Path | None = None
+    prompts_dir: Path | None = None
+
+
 class Engine:
     """Holds the model in use, and of those used before as many as `KeepOptions` allows. All methods are thread safe;
     those that load or compute wait for the lock."""
@@ -74,40 +99,31 @@ class Engine:
         catalogue: CheckpointCatalogue,
         configs_dir: Path,
         find_machine: Callable[[], Machine],
-        current_options: Callable[[], PrecisionOptions] = PrecisionOptions,
-        hashing: bool = True,
-        default_yaml: Path | None = None,
-        adapters: Adapters | None = None,
-        vaes: VaeCatalogue | None = None,
-        upscalers: Upscalers | None = None,
-        current_keep: Callable[[], KeepOptions] = KeepOptions,
-        tiny_vaes: TinyVaeFolders | None = None,
-        faces: FaceRestorers | None = None,
-        modules: ModuleCatalogue | None = None,
-        prompts_dir: Path | None = None,
+        models: ExtraModels | None = None,
+        options: EngineOptions | None = None,
     ) -> None:
-        """`find_machine` is called once, on first use, because asking a device means importing torch; `current_options`
-        whenever a model is asked for without a job's own settings; `current_keep` whenever a model is asked for."""
+        """`find_machine` is called once, on first use, because asking a device means importing torch."""
+        models, options = models or ExtraModels(), options or EngineOptions()
         self.catalogue = catalogue
         self.lock = threading.RLock()
         self.leases: list[Lease] = []  # of the running job, and of those that are made inside of it; under the lock
-        self.adapters = adapters or Adapters(())
+        self.adapters = models.adapters
         self.auxiliaries = Auxiliaries()
-        self.vaes = vaes or VaeCatalogue()
-        self.modules = modules or ModuleCatalogue()
-        self.tiny_vaes = tiny_vaes or TinyVaeFolders()
-        self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
-        self.faces = faces or FaceRestorers({}, lambda _: self.machine.device)
+        self.vaes = models.vaes
+        self.modules = models.modules
+        self.tiny_vaes = models.tiny_vaes
+        self.upscalers = models.upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
+        self.faces = models.faces or FaceRestorers({}, lambda _: self.machine.device)
         self._compiled: CompiledBlocks | None = None
         self._configs_dir = configs_dir
-        self._prompts_dir = prompts_dir
+        self._prompts_dir = options.prompts_dir
         self._find_machine = find_machine
-        self._current_options = current_options
-        self._current_keep = current_keep
+        self._current_options = options.precision
+        self._current_keep = options.keep
         self._shelf = ModelShelf()
-        self._hashing = hashing
+        self._hashing = options.hashing
         self._hasher = BackgroundHasher(catalogue, self._retitle)
-        self._default_yaml = default_yaml
+        self._default_yaml = options.default_yaml
         self._machine: Machine | None = None
         self._model: LoadedModel | None = None
         self._conditioner: Conditioner | None = None

@@ -39,7 +39,7 @@ def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program)
             put_ip_adapter(each, use, program)
         elif each.kind is not None and each.kind is not Kind.LLLITE:
             kept = ControlNetSettings(p.settings).control_net_model_cache_size
-            controls.append(_net_control(each, pixels, use, kept))
+            controls.append(_net_control(each, pixels, use, kept, p.iteration == 0))
         elif each.kind is Kind.LLLITE:
             from lib_controlnet.lllite import put_lllite
 
@@ -49,7 +49,7 @@ def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program)
     correct_predictions(prepared, use, fitted)
 
 
-def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int) -> NetControl:
+def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int, is_first_batch: bool) -> NetControl:
     unit = each.unit
     key = use.model.token if each.kind is Kind.LORA else None
     net = use.auxiliary(each.file.path, build_net, key, kept)
@@ -64,7 +64,9 @@ def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int) -> NetControl
     hint = hint_of(pixels, unit.module.name in INPAINTING)
     drops = drops and not use.facts.is_hires
     kind = union_place(each, net) if each.kind is Kind.UNION else None
-    return NetControl(unit, net, net.facts, hint, region_of(each), is_softened, kind, drops)
+    # The reference UI puts adapters on a layer when it is called first, and a Control-LoRA's network is called before.
+    adapters = use.model.adapters if is_first_batch and not use.facts.is_hires else None
+    return NetControl(unit, net, net.facts, hint, region_of(each), is_softened, kind, drops, adapters)
 
 
 UNION_TAGS = {

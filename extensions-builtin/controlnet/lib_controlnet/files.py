@@ -28,10 +28,17 @@ class Kind(Enum):
     T2I = "a T2I-adapter"
     LLLITE = "a ControlNet-LLLite"
     IP = "an IP-adapter"
+    FLUX = "a ControlNet for FLUX.1"
+    SD3 = "a ControlNet for SD3"
+    Z_IMAGE = "a ControlNet for Z-Image"
 
     @property
     def is_net(self) -> bool:
         return self in (Kind.ORIGINAL, Kind.DIFFUSERS, Kind.UNION, Kind.LORA)
+
+    @property
+    def is_of_transformer(self) -> bool:
+        return self in (Kind.FLUX, Kind.SD3, Kind.Z_IMAGE)
 
 
 @dataclass(frozen=True)
@@ -93,9 +100,21 @@ def find_model(program: Program, wanted: str) -> ModelFile:
     raise UnknownNameError.of("ControlNet model", wanted, [model.name for model in models])
 
 
+TRANSFORMER_SIGNS: Mapping[frozenset[str], Kind] = {
+    frozenset({"controlnet_x_embedder.weight", "time_text_embed.text_embedder.linear_1.weight"}): Kind.FLUX,
+    frozenset({"pos_embed_input.weight", "double_blocks.0.img_attn.qkv.weight"}): Kind.FLUX,
+    frozenset({"pos_embed_input.proj.weight"}): Kind.SD3,
+    frozenset({"control_all_x_embedder.2-1.weight"}): Kind.Z_IMAGE,
+}
+"""Tensors by which ControlNets of transformers are known."""
+
+
 def kind_of(names: Mapping[str, object], file: Path) -> Kind:
     """What a file is, by the names of its tensors. Raises `CheckpointError`."""
     keys = set(names)
+    of_transformer = next((kind for sign, kind in TRANSFORMER_SIGNS.items() if sign <= keys), None)
+    if of_transformer is not None:
+        return of_transformer
     if any("lllite" in key for key in keys):
         return Kind.LLLITE
     if "lora_controlnet" in keys or any(key.startswith("input_hint_block.") and key.endswith(".up") for key in keys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ NOT_FITTING = "it was made for another family of models. Choose one for {family}
 class SharedWeights:
     """How a Control-LoRA uses the model's own layers: `around(layer)` is open while one is called."""
 
-    around: Callable[[nn.Module], AbstractContextManager[None]] = nullcontext
+    around: Callable[[nn.Module], AbstractContextManager[None]] = field(default=lambda _: nullcontext())
 
 
 @dataclass(frozen=True)

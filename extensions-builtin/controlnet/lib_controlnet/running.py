@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,11 +92,11 @@ class NetControl:
         if shared is None or self.adapters is None or call.step > 0:
             yield
             return
-        shared.around = self.adapters.taken_off
+        before, shared.around = shared.around, self.adapters.taken_off
         try:
             yield
         finally:
-            shared.around = nullcontext
+            shared.around = before
 
     def _hints(self, call: ModelCall, rows: Sequence[int], x: Tensor) -> Tensor:
         hint = self.hint.to(x)

@@ -177,4 +177,5 @@ SD3 = Sd3Nets()
 def _without_shift(latents: Tensor, model: Any) -> Tensor:
     """Scaled latents as they would be if the VAE's own were not shifted before."""
     shift, one = (model.autoencoder.to_own(model.vae, latents.new_tensor([[[[value]]]])) for value in (0.0, 1.0))
-    return latents + shift / (one - shift)
+    unshifted: Tensor = latents + shift / (one - shift)
+    return unshifted

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from modules.errors import CheckpointError, UnknownNameError
+from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.scripts.program import Program
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
 HASHED_FROM, HASHED_BYTES = 0x100000, 0x10000
 HASH_CHARS = 8
 FOLDERS = ("ControlNet", "T2IAdapter", "IPAdapter")
+PREPROCESSOR_FOLDER = "ControlNetPreprocessor"
 CLIP_FOLDERS = ("clip_vision", "ControlNetPreprocessor/clip_vision")
 
 
@@ -141,6 +142,20 @@ def kind_of_file(path: Path) -> Kind:
 
     with open_tensors(path) as file:
         return kind_of(file.entries, path)
+
+
+def preprocessor_file(program: Program, names: Sequence[str]) -> Path:
+    """The first of these files of weights that is there, anywhere below their folder, as safetensors too. Raises
+    `InvalidValueError` that says where it belongs."""
+    for name in names:
+        for folder in folders_of(program, (PREPROCESSOR_FOLDER,)):
+            for path in sorted(folder.rglob(f"{Path(name).stem}.*")) if folder.is_dir() else ():
+                if path.suffix.lower() in SUFFIXES:
+                    return path
+    raise InvalidValueError(
+        f"The preprocessor needs the weights {' or '.join(names)}, which are missing: put the file into "
+        f"models/{PREPROCESSOR_FOLDER}, or choose a preprocessor that needs none."
+    )
 
 
 def clip_vision_file(program: Program, name: str) -> Path:

@@ -96,7 +96,7 @@ def controlled(engine: Engine, model: Any, path: Path, inputs: ModelInputs, **un
         shown_maps={},
         is_reference=False,
     )
-    job = SimpleNamespace(settings=Settings(), iteration=0)
+    job = SimpleNamespace(settings=Settings(), iteration=0, width=8 * SIDE, height=8 * SIDE)
     rows = len(inputs.x)
     with use.undo, torch.no_grad(), use.calling(ModelCall(tuple(range(rows)), (False,) * rows, 0, 4)):
         library("passes").begin_pass([each], job, use, None)

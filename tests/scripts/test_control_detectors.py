@@ -53,6 +53,7 @@ FILES: dict[str, tuple[str, str, str, int, str]] = {
     "hed": ("soft_edges", "Hed", "hed/ControlNetHED.pth", 14_700_000, "block5.convs.2.weight"),
     "pidinet": ("soft_edges", "PidiNet", "table5_pidinet.pth", 700_000, "block2_1.shortcut.bias"),
     "lineart": ("lineart", "Generator", "sk_model.pth", 4_300_000, "model2.2.conv_block.5.weight"),
+    "lineart_anime": ("anime_lines", "AnimeLines", "netG.pth", 54_400_000, "model.model.1.model.3.model.5.weight"),
     "openpose": ("body", "BodyNet", "body_pose_model.pth", 52_000_000, "Mconv7_stage6_L2.bias"),
 }
 """By module: file and class of the network, the weights' file, about how many weights it has, a name among them."""

@@ -299,6 +299,24 @@ def test_z_image(engine: Engine, tmp_path: Path, form: str) -> None:
     same(ours, theirs, with_extra(model, inputs, {}))
 
 
+def test_what_an_inpaint_map_keeps_is_kept(engine: Engine) -> None:
+    """Flow models have no whole timesteps: their answers themselves are corrected."""
+    model = model_of(engine, "z_image")
+    facts = PassFacts(("",), ("",), (8 * SIDE, 8 * SIDE), 4, 1.0)
+    use = ModelUse(model, facts, lambda *_: None, lambda _: None, engine.auxiliary)
+    mask = np.zeros((8 * SIDE, 8 * SIDE, 1), np.uint8)
+    mask[: 4 * SIDE] = 255
+    unit = library("units").read_unit({"module": "inpaint_only"}, "unit 0")
+    each = SimpleNamespace(unit=unit, map=SimpleNamespace(masks_itself=False), number=0)
+    library("latents").correct_predictions([each], use, {0: np.concatenate([picture(), mask], axis=2)})
+    predicted = torch.randn(1, 16, SIDE, SIDE)
+    with use.calling(ModelCall((0,), (False,), 0, 4), is_inside=True):
+        kept = use.around(lambda x, sigma, context: predicted)(predicted, torch.ones(1), DenoiserContext(predicted))
+    latents = hint_of(model)
+    torch.testing.assert_close(kept[:, :, 5:], latents[:, :, 5:])
+    torch.testing.assert_close(kept[:, :, :4], predicted[:, :, :4])
+
+
 def test_a_net_is_stored_and_streamed_as_the_model_is(engine: Engine, tmp_path: Path) -> None:
     model = model_of(engine, "flux")
     path = saved(tmp_path / "net.safetensors", flux_net("InstantX", model).state_dict())

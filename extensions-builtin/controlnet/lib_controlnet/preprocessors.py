@@ -352,7 +352,7 @@ _ALL = (
     _weighted("lineart", "lineart_realistic", "Lineart", "sk_model.pth"),
     _weighted("lineart_coarse", "", "Lineart", "sk_model2.pth"),
     Module("lineart_anime_denoise", tags=("Lineart",), file="erika.pth"),
-    Module("lineart_anime", tags=("Lineart",), file="netG.pth"),
+    _weighted("lineart_anime", "", "Lineart", "netG.pth"),
     Module("ip-adapter_pulid", sliders=(), tags=("IP-Adapter",), file="eva02_clip_l_336.pt"),
     Module("ip-adapter_face_id_plus", tags=("IP-Adapter",), file="insightface"),
     Module("ip-adapter_face_id", tags=("IP-Adapter",), file="insightface"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from lib_controlnet.detectors import body, depth, lineart, soft_edges
+from lib_controlnet.detectors import anime_lines, body, depth, lineart, soft_edges
 from lib_controlnet.pixels import Pixels
 from lib_controlnet.preprocessors import Job
 
@@ -27,6 +27,7 @@ DETECT: Mapping[str, Detect] = {
     "pidinet_scribble": lambda image, job, path: soft_edges.scribble(soft_edges.pidinet(image, path)),
     "lineart": lambda image, job, path: lineart.drawing(image, path),
     "lineart_coarse": lambda image, job, path: lineart.drawing(image, path),
+    "lineart_anime": lambda image, job, path: anime_lines.drawing(image, path),
     "depth_anything": lambda image, job, path: depth.anything(image, path, is_second=False),
     "depth_anything_v2": lambda image, job, path: depth.anything(image, path, is_second=True),
     "openpose": _pose,

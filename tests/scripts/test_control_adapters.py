@@ -20,6 +20,7 @@ from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, cpu_machine
 from tests.scripts.test_control_nets import library
 from tests.scripts.test_transformer_nets import ROWS, SIDE, controlled, inputs_of, picture
+from tests.thorough import thoroughly
 
 FAMILIES = ("sd1", "sdxl")
 WIDTH, TOKENS, HEAD = 32, 4, 64
@@ -99,7 +100,7 @@ def linear(context: int) -> dict[str, Tensor]:
 FORMS: dict[str, Callable[[int], dict[str, Tensor]]] = {"plain": linear, "plus": resampler, "face": face}
 
 
-@pytest.mark.parametrize(("family", "form"), [("sd1", "face"), *(("sdxl", form) for form in FORMS)])
+@pytest.mark.parametrize(("family", "form"), [thoroughly("sd1", "face"), *(("sdxl", form) for form in FORMS)])
 def test_an_ip_adapter(engine: Engine, tmp_path: Path, family: str, form: str) -> None:
     model = engine.model(f"{family}.safetensors")
     inputs = inputs_of(model)

@@ -31,6 +31,7 @@ from tests.models.dit_models import TINY, original_tensors, write_parts
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, cpu_machine
 from tests.scripts.test_control_nets import library, random_weights
+from tests.thorough import thoroughly
 
 SIDE, ROWS = 8, 2
 FILES = {"flux": "model.safetensors", "sd3": "sd3.5.safetensors", "z_image": "z_image_tiny.safetensors"}
@@ -192,7 +193,7 @@ def test_flux(engine: Engine, tmp_path: Path, form: str, layout: str) -> None:
             controlled(engine, model, path, inputs)
 
 
-@pytest.mark.parametrize("form", ["InstantX", "Stability AI", "Stability AI canny"])
+@pytest.mark.parametrize("form", ["InstantX", thoroughly("Stability AI"), "Stability AI canny"])
 def test_sd3(engine: Engine, tmp_path: Path, form: str) -> None:
     model = model_of(engine, "sd3")
     config, inputs = model.unet.config, inputs_of(model)

@@ -13,6 +13,7 @@ Modes (the setting `lora_mode`):
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -222,20 +223,43 @@ class AdapterApplier:
             state = stored_state(target.layer)
             if state is not None:
                 state.changes, state.branches = (), None
-        for (component, key), (target, name) in self._merged.items():
-            if (component, key) in self._backups:
-                put(target.layer, name, *self._backups[component, key])
-            else:
-                loaded = _storage_of(target.layer, name).encode(
-                    self._full_precision.read(component, key).to(self._device)
-                )
-                put(target.layer, name, loaded.data, loaded.scale)
+        for key in self._merged:
+            self._put_loaded(key)
         self._full_precision.close()
         self._touched.clear()
         self._merged.clear()
         self._backups.clear()
         self._current = ((), LoraMode.EXACT, False)
         self.retention = None
+
+    @contextmanager
+    def taken_off(self, layer: nn.Module) -> Iterator[None]:
+        """Inside, this layer computes as it was loaded, whatever is on it; afterwards all is back, bit for bit."""
+        state = stored_state(layer)
+        beside = None if state is None else (state.changes, state.branches)
+        merged = {
+            key: stored_tensors(layer, name) for key, (target, name) in self._merged.items() if target.layer is layer
+        }
+        try:
+            if state is not None:
+                state.changes, state.branches = (), None
+            for key in merged:
+                self._put_loaded(key)
+            yield
+        finally:
+            for key, tensors in merged.items():
+                put(layer, self._merged[key][1], *tensors)
+            if state is not None and beside is not None:
+                state.changes, state.branches = beside
+
+    def _put_loaded(self, key: tuple[str, str]) -> None:
+        """Give a parameter that adapters were merged into what was loaded."""
+        target, name = self._merged[key]
+        if key in self._backups:
+            put(target.layer, name, *self._backups[key])
+            return
+        loaded = _storage_of(target.layer, name).encode(self._full_precision.read(*key).to(self._device))
+        put(target.layer, name, loaded.data, loaded.scale)
 
     # -- other strengths -----------------------------------------------------------------------------------------------
 

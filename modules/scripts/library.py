@@ -445,6 +445,8 @@ def filled_args(script: Script, args: Sequence[Any]) -> tuple[Any, ...]:
 def read_args(script: Script, args: Sequence[Any], title: str) -> tuple[Any, ...]:
     """Arguments of a calling program for the script that it named `title`; raises `InvalidValueError` for what they
     cannot be, and for too many."""
+    if not isinstance(args, list | tuple):
+        raise InvalidValueError(f"{title}: args is {type(args).__name__}; it takes a list.")
     return filled_args(script, script.read_args(args, title))
 
 

@@ -266,3 +266,14 @@ def test_layers_of_a_text_encoder_that_is_off_do_not_count(tmp_path: Path) -> No
     )
     applier.apply([Use("mine", "h")], {"h": read_adapter_file(tmp_path / "t5.safetensors")}, LoraMode.EXACT)
     assert "20 of its layers" in applier.notices[0]
+
+
+@pytest.mark.parametrize("mode", list(LoraMode))
+def test_a_single_layer_computes_without_what_is_on_it_for_a_while(mode: LoraMode, tmp_path: Path) -> None:
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
+    bare = Layers().linear(x)
+    layers, applier = applied(lora("linear", (4, 2), (2, 8)), tmp_path, mode)
+    changed = layers.linear(x)
+    with applier.taken_off(layers.linear), applier.taken_off(layers.square):
+        assert torch.equal(layers.linear(x), bare)
+    assert torch.equal(layers.linear(x), changed) and not torch.allclose(changed, bare)

@@ -27,7 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     str(case["id"]): case for case in json.loads((CONTROL / "cases.json").read_text(encoding="utf-8"))["cases"]
 }
 USUAL = (
-    *("form/legacy-guidance", "kind/tiny_diffusers", "kind/tiny_controllora", "kind/tiny_t2i_gray-128x96"),
+    *("form/legacy-guidance", "kind/tiny_diffusers", "kind/controllora-with-lora", "kind/tiny_t2i_gray-128x96"),
     *("mode/controlnet", "mode/my-reference", "time/0.25-0.75", "weight/advanced-13", "pixel/res-out-of-range"),
     *("module/recolor_luminance", "module/shuffle-net", "mask/region-wide", "inpaint/inpaint_only", "hires/t2i"),
     *(
@@ -91,11 +91,7 @@ def parts_of(entry: str) -> dict[str, Any]:
     return found
 
 
-WITHOUT_LORA_AT_FIRST = "kind/controllora-with-lora"
-"""There the network's copy of the model's weights gets the LoRA only after the first step; here it always has it."""
-
-
-@pytest.mark.parametrize("name", usually([name for name in CASES if name != WITHOUT_LORA_AT_FIRST], usual))
+@pytest.mark.parametrize("name", usually(CASES, usual))
 def test_a_recorded_request(name: str, client: TestClient) -> None:
     case = CASES[name]
     reply = client.post(case["endpoint"], json=with_files(case["payload"]))

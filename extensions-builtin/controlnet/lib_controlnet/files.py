@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from modules.errors import CheckpointError, UnknownNameError
+from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.scripts.program import Program
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
 HASHED_FROM, HASHED_BYTES = 0x100000, 0x10000
 HASH_CHARS = 8
 FOLDERS = ("ControlNet", "T2IAdapter", "IPAdapter")
+PREPROCESSOR_FOLDER = "ControlNetPreprocessor"
 CLIP_FOLDERS = ("clip_vision", "ControlNetPreprocessor/clip_vision")
 
 
@@ -28,10 +29,17 @@ class Kind(Enum):
     T2I = "a T2I-adapter"
     LLLITE = "a ControlNet-LLLite"
     IP = "an IP-adapter"
+    FLUX = "a ControlNet for FLUX.1"
+    SD3 = "a ControlNet for SD3"
+    Z_IMAGE = "a ControlNet for Z-Image"
 
     @property
     def is_net(self) -> bool:
         return self in (Kind.ORIGINAL, Kind.DIFFUSERS, Kind.UNION, Kind.LORA)
+
+    @property
+    def is_of_transformer(self) -> bool:
+        return self in (Kind.FLUX, Kind.SD3, Kind.Z_IMAGE)
 
 
 @dataclass(frozen=True)
@@ -93,9 +101,21 @@ def find_model(program: Program, wanted: str) -> ModelFile:
     raise UnknownNameError.of("ControlNet model", wanted, [model.name for model in models])
 
 
+TRANSFORMER_SIGNS: Mapping[frozenset[str], Kind] = {
+    frozenset({"controlnet_x_embedder.weight", "time_text_embed.text_embedder.linear_1.weight"}): Kind.FLUX,
+    frozenset({"pos_embed_input.weight", "double_blocks.0.img_attn.qkv.weight"}): Kind.FLUX,
+    frozenset({"pos_embed_input.proj.weight"}): Kind.SD3,
+    frozenset({"control_all_x_embedder.2-1.weight"}): Kind.Z_IMAGE,
+}
+"""Tensors by which ControlNets of transformers are known."""
+
+
 def kind_of(names: Mapping[str, object], file: Path) -> Kind:
     """What a file is, by the names of its tensors. Raises `CheckpointError`."""
     keys = set(names)
+    of_transformer = next((kind for sign, kind in TRANSFORMER_SIGNS.items() if sign <= keys), None)
+    if of_transformer is not None:
+        return of_transformer
     if any("lllite" in key for key in keys):
         return Kind.LLLITE
     if "lora_controlnet" in keys or any(key.startswith("input_hint_block.") and key.endswith(".up") for key in keys):
@@ -122,6 +142,20 @@ def kind_of_file(path: Path) -> Kind:
 
     with open_tensors(path) as file:
         return kind_of(file.entries, path)
+
+
+def preprocessor_file(program: Program, names: Sequence[str]) -> Path:
+    """The first of these files of weights that is there, anywhere below their folder, as safetensors too. Raises
+    `InvalidValueError` that says where it belongs."""
+    for name in names:
+        for folder in folders_of(program, (PREPROCESSOR_FOLDER,)):
+            for path in sorted(folder.rglob(f"{Path(name).stem}.*")) if folder.is_dir() else ():
+                if path.suffix.lower() in SUFFIXES:
+                    return path
+    raise InvalidValueError(
+        f"The preprocessor needs the weights {' or '.join(names)}, which are missing: put the file into "
+        f"models/{PREPROCESSOR_FOLDER}, or choose a preprocessor that needs none."
+    )
 
 
 def clip_vision_file(program: Program, name: str) -> Path:

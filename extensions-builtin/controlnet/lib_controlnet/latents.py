@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from lib_controlnet.running import hint_of, is_on
 from lib_controlnet.units import ControlMode, Unit
 from modules.errors import InvalidValueError
 from modules.memory.hook_chain import HookOrder
-from modules.processing.request.model_use import ModelUse
+from modules.processing.request.model_use import INSIDE, ConditionedDenoise, ModelUse
 from modules.settings.values import Settings
 
 MASK_WINDOW, MASK_PADDING = 10, 1
@@ -45,14 +46,23 @@ class Noise:
     """A model's own levels of noise, at whole timesteps."""
 
     def __init__(self, use: ModelUse) -> None:
-        model = use.model
-        levels = model.family.noise_levels(model.architecture.noise_schedule, Settings(), use.latent_size)
-        alphas = getattr(levels, "alphas_cumprod", None)
+        alphas = self._alphas_of(use)
         if alphas is None:
             raise InvalidValueError(
-                f"This module works with models of whole timesteps only, not with {model.family.label}."
+                f"This module works with models of whole timesteps only, not with {use.model.family.label}."
             )
         self._alphas = alphas.float()
+
+    @staticmethod
+    def _alphas_of(use: ModelUse) -> Any:
+        model = use.model
+        levels = model.family.noise_levels(model.architecture.noise_schedule, Settings(), use.latent_size)
+        return getattr(levels, "alphas_cumprod", None)
+
+    @classmethod
+    def is_known(cls, use: ModelUse) -> bool:
+        """Whether the model has such levels: models of flows have not."""
+        return cls._alphas_of(use) is not None
 
     def at(self, timesteps: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """The shares of image and noise in noisy latents, [N,1,1,1] each."""
@@ -75,6 +85,9 @@ def correct_predictions(prepared: Sequence[Any], use: ModelUse, pixels: dict[int
                 corrections.append(_coloring(image, use))
     if not corrections:
         return
+    if not Noise.is_known(use):
+        use.around_denoiser(partial(_corrected, corrections, use), INSIDE)
+        return
     noise = Noise(use)
     is_v = use.model.architecture.prediction_type == "v_prediction"
 
@@ -91,6 +104,21 @@ def correct_predictions(prepared: Sequence[Any], use: ModelUse, pixels: dict[int
         return (prediction.to(output[0].dtype), *output[1:])
 
     use.hook(use.model.unet, correct, HookOrder.OBSERVE)
+
+
+def _corrected(
+    corrections: Sequence[Callable[[Tensor, Tensor], Tensor]], use: ModelUse, denoise: ConditionedDenoise
+) -> ConditionedDenoise:
+    """A denoiser of flow models with what is corrected in its answers."""
+
+    def corrected(x: Tensor, sigma: Tensor, context: Any) -> Tensor:
+        clean = denoise(x, sigma, context)
+        is_prompt = torch.tensor([not negative for negative in use.call.is_negative], device=clean.device)
+        for change in corrections:
+            clean = change(clean, is_prompt)
+        return clean
+
+    return corrected
 
 
 def _keeping(image: ImageLatents) -> Callable[[Tensor, Tensor], Tensor]:

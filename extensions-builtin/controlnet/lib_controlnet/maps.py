@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,9 @@ class ControlMap:
         return fitted(self.pixels, self.resize_mode, width, height)
 
 
-def control_map(unit: Unit, p: Any, is_img2img: bool, name: str) -> ControlMap:
-    """The map of a unit for a job. Raises `InvalidValueError` where there is no image, and what the module raises."""
+def control_map(unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[[Sequence[str]], Path]) -> ControlMap:
+    """The map of a unit for a job; `find` gives the files of weights. Raises `InvalidValueError` where there is no
+    image, and what the module raises."""
     size = (p.width // 8 * 8, p.height // 8 * 8)
     mode, own = unit.resize_mode, not unit.images
     masks_itself = False
@@ -59,7 +62,7 @@ def control_map(unit: Unit, p: Any, is_img2img: bool, name: str) -> ControlMap:
     if is_img2img and p.image_mask is not None and p.inpaint_full_res and unit.inpaint_crop:
         image = cropped(image, p, mode, size)
     side = pixel_perfect(image, mode, *size) if unit.pixel_perfect else int(unit.processor_res)
-    job = Job(image[:, :, :3], side, unit.threshold_a, unit.threshold_b, seed_of(p))
+    job = Job(image[:, :, :3], side, unit.threshold_a, unit.threshold_b, seed_of(p), find)
     made = unit.module.run(job)
     if image.shape[2] == 4:
         made = np.concatenate([made, image[:, :, 3:]], axis=2)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,13 +25,21 @@ HINT_CONVOLUTIONS = {0: "conv_in", **{2 * place: f"blocks.{place - 1}" for place
 NOT_FITTING = "it was made for another family of models. Choose one for {family}."
 
 
+@dataclass(eq=False)
+class SharedWeights:
+    """How a Control-LoRA uses the model's own layers: `around(layer)` is open while one is called."""
+
+    around: Callable[[nn.Module], AbstractContextManager[None]] = field(default=lambda _: nullcontext())
+
+
 @dataclass(frozen=True)
 class NetFacts:
-    """`kind` of the file; `is_averaged`: the outputs are averaged over the image and only for prompts."""
+    """`kind` of the file; `is_averaged`: the outputs are averaged over the image and only for prompts; `shared` is of a
+    Control-LoRA."""
 
     kind: Kind
     is_averaged: bool = False
-    downscale: int = 8
+    shared: SharedWeights | None = None
 
 
 class OwnNames(KeyMap):
@@ -77,7 +87,8 @@ def build_net(file: TensorSource, model: Any) -> AuxiliaryParts:
     if kind is Kind.UNION:
         return _union(file, model)
     _check_family(file, model)
-    facts = NetFacts(kind, "shuffle" in file.path.stem.lower())
+    shared = SharedWeights() if kind is Kind.LORA else None
+    facts = NetFacts(kind, "shuffle" in file.path.stem.lower(), shared)
     with on_meta():
         net = controlnet_for(model.unet)
     if kind is Kind.DIFFUSERS:
@@ -85,8 +96,8 @@ def build_net(file: TensorSource, model: Any) -> AuxiliaryParts:
         return AuxiliaryParts(Component("control", net, own, ("",), ""), facts=facts)
     prefix = next((key.partition("input_hint_block")[0] for key in file.entries if "input_hint_block" in key), "")
     names = original_names(model, prefix.rstrip("."))
-    if kind is Kind.LORA:
-        share_layers(net, model.unet, file, names)
+    if shared is not None:
+        share_layers(net, model.unet, file, names, shared)
         return AuxiliaryParts(
             Component("control", net, names, (prefix,), ""), lambda key: key == "lora_controlnet", facts
         )
@@ -165,8 +176,11 @@ class SharedLayer(nn.Module):
     """A layer of the model's own with a change of low rank and a bias of its own. Its weights are the model's: with
     their storage, their streaming, and the adapters that are on them."""
 
-    def __init__(self, base: nn.Module, up: tuple[int, ...], down: tuple[int, ...], has_bias: bool) -> None:
+    def __init__(
+        self, base: nn.Module, up: tuple[int, ...], down: tuple[int, ...], has_bias: bool, shared: SharedWeights
+    ) -> None:
         super().__init__()
+        self.shared = shared
         self.up = nn.Parameter(torch.empty(up))
         self.down = nn.Parameter(torch.empty(down))
         self.bias = nn.Parameter(torch.empty(up[0])) if has_bias else None
@@ -178,7 +192,8 @@ class SharedLayer(nn.Module):
 
     def forward(self, x: Tensor, *_: Any) -> Tensor:
         base: Any = self.__dict__["_base"]()
-        result: Tensor = base(x)
+        with self.shared.around(base):
+            result: Tensor = base(x)
         if self.convolution is None:
             result = result + F.linear(F.linear(x, self.down.flatten(1)), self.up.flatten(1))
         else:
@@ -190,7 +205,7 @@ class SharedLayer(nn.Module):
         return result + (bias if self.convolution is None else bias[:, None, None])
 
 
-def share_layers(net: nn.Module, unet: nn.Module, file: TensorSource, names: KeyMap) -> None:
+def share_layers(net: nn.Module, unet: nn.Module, file: TensorSource, names: KeyMap, shared: SharedWeights) -> None:
     """Put `SharedLayer`s in the place of the layers of which a file has a change of low rank."""
     layers = dict(unet.named_modules())
     for key in list(file.entries):
@@ -202,7 +217,7 @@ def share_layers(net: nn.Module, unet: nn.Module, file: TensorSource, names: Key
         if base is None or f"{stem}.down" not in file.entries:
             raise CheckpointError(f"{file.path.name}: {key} belongs to no layer of the model. Choose another file.")
         down = file.entries[f"{stem}.down"].shape
-        own = SharedLayer(base, file.entries[key].shape, down, f"{stem}.bias" in file.entries)
+        own = SharedLayer(base, file.entries[key].shape, down, f"{stem}.bias" in file.entries, shared)
         parent, _, leaf = path.rpartition(".")
         setattr(net.get_submodule(parent), leaf, own)
 

@@ -10,11 +10,11 @@ import torch
 from lib_controlnet.control_settings import ControlNetSettings
 from lib_controlnet.files import Kind
 from lib_controlnet.latents import correct_predictions, refer
-from lib_controlnet.nets import build_net
+from lib_controlnet.nets import NOT_FITTING, build_net
 from lib_controlnet.preprocessors import INPAINTING
 from lib_controlnet.running import NetControl, hint_of, put_around
-from lib_controlnet.units import UNION_TYPES, UNKNOWN_TYPE, ControlMode, HiresOption
-from modules.errors import InvalidValueError
+from lib_controlnet.units import UNION_TAGS, UNION_TYPES, UNKNOWN_TYPE, ControlMode, HiresOption
+from modules.errors import CheckpointError, InvalidValueError
 from modules.processing.request.model_use import ModelUse
 from modules.scripts.program import Program
 
@@ -24,8 +24,10 @@ HIRES_SOFTENED = ("canny", "mlsd")
 def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program) -> None:
     """Put all units around the model. Raises `CheckpointError` for files that do not fit it."""
     controls: list[NetControl] = []
+    flows: list[Any] = []
     fitted: dict[int, Any] = {}
     width, height = use.facts.size_px
+    check_denoiser(prepared, use)
     for each in prepared:
         if each.map is not None and each.kind is not Kind.IP:
             fitted[each.number] = pixels = each.map.fitted(width, height)
@@ -37,19 +39,54 @@ def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program)
             from lib_controlnet.ip_adapter import put_ip_adapter
 
             put_ip_adapter(each, use, program)
+        elif each.kind is not None and each.kind.is_of_transformer:
+            flows.append(_flow_control(each, pixels, use))
         elif each.kind is not None and each.kind is not Kind.LLLITE:
             kept = ControlNetSettings(p.settings).control_net_model_cache_size
-            controls.append(_net_control(each, pixels, use, kept))
+            controls.append(_net_control(each, pixels, use, kept, p.iteration == 0))
         elif each.kind is Kind.LLLITE:
             from lib_controlnet.lllite import put_lllite
 
             put_lllite(each, pixels, use)
     if controls:
         put_around(use, controls)
+    if flows:
+        from lib_controlnet.flow_nets import put_around_transformer
+
+        put_around_transformer(use, flows)
     correct_predictions(prepared, use, fitted)
 
 
-def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int) -> NetControl:
+def check_denoiser(prepared: Sequence[Any], use: ModelUse) -> None:
+    """Raise `CheckpointError` for files that go into UNets, where the model has none."""
+    if hasattr(use.model.unet, "down_blocks"):
+        return
+    for each in prepared:
+        if each.kind is not None and not each.kind.is_of_transformer:
+            raise CheckpointError(f"{each.file.path.name}: {NOT_FITTING.format(family=use.model.family.label)}")
+
+
+def _flow_control(each: Any, pixels: Any, use: ModelUse) -> Any:
+    """The network of a unit for a transformer. Raises `InvalidValueError` where its type of control is not known."""
+    from lib_controlnet.flow_nets import flow_control
+    from lib_controlnet.flux_nets import MODES, mode_of
+
+    mode = each.unit.control_mode
+    control = flow_control(
+        each, pixels, region_of(each), mode is not ControlMode.BALANCED, mode is ControlMode.CONTROL, use
+    )
+    known = control.net.module.config.get("num_mode")
+    if known:
+        control.control_type = mode_of(each.unit, known)
+        if control.control_type is None:
+            raise InvalidValueError(
+                f"{each.name}: {each.file.name} is for several kinds of control, and must know which one this is. Set "
+                f"union_control_type to one of: {', '.join(MODES)}."
+            )
+    return control
+
+
+def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int, is_first_batch: bool) -> NetControl:
     unit = each.unit
     key = use.model.token if each.kind is Kind.LORA else None
     net = use.auxiliary(each.file.path, build_net, key, kept)
@@ -64,23 +101,9 @@ def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int) -> NetControl
     hint = hint_of(pixels, unit.module.name in INPAINTING)
     drops = drops and not use.facts.is_hires
     kind = union_place(each, net) if each.kind is Kind.UNION else None
-    return NetControl(unit, net, net.facts, hint, region_of(each), is_softened, kind, drops)
-
-
-UNION_TAGS = {
-    "OpenPose": "OpenPose",
-    "Depth": "Depth",
-    "SoftEdge": "Soft Edge",
-    "Scribble": "Soft Edge",
-    "Canny": "Hard Edge",
-    "Lineart": "Hard Edge",
-    "MLSD": "Hard Edge",
-    "NormalMap": "Normal Map",
-    "Segmentation": "Segmentation",
-    "Tile": "Tile",
-    "Inpaint": "Inpaint",
-}
-"""The type of control that a union network takes for the maps of a module, by the module's tag."""
+    # The reference UI puts adapters on a layer when it is called first, and a Control-LoRA's network is called before.
+    adapters = use.model.adapters if is_first_batch and not use.facts.is_hires else None
+    return NetControl(unit, net, net.facts, hint, region_of(each), is_softened, kind, drops, adapters)
 
 
 def union_place(each: Any, net: Any) -> int:

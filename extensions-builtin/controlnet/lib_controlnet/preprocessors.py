@@ -3,8 +3,9 @@ that need no weights as functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,16 @@ UNUSED = Slider("", 0.0, 1.0, 0.5)
 @dataclass(frozen=True)
 class Job:
     """What a module gets: the image [H,W,3] (or [H,W,4], with transparency), the numbers that count, and the seed of
-    the request. `side` is the short side to work at."""
+    the request. `side` is the short side to work at. `find` gives a file of weights by its names, or raises
+    `InvalidValueError`; `poses` takes what is found of people, for callers."""
 
     image: Pixels
     side: int
     a: float
     b: float
     seed: int = 0
+    find: Callable[[Sequence[str]], Path] = field(default=lambda names: Path(names[0]))
+    poses: list[Any] = field(default_factory=list)
 
 
 Make = Callable[[Job], Pixels]
@@ -66,9 +70,9 @@ Make = Callable[[Job], Pixels]
 
 @dataclass(frozen=True)
 class Module:
-    """A module. `alias` is its other name; `tags` are the control types that list it. `make` is None for one that needs
-    a file of weights (`file` says which, and where it belongs). `keeps_mask`: the mask belongs to the map, and does not
-    take the image's place."""
+    """A module. `alias` is its other name; `tags` are the control types that list it. `file` is the name of the weights
+    that it needs; `make` is None where its network is not known here. `keeps_mask`: the mask belongs to the map, and
+    does not take the image's place."""
 
     name: str
     alias: str = ""
@@ -97,12 +101,11 @@ class Module:
         return first, second
 
     def run(self, job: Job) -> Pixels:
-        """The map [h,w,3]. Raises `InvalidValueError` where the module needs a file."""
+        """The map [h,w,3]. Raises `InvalidValueError` where its file is missing, or it is not known."""
         if self.make is None:
-            where = f"models/ControlNetPreprocessor/{self.file or self.name}"
             raise InvalidValueError(
-                f"The preprocessor {self.label} needs weights that are missing: put them into {where}. These work "
-                f"without: {', '.join(sorted(name for name, each in MODULES.items() if each.make is not None))}."
+                f"The preprocessor {self.label} is not there. Make its map elsewhere and use the module none, or "
+                f"choose one of: {', '.join(sorted(name for name, each in MODULES.items() if each.make is not None))}."
             )
         return self.make(job)
 
@@ -118,6 +121,23 @@ def _padded(make: Callable[[Pixels, Job], Pixels], reads_alpha: bool = False) ->
         return as_rgb(np.ascontiguousarray(make(whole, job)[:height, :width]))
 
     return run
+
+
+def _by_weights(name: str, files: Sequence[str]) -> Make:
+    """A module of `detectors.modules`, with the weights of one of these files."""
+
+    def run(image: Pixels, job: Job) -> Pixels:
+        path = job.find(files)
+        from lib_controlnet.detectors.modules import made  # PyTorch, which the server does without
+
+        return made(name, image, job, path)
+
+    return _padded(run)
+
+
+def _weighted(name: str, alias: str, tag: str, *files: str) -> Module:
+    tags = ("Scribble", "SparseCtrl") if tag == "Scribble" else (tag,)
+    return Module(name, alias, tags=tags, file=files[0], make=_by_weights(name, files))
 
 
 def _unchanged(job: Job) -> Pixels:
@@ -210,6 +230,7 @@ def smooth_noise(random: np.random.RandomState, height: int, width: int) -> npt.
     return found
 
 
+PIDINET, HED = "table5_pidinet.pth", "ControlNetHED.pth"
 THRESHOLDS = (Slider("Low Threshold", 1, 255, 100, 1), Slider("High Threshold", 1, 255, 200, 1))
 FIDELITY = Slider("Style Fidelity (only for Balanced mode)", 0.0, 1.0, 0.5)
 GAMMA = Slider("Gamma Correction", 0.1, 2.0, 1.0, 0.001)
@@ -246,9 +267,9 @@ _ALL = (
         tags=("Tile",),
         make=_tile,
     ),
-    Module("pidinet", "softedge_pidinet", tags=("SoftEdge",), file="table5_pidinet.pth"),
+    _weighted("pidinet", "softedge_pidinet", "SoftEdge", PIDINET),
     Module("oneformer_ade20k", "seg_ofade20k", tags=("Segmentation",), file="250_16_swin_l_oneformer_ade20k_160k.pth"),
-    Module("pidinet_scribble", "scribble_pidinet", tags=("Scribble", "SparseCtrl"), file="table5_pidinet.pth"),
+    _weighted("pidinet_scribble", "scribble_pidinet", "Scribble", PIDINET),
     Module("revision_clipvision", sliders=_with(NOISE), tags=("Revision",), is_model_free=True),
     _reference("reference_only"),
     Module("recolor_luminance", sliders=_with(GAMMA), tags=("Recolor",), make=_luminance),
@@ -281,9 +302,9 @@ _ALL = (
     Module("pidinet_sketch", "t2ia_sketch_pidi", tags=("T2I-Adapter",), file="table5_pidinet.pth"),
     Module("color", "t2ia_color_grid", tags=("T2I-Adapter",), make=_color),
     Module("softedge_teed", sliders=_with(SAFE), tags=("SoftEdge",), file="7_model.pth"),
-    Module("pidinet_safe", "softedge_pidisafe", tags=("SoftEdge",), file="table5_pidinet.pth"),
-    Module("hed_safe", "softedge_hedsafe", tags=("SoftEdge",), file="ControlNetHED.pth"),
-    Module("hed", "softedge_hed", tags=("SoftEdge",), file="ControlNetHED.pth"),
+    _weighted("pidinet_safe", "softedge_pidisafe", "SoftEdge", PIDINET),
+    _weighted("hed_safe", "softedge_hedsafe", "SoftEdge", HED),
+    _weighted("hed", "softedge_hed", "SoftEdge", HED),
     Module(
         "softedge_anyline",
         sliders=(Slider("Resolution", 64, 2048, 1280, 8), SAFE),
@@ -300,7 +321,7 @@ _ALL = (
         tags=("Scribble", "SparseCtrl"),
         make=_padded(_xdog),
     ),
-    Module("scribble_hed", tags=("Scribble", "SparseCtrl"), file="ControlNetHED.pth"),
+    _weighted("scribble_hed", "", "Scribble", HED),
     Module("revision_ignore_prompt", sliders=_with(NOISE), tags=("Revision",), is_model_free=True),
     _reference("reference_adain+attn"),
     _reference("reference_adain"),
@@ -308,7 +329,7 @@ _ALL = (
     Module("openpose_hand", tags=("OpenPose",), file="body_pose_model.pth"),
     Module("openpose_faceonly", tags=("OpenPose",), file="facenet.pth"),
     Module("openpose_face", tags=("OpenPose",), file="body_pose_model.pth"),
-    Module("openpose", tags=("OpenPose",), file="body_pose_model.pth"),
+    _weighted("openpose", "", "OpenPose", "body_pose_model.pth"),
     Module(
         "normal_map",
         "normal_midas",
@@ -328,10 +349,10 @@ _ALL = (
         sliders=_with(Slider("Max Faces", 1, 10, 1, 1), Slider("Min Face Confidence", 0.01, 1.0, 0.5)),
         file="face_landmarker.task",
     ),
-    Module("lineart", "lineart_realistic", tags=("Lineart",), file="sk_model.pth"),
-    Module("lineart_coarse", tags=("Lineart",), file="sk_model2.pth"),
+    _weighted("lineart", "lineart_realistic", "Lineart", "sk_model.pth"),
+    _weighted("lineart_coarse", "", "Lineart", "sk_model2.pth"),
     Module("lineart_anime_denoise", tags=("Lineart",), file="erika.pth"),
-    Module("lineart_anime", tags=("Lineart",), file="netG.pth"),
+    _weighted("lineart_anime", "", "Lineart", "netG.pth"),
     Module("ip-adapter_pulid", sliders=(), tags=("IP-Adapter",), file="eva02_clip_l_336.pt"),
     Module("ip-adapter_face_id_plus", tags=("IP-Adapter",), file="insightface"),
     Module("ip-adapter_face_id", tags=("IP-Adapter",), file="insightface"),
@@ -347,8 +368,8 @@ _ALL = (
     Module("depth_leres++", sliders=_with(NEAR, FAR), tags=("Depth",), file="res101.pth"),
     Module("depth_leres", sliders=_with(NEAR, FAR), tags=("Depth",), file="res101.pth"),
     Module("depth_hand_refiner", tags=("Depth",), file="hand_landmarker.task"),
-    Module("depth_anything_v2", tags=("Depth",), file="depth_anything_v2_vitl.pth"),
-    Module("depth_anything", tags=("Depth",), file="depth_anything_vitl14.pth"),
+    _weighted("depth_anything_v2", "", "Depth", *(f"depth_anything_v2_vit{size}.pth" for size in "lbs")),
+    _weighted("depth_anything", "", "Depth", *(f"depth_anything_vit{size}14.pth" for size in "lbs")),
     Module(
         "densepose_parula",
         "densepose_parula (black bg & blue torso)",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
-from lib_controlnet.files import list_models
+from lib_controlnet.files import list_models, preprocessor_file
 from lib_controlnet.maps import shown
 from lib_controlnet.pixels import Pixels
 from lib_controlnet.poses import drawn
@@ -87,7 +89,7 @@ def add_routes(app: Any, program: Program) -> None:
     @script_callbacks.open_to("user")
     def detect(body: dict[str, Any] = Body(default={}, examples=[EXAMPLE])) -> dict[str, Any]:  # noqa: B008
         """Run a preprocessor on images."""
-        return detected(body)
+        return detected(body, lambda names: preprocessor_file(program, names))
 
     @routes.post("/render_openpose_json", **documented({"images": [], "info": "Success"}))
     @script_callbacks.open_to("user")
@@ -170,8 +172,8 @@ def type_of(name: str, models: list[str]) -> dict[str, Any]:
     }
 
 
-def detected(body: dict[str, Any]) -> dict[str, Any]:
-    """The maps of images. Raises `InvalidValueError` for what cannot be read."""
+def detected(body: dict[str, Any], find: Callable[[Sequence[str]], Path]) -> dict[str, Any]:
+    """The maps of images; `find` gives the files of weights. Raises `InvalidValueError` for what cannot be read."""
     module = module_of(str(body.get("controlnet_module") or "none"))
     given = body.get("controlnet_input_images") or []
     if not isinstance(given, list) or not given:
@@ -185,14 +187,15 @@ def detected(body: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(masks, list) or len(masks) not in (0, len(given)):
         raise InvalidValueError("controlnet_masks takes one mask for each image, or none.")
     images = []
+    poses: list[Any] = []
     for number, value in enumerate(given):
         one = _Reader({"image": value, "mask": masks[number] if masks else None}, "detect").images()
         if not one:
             raise InvalidValueError(f"controlnet_input_images: image {number} is empty; give it as base64.")
         pixels = one[0].image
-        made = module.run(Job(pixels, int(side), a, b, int(np.random.default_rng().integers(2**32))))
-        images.append(_as_base64(made))
-    return {"images": images, "info": "Success"}
+        seed = int(np.random.default_rng().integers(2**32))
+        images.append(_as_base64(module.run(Job(pixels, int(side), a, b, seed, find, poses))))
+    return {"images": images, "info": "Success"} | ({"poses": poses} if poses else {})
 
 
 def _as_base64(pixels: Pixels) -> str:

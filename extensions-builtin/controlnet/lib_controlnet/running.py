@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,7 @@ class NetControl:
     softens: bool = False
     control_type: int | None = None  # of a union network
     drops_negatives: bool = False  # counts for prompts only
+    adapters: Any = None  # what a Control-LoRA's first step does without
 
     def scales(self, count: int) -> list[float]:
         """Of each of `count` outputs."""
@@ -67,7 +69,8 @@ class NetControl:
         x, context = x[rows, :4].to(device, dtype), context[rows].to(device, dtype)
         timesteps = timesteps.expand(len(call.images))[rows].to(device)
         vector = None if vector is None else vector[rows].to(device, dtype)
-        found = self._outputs(x, timesteps, context, vector, self._hints(call, rows, x))
+        with self._without_adapters(call):
+            found = self._outputs(x, timesteps, context, vector, self._hints(call, rows, x))
         if self.facts.is_averaged:
             found = [output.mean(dim=(2, 3), keepdim=True) for output in found]
         scaled = []
@@ -82,6 +85,18 @@ class NetControl:
             whole[rows] = output
             scaled.append(whole)
         return scaled
+
+    @contextmanager
+    def _without_adapters(self, call: ModelCall) -> Iterator[None]:
+        shared = self.facts.shared
+        if shared is None or self.adapters is None or call.step > 0:
+            yield
+            return
+        before, shared.around = shared.around, self.adapters.taken_off
+        try:
+            yield
+        finally:
+            shared.around = before
 
     def _hints(self, call: ModelCall, rows: Sequence[int], x: Tensor) -> Tensor:
         hint = self.hint.to(x)

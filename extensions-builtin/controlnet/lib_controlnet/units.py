@@ -45,6 +45,20 @@ RESIZE_ALIASES = {
 UNION_TYPES = (*("OpenPose", "Depth", "Soft Edge", "Hard Edge", "Normal Map", "Segmentation", "Tile", "Inpaint"),)
 """In the order in which union networks number them."""
 UNKNOWN_TYPE = "Unknown"
+UNION_TAGS = {
+    "OpenPose": "OpenPose",
+    "Depth": "Depth",
+    "SoftEdge": "Soft Edge",
+    "Scribble": "Soft Edge",
+    "Canny": "Hard Edge",
+    "Lineart": "Hard Edge",
+    "MLSD": "Hard Edge",
+    "NormalMap": "Normal Map",
+    "Segmentation": "Segmentation",
+    "Tile": "Tile",
+    "Inpaint": "Inpaint",
+}
+"""The type of control that a union network takes for the maps of a module, by the module's tag."""
 LEGACY = {"input_image": "image", "lowvram": "low_vram", "guidance": "guidance_end", "mask_image": "mask"}
 Array = npt.NDArray[Any]
 

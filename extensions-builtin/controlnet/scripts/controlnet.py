@@ -16,7 +16,7 @@ if FOLDER not in sys.path:
     sys.path.append(FOLDER)
 
 from lib_controlnet.control_settings import ControlNetSettings  # noqa: E402
-from lib_controlnet.files import Kind, ModelFile, find_model, kind_of_file  # noqa: E402
+from lib_controlnet.files import Kind, ModelFile, find_model, kind_of_file, preprocessor_file  # noqa: E402
 from lib_controlnet.grid_axes import add_axes  # noqa: E402
 from lib_controlnet.maps import ControlMap, control_map, images_after_first, shown  # noqa: E402
 from lib_controlnet.preprocessors import INPAINTING, RECOLORING  # noqa: E402
@@ -139,8 +139,11 @@ class ControlNet(scripts.Script):
                 raise InvalidValueError(
                     f"{name}: {file.name} is {kind.value}, which does not go with the module {unit.module.label}."
                 )
-        made = None if unit.embeddings else control_map(unit, p, is_img2img, name)
+        made = None if unit.embeddings else control_map(unit, p, is_img2img, name, self._weights)
         return Prepared(number, unit, file, kind, made, (p.width // 8 * 8, p.height // 8 * 8))
+
+    def _weights(self, names: Sequence[str]) -> Path:
+        return preprocessor_file(self.program, names)
 
     def on_model(self, p: Any, use: ModelUse, *args: Any) -> None:
         """Put what the units ask for around the model of a pass."""

@@ -53,6 +53,11 @@ class LayerTable:
         self._by_original = {layer.original: layer for layer in self._layers}
         self._by_ours = {ours: (layer, part) for layer in self._layers for part, ours in enumerate(layer.ours)}
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All of them, for a table with more."""
+        return self._layers
+
     def row_map(self, header: Header, prefix: str, width: int) -> RowMap:
         """Of the tensors of a header behind `prefix`, whether fused ones are whole or appear part by part."""
         sources: dict[str, Source] = {}

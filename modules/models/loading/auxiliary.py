@@ -27,8 +27,10 @@ from modules.models.loading.filling import Placement, fill, finish_buffers
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import assign_tensors
 from modules.models.loading.offloading import OffloadPlan
+from modules.models.loading.open_clip_layout import OpenClipLayout
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
-from modules.models.names.component import Component
+from modules.models.names.component import Component, Header
+from modules.models.names.row_map import RowMap
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +41,17 @@ PART = "unet"
 @dataclass(frozen=True)
 class AuxiliaryParts:
     """What a builder makes of an open file: an empty module on the meta device and how the file names its tensors;
-    `ignores` says which tensors of the file belong to nothing, `facts` is for the one who builds."""
+    `ignores` says which tensors of the file belong to nothing, `facts` is for the one who builds. `rows`: where a
+    tensor of the file holds several of the module's; the component's key map is then that of these rows."""
 
     component: Component
     ignores: Callable[[str], bool] = lambda key: False
     facts: Any = None
+    rows: RowMap | None = None
+
+    def row_map_of(self, header: Header) -> RowMap | None:
+        """See `KnowsRows`."""
+        return self.rows
 
 
 Builder = Callable[[TensorSource, LoadedModel], AuxiliaryParts]
@@ -121,7 +129,7 @@ def load_auxiliary(path: Path, build: Builder, model: LoadedModel) -> Auxiliary:
     kind, or for another model."""
     plan = model.plan
     with ExitStack() as files:
-        file = files.enter_context(open_tensors(path))
+        file: TensorSource = files.enter_context(open_tensors(path))
         try:
             parts = build(file, model)
         except FeatherweightError:
@@ -129,6 +137,8 @@ def load_auxiliary(path: Path, build: Builder, model: LoadedModel) -> Auxiliary:
         except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
             raise CheckpointError(f"{path.name}: describes an impossible model: {error}") from error
         component = parts.component
+        if parts.rows is not None:
+            file = OpenClipLayout(file, (parts,))
         rest = OffloadPlan(plan.streaming) if plan.streaming is not None else None
         assignments = assign_tensors(file, [component], parts.ignores)
         fill(file, assignments, lambda _: _placement(component, plan, rest))

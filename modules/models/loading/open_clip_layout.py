@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -28,9 +28,10 @@ from modules.models.files.tensor_writer import TensorWriter
 from modules.models.loading.assembled import assembled, with_whole_names
 from modules.models.loading.diffusers_layout import DiffusersLayout, is_diffusers_file
 from modules.models.loading.foreign_names import checkpoint_names, part_names
+from modules.models.names.component import Header
 from modules.models.names.ema_names import restored_names
 from modules.models.names.renamed import renamed
-from modules.models.names.row_map import Rows, Source
+from modules.models.names.row_map import RowMap, Rows, Source
 
 OPEN_CLIP = r"^((?:cond_stage_model|conditioner\.embedders\.\d+)\.model)"
 FUSED = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj_(weight|bias)$")
@@ -59,11 +60,18 @@ class Origin:
         return not self.transposed and (self.rows is None or len(self.rows) == 1)
 
 
+class KnowsRows(Protocol):
+    """What says which rows of a file's tensors are ours: a `ModelFamily`, for one."""
+
+    def row_map_of(self, header: Header) -> RowMap | None:
+        """None for files that it does not know."""
+
+
 class OpenClipLayout(Closing):
     """A `TensorSource` around another one."""
 
     def __init__(
-        self, file: TensorSource, families: Sequence[ModelFamily] | None = None, hidden: tuple[str, ...] = ()
+        self, file: TensorSource, families: Sequence[KnowsRows] | None = None, hidden: tuple[str, ...] = ()
     ) -> None:
         """The families (None: all) say which tensors hold several of ours. Those whose names begin with one of
         `hidden` are left out."""
@@ -247,7 +255,7 @@ def original_name(name: str) -> Origin:
     return Origin(name)
 
 
-def _parts_by_key(file: TensorSource, families: Sequence[ModelFamily]) -> dict[str, list[Source]]:
+def _parts_by_key(file: TensorSource, families: Sequence[KnowsRows]) -> dict[str, list[Source]]:
     """The tensors of a file that are several of ours, or have their rows in another order."""
     found: dict[str, list[Source]] = {}
     for family in families:

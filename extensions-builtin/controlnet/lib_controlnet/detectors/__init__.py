@@ -1,0 +1,1 @@
+"""Modules that need weights: networks that make a control map of an image, read weights-only from the user's files."""

@@ -1,0 +1,193 @@
+"""ControlNets of transformers that predict a flow, for one pass: what each family's networks compute is added to the
+tokens of the denoiser's blocks. How a family's networks are built and called is in a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lib_controlnet.files import Kind, kind_of
+from lib_controlnet.running import OUTPUTS, SOFTENING, NetControl, hint_of, is_on
+from modules.errors import CheckpointError
+from modules.memory.hook_chain import HookOrder
+from modules.models.files.tensor_source import TensorSource
+from modules.models.loading.auxiliary import Auxiliary, AuxiliaryParts
+from modules.processing.request.model_use import ModelCall, ModelUse
+
+Rest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the denoiser for some of its rows: `x` is its first argument, `args` and `rest` are the others."""
+
+    x: Any
+    args: tuple[Any, ...]
+    rest: Rest
+
+
+@dataclass(frozen=True)
+class Hint:
+    """The image of a unit as a network takes it, [1,C,h,w]: `cell` values a latent along one side."""
+
+    values: Tensor
+    cell: int = 1
+
+
+class FlowNets(Protocol):
+    """The networks of one family."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def denoiser(self) -> str:
+        """The class of the family's transformer."""
+
+    def build(self, file: TensorSource, model: Any) -> AuxiliaryParts:
+        """See `Builder`."""
+
+    def hint(self, net: Auxiliary, color: Tensor, mask: Tensor | None, model: Any) -> Hint:
+        """Of an image [1,3,H,W] in 0..1, and where it is to be painted [1,1,H,W]."""
+
+    def outputs(
+        self, net: Auxiliary, hint: Tensor, call: Call, control_type: int | None, weight: float, model: Any
+    ) -> list[Tensor]:
+        """What a network computes, [rows,tokens,width] each; the image's tokens come first. `weight` is for those that
+        add some of it to what they see themselves; the outputs are without it."""
+
+    def places(self, net: Auxiliary, denoiser: Any) -> list[list[int]]:
+        """The blocks of the denoiser that each output is added to, counted through."""
+
+    def add(self, found: Mapping[int, Tensor], denoiser: Any, rest: Rest) -> None:
+        """Put what is added to each block into the denoiser's arguments."""
+
+    def rows_of(self, call: Call, rows: Sequence[int]) -> Call:
+        """Some rows of a call."""
+
+
+def registered() -> Mapping[Kind, FlowNets]:
+    """All families with such networks."""
+    from lib_controlnet.flux_nets import FLUX
+    from lib_controlnet.sd3_nets import SD3
+    from lib_controlnet.z_image_nets import Z_IMAGE
+
+    return {each.kind: each for each in (FLUX, SD3, Z_IMAGE)}
+
+
+def build_flow_net(file: TensorSource, model: Any) -> AuxiliaryParts:
+    """A `Builder` of the networks of all these families."""
+    kind = kind_of(file.entries, file.path)
+    nets = registered().get(kind)
+    if nets is None or type(model.unet).__name__ != nets.denoiser:
+        raise CheckpointError(
+            f"{file.path.name} is {kind.value}, and the model is of the family {model.family.label}. Choose a "
+            "ControlNet that was made for it."
+        )
+    return nets.build(file, model)
+
+
+@dataclass(eq=False)
+class FlowControl(NetControl):
+    """One network in one pass; see `NetControl`, whose `hint` it does not use."""
+
+    nets: Any = None
+    image: Hint | None = None
+
+    def scales(self, count: int) -> list[float]:
+        """Of each of `count` outputs. Softened ones fall off from the last to the first as those of a UNet do."""
+        if self.unit.layer_weights is not None or not self.softens:
+            return super().scales(count)
+        steps = (OUTPUTS - 1) / max(count - 1, 1)
+        return [self.unit.weight * SOFTENING ** ((count - 1 - place) * steps) for place in range(count)]
+
+    def add_to(self, found: dict[int, Tensor], call: ModelCall, whole: Call, use: ModelUse) -> None:
+        """Add this network's outputs to what each block gets."""
+        rows = self.rows(call)
+        if not rows:
+            return
+        weight = self.unit.weight if self.unit.layer_weights is None else 1.0
+        if not weight:
+            return
+        own = self.nets.rows_of(whole, rows)
+        outputs = self.nets.outputs(self.net, self._image(call, rows), own, self.control_type, weight, use.model)
+        places = self.nets.places(self.net, use.model.unet)
+        for output, scale, blocks in zip(outputs, self.scales(len(outputs)), places, strict=True):
+            output = self._masked(output * scale, call, use)
+            if len(rows) < len(call.images):
+                every = output.new_zeros(len(call.images), *output.shape[1:])
+                every[rows] = output
+                output = every
+            for block in blocks:
+                found[block] = found[block] + output if block in found else output
+
+    def _image(self, call: ModelCall, rows: Sequence[int]) -> Tensor:
+        assert self.image is not None
+        values, cell = self.image.values.to(self.net.device, self.net.dtype), self.image.cell
+        if call.windows is None:
+            return values.expand(len(rows), *values.shape[1:])
+        parts = []
+        for row in rows:
+            left, top, width, height = (side * cell for side in call.windows[row])
+            parts.append(values[:, :, top : top + height, left : left + width])
+        return torch.cat(parts)
+
+    def _masked(self, output: Tensor, call: ModelCall, use: ModelUse) -> Tensor:
+        """Where the unit counts; the tokens of a text behind those of the image count nowhere then."""
+        if self.region is None or call.windows is not None:
+            return output
+        height, width = (-(-side // 2) for side in use.latent_size)
+        mask = F.interpolate(self.region.to(output), size=(height, width), mode="bilinear", align_corners=False)
+        tokens = mask.reshape(1, -1, 1)[:, : output.shape[1]]
+        return output * F.pad(tokens, (0, 0, 0, output.shape[1] - tokens.shape[1]))
+
+
+def flow_control(each: Any, pixels: Any, region: Tensor | None, softens: bool, drops: bool, use: ModelUse) -> Any:
+    """A unit's network for a pass. Raises `CheckpointError` where it is of another family, or takes another image."""
+    nets = registered()[each.kind]
+    net = use.auxiliary(each.file.path, build_flow_net)
+    height, width = (side * use.model.downscale for side in use.latent_size)
+    if pixels.shape[:2] != (height, width):
+        pixels = each.map.fitted(width, height)
+    color = hint_of(pixels, is_inpaint=False)
+    mask = None
+    if pixels.shape[2] == 4:
+        mask = (torch.from_numpy(pixels[:, :, 3].copy()).float()[None, None] / 255.0 > 0.5).float()
+    image = nets.hint(net, color, mask, use.model)
+    return FlowControl(each.unit, net, net.facts, color, region, softens, None, drops, nets=nets, image=image)
+
+
+def put_around_transformer(use: ModelUse, controls: Sequence[FlowControl]) -> None:
+    """Have these networks add their outputs to the tokens of the pass's denoiser."""
+
+    def control(module: Any, inner: Callable[..., Any], /, x: Any, *args: Any, **rest: Any) -> Any:
+        call, whole = use.call, Call(x, args, dict(rest))
+        found: dict[int, Tensor] = {}
+        for each in controls:
+            if is_on(each.unit, use):
+                each.add_to(found, call, whole, use)
+        if found:
+            controls[0].nets.add(found, module, rest)
+        return inner(x, *args, **rest)
+
+    use.hook(use.model.unet, control, HookOrder.OBSERVE)
+
+
+def placed(values: Any, net: Auxiliary) -> Any:
+    """Tensors of a call where a network computes."""
+    return None if values is None else values.to(net.device, net.dtype)
+
+
+def spread(count: int, blocks: int, first: int, is_repeated: bool = False) -> list[list[int]]:
+    """Which of `blocks` blocks, counted from `first`, each of `count` outputs goes to: neighbours share one, or with
+    `is_repeated` they take turns."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    share = -(-blocks // count) if count else 1
+    for block in range(blocks if count else 0):
+        found[block % count if is_repeated else block // share].append(first + block)
+    return found

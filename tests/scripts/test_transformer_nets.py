@@ -1,0 +1,345 @@
+"""ControlNets of FLUX.1, SD3 and Z-Image: what a pass predicts with one is what diffusers' modules predict, in fp32."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import (
+    FluxControlNetModel,
+    FluxControlNetPipeline,
+    SD3ControlNetModel,
+    ZImageControlNetModel,
+)
+from safetensors.torch import save_file
+from torch import Tensor
+
+from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
+from modules.models.families.denoiser_context import DenoiserContext, ModelInputs
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.modules_catalogue import ModuleCatalogue
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import PrecisionOptions
+from modules.processing.request.model_use import ModelCall, ModelUse, PassFacts
+from modules.settings.values import Settings
+from tests.extensions import built_in
+from tests.models.dit_files import write_split
+from tests.models.dit_models import TINY, original_tensors, write_parts
+from tests.models.family_files import write_family
+from tests.recordings import CONFIGS, cpu_machine
+from tests.scripts.test_control_nets import library, random_weights
+from tests.thorough import thoroughly
+
+SIDE, ROWS = 8, 2
+FILES = {"flux": "model.safetensors", "sd3": "sd3.5.safetensors", "z_image": "z_image_tiny.safetensors"}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("transformers")
+    write_split(root, "zimage-turbo-cfg1")
+    write_parts(root, TINY["dev"])
+    write_family(root / "Stable-diffusion", "sd3.5")
+    return root
+
+
+@pytest.fixture(scope="module")
+def engine(root: Path) -> Iterator[Engine]:
+    built_in()
+    catalogue = CheckpointCatalogue([root / "Stable-diffusion"], HashCache(root / "hashes.json"))
+    modules = ModuleCatalogue([root / "text_encoder", root / "VAE"])
+    engine = Engine(catalogue, CONFIGS, cpu_machine, modules=modules)
+    yield engine
+    engine.close()
+
+
+def model_of(engine: Engine, family: str, **settings: Any) -> Any:
+    return engine.model(FILES[family], PrecisionOptions.of(Settings().with_changes(settings)))
+
+
+def inputs_of(model: Any, rows: int = ROWS) -> ModelInputs:
+    torch.manual_seed(4)
+    found: ModelInputs = model.family.example_inputs(
+        model.unet, (rows, SIDE, SIDE), torch.float32, lambda shape, dtype: torch.randn(shape, dtype=dtype)
+    )
+    times = torch.full((rows,), 500.0)
+    return ModelInputs(found.x, times, found.crossattn, found.vector, found.extra, found.mask)
+
+
+def picture() -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    return np.random.default_rng(2).integers(0, 256, (8 * SIDE, 8 * SIDE, 3), np.uint8)
+
+
+def hint_of(model: Any) -> Tensor:
+    """The picture as scaled latents."""
+    pixels = torch.from_numpy(picture()).permute(2, 0, 1)[None].float() / 127.5 - 1.0
+    latents: Tensor = model.encode(pixels)
+    return latents
+
+
+def controlled(engine: Engine, model: Any, path: Path, inputs: ModelInputs, **unit: Any) -> Tensor:
+    """What the model predicts with a unit around it."""
+    facts = PassFacts(("",), ("",), (8 * SIDE, 8 * SIDE), 4, 1.0)
+    use = ModelUse(model, facts, lambda *_: None, lambda _: None, engine.auxiliary)
+    values = library("units").read_unit({"model": path.stem, **unit}, "unit 0")
+    shown = library("maps").ControlMap(picture(), values.resize_mode)
+    each = SimpleNamespace(
+        unit=values,
+        map=shown,
+        kind=library("files").kind_of_file(path),
+        file=library("files").ModelFile(path),
+        number=0,
+        name="unit 0",
+        size_px=facts.size_px,
+        shown_maps={},
+        is_reference=False,
+    )
+    job = SimpleNamespace(settings=Settings(), iteration=0, width=8 * SIDE, height=8 * SIDE)
+    rows = len(inputs.x)
+    with use.undo, torch.no_grad(), use.calling(ModelCall(tuple(range(rows)), (False,) * rows, 0, 4)):
+        library("passes").begin_pass([each], job, use, None)
+        context = DenoiserContext(inputs.crossattn, inputs.vector, None, inputs.extra, inputs.mask)
+        found: Tensor = model.predict(inputs.x, inputs.timesteps, context)
+        return found
+
+
+def with_extra(model: Any, inputs: ModelInputs, extra: Mapping[str, Any]) -> Tensor:
+    """What the model predicts with these arguments."""
+    whole = ModelInputs(
+        inputs.x, inputs.timesteps, inputs.crossattn, inputs.vector, {**inputs.extra, **extra}, inputs.mask
+    )
+    with torch.no_grad():
+        found: Tensor = model.family.run(model.unet, whole)
+        return found
+
+
+def saved(path: Path, tensors: Mapping[str, Tensor]) -> Path:
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
+    return path
+
+
+def same(ours: Tensor, theirs: Tensor, plain: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert (theirs - plain).abs().max() > 1e-2
+
+
+FLUX_FORMS: dict[str, dict[str, Any]] = {
+    "InstantX": {"num_layers": 2, "num_single_layers": 1, "guidance_embeds": True},
+    "union": {"num_layers": 1, "num_single_layers": 0, "guidance_embeds": True, "num_mode": 10},
+    "XLabs": {"num_layers": 1, "num_single_layers": 0, "guidance_embeds": True, "patch_size": 2,
+              "conditioning_embedding_channels": 16},
+}  # fmt: skip
+
+
+def flux_net(form: str, model: Any) -> Any:
+    config = model.unet.config
+    return random_weights(
+        FluxControlNetModel(
+            attention_head_dim=config.attention_head_dim,
+            num_attention_heads=config.num_attention_heads,
+            joint_attention_dim=config.joint_attention_dim,
+            pooled_projection_dim=config.pooled_projection_dim,
+            axes_dims_rope=config.axes_dims_rope,
+            **FLUX_FORMS[form],
+        )
+    )
+
+
+@pytest.mark.parametrize(("form", "layout"), [(form, "diffusers") for form in FLUX_FORMS] + [("XLabs", "original")])
+def test_flux(engine: Engine, tmp_path: Path, form: str, layout: str) -> None:
+    model = model_of(engine, "flux")
+    net, inputs = flux_net(form, model), inputs_of(model)
+    tensors = net.state_dict()
+    if layout == "original":
+        beside = {key: tensors.pop(key) for key in list(tensors) if key.startswith("input_hint_block.")}
+        tensors = original_tensors(library("flux_nets").ORIGINAL, tensors, "")
+        for place, part in library("nets").HINT_CONVOLUTIONS.items():
+            for leaf in ("weight", "bias"):
+                tensors[f"input_hint_block.{place}.{leaf}"] = beside[f"input_hint_block.{part}.{leaf}"]
+        assert "double_blocks.0.img_attn.qkv.weight" in tensors and "input_hint_block.14.bias" in tensors
+    path = saved(tmp_path / "net.safetensors", tensors)
+    takes_pixels, is_union = form == "XLabs", form == "union"
+    image = torch.from_numpy(picture()).permute(2, 0, 1)[None].float() / 127.5 - 1.0
+    if not takes_pixels:
+        image = FluxControlNetPipeline._pack_latents(hint_of(model), 1, 16, SIDE, SIDE)
+    pack = FluxControlNetPipeline._pack_latents(inputs.x, ROWS, 16, SIDE, SIDE)
+    with torch.no_grad():
+        double, single = net(
+            pack,
+            image.expand(ROWS, *image.shape[1:]),
+            torch.full((ROWS, 1), 2) if is_union else None,
+            conditioning_scale=0.7,
+            encoder_hidden_states=inputs.crossattn,
+            pooled_projections=inputs.vector,
+            timestep=inputs.timesteps / 1000,
+            img_ids=FluxControlNetPipeline._prepare_latent_image_ids(1, SIDE // 2, SIDE // 2, "cpu", torch.float32),
+            txt_ids=torch.zeros(inputs.crossattn.shape[1], 3),
+            guidance=inputs.extra["guidance"],
+            return_dict=False,
+        )
+    extra = {
+        "controlnet_block_samples": double,
+        "controlnet_single_block_samples": single,
+        "controlnet_blocks_repeat": takes_pixels,
+    }
+    kind = {"union_control_type": "Depth"} if is_union else {}
+    ours = controlled(engine, model, path, inputs, weight=0.7, **kind)
+    same(ours, with_extra(model, inputs, extra), with_extra(model, inputs, {}))
+    if is_union:
+        with pytest.raises(InvalidValueError, match="union_control_type to one of: Hard Edge"):
+            controlled(engine, model, path, inputs)
+
+
+@pytest.mark.parametrize("form", ["InstantX", thoroughly("Stability AI"), "Stability AI canny"])
+def test_sd3(engine: Engine, tmp_path: Path, form: str) -> None:
+    model = model_of(engine, "sd3")
+    config, inputs = model.unet.config, inputs_of(model)
+    is_own = form == "InstantX"
+    net = random_weights(
+        SD3ControlNetModel(
+            sample_size=config.sample_size,
+            num_layers=2,
+            attention_head_dim=config.attention_head_dim,
+            num_attention_heads=config.num_attention_heads,
+            joint_attention_dim=config.joint_attention_dim if is_own else None,
+            caption_projection_dim=config.caption_projection_dim,
+            pooled_projection_dim=config.pooled_projection_dim,
+            pos_embed_max_size=config.pos_embed_max_size,
+            use_pos_embed=is_own,
+            qk_norm="rms_norm" if is_own else None,
+        )
+    )
+    tensors = net.state_dict()
+    if not is_own:
+        tensors = stability_names(tensors)
+        if form.endswith("canny"):
+            tensors["control_type"] = torch.tensor([1.0])
+    path = saved(tmp_path / "net.safetensors", tensors)
+    pixels = torch.from_numpy(picture()).permute(2, 0, 1)[None].float() / 255
+    image = model.encode(pixels * 127.5 + 0.5 if form.endswith("canny") else pixels * 2 - 1)
+    if is_own:  # the networks of the same blocks as the model's see latents without its shift
+        image = image + model.autoencoder.shift * model.autoencoder.scale_factor
+    with torch.no_grad():
+        (blocks,) = net(
+            inputs.x if is_own else model.unet.pos_embed(inputs.x),
+            image.expand(ROWS, *image.shape[1:]),
+            0.7,
+            inputs.crossattn if is_own else None,
+            torch.zeros_like(inputs.vector) if is_own and inputs.vector is not None else inputs.vector,
+            inputs.timesteps,
+            return_dict=False,
+        )
+    ours = controlled(engine, model, path, inputs, weight=0.7)
+    theirs = with_extra(model, inputs, {"block_controlnet_hidden_states": blocks})
+    same(ours, theirs, with_extra(model, inputs, {}))
+
+
+STABILITY = {
+    "timestep_embedder.linear_1": "t_embedder.mlp.0",
+    "timestep_embedder.linear_2": "t_embedder.mlp.2",
+    "text_embedder.linear_1": "y_embedder.mlp.0",
+    "text_embedder.linear_2": "y_embedder.mlp.2",
+}
+
+
+def stability_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of what diffusers' script for these files does."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        words = {"attn.to_out.0": "attn.proj", "ff.net.0.proj": "mlp.fc1", "ff.net.2": "mlp.fc2"}
+        key = name.replace("norm1.linear", "adaLN_modulation.1")
+        for ours, theirs in words.items():
+            key = key.replace(ours, theirs)
+        for ours, theirs in STABILITY.items():
+            key = key.replace(f"time_text_embed.{ours}", theirs)
+        if ".attn.to_q." in key:
+            parts = [tensors[name.replace("to_q", f"to_{letter}")] for letter in "qkv"]
+            found[key.replace("to_q", "qkv")] = torch.cat(parts)
+        elif ".attn.to_k." not in key and ".attn.to_v." not in key:
+            found[key] = tensor
+    return found
+
+
+Z_FORMS: dict[str, dict[str, Any]] = {
+    "1": {"control_in_dim": 16, "add_control_noise_refiner": None},
+    "2.0": {"control_in_dim": 33, "add_control_noise_refiner": "control_layers"},
+    "2.1": {"control_in_dim": 33, "add_control_noise_refiner": "control_noise_refiner"},
+}
+
+
+@pytest.mark.parametrize("form", Z_FORMS)
+def test_z_image(engine: Engine, tmp_path: Path, form: str) -> None:
+    model = model_of(engine, "z_image")
+    config, inputs = model.unet.config, inputs_of(model)
+    refiners = list(range(len(model.unet.noise_refiner)))
+    net = random_weights(
+        ZImageControlNetModel(
+            control_layers_places=list(range(len(model.unet.layers))),
+            control_refiner_layers_places=refiners,
+            dim=config.dim,
+            n_refiner_layers=len(refiners),
+            n_heads=config.n_heads,
+            n_kv_heads=config.n_kv_heads,
+            **Z_FORMS[form],
+        )
+    )
+    path = saved(tmp_path / "net.safetensors", net.state_dict())
+    ours = controlled(engine, model, path, inputs, weight=0.7)
+    ZImageControlNetModel.from_transformer(net, model.unet)
+    latents = hint_of(model)
+    more = torch.zeros(1, net.config.control_in_dim - 16, SIDE, SIDE)
+    image = torch.cat([latents, more], dim=1).unsqueeze(2)
+    with torch.no_grad():
+        blocks = net(
+            list(inputs.x.unsqueeze(2)), 1 - inputs.timesteps / 1000, list(inputs.crossattn), [image[0]] * ROWS, 0.7
+        )
+    theirs = with_extra(model, inputs, {"controlnet_block_samples": blocks})
+    same(ours, theirs, with_extra(model, inputs, {}))
+
+
+def test_what_an_inpaint_map_keeps_is_kept(engine: Engine) -> None:
+    """Flow models have no whole timesteps: their answers themselves are corrected."""
+    model = model_of(engine, "z_image")
+    facts = PassFacts(("",), ("",), (8 * SIDE, 8 * SIDE), 4, 1.0)
+    use = ModelUse(model, facts, lambda *_: None, lambda _: None, engine.auxiliary)
+    mask = np.zeros((8 * SIDE, 8 * SIDE, 1), np.uint8)
+    mask[: 4 * SIDE] = 255
+    unit = library("units").read_unit({"module": "inpaint_only"}, "unit 0")
+    each = SimpleNamespace(unit=unit, map=SimpleNamespace(masks_itself=False), number=0)
+    library("latents").correct_predictions([each], use, {0: np.concatenate([picture(), mask], axis=2)})
+    predicted = torch.randn(1, 16, SIDE, SIDE)
+    with use.calling(ModelCall((0,), (False,), 0, 4), is_inside=True):
+        kept = use.around(lambda x, sigma, context: predicted)(predicted, torch.ones(1), DenoiserContext(predicted))
+    latents = hint_of(model)
+    torch.testing.assert_close(kept[:, :, 5:], latents[:, :, 5:])
+    torch.testing.assert_close(kept[:, :, :4], predicted[:, :, :4])
+
+
+def test_a_net_is_stored_and_streamed_as_the_model_is(engine: Engine, tmp_path: Path) -> None:
+    model = model_of(engine, "flux")
+    path = saved(tmp_path / "net.safetensors", flux_net("InstantX", model).state_dict())
+    inputs = inputs_of(model)
+    plain = controlled(engine, model, path, inputs)
+    streamed = controlled(engine, model_of(engine, "flux", stream_weights="Layers"), path, inputs)
+    torch.testing.assert_close(streamed, plain, atol=1e-5, rtol=1e-5)
+    assert engine.auxiliaries.here[-1].streaming is not None
+    stored = model_of(engine, "flux", fp8_storage="Enable", fp8_format="fp8_e4m3fn_row")
+    controlled(engine, stored, path, inputs)
+    net = engine.auxiliaries.here[-1].module
+    assert net.transformer_blocks[0].attn.to_q._parameters["weight"].dtype == torch.float8_e4m3fn
+    assert net.x_embedder._parameters["weight"].dtype != torch.float8_e4m3fn
+
+
+def test_a_net_of_another_family_is_a_sentence(engine: Engine, tmp_path: Path) -> None:
+    path = saved(tmp_path / "net.safetensors", flux_net("InstantX", model_of(engine, "flux")).state_dict())
+    model = model_of(engine, "sd3")
+    with pytest.raises(CheckpointError, match=r"is a ControlNet for FLUX\.1, and the model is of the family"):
+        controlled(engine, model, path, inputs_of(model))
+    of_unets = saved(
+        tmp_path / "t2i.safetensors", {"body.0.block1.weight": torch.zeros(1), "conv_in.weight": torch.zeros(1)}
+    )
+    with pytest.raises(FeatherweightError, match="another family"):
+        controlled(engine, model, of_unets, inputs_of(model))

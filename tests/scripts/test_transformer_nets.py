@@ -21,7 +21,7 @@ from modules.errors import CheckpointError, FeatherweightError, InvalidValueErro
 from modules.models.families.denoiser_context import DenoiserContext, ModelInputs
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.request.model_use import ModelCall, ModelUse, PassFacts
 from modules.settings.values import Settings
@@ -51,7 +51,7 @@ def engine(root: Path) -> Iterator[Engine]:
     built_in()
     catalogue = CheckpointCatalogue([root / "Stable-diffusion"], HashCache(root / "hashes.json"))
     modules = ModuleCatalogue([root / "text_encoder", root / "VAE"])
-    engine = Engine(catalogue, CONFIGS, cpu_machine, modules=modules)
+    engine = Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(modules=modules))
     yield engine
     engine.close()
 

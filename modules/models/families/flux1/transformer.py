@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from modules.errors import CheckpointError
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs
+from modules.models.families.exact_times import exact_times
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.flux1.layout import GUIDANCE, TABLE, VECTOR_SIGN, transformer_rows, width_of
@@ -79,16 +80,19 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     if isinstance(reference, Tensor):
         shown, places, _ = packed(reference, REFERENCE_INDEX)
         x, ids = torch.cat([x, shown], dim=1), torch.cat([ids, places])
-    output: Tensor = transformer(
-        x,  # not by name: hooks look at it
-        encoder_hidden_states=inputs.crossattn,
-        pooled_projections=inputs.vector,
-        timestep=inputs.timesteps / TRAINED_TIMESTEPS,
-        img_ids=ids,
-        txt_ids=ids.new_zeros(inputs.crossattn.shape[1], len(AXES)),
-        return_dict=False,
-        **extra,
-    )[0]
+    guidance = extra.get("guidance")
+    scale = guidance * TRAINED_TIMESTEPS if isinstance(guidance, Tensor) else None
+    with exact_times(transformer.time_text_embed, inputs.timesteps, scale):
+        output: Tensor = transformer(
+            x,  # not by name: hooks look at it
+            encoder_hidden_states=inputs.crossattn,
+            pooled_projections=inputs.vector,
+            timestep=inputs.timesteps / TRAINED_TIMESTEPS,
+            img_ids=ids,
+            txt_ids=ids.new_zeros(inputs.crossattn.shape[1], len(AXES)),
+            return_dict=False,
+            **extra,
+        )[0]
     return unpacked(output[:, :count], height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
 
 

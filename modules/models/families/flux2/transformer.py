@@ -8,6 +8,7 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs
+from modules.models.families.exact_times import exact_times
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
@@ -78,16 +79,17 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
         ids = torch.cat([ids, _places(reference, REFERENCE_TIME)])
     text_ids = ids.new_zeros(inputs.crossattn.shape[1], len(AXES))
     text_ids[:, 3] = torch.arange(len(text_ids), device=ids.device)
-    output: Tensor = transformer(
-        x,  # not by name: hooks look at it
-        encoder_hidden_states=inputs.crossattn,
-        timestep=inputs.timesteps / TRAINED_TIMESTEPS,
-        img_ids=ids,
-        txt_ids=text_ids,
-        guidance=None,
-        return_dict=False,
-        **extra,
-    )[0]
+    with exact_times(transformer.time_guidance_embed, inputs.timesteps):
+        output: Tensor = transformer(
+            x,  # not by name: hooks look at it
+            encoder_hidden_states=inputs.crossattn,
+            timestep=inputs.timesteps / TRAINED_TIMESTEPS,
+            img_ids=ids,
+            txt_ids=text_ids,
+            guidance=None,
+            return_dict=False,
+            **extra,
+        )[0]
     return output[:, :count].transpose(1, 2).reshape(len(output), -1, height, width)
 
 

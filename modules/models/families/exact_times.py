@@ -12,8 +12,8 @@ from modules.memory.hook_chain import HookOrder, register_hook
 
 @contextmanager
 def exact_times(embedding: Any, *times: Tensor | None) -> Iterator[None]:
-    """While open, `time_proj` of `embedding` computes the sinusoids of `times` [B] (fp32, one for each of its calls in a
-    pass, in their order) in place of the rounded ones that it is given. None leaves those of a call."""
+    """While open, `time_proj` of `embedding` computes the sinusoids of `times` [B] in place of the rounded ones that it
+    is given: fp32, one for each of its calls in a pass, in their order. None leaves what a call is given."""
     left = iter(times)
 
     def of_exact(module: nn.Module, inner: Callable[..., Any], /, rounded: Tensor) -> Any:

@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from modules.images.infotext import parse_infotext
+from modules.images.infotext_settings import override_settings_from
 from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
@@ -118,9 +120,11 @@ def test_the_image_is_the_recorded_one(engine: Engine, root: Path, modules: list
     result = made(engine, root, settings)
     difference = np.abs(pixels(result) - expected())
     assert difference.max() <= 1 and difference.mean() < 1e-3
-    text = result.images[0].infotext
-    for number, name in enumerate(modules, 1):
-        assert f"Module {number}: {Path(name).stem}" in text
+    parsed = parse_infotext(result.images[0].infotext)
+    stems = [Path(name).stem for name in modules]
+    stems += [stem for stem in ("flux_ae_tiny", "qwen3_4b_tiny") if stem not in stems]
+    assert [parsed["Module 1"], parsed["Module 2"]] == stems and "Module 3" not in parsed
+    assert override_settings_from(parsed, Settings())["forge_additional_modules"] == tuple(stems)
 
 
 def test_one_file_with_all_parts_makes_the_same_image(tmp_path: Path) -> None:

@@ -78,9 +78,7 @@ def main_fields(
         "Model": checkpoint.model_name if settings.infotext.add_model_name_to_info else None,
         "VAE hash": vae.shorthash if vae and settings.infotext.add_vae_hash_to_info else None,
         "VAE": vae.name if vae and settings.infotext.add_vae_name_to_info else None,
-        **{
-            f"Module {number}": path.stem for number, path in enumerate(dict.fromkeys((*checkpoint.modules, *found)), 1)
-        },
+        **{f"Module {number}": path.stem for number, path in enumerate(parts, 1)},
         **(precision_fields(plan) if plan else {}),
         "Clip skip": clip_skip if clip_skip > 1 else None,
         "ENSD": delta if delta and spec.uses_ensd and eta_of(spec, settings) != 0 else None,

@@ -23,6 +23,7 @@ from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
+from modules.processing.request.source_images import FromImage, Mask, SourceImage
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.models.dit_files import DIT, recorded, write_split, write_whole
@@ -30,6 +31,11 @@ from tests.recordings import CONFIGS, cpu_machine
 
 CASE = "zimage-turbo-cfg1"
 PAYLOAD = json.loads((DIT / f"{CASE}.json").read_text(encoding="utf-8"))["payload"]
+PAINTED = FromImage(
+    images=(SourceImage.of(Image.new("RGB", (208, 144), "teal")),),
+    denoising_strength=0.8,
+    mask=Mask(image=SourceImage.of(Image.linear_gradient("L").resize((208, 144)))),
+)
 MODULES = ["qwen3_4b_tiny.safetensors", "flux_ae_tiny.safetensors"]
 
 
@@ -142,6 +148,9 @@ def test_one_file_with_all_parts_makes_the_same_image(tmp_path: Path) -> None:
         {"hires": HiresRequest(scale=1.5, steps=2, denoising_strength=0.6)},
         {"sampler": "DPM++ 2M", "scheduler": "Beta"},
         {"sampler": "Euler a", "scheduler": "SGM Uniform"},
+        {"sampler": "UniPC"},
+        {"sampler": "LCM"},
+        {"sampler": "DDIM", "start": PAINTED},
         {"sampler": "DPM++ 2M SDE", "scheduler": "Normal"},
         {"width": 200, "height": 152, "batch_size": 2},
     ],

@@ -25,7 +25,7 @@ from modules.processing.request.pasting import INIT_IMAGE_KEY, MASK_KEY
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import ImageRole
 from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, check_start
-from modules.sampling.catalog import SAMPLERS, Family
+from modules.sampling.catalog import Family, SamplerSpec
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
@@ -37,11 +37,8 @@ MIN_FREEDOM = 0.25
 
 @dataclass(frozen=True)
 class ImageStart:
-    """See `Start`. `batch_size` images begin as `asked` says.
-
-    `masks_input`: a sampler over timesteps sees the kept part at its input, all others at the denoiser's output, as in
-    the reference UI. `seeds` are those of the first batch, whose noise a mask may be filled with.
-    """
+    """See `Start`. `batch_size` images begin as `asked` says; `seeds` are those of the first batch, whose noise a mask
+    may be filled with."""
 
     asked: FromImage
     prepared: PreparedImages
@@ -49,7 +46,6 @@ class ImageStart:
     fix_steps: bool  # as many steps as asked for are really made
     default_noise_multiplier: float
     mask_weight: float  # how much an inpainting model is shown of what the mask hides: 1 is nothing
-    masks_input: bool
     seeds: tuple[int, ...]
     noise_source: NoiseSource
     encodes: bool = True
@@ -68,7 +64,6 @@ class ImageStart:
             settings.img2img.img2img_fix_steps,
             settings.img2img.initial_noise_multiplier,
             settings.img2img.inpainting_mask_weight,
-            SAMPLERS.get(request.sampler).family is Family.TIMESTEP,
             tuple(request.seed + (0 if is_fixed else index) for index in range(request.batch_size)),
             NoiseSource(settings.stable_diffusion.randn_source),
         )
@@ -136,12 +131,15 @@ class ImageStart:
         painted = mask[0].expand(latents.shape[1:])
         return MaskedStart(latents, painted, list(prepared.overlays), prepared.overlay_mask, prepared.area)
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks, sampler: SamplerSpec) -> Denoise:
         mask = None if latents is None else self._painted(latents)
         if latents is None or mask is None:
             return denoise
+        # A sampler over timesteps sees the kept part at its input, all others at the denoiser's output, as in the
+        # reference UI.
+        masks_input = sampler.family is Family.TIMESTEP
         if hooks.wants_mask_blends or self.prepared.margins is not None:
-            return self._blending(hooks, denoise, latents, mask)
+            return self._blending(hooks, denoise, latents, mask, masks_input)
         kept = latents * (1.0 - mask)
 
         def after(x: Tensor, sigma: Tensor) -> Tensor:
@@ -153,9 +151,9 @@ class ImageStart:
             blended = x * mask + kept * scale
             return denoise(blended, sigma) + (x - blended)  # the noise predicted, taken from the sampler's own x
 
-        return before if self.masks_input else after
+        return before if masks_input else after
 
-    def _blending(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor) -> Denoise:
+    def _blending(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor, masks_input: bool) -> Denoise:
         """As above where the mask changes on the way, or hooks take part."""
         mask_at = self._mask_by_level(mask)
 
@@ -167,7 +165,7 @@ class ImageStart:
             blended = _blended(hooks, x / scale, latents, mask_at(sigma), sigma) * scale
             return denoise(blended, sigma) + (x - blended)
 
-        return before if self.masks_input else after
+        return before if masks_input else after
 
     def _mask_by_level(self, mask: Tensor) -> Callable[[Tensor], Tensor]:
         """The mask [1,1,h,w] at a noise level. Outside of a kept image, what lies near to its border stays as it

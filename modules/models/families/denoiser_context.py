@@ -30,7 +30,7 @@ def single_references(stacked: Tensor, channels: int) -> list[Tensor]:
     if stacked.shape[1] == channels:
         return [stacked]
     found = []
-    for part in stacked.split(channels + 1, dim=1):
+    for part in torch.split(stacked, channels + 1, dim=1):
         there = part[0, channels].bool()
         found.append(part[:, :channels, : int(there[:, 0].sum()), : int(there[0].sum())])
     return found

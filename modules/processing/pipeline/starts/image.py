@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import InvalidValueError
+from modules.images.masks import flattened
 from modules.images.outpaint import distance_px
 from modules.images.resize import ResizeMode, Scaler, scale_lanczos
 from modules.models.families.denoiser_context import stacked_references
@@ -19,7 +20,7 @@ from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
 from modules.processing.pipeline.starts.noise import unpainted_image
-from modules.processing.pipeline.starts.prepared import PreparedImages, flattened, prepare
+from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
 from modules.processing.request.hooks import Hooks, MaskBlend, MaskedStart
 from modules.processing.request.parameters import infotext_fields
 from modules.processing.request.pass_settings import PassSettings

@@ -74,7 +74,7 @@ def measure(engine: Engine, sampler: str) -> dict[str, float]:
     texts = engine.conditioner(None).encode(["a circle"], ["blurry"], 1000, request.settings, request.size_px)
     denoiser = guided_denoiser(settings, model, pass_levels(model, settings), texts, None)
     guidance = build_guidance(settings, denoiser, lambda: None, True)
-    masked = start.constrain(guidance, latents, NO_HOOKS)
+    masked = start.constrain(guidance, latents, NO_HOOKS, settings.sampler)
     x, sigma = latents + torch.randn_like(latents) * 5.0, torch.tensor([5.0])
     seconds(lambda: guidance(x, sigma)), seconds(lambda: masked(x, sigma))
     pairs = [(seconds(lambda: guidance(x, sigma)), seconds(lambda: masked(x, sigma))) for _ in range(PAIRS)]
@@ -82,7 +82,7 @@ def measure(engine: Engine, sampler: str) -> dict[str, float]:
     def idle(x: Tensor, sigma: Tensor) -> Tensor:
         return x
 
-    constrained = start.constrain(idle, latents, NO_HOOKS)
+    constrained = start.constrain(idle, latents, NO_HOOKS, settings.sampler)
     without, added = (
         statistics.median(a for a, _ in pairs),
         _per_call(constrained, x, sigma) - _per_call(idle, x, sigma),

@@ -70,7 +70,7 @@ def generation_routes(services: Services) -> APIRouter:
         echoed only with `include_init_images`."""
         reply = await generated(body, request)
         if not body.include_init_images:
-            reply.parameters |= {"init_images": None, "mask": None}
+            reply.parameters |= {"init_images": None, "mask": None, "reference_images": None}
         return reply
 
     @routes.post("/png-info", **documented(errors={422: NO_IMAGE}))

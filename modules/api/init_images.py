@@ -35,6 +35,10 @@ def start_from(body: ImageBody, settings: Settings, parsed: Mapping[str, Any] | 
     return FromImage(
         images=tuple(_source(text, f"init_images[{index}]", settings) for index, text in enumerate(body.init_images)),
         mask=_mask(body, settings, parsed) if body.mask else None,
+        references=tuple(
+            _source(text, f"reference_images[{index}]", settings)
+            for index, text in enumerate(body.reference_images or ())
+        ),
         **_values(body, IMAGE_ROWS, pasted_start(parsed)),
     )
 

@@ -74,6 +74,9 @@ class ImageBody(GenerationBody):
     mask: str | None = None
     mask_blur: int | None = None
     latent_mask: str | None = None
+    reference_images: list[str] | None = Field(
+        default=None, description="Shown besides to models that edit by references, in shapes of their own."
+    )
     include_init_images: bool | None = False
 
 

@@ -32,6 +32,19 @@ class Family(Enum):
     LCM = "lcm"
 
 
+class OnFlow(Enum):
+    """What a sampler does with a model that predicts a flow, where it follows the schedule type whatever its family.
+
+    FITTING:   it steps over the flow's own sigmas, or in variance-exploding scaling where it adds noise on its way.
+    EXPLODING: in that scaling always: it adds noise, or counts in the logarithm of the signal-to-noise ratio.
+    REFUSED:   nothing, its steps are over timesteps.
+    """
+
+    FITTING = "fitting"
+    EXPLODING = "exploding"
+    REFUSED = "refused"
+
+
 class EtaSource(Enum):
     """Which setting gives eta when a request leaves it open; NONE: the sampler has no eta."""
 
@@ -69,6 +82,7 @@ class SamplerSpec:
     target: str
     default_scheduler: str | None = None
     family: Family = Family.SIGMA
+    on_flow: OnFlow = OnFlow.FITTING
     eta: EtaSource = EtaSource.NONE
     discard_next_to_last_sigma: bool = False
     uses_ensd: bool = False
@@ -262,10 +276,31 @@ for _spec in (
         eta=EtaSource.DDIM,
         needs_uncond=True,
         cfg_scale_multiplier=1 / 12.5,
+        on_flow=OnFlow.REFUSED,
     ),
-    SamplerSpec(name="PLMS", aliases=("plms",), target="plms:sample_plms", family=Family.TIMESTEP, multistep=True),
-    SamplerSpec(name="UniPC", aliases=("unipc",), target="unipc:sample_unipc", family=Family.TIMESTEP, multistep=True),
-    SamplerSpec(name="LCM", aliases=("k_lcm",), target="lcm:sample_lcm", family=Family.LCM),
+    SamplerSpec(
+        name="PLMS",
+        aliases=("plms",),
+        target="plms:sample_plms",
+        family=Family.TIMESTEP,
+        on_flow=OnFlow.REFUSED,
+        multistep=True,
+    ),
+    SamplerSpec(
+        name="UniPC",
+        aliases=("unipc",),
+        target="unipc:sample_unipc",
+        family=Family.TIMESTEP,
+        on_flow=OnFlow.EXPLODING,
+        multistep=True,
+    ),
+    SamplerSpec(
+        name="LCM",
+        aliases=("k_lcm",),
+        target="lcm:sample_lcm",
+        family=Family.LCM,
+        on_flow=OnFlow.EXPLODING,
+    ),
 ):
     SAMPLERS.add(_spec.name, _spec, _spec.aliases)
 

@@ -15,12 +15,16 @@ import torch
 from torch import Tensor
 
 from modules.errors import InvalidValueError
-from modules.sampling.catalog import EtaSource, SamplerSpec
+from modules.sampling.catalog import EtaSource, Family, OnFlow, SamplerSpec
 from modules.sampling.discrete import DiscreteSchedule, interpolate_index, interpolate_value, nearest_index
 from modules.sampling.types import Denoise, SamplerOptions
 
 TRAINED_TIMESTEPS = 1000.0  # what the model's time of 1 is called
 UNSTEADY = frozenset({"DPM2 a"})  # its midpoint is far from the beginning of a step that ends below
+
+LESS_STEEP = "simple"
+"""What Automatic means on a flow for samplers in exploding scaling without a schedule of their own: it does not end in
+two steps over most of the logarithm of sigma."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +69,20 @@ NoiseLevels = DiscreteSchedule | FlowSchedule
 """What a model was trained on."""
 
 
+def sampler_on(spec: SamplerSpec, levels: NoiseLevels) -> SamplerSpec:
+    """The sampler as it steps over these noise levels. On a flow it follows the schedule type: DDIM is Euler with noise
+    where eta asks for it, UniPC (Zhao et al. 2023, arXiv:2302.04867) and LCM have no timesteps of their own. Raises
+    `InvalidValueError` for one that needs them."""
+    if not isinstance(levels, FlowSchedule) or spec.family is Family.SIGMA:
+        return spec
+    if spec.on_flow is OnFlow.REFUSED:
+        trained_timesteps(spec, levels)
+    scheduler = spec.default_scheduler or (LESS_STEEP if spec.on_flow is OnFlow.EXPLODING else None)
+    return replace(
+        spec, family=Family.SIGMA, default_scheduler=scheduler, renoises=spec.renoises or spec.family is Family.LCM
+    )
+
+
 def trained_timesteps(spec: SamplerSpec, levels: NoiseLevels) -> DiscreteSchedule:
     """The timesteps for a sampler that uses them; raises `InvalidValueError` for a model that has none."""
     if isinstance(levels, FlowSchedule):
@@ -97,7 +115,7 @@ def check_flow_range(sigmas: Tensor) -> None:
 def adds_noise(spec: SamplerSpec, options: SamplerOptions) -> bool:
     """Whether a sampler draws noise on its way."""
     eta = spec.default_eta if options.eta is None else options.eta
-    is_ancestral = spec.eta is EtaSource.ANCESTRAL and eta != 0
+    is_ancestral = spec.eta is not EtaSource.NONE and eta != 0
     return is_ancestral or spec.renoises or ("s_churn" in spec.takes and options.s_churn > 0)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from modules.sampling.brownian import BrownianNoise
-from modules.sampling.catalog import Family, SamplerSpec, ScheduleSpec
+from modules.sampling.catalog import Family, OnFlow, SamplerSpec, ScheduleSpec
 from modules.sampling.discrete import DiscreteSchedule, LcmSchedule
 from modules.sampling.flow import (
     FlowSchedule,
@@ -22,6 +22,7 @@ from modules.sampling.flow import (
     check_flow_sampler,
     exploding_options,
     in_exploding_scaling,
+    sampler_on,
     trained_timesteps,
 )
 from modules.sampling.noise import GaussianNoise, ImageNoise
@@ -87,7 +88,7 @@ def txt2img_run(
 
     The timestep family always has the former: its first x is unit noise in variance preserving scaling.
     """
-    options = options or SamplerOptions()
+    options, spec = options or SamplerOptions(), sampler_on(spec, model)
     sigmas = build_sigmas(spec, schedule, steps, model, schedule_options, options.uni_pc_skip_type)
     if spec.uses_sigma_range and options.sigma_range is None:
         levels = LcmSchedule(trained_timesteps(spec, model)).sigmas if spec.family is Family.LCM else model.sigmas
@@ -114,7 +115,7 @@ def img2img_run(
     The sigma family takes t_enc + 1 steps. The timestep family noises to the timestep above its first one and takes
     t_enc - 1 steps (UniPC: t_enc).
     """
-    options = options or SamplerOptions()
+    options, spec = options or SamplerOptions(), sampler_on(spec, model)
     schedule_options = schedule_options or ScheduleOptions()
     if spec.family is Family.TIMESTEP:
         return _plan_timestep_tail(spec, steps, t_enc, trained_timesteps(spec, model), schedule_options, options)
@@ -128,13 +129,13 @@ def img2img_run(
 def _plan_flow(
     spec: SamplerSpec, sigmas: Tensor, all_sigmas: Tensor, model: FlowSchedule, options: SamplerOptions
 ) -> SamplingRun:
-    """A sampling run with a flow model, in its own scaling or, where noise is added on the way, in the exploding one.
+    """A sampling run with a flow model, in its own scaling or, where the sampler needs it, in the exploding one.
 
     Pure noise has unit variance in the model's own scaling, so that the SGM noise multiplier changes nothing.
     """
     check_flow_sampler(spec, options)
     check_flow_range(all_sigmas)
-    if adds_noise(spec, options):
+    if spec.on_flow is OnFlow.EXPLODING or adds_noise(spec, options):
         sigmas, all_sigmas = model.exploding(sigmas), model.exploding(all_sigmas)
         options = exploding_options(options, model)
         return SamplingRun(spec, sigmas, all_sigmas, options, sigmas[0].item(), explodes=True)

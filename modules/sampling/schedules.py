@@ -15,7 +15,7 @@ from torch import Tensor
 from modules.errors import InvalidValueError
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family, SamplerSpec, ScheduleSpec, effective_schedule
 from modules.sampling.discrete import LcmSchedule, SigmaMap
-from modules.sampling.flow import NoiseLevels, trained_timesteps
+from modules.sampling.flow import NoiseLevels, sampler_on, trained_timesteps
 from modules.sampling.timesteps import timestep_sigmas
 
 OLD_KARRAS_RANGE = (0.1, 10.0)
@@ -175,9 +175,10 @@ def build_sigmas(
 
     n is `steps` and the last sigma 0, but for these: the DDIM schedule may have more steps; KL Optimal ends at
     sigma_min; DDIM, DDIM CFG++ and PLMS have the sigmas of their n + 1 timesteps (ending at timestep 1, so n is
-    steps - 1 where 1000 is a multiple of `steps`); UniPC ends at the sigma of timestep 0.
+    steps - 1 where 1000 is a multiple of `steps`); UniPC ends at the sigma of timestep 0. On a flow all follow the
+    schedule type.
     """
-    spec = SAMPLERS.get(sampler) if isinstance(sampler, str) else sampler
+    spec = sampler_on(SAMPLERS.get(sampler) if isinstance(sampler, str) else sampler, model)
     schedule = SCHEDULES.get(scheduler) if isinstance(scheduler, str) else scheduler
     options = options or ScheduleOptions()
     check_steps(steps)

@@ -151,6 +151,8 @@ def sample_unipc(
         if options.uni_pc_lower_order_final:
             order = min(order, steps + 1 - step) if step >= top_order else order
         sigma_next = levels[step]
+        if sigma_next == 0:  # the limit of a step to where lambda is infinite
+            return points[0].denoised
         grid = _grid(points, sigma_next, order)
         predicted = _move(x, points, grid, sigma_next, _weights(options, grid, with_next=False), None)
         if step == steps:

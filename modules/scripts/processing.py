@@ -465,7 +465,9 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
         self.image_mask: Image.Image | None = start.mask.image.image if start.mask else None
         latent = start.mask.latent if start.mask else None
         self.latent_mask: Image.Image | None = latent.image if latent else None
-        given = (*start.images, *([start.mask.image] if start.mask else []), *([latent] if latent else []))
+        self.reference_images: list[Image.Image] = [source.image for source in start.references]
+        masks = (*([start.mask.image] if start.mask else []), *([latent] if latent else []))
+        given = (*start.images, *start.references, *masks)
         self._known = {id(source.image): source for source in given}
         self._take(start, IMAGE_ROWS)
         self._take(start.mask or Mask(image=start.images[0]), MASK_ROWS)
@@ -482,7 +484,7 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
 
     def __copy__(self) -> Self:
         tied = super().__copy__()
-        tied.init_images = list(self.init_images)
+        tied.init_images, tied.reference_images = list(self.init_images), list(self.reference_images)
         return tied
 
     @property
@@ -502,7 +504,10 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
             latent = self._source(self.latent_mask) if self.latent_mask is not None else None
             mask = Mask(image=self._source(self.image_mask), latent=latent, **values)
         values = {row.name: _member(row, self._plain_of(row)) for row in IMAGE_ROWS if row.api}
-        return FromImage(images=tuple(self._source(image) for image in self.init_images), mask=mask, **values)
+        images, references = (
+            tuple(self._source(image) for image in found) for found in (self.init_images, self.reference_images)
+        )
+        return FromImage(images=images, references=references, mask=mask, **values)
 
     def _plain_of(self, row: Parameter) -> Any:
         value = getattr(self, row.api)

@@ -125,6 +125,9 @@ def _build_parameters(services: Services, controls: Controls) -> tuple[gr.Tabs, 
     controls.build_rest(Section.IMAGE)
     controls.build_rest(Section.SAMPLING)
     build_seed(controls)
+    with gr.Accordion("Reference images", open=False, elem_id="img2img_references"):
+        gr.Markdown("Shown besides to models that edit by references; the prompt can speak of them.")
+        gr.HTML('<div class="fw-references"></div>')
     with gr.Accordion("Outpaint", open=False, elem_id="img2img_outpaint"):
         controls.build_rest(Section.OUTPAINT)
     heads = {"refiner": build_refiner(services, controls)}

@@ -21,7 +21,8 @@ SCRIPTS = (
     *("localization.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *("canvas.js", "canvas_store.js", "img2img.js", "batch.js", "memory.js", "notices.js", "queue.js", "line.js"),
+    *("canvas.js", "canvas_store.js", "img2img.js", "references.js", "batch.js"),
+    *("memory.js", "notices.js", "queue.js", "line.js"),
     *("history.js", "extensions.js", "get_models.js", "settings_fields.js", "settings.js", "tooltips.js", "tour.js"),
     *("start.js", "session.js"),
 )

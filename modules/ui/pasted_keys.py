@@ -15,7 +15,7 @@ FACTS = frozenset(
         *("Batch pos", "Time taken", "Memory recovery", "Precision report", "Init image hash", "Init image sha256"),
         *("Mask sha256", "Hires upscale", "Hires upscaler", "Hires resize", "Face restoration"),
         *("Parser", "Backend", "Pipeline", "Operations", "Created Date", "Civitai resources", "Civitai metadata"),
-        *("Second pass", "Raw prompt", "Raw negative prompt", "Base Model Hash"),
+        *("Second pass", "Reference images", "Raw prompt", "Raw negative prompt", "Base Model Hash"),
     }
 )
 """Fields that record how the image came to be, and nothing of how it is made again; of files that are missing

@@ -6,7 +6,7 @@ as an image of its own, transparent where nothing is painted; what it means depe
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -62,19 +62,22 @@ class Pictures:
     paint: str = ""  # what is painted on it [RGBA]
     mask: str = ""  # uploaded as a file
     files: tuple[SentFile, ...] = ()  # of a batch
+    references: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> "Pictures":
-        """From the JSON text that the page sends with the form: {"image", "paint", "mask", "files"}. Where an image
-        could not be sent there is {"error"}, which is raised as `InvalidValueError`."""
+        """From the JSON text that the page sends with the form, by the names of the fields. Where an image could not be
+        sent there is {"error"}, which is raised as `InvalidValueError`."""
         try:
             sent = dict(json.loads(text or "{}"))
             files = tuple(SentFile.of(file) for file in sent.get("files") or ())
+            references = tuple(str(key) for key in sent.get("references") or ())
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidValueError("The images of the form did not arrive; reload the page.") from error
         if sent.get("error"):
             raise InvalidValueError(str(sent["error"]))
-        return cls(**{name: str(sent.get(name) or "") for name in ("image", "paint", "mask")}, files=files)
+        named = {name: str(sent.get(name) or "") for name in ("image", "paint", "mask")}
+        return cls(**named, files=files, references=references)
 
 
 def mode_of(form: Mapping[str, Any]) -> Mode:
@@ -87,6 +90,12 @@ def mode_of(form: Mapping[str, Any]) -> Mode:
 
 def start_of(form: Mapping[str, Any], pictures: Pictures, uploads: Uploads) -> FromImage:
     """The start of a filled form. Raises `InvalidValueError` with a sentence for what is missing."""
+    references = tuple(SourceImage.of(uploads.image(key, "A reference image")) for key in pictures.references)
+    return replace(_begun(form, pictures, uploads), references=references)
+
+
+def _begun(form: Mapping[str, Any], pictures: Pictures, uploads: Uploads) -> FromImage:
+    """The same without reference images."""
     mode = mode_of(form)
     image = uploads.image(pictures.image) if pictures.image else None
     if image is None:

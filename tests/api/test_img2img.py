@@ -70,6 +70,8 @@ def start_of(services: Services, **changes: Any) -> FromImage:
         ({"init_images": [HUGE]}, 422, "init_images[0] is too large: far too many pixels; allowed are 179 megapixels"),
         ({"mask": HUGE}, 422, "mask is too large"),
         ({"init_images": [RED, RED]}, 422, "2 images to start from and 1 to make"),
+        ({"reference_images": ["!!"]}, 422, "reference_images[0] is no base64 text"),
+        ({"reference_images": [RED] * 10}, 422, "10 reference images; give at most 9"),
         ({"mask": BLACK}, 422, "The mask is empty"),
         ({"mask": WHITE, "inpainting_mask_invert": 1}, 422, "The mask is empty"),
         ({"mask": WHITE, "inpainting_fill": 9}, 422, "inpainting_fill is 9; allowed are 0, 1, 2, 3"),

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, Qwen3Config, Qwen3Model, T5Config, T5EncoderModel
 
+from modules.images.infotext import parse_infotext
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.models.loading.loaded import LoadedModel
@@ -164,7 +165,7 @@ class Oracle:
 
     def __init__(self, name: str, prompt: str = PROMPT) -> None:
         self.name, self.transformer = name, TINY[name].transformer()
-        self.reference: Tensor | None = None
+        self.references: list[tuple[Tensor, Tensor]] = []  # latents, and where the first token is
         self.behind: Tensor | None = None  # channels behind the latents
         if name == "klein":
             self.text = qwen_states(prompt)
@@ -180,9 +181,9 @@ class Oracle:
         height, width = x.shape[-2:]
         if self.name == "klein":
             tokens, ids = x.flatten(2).transpose(1, 2), grid(height, width, axes=4)
-            if self.reference is not None:
-                tokens = torch.cat([tokens, self.reference.flatten(2).transpose(1, 2)], 1)
-                ids = torch.cat([ids, grid(self.reference.shape[-2], self.reference.shape[-1], 10, 4)])
+            for latents, first in self.references:
+                tokens = torch.cat([tokens, latents.flatten(2).transpose(1, 2)], 1)
+                ids = torch.cat([ids, grid(latents.shape[-2], latents.shape[-1], axes=4) + first])
             text_ids = torch.zeros(512, 4)
             text_ids[:, 3] = torch.arange(512)
             output = self.transformer(
@@ -193,9 +194,9 @@ class Oracle:
         tokens, ids = packed(x), grid(height // 2, width // 2)
         if self.behind is not None:
             tokens = torch.cat([tokens, self.behind], -1)
-        if self.reference is not None:
-            rows, columns = (edge // 2 for edge in self.reference.shape[-2:])
-            tokens, ids = torch.cat([tokens, packed(self.reference)], 1), torch.cat([ids, grid(rows, columns, 1)])
+        for latents, first in self.references:
+            rows, columns = (edge // 2 for edge in latents.shape[-2:])
+            tokens, ids = torch.cat([tokens, packed(latents)], 1), torch.cat([ids, grid(rows, columns) + first])
         more = {}
         if self.name != "chroma":
             more = {"pooled_projections": self.pooled, "guidance": torch.tensor([3.5])}
@@ -293,7 +294,7 @@ def test_an_image_to_start_from(case: tuple[str, Path, Engine]) -> None:
     source = SourceImage.of(source_image())
     latents = model.encode(from_images([source_image()]))
     if name == "klein":
-        oracle.reference = latents
+        oracle.references = [(latents, torch.tensor([10, 0, 0, 0]))]
     if name == "fill":
         start = FromImage(images=(source,), denoising_strength=1.0, mask=Mask(image=SourceImage.of(half_mask())))
         assert pixels(made(engine, root, start=start)).std() > 1
@@ -310,15 +311,29 @@ def half_mask() -> Image.Image:
     return mask
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "places"),
+    [
+        ("dev", "flux1-Kontext-dev", ([1, 0, 0], [1, 4, 0], [1, 0, 6])),  # 6 x 4 tokens; 3 x 2 below; 2 x 5 beside
+        ("klein", "klein", ([10, 0, 0, 0], [20, 0, 0, 0], [30, 0, 0, 0])),
+    ],
+)
 @torch.no_grad()
-def test_kontext_is_shown_the_image(tmp_path: Path) -> None:
-    write_parts(tmp_path, TINY["dev"], "flux1-Kontext-dev")
+def test_references_are_shown(name: str, file: str, places: tuple[list[int], ...], tmp_path: Path) -> None:
+    """The image to start from, and others in shapes of their own."""
+    write_parts(tmp_path, TINY[name], file)
     engine = engine_of(tmp_path)
-    model, oracle = model_of(engine), Oracle("dev")
-    oracle.reference = model.encode(from_images([source_image()]))
-    start = FromImage(images=(SourceImage.of(source_image()),), denoising_strength=1.0)
+    model, oracle = model_of(engine), Oracle(name)
+    images = [source_image(), source_image().resize((48, 32)), source_image().resize((32, 80))]
+    oracle.references = [
+        (model.encode(from_images([image])), torch.tensor(place)) for image, place in zip(images, places, strict=True)
+    ]
+    first, *others = (SourceImage.of(image) for image in images)
+    start = FromImage(images=(first,), references=tuple(others), denoising_strength=1.0)
     result = made(engine, tmp_path, start=start)
-    assert close(pixels(result), decoded(model, "dev", oracle.sampled(noise("dev"), sigmas_of("dev"))))
+    assert close(pixels(result), decoded(model, name, oracle.sampled(noise(name), sigmas_of(name))))
+    hashes = ", ".join(image.pixel_hash for image in others)
+    assert parse_infotext(result.images[0].infotext)["Reference images"] == hashes
 
 
 def test_one_file_makes_the_same_image(case: tuple[str, Path, Engine], tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from modules.images.infotext import parse_infotext
+from modules.images.infotext_settings import override_settings_from
 from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
@@ -21,6 +23,7 @@ from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
+from modules.processing.request.source_images import FromImage, Mask, SourceImage
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.models.dit_files import DIT, recorded, write_split, write_whole
@@ -28,6 +31,11 @@ from tests.recordings import CONFIGS, cpu_machine
 
 CASE = "zimage-turbo-cfg1"
 PAYLOAD = json.loads((DIT / f"{CASE}.json").read_text(encoding="utf-8"))["payload"]
+PAINTED = FromImage(
+    images=(SourceImage.of(Image.new("RGB", (208, 144), "teal")),),
+    denoising_strength=0.8,
+    mask=Mask(image=SourceImage.of(Image.linear_gradient("L").resize((208, 144)))),
+)
 MODULES = ["qwen3_4b_tiny.safetensors", "flux_ae_tiny.safetensors"]
 
 
@@ -118,9 +126,11 @@ def test_the_image_is_the_recorded_one(engine: Engine, root: Path, modules: list
     result = made(engine, root, settings)
     difference = np.abs(pixels(result) - expected())
     assert difference.max() <= 1 and difference.mean() < 1e-3
-    text = result.images[0].infotext
-    for number, name in enumerate(modules, 1):
-        assert f"Module {number}: {Path(name).stem}" in text
+    parsed = parse_infotext(result.images[0].infotext)
+    stems = [Path(name).stem for name in modules]
+    stems += [stem for stem in ("flux_ae_tiny", "qwen3_4b_tiny") if stem not in stems]
+    assert [parsed["Module 1"], parsed["Module 2"]] == stems and "Module 3" not in parsed
+    assert override_settings_from(parsed, Settings())["forge_additional_modules"] == tuple(stems)
 
 
 def test_one_file_with_all_parts_makes_the_same_image(tmp_path: Path) -> None:
@@ -138,6 +148,9 @@ def test_one_file_with_all_parts_makes_the_same_image(tmp_path: Path) -> None:
         {"hires": HiresRequest(scale=1.5, steps=2, denoising_strength=0.6)},
         {"sampler": "DPM++ 2M", "scheduler": "Beta"},
         {"sampler": "Euler a", "scheduler": "SGM Uniform"},
+        {"sampler": "UniPC"},
+        {"sampler": "LCM"},
+        {"sampler": "DDIM", "start": PAINTED},
         {"sampler": "DPM++ 2M SDE", "scheduler": "Normal"},
         {"width": 200, "height": 152, "batch_size": 2},
     ],

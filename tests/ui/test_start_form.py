@@ -143,6 +143,15 @@ def test_what_is_missing_is_said(mode: str, images: dict[str, bytes], sentence: 
         start_of({**FORM, "mode": mode}, pictures(uploads, **images), uploads)
 
 
+def test_reference_images_go_with_any_sub_tab(uploads: Uploads) -> None:
+    key, red = (uploads.add(png(color)).key for color in (BLUE, RED))
+    sent = Pictures.of(json.dumps({"image": red, "references": [key, red]}))
+    start = start_of({**FORM, "mode": "img2img"}, sent, uploads)
+    assert [image.image.convert("RGB").getpixel((0, 0)) for image in start.references] == [BLUE, RED]
+    with pytest.raises(InvalidValueError, match="A reference image is no longer kept"):
+        start_of({**FORM, "mode": "img2img"}, Pictures(image=red, references=("0" * 64,)), uploads)
+
+
 def test_images_that_did_not_arrive_are_said(uploads: Uploads) -> None:
     with pytest.raises(InvalidValueError, match="the server does not answer"):
         Pictures.of(json.dumps({"error": "The image could not be sent: the server does not answer."}))

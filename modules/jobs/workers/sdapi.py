@@ -781,6 +781,8 @@ def body_of(request: GenerationRequest, offer: Offer, title: str, task_id: str) 
 def start_of(start: FromImage) -> dict[str, Any]:
     """What an img2img begins with, as fields of the body; those that say nothing are left out."""
     values: dict[str, Any] = {"init_images": [source.to_text() for source in start.images]}
+    if start.references:
+        values["reference_images"] = [source.to_text() for source in start.references]
     values |= {row.api: getattr(start, row.name) for row in IMAGE_ROWS if row.api}
     mask = start.mask
     if mask is not None:

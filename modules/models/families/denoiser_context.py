@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 Extra = Tensor | tuple[Tensor, ...]
 REFERENCE = "reference"
-"""In `ModelInputs.extra`: scaled latents [N,C,h,w] of an image that is shown next to the one that is made."""
+"""In `ModelInputs.extra`: scaled latents of images that are shown next to the one that is made, see
+`stacked_references`."""
+
+
+def stacked_references(latents: Sequence[Tensor]) -> Tensor:
+    """Scaled latents [N,C,h,w] of one image as they are. Those of several as [N,images * (C + 1),H,W]: each at the top
+    left of the largest size, and behind it a channel that is 1 where it is."""
+    if len(latents) == 1:
+        return latents[0]
+    height, width = (max(each.shape[axis] for each in latents) for axis in (-2, -1))
+    marked = [torch.cat([each, torch.ones_like(each[:, :1])], dim=1) for each in latents]
+    return torch.cat([F.pad(each, (0, width - each.shape[-1], 0, height - each.shape[-2])) for each in marked], dim=1)
+
+
+def single_references(stacked: Tensor, channels: int) -> list[Tensor]:
+    """The latents [N,C,h,w] of each image in `stacked_references`; `channels`: C."""
+    if stacked.shape[1] == channels:
+        return [stacked]
+    found = []
+    for part in torch.split(stacked, channels + 1, dim=1):
+        there = part[0, channels].bool()
+        found.append(part[:, :channels, : int(there[:, 0].sum()), : int(there[0].sum())])
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -251,6 +251,7 @@ class LoadedModel:
 
 
 def _placed(value: Extra, device: torch.device, dtype: torch.dtype) -> Extra:
+    """One number for each row keeps its precision, as timesteps do."""
     if isinstance(value, Tensor):
-        return value.to(device, dtype)
+        return value.to(device, dtype) if value.ndim != 1 else value.to(device)
     return tuple(item.to(device, dtype) for item in value)

@@ -23,7 +23,7 @@ from modules.processing.request.stages import Stage
 from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family
 from modules.sampling.denoisers import Prediction, denoise_for
-from modules.sampling.flow import NoiseLevels, trained_timesteps
+from modules.sampling.flow import NoiseLevels, sampler_on, trained_timesteps
 from modules.sampling.forecast import Forecast, ForecastOptions, forecast_problem, usable_strength
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
@@ -72,6 +72,7 @@ def run_pass(
     then."""
     model, hooks, options = tools.in_use.model, tools.hooks, settings.settings
     levels = pass_levels(model, settings)
+    settings = replace(settings, sampler=sampler_on(settings.sampler, levels))
     sampling_run = start.sampling_run(settings, levels)
     if start.encodes:
         tools.steps.stage(Stage.ENCODE_IMAGE)
@@ -106,7 +107,7 @@ def run_pass(
         on_step = _telling(tools.steps, recording, progress, hooks)
         with recording, tools.in_use.merging_tokens(settings.token_merging_ratio):
             result = sampling_run.run(
-                start.constrain(guidance, latents, hooks),
+                start.constrain(guidance, latents, hooks, settings.sampler),
                 _noised(sampling_run, latents, first, options.img2img.img2img_extra_noise, hooks),
                 sampling_run.step_noise(noise, per_image=not options.compatibility.no_dpmpp_sde_batch_determinism),
                 on_step if masked is None or hooks.wants_mask_blends else _showing(masked, on_step),
@@ -255,7 +256,7 @@ def guided_denoiser(
     prediction = PREDICTIONS[model.architecture.prediction_type]
     make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
     denoise = conditioned(make, model.predict)
-    uses_timesteps = plan.sampler.family is Family.TIMESTEP
+    uses_timesteps = sampler_on(plan.sampler, schedule).family is Family.TIMESTEP
     return GuidedDenoiser(
         denoise,
         prompts.prompts,

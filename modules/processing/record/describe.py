@@ -1,7 +1,8 @@
 """What a job was made with, as infotext fields: everything that another run needs to make the same image."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from modules.images.infotext import FIELD_ORDER, format_infotext, order_fields
 from modules.memory.formats.format import dtype_name
@@ -50,8 +51,10 @@ def main_fields(
     plan: PrecisionPlan | None = None,
     vae: VaeInfo | None = None,
     used: Used = Used.NOTHING,
+    found: Sequence[Path] = (),
 ) -> dict[str, object]:
-    """The fields that every image has, in any order; None where one does not apply."""
+    """The fields that every image has, in any order; None where one does not apply. `found`: files with parts of the
+    model that were not chosen; they are recorded behind those that were."""
     settings = request.settings
     spec = SAMPLERS.get(request.sampler)
     clip_skip = settings.stable_diffusion.CLIP_stop_at_last_layers
@@ -61,6 +64,7 @@ def main_fields(
     has_merged = Used.MERGED_TOKENS in used
     source = settings.stable_diffusion.randn_source
     faces = settings.face_restoration
+    parts = dict.fromkeys((*checkpoint.modules, *found))
     return {
         **{key: value for key, value in own_fields(request).items() if key in FIELD_ORDER},
         "Distilled CFG Scale": request.distilled_cfg_scale if Used.DISTILLED_GUIDANCE in used else None,
@@ -74,7 +78,7 @@ def main_fields(
         "Model": checkpoint.model_name if settings.infotext.add_model_name_to_info else None,
         "VAE hash": vae.shorthash if vae and settings.infotext.add_vae_hash_to_info else None,
         "VAE": vae.name if vae and settings.infotext.add_vae_name_to_info else None,
-        **{f"Module {number}": path.stem for number, path in enumerate(checkpoint.modules, 1)},
+        **{f"Module {number}": path.stem for number, path in enumerate(parts, 1)},
         **(precision_fields(plan) if plan else {}),
         "Clip skip": clip_skip if clip_skip > 1 else None,
         "ENSD": delta if delta and spec.uses_ensd and eta_of(spec, settings) != 0 else None,

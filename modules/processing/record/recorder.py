@@ -264,7 +264,17 @@ class Recorder:
             facts.used |= Used.MERGED_TOKENS
         prompt, negative = batch.prompts[index].shown + self._added_tags, batch.negatives[index].shown
         size_px = self._request.size_px
-        main = main_fields(self._request, model.info, size_px, seed, subseed, model.plan, model.vae_info, facts.used)
+        main = main_fields(
+            self._request,
+            model.info,
+            size_px,
+            seed,
+            subseed,
+            model.plan,
+            model.vae_info,
+            facts.used,
+            model.part_files,
+        )
         extra = extra_fields(self._request, prompt, negative, facts)
         return GeneratedImage(image, infotext(prompt, negative, main, extra), seed, subseed)
 

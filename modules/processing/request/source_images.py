@@ -36,6 +36,7 @@ MAX_OUTPAINT_PX = 2048
 OUTPAINT_STEP_PX = 8  # the least size of a latent unit
 MASK_PREFIX = "mask_"
 HASH_CHARS = 12
+MAX_REFERENCES = 9
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,8 @@ class FromNoise:
 class FromImage:
     """Images that are noised as far as `denoising_strength` says, and sampled from there: img2img and inpainting.
 
-    `images` holds one image for all of a batch, or one per image. `image_cfg_scale` says how strongly a model that
+    `images` holds one image for all of a batch, or one per image; models that edit are shown `references` besides,
+    whatever is made. `image_cfg_scale` says how strongly a model that
     edits images follows them; None or 1: it is guided by the prompt alone. `initial_noise_multiplier` scales the first
     noise; None: the setting's.
     `outpaint_...` grow the canvas around the images, which are kept as they are.
@@ -385,10 +387,16 @@ class FromImage:
         ),
     ] = 0
     mask: Mask | None = None
+    references: tuple[SourceImage, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.images:
             raise InvalidValueError("There is no image to start from; give one in init_images.")
+        if len(self.references) > MAX_REFERENCES:
+            raise InvalidValueError(
+                f"There are {len(self.references)} reference images; give at most {MAX_REFERENCES}, each adds to the "
+                "time and memory of every step."
+            )
         check_values(self)
         for row in IMAGE_ROWS:
             value = getattr(self, row.name)
@@ -436,7 +444,8 @@ def check_start(start: FromImage, batch_size: int) -> None:
     count = len(start.images)
     if count not in (1, batch_size):
         raise InvalidValueError(
-            f"There are {count} images to start from and {batch_size} to make; give one, or one for each."
+            f"There are {count} images to start from and {batch_size} to make; give one, or one for each. What a model "
+            "is only shown are reference_images."
         )
     if start.mask is not None:
         whole_mask(start.mask, start.images[0].image.size)

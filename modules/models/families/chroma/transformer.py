@@ -9,6 +9,7 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.models.families.denoiser_context import ModelInputs
+from modules.models.families.exact_times import exact_times
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.flux1.layout import BLOCKS, OUTER, width_of
@@ -110,15 +111,16 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
             name: value.index_select(0, rows) if isinstance(value, Tensor) and len(value) == len(x) else value
             for name, value in inputs.extra.items()
         }
-        output[rows] = transformer(
-            x[rows],  # not by name: hooks look at it
-            encoder_hidden_states=inputs.crossattn[rows, :length],
-            timestep=inputs.timesteps[rows] / TRAINED_TIMESTEPS,
-            img_ids=ids,
-            txt_ids=ids.new_zeros(length, len(AXES)),
-            return_dict=False,
-            **extra,
-        )[0]
+        with exact_times(transformer.time_text_embed, inputs.timesteps[rows]):
+            output[rows] = transformer(
+                x[rows],  # not by name: hooks look at it
+                encoder_hidden_states=inputs.crossattn[rows, :length],
+                timestep=inputs.timesteps[rows] / TRAINED_TIMESTEPS,
+                img_ids=ids,
+                txt_ids=ids.new_zeros(length, len(AXES)),
+                return_dict=False,
+                **extra,
+            )[0]
     return unpacked(output, height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
 
 

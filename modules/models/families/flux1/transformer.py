@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError
-from modules.models.families.denoiser_context import REFERENCE, ModelInputs
+from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
+from modules.models.families.exact_times import exact_times
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.flux1.layout import GUIDANCE, TABLE, VECTOR_SIGN, transformer_rows, width_of
@@ -72,23 +73,30 @@ def check_width(width: int) -> None:
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`."""
+    """The velocity, see `ModelFamily.run`. References are put together, each next to or below those before it,
+    whichever leaves the canvas nearer to a square."""
     x, ids, (height, width) = packed(inputs.x)
     count, extra = len(ids), dict(inputs.extra)
-    reference = extra.pop(REFERENCE, None)
-    if isinstance(reference, Tensor):
-        shown, places, _ = packed(reference, REFERENCE_INDEX)
-        x, ids = torch.cat([x, shown], dim=1), torch.cat([ids, places])
-    output: Tensor = transformer(
-        x,  # not by name: hooks look at it
-        encoder_hidden_states=inputs.crossattn,
-        pooled_projections=inputs.vector,
-        timestep=inputs.timesteps / TRAINED_TIMESTEPS,
-        img_ids=ids,
-        txt_ids=ids.new_zeros(inputs.crossattn.shape[1], len(AXES)),
-        return_dict=False,
-        **extra,
-    )[0]
+    stacked = extra.pop(REFERENCE, None)
+    rows = columns = 0  # of the references that are there already, in tokens
+    for reference in single_references(stacked, LATENT_CHANNELS) if isinstance(stacked, Tensor) else ():
+        shown, places, (high, wide) = packed(reference, REFERENCE_INDEX)
+        down, right = (0, columns) if rows + high > columns + wide else (rows, 0)
+        x, ids = torch.cat([x, shown], dim=1), torch.cat([ids, places + places.new_tensor([0, down, right])])
+        rows, columns = max(rows, down + high), max(columns, right + wide)
+    guidance = extra.get("guidance")
+    scale = guidance * TRAINED_TIMESTEPS if isinstance(guidance, Tensor) else None
+    with exact_times(transformer.time_text_embed, inputs.timesteps, scale):
+        output: Tensor = transformer(
+            x,  # not by name: hooks look at it
+            encoder_hidden_states=inputs.crossattn,
+            pooled_projections=inputs.vector,
+            timestep=inputs.timesteps / TRAINED_TIMESTEPS,
+            img_ids=ids,
+            txt_ids=ids.new_zeros(inputs.crossattn.shape[1], len(AXES)),
+            return_dict=False,
+            **extra,
+        )[0]
     return unpacked(output[:, :count], height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
 
 

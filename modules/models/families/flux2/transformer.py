@@ -7,7 +7,8 @@ from diffusers import Flux2Transformer2DModel
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.families.denoiser_context import REFERENCE, ModelInputs
+from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
+from modules.models.families.exact_times import exact_times
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
@@ -68,26 +69,29 @@ def transformer_component(header: Header) -> Component:
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. Latents are packed already; a reference's tokens follow the image's."""
+    """The velocity, see `ModelFamily.run`. Latents are packed already; the tokens of references follow the
+    image's, each at a time of its own."""
     height, width = inputs.x.shape[-2:]
     x, ids = inputs.x.flatten(2).transpose(1, 2), _places(inputs.x)
     count, extra = len(ids), dict(inputs.extra)
-    reference = extra.pop(REFERENCE, None)
-    if isinstance(reference, Tensor):
+    stacked = extra.pop(REFERENCE, None)
+    shown = single_references(stacked, inputs.x.shape[1]) if isinstance(stacked, Tensor) else []
+    for number, reference in enumerate(shown, 1):
         x = torch.cat([x, reference.flatten(2).transpose(1, 2)], dim=1)
-        ids = torch.cat([ids, _places(reference, REFERENCE_TIME)])
+        ids = torch.cat([ids, _places(reference, number * REFERENCE_TIME)])
     text_ids = ids.new_zeros(inputs.crossattn.shape[1], len(AXES))
     text_ids[:, 3] = torch.arange(len(text_ids), device=ids.device)
-    output: Tensor = transformer(
-        x,  # not by name: hooks look at it
-        encoder_hidden_states=inputs.crossattn,
-        timestep=inputs.timesteps / TRAINED_TIMESTEPS,
-        img_ids=ids,
-        txt_ids=text_ids,
-        guidance=None,
-        return_dict=False,
-        **extra,
-    )[0]
+    with exact_times(transformer.time_guidance_embed, inputs.timesteps):
+        output: Tensor = transformer(
+            x,  # not by name: hooks look at it
+            encoder_hidden_states=inputs.crossattn,
+            timestep=inputs.timesteps / TRAINED_TIMESTEPS,
+            img_ids=ids,
+            txt_ids=text_ids,
+            guidance=None,
+            return_dict=False,
+            **extra,
+        )[0]
     return output[:, :count].transpose(1, 2).reshape(len(output), -1, height, width)
 
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
+from modules.errors import InvalidValueError
+from modules.images.masks import flattened
 from modules.images.outpaint import distance_px
 from modules.images.resize import ResizeMode, Scaler, scale_lanczos
+from modules.models.families.denoiser_context import stacked_references
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
@@ -25,7 +28,7 @@ from modules.processing.request.pasting import INIT_IMAGE_KEY, MASK_KEY
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import ImageRole
 from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, check_start
-from modules.sampling.catalog import SAMPLERS, Family
+from modules.sampling.catalog import Family, SamplerSpec
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
@@ -33,15 +36,13 @@ from modules.sampling.types import Denoise
 
 SEAM_RAMP_PX = 40  # from a kept image, over which its surroundings become free
 MIN_FREEDOM = 0.25
+REFERENCE_PIXELS = 1024 * 1024
 
 
 @dataclass(frozen=True)
 class ImageStart:
-    """See `Start`. `batch_size` images begin as `asked` says.
-
-    `masks_input`: a sampler over timesteps sees the kept part at its input, all others at the denoiser's output, as in
-    the reference UI. `seeds` are those of the first batch, whose noise a mask may be filled with.
-    """
+    """See `Start`. `batch_size` images begin as `asked` says; `seeds` are those of the first batch, whose noise a mask
+    may be filled with."""
 
     asked: FromImage
     prepared: PreparedImages
@@ -49,9 +50,9 @@ class ImageStart:
     fix_steps: bool  # as many steps as asked for are really made
     default_noise_multiplier: float
     mask_weight: float  # how much an inpainting model is shown of what the mask hides: 1 is nothing
-    masks_input: bool
     seeds: tuple[int, ...]
     noise_source: NoiseSource
+    references: tuple[Image.Image, ...] = ()  # that are only shown
     encodes: bool = True
 
     @classmethod
@@ -68,9 +69,9 @@ class ImageStart:
             settings.img2img.img2img_fix_steps,
             settings.img2img.initial_noise_multiplier,
             settings.img2img.inpainting_mask_weight,
-            SAMPLERS.get(request.sampler).family is Family.TIMESTEP,
             tuple(request.seed + (0 if is_fixed else index) for index in range(request.batch_size)),
             NoiseSource(settings.stable_diffusion.randn_source),
+            tuple(flattened(source.image, settings.img2img.img2img_background_color) for source in asked.references),
         )
 
     @property
@@ -83,7 +84,13 @@ class ImageStart:
         return self.asked.image_cfg_scale
 
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor:
-        """Of the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images."""
+        """Of the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images. Raises
+        `InvalidValueError` where there are references, and the model is not shown any."""
+        if self.references and not model.takes_references:
+            raise InvalidValueError(
+                f"{model.info.name} is shown no reference images, and {len(self.references)} are given. Leave them "
+                "out, or choose a model that edits by references."
+            )
         found = [model.encode(from_images([image])) for image in self.prepared.images]
         if self.asked.resize_mode is ResizeMode.LATENT_UPSCALE:
             size = model.latent_size((width_px, height_px))
@@ -108,7 +115,20 @@ class ImageStart:
         if self.prepared.mask is None and not model.edits_images and not model.takes_references:
             return unpainted_image(model, height, width)
         shown = [self._shown(model, image, height, width) for image in self.prepared.images]
+        if model.takes_references:
+            shown = [stacked_references([one, *self._references(model)]) for one in shown]
         return torch.cat(shown if len(shown) == self.batch_size else shown * self.batch_size)
+
+    def _references(self, model: LoadedModel) -> list[Tensor]:
+        """Scaled latents [1,C,h,w] of the images that are only shown, each in its own shape: of at most
+        `REFERENCE_PIXELS`, cut to sizes that the model takes."""
+        found = []
+        multiple = model.size_multiple_px
+        for image in self.references:
+            share = min(1.0, (REFERENCE_PIXELS / (image.width * image.height)) ** 0.5)
+            width, height = (max(int(side * share) // multiple, 1) * multiple for side in image.size)
+            found.append(model.encode(from_images([ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)])))
+        return found
 
     def _shown(self, model: LoadedModel, image: Image.Image, height: int, width: int) -> Tensor:
         """One image as an inpainting or editing model sees it, [1,C,h,w]."""
@@ -136,12 +156,15 @@ class ImageStart:
         painted = mask[0].expand(latents.shape[1:])
         return MaskedStart(latents, painted, list(prepared.overlays), prepared.overlay_mask, prepared.area)
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks, sampler: SamplerSpec) -> Denoise:
         mask = None if latents is None else self._painted(latents)
         if latents is None or mask is None:
             return denoise
+        # A sampler over timesteps sees the kept part at its input, all others at the denoiser's output, as in the
+        # reference UI.
+        masks_input = sampler.family is Family.TIMESTEP
         if hooks.wants_mask_blends or self.prepared.margins is not None:
-            return self._blending(hooks, denoise, latents, mask)
+            return self._blending(hooks, denoise, latents, mask, masks_input)
         kept = latents * (1.0 - mask)
 
         def after(x: Tensor, sigma: Tensor) -> Tensor:
@@ -153,9 +176,9 @@ class ImageStart:
             blended = x * mask + kept * scale
             return denoise(blended, sigma) + (x - blended)  # the noise predicted, taken from the sampler's own x
 
-        return before if self.masks_input else after
+        return before if masks_input else after
 
-    def _blending(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor) -> Denoise:
+    def _blending(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor, masks_input: bool) -> Denoise:
         """As above where the mask changes on the way, or hooks take part."""
         mask_at = self._mask_by_level(mask)
 
@@ -167,7 +190,7 @@ class ImageStart:
             blended = _blended(hooks, x / scale, latents, mask_at(sigma), sigma) * scale
             return denoise(blended, sigma) + (x - blended)
 
-        return before if self.masks_input else after
+        return before if masks_input else after
 
     def _mask_by_level(self, mask: Tensor) -> Callable[[Tensor], Tensor]:
         """The mask [1,1,h,w] at a noise level. Outside of a kept image, what lies near to its border stays as it
@@ -204,6 +227,8 @@ class ImageStart:
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
         """Everything that is needed to make the image again, the images themselves by their hashes."""
         fields = infotext_fields(self.asked, IMAGE_ROWS)
+        if self.asked.references:
+            fields["Reference images"] = ", ".join(image.pixel_hash for image in self.asked.references)
         if self.asked.mask is not None:
             fields |= _mask_fields(self.asked.mask)
         if self.noise_multiplier != 1.0:

@@ -18,7 +18,7 @@ from modules.processing.request.pass_settings import PassSettings, sampler_optio
 from modules.processing.request.result import ImageRole
 from modules.processing.request.stages import HiresSize, Stage
 from modules.processing.request.upscaling import LATENT_UPSCALE_MODES, upscale_latents
-from modules.sampling.catalog import SCHEDULES
+from modules.sampling.catalog import SCHEDULES, SamplerSpec
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, img2img_run, img2img_steps
 from modules.sampling.types import Denoise
@@ -60,7 +60,7 @@ class LatentsStart:
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         return None
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks, sampler: SamplerSpec) -> Denoise:
         return denoise
 
     def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:

@@ -13,7 +13,7 @@ from modules.models.loading.loaded import LoadedModel
 from modules.processing.request.hooks import Hooks, MaskedStart
 from modules.processing.request.pass_settings import PassSettings, sampler_options, schedule_options
 from modules.processing.request.result import ImageRole
-from modules.sampling.catalog import SCHEDULES
+from modules.sampling.catalog import SCHEDULES, SamplerSpec
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, txt2img_run
 from modules.sampling.types import Denoise
@@ -47,7 +47,7 @@ class NoiseStart:
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         return None
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks, sampler: SamplerSpec) -> Denoise:
         return denoise
 
     def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:

@@ -12,6 +12,7 @@ from modules.models.loading.loaded import LoadedModel
 from modules.processing.request.hooks import Hooks, MaskedStart
 from modules.processing.request.pass_settings import PassSettings
 from modules.processing.request.result import ImageRole
+from modules.sampling.catalog import SamplerSpec
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise
@@ -45,8 +46,9 @@ class Start(Protocol):
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         """What a mask keeps of its own `latents`; None where nothing is kept."""
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
-        """Keeps what must not change, at every call of the denoiser; `latents` [B,C,h,w] are the start's own."""
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks, sampler: SamplerSpec) -> Denoise:
+        """Keeps what must not change, at every call of the denoiser by `sampler`; `latents` [B,C,h,w] are the start's
+        own."""
 
     def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
         """The sampled latents [B,C,h,w], with what must not change put back from the start's own."""

@@ -1,0 +1,78 @@
+// Reference images of img2img: files that are sent ahead, for models that see more than the image they start from.
+(() => {
+  const fw = window.featherweight;
+  const tab = fw.tab("img2img");
+  const MOUNT_MS = 200;
+  const KEPT = "references";
+
+  if (!tab) return;
+
+  let images = keptImages(); // {name, key} or {name, error}
+
+  // Their keys, for the form; throws a sentence where one could not be sent.
+  tab.referenceKeys = () => {
+    const bad = images.find((image) => !image.key);
+    if (bad) throw new Error(bad.error);
+    return images.map((image) => image.key);
+  };
+
+  function keptImages() {
+    try {
+      return JSON.parse(fw.kept(KEPT) || "[]");
+    } catch {
+      return [];
+    }
+  }
+
+  function mount() {
+    const place = document.querySelector(".fw-references:not([data-mounted])");
+    if (!place) return;
+    place.dataset.mounted = "";
+    const input = fw.element("input", { type: "file", accept: "image/*,.avif,.tif,.tiff", multiple: true });
+    input.setAttribute("aria-label", "Reference images: choose files");
+    const drop = fw.element("label", { className: "fw-canvas-drop" }, "Drop images here, or click to choose several", input);
+    const list = fw.element("ul", { className: "fw-reference-list" });
+    const clear = fw.element("button", { type: "button", textContent: "Remove all", className: "fw-batch-clear" });
+    place.replaceChildren(drop, list, clear);
+    input.addEventListener("change", () => {
+      add([...input.files]);
+      input.value = "";
+    });
+    drop.addEventListener("dragover", (event) => event.preventDefault());
+    drop.addEventListener("drop", (event) => {
+      event.preventDefault();
+      add([...event.dataTransfer.files]);
+    });
+    clear.addEventListener("click", () => keep([]));
+    keep(images);
+  }
+
+  async function add(files) {
+    for (const file of files) {
+      try {
+        const { key } = await tab.upload(file);
+        keep([...images, { name: file.name, key }]);
+      } catch (error) {
+        keep([...images, { name: file.name, error: error.message }]);
+      }
+    }
+  }
+
+  function keep(now) {
+    images = now;
+    fw.keep(KEPT, JSON.stringify(images));
+    const place = document.querySelector(".fw-references");
+    place.querySelector(".fw-reference-list").replaceChildren(...images.map(shown));
+    place.querySelector(".fw-batch-clear").hidden = !images.length;
+  }
+
+  function shown(image) {
+    if (!image.key) return fw.element("li", { textContent: image.error, className: "fw-bad" });
+    const picture = fw.element("img", { src: `internal/upload/${image.key}`, alt: image.name });
+    const button = fw.element("button", { type: "button", textContent: "Remove", title: image.name });
+    button.addEventListener("click", () => keep(images.filter((other) => other !== image)));
+    return fw.element("li", {}, picture, button);
+  }
+
+  setInterval(mount, MOUNT_MS);
+})();

@@ -8,6 +8,7 @@ from playwright import sync_api
 
 from modules.services import Services
 from tests.compat.conftest import write
+from tests.compat.test_known_extensions import ROWS
 from tests.fakes import fake_services
 from tests.ui.browser import needs_browser, served
 
@@ -80,6 +81,11 @@ def test_page_functions_tabs_and_faults(browser: sync_api.Browser, program: tupl
     assert page.evaluate("!!gradioApp().querySelector('#txt2img_prompt > label > textarea')")
     assert page.evaluate("!!document.querySelector('#img2img_prompt > label > textarea')")
     assert page.evaluate("document.querySelectorAll('#tabs > .tab-nav > button').length") > 8
+    wanted = sorted({name for row in ROWS.values() for name in row.get("page", ())})
+    there = """name => name.startsWith("#") ? Boolean(gradioApp().querySelector(name))
+        : typeof window[name] === (name === "opts" ? "object" : "function")"""
+    page.wait_for_selector("#txt2img_token_counter", state="attached")
+    assert [name for name in wanted if not page.evaluate(there, name)] == []
     page.click("#tab_mine-button")
     page.fill("#mine_text textarea", "cat")
     page.click("#mine_button")

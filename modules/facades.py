@@ -17,6 +17,12 @@ from typing import Any
 PROGRAM, FACADES = "modules.", "modules.compat."
 UNSUPPORTED, REFUSAL = "modules.compat.unsupported", "modules.compat.refusal"
 PACKAGES = ("models", "models.diffusion", "hypernetworks")
+ACTING = "modules.scripts.acting"
+INSIDE = {
+    **dict.fromkeys(("ldm", "sgm"), "the model has other modules here; on_cfg_denoiser and its like change each step."),
+    "k_diffusion": "samplers are run by the program: set p.sampler_name and give p to process_images(p).",
+}
+"""Packages that the reference UI computes with. Extensions import names of theirs, for `isinstance` above all."""
 
 
 class _AliasLoader(Loader):
@@ -54,10 +60,13 @@ class _RefusedLoader(Loader):
 
 class FacadeFinder:
     """Finds `modules.NAME` in `modules.compat.NAME` where the program has no module of that name; for names of the
-    reference UI that stand for nothing here a module whose names refuse to be used, each with a sentence."""
+    reference UI that stand for nothing here a module whose names refuse to be used, each with a sentence; the same of
+    packages that the reference UI computes with, where an extension imports one that is not installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         """See `importlib.abc.MetaPathFinder`."""
+        if (top := name.partition(".")[0]) in INSIDE and import_module(ACTING).is_foreign_code():
+            return ModuleSpec(name, _RefusedLoader(INSIDE[top]), is_package=True)
         if not name.startswith(PROGRAM) or name.startswith(FACADES) or name + "." == FACADES:
             return None
         inner = name.removeprefix(PROGRAM)

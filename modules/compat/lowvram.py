@@ -1,4 +1,4 @@
-"""`modules.lowvram`: which parts of a model lie on the device is what the settings of streaming and offloading decide."""
+"""`modules.lowvram`: which parts of a model lie on the device is decided by the settings of streaming and offload."""
 
 from __future__ import annotations
 

@@ -15,7 +15,14 @@ from types import ModuleType
 from typing import Any
 
 PROGRAM, FACADES = "modules.", "modules.compat."
-UNSUPPORTED = "modules.compat.unsupported"
+UNSUPPORTED, REFUSAL = "modules.compat.unsupported", "modules.compat.refusal"
+PACKAGES = ("models", "models.diffusion", "hypernetworks")
+ACTING = "modules.scripts.acting"
+INSIDE = {
+    **dict.fromkeys(("ldm", "sgm"), "the model has other modules here; on_cfg_denoiser and its like change each step."),
+    "k_diffusion": "samplers are run by the program: set p.sampler_name and give p to process_images(p).",
+}
+"""Packages that the reference UI computes with. Extensions import names of theirs, for `isinstance` above all."""
 
 
 class _AliasLoader(Loader):
@@ -36,12 +43,30 @@ class _AliasLoader(Loader):
         module.__spec__ = self._spec
 
 
+class _RefusedLoader(Loader):
+    """Gives a module of the reference UI whose names can be imported and say why they cannot be used."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """A module of stand-ins."""
+        made: ModuleType = import_module(REFUSAL).refused_module(spec.name, self._reason)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
 class FacadeFinder:
-    """Finds `modules.NAME` in `modules.compat.NAME` where the program has no module of that name. Raises
-    ImportError with a sentence for names of the reference UI that stand for nothing here."""
+    """Finds `modules.NAME` in `modules.compat.NAME` where the program has no module of that name; for names of the
+    reference UI that stand for nothing here a module whose names refuse to be used, each with a sentence; the same of
+    packages that the reference UI computes with, where an extension imports one that is not installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         """See `importlib.abc.MetaPathFinder`."""
+        if (top := name.partition(".")[0]) in INSIDE and import_module(ACTING).is_foreign_code():
+            return ModuleSpec(name, _RefusedLoader(INSIDE[top]), is_package=True)
         if not name.startswith(PROGRAM) or name.startswith(FACADES) or name + "." == FACADES:
             return None
         inner = name.removeprefix(PROGRAM)
@@ -53,7 +78,7 @@ class FacadeFinder:
             return ModuleSpec(name, _AliasLoader(FACADES + inner), is_package=bool(found.submodule_search_locations))
         reasons: dict[str, str] = import_module(UNSUPPORTED).MODULES
         if inner in reasons:
-            raise ImportError(f"{name} is not supported here: {reasons[inner]}", name=name)
+            return ModuleSpec(name, _RefusedLoader(reasons[inner]), is_package=inner in PACKAGES)
         return None
 
 

@@ -4,6 +4,7 @@ Each is called at the top level of a script's file: `on_model_loaded(function)`.
 kind in messages. See `modules.scripts.callbacks.Moment` for what a function is called with.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from modules.scripts.callbacks import (
     ImageGridLoopParams,
     ImageSaveParams,
     Moment,
+    Registered,
     UiTrainTabParams,
 )
 from modules.scripts.loading import calling_file, host_callbacks, register_callback
@@ -165,6 +167,21 @@ def clear_callbacks() -> None:
     """The program takes callbacks away when it ends."""
 
 
+def report_exception(c: Any, job: str) -> None:
+    """Write what failed in a callback into the log."""
+    c.failed(sys.exc_info()[1] or RuntimeError(job))
+
+
+def ordered_callbacks(category: str, unordered_callbacks: Any = None, *, enable_user_sort: bool = True) -> list[Any]:
+    """What is registered for a moment by its name ("cfg_denoiser"), in its order."""
+    return list(host_callbacks().at(Moment(category)))
+
+
+def enumerate_callbacks() -> list[tuple[str, list[Any]]]:
+    """All moments with what is registered for them."""
+    return [(moment.value, ordered_callbacks(moment.value)) for moment in Moment]
+
+
 def _called_by_name(name: str) -> Callback | None:
     """`cfg_denoiser_callback(params)` and its like: calls those of a moment, as the reference UI's own code does."""
     if not name.endswith("_callback") or name.removesuffix("_callback") not in set(Moment):
@@ -177,6 +194,8 @@ def __getattr__(name: str) -> Any:
     found = _called_by_name(name)
     if found is not None:
         return found
+    if name == "ScriptCallback":
+        return Registered
     if name == "callback_map":
         return {f"callbacks_{moment.value}": list(host_callbacks().at(moment)) for moment in Moment}
     known = ", ".join(f"on_{moment.value}" for moment in Moment)

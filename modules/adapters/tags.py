@@ -71,9 +71,21 @@ def _read_all(tags: Sequence[PromptTag], is_known: IsKnown) -> tuple[list[LoraTa
     for tag in tags:
         try:
             wanted.append(_read(tag, is_known))
+            problems += _without_steps(tag)
         except InvalidValueError as error:
             problems.append(str(error))
     return wanted, problems
+
+
+STEPS = ("start", "stop", "step")
+"""What LoRA Block Weight has in a tag for the steps at which a LoRA begins and ends."""
+
+
+def _without_steps(tag: PromptTag) -> list[str]:
+    """What to say of a tag that names steps."""
+    named = [f"{name}={tag.named[name]}" for name in STEPS if name in tag.named]
+    text = f"<lora:{':'.join(tag.items)}>"
+    return [f"{text}: {' and '.join(named)}: left out, a LoRA holds for all steps of an image."] if named else []
 
 
 def _read(whole: PromptTag, is_known: IsKnown) -> LoraTag:

@@ -22,7 +22,7 @@ from modules.api.limits import install_limits
 from modules.api.lists import list_routes
 from modules.api.login import login_routes
 from modules.api.memory import memory_routes
-from modules.api.models import model_routes
+from modules.api.model_files import model_routes
 from modules.api.options import option_routes
 from modules.api.planning import planning_routes
 from modules.api.precision import precision_routes

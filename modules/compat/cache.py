@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import write_atomic
+from modules.compat.refusal import lazy
 from modules.scripts.host import host_now
 
 
@@ -40,3 +41,7 @@ def cached_data_for_file(subsection: str, title: str, filename: str, func: Calla
 
 def dump_cache() -> None:
     """Facts are saved when they are found."""
+
+
+_LAZY = {"cache_dir": lambda: str(host_now().paths.cache_dir), "cache_filename": lambda: ""}
+__getattr__ = lazy("cache", _LAZY, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from PIL import Image
 
 from modules.compat.refusal import refusing
@@ -29,5 +31,6 @@ class DeepDanbooru:
         return self.tag(pil_image)
 
 
+re_special = re.compile(r"([\\()])")
 model = DeepDanbooru()
 __getattr__ = refusing("deepbooru", {})

@@ -105,6 +105,28 @@ def randn_local(seed: int, shape: Any) -> Any:
     return randn(seed, shape)
 
 
+def randn_without_seed(shape: Any, generator: Any = None) -> Any:
+    """Normal noise [shape] that follows no seed, on the model's device."""
+    import torch
+
+    return torch.randn(tuple(shape), generator=generator).to(model_device())
+
+
+def manual_cast(target_dtype: Any) -> Any:
+    """The program casts by itself; nothing has to be done around a call."""
+    return contextlib.nullcontext()
+
+
+def get_cuda_device_id() -> int:
+    """The number of the CUDA device; 0 where there is none."""
+    return model_device().index or 0
+
+
+def cuda_no_autocast(device_id: int | None = None) -> bool:
+    """The program decides by itself where it casts."""
+    return False
+
+
 def randn_like(x: Any) -> Any:
     """Normal noise like a tensor."""
     import torch
@@ -149,5 +171,8 @@ _LAZY: dict[str, Any] = {
     "unet_needs_upcast": lambda: False,
     "fp8": lambda: False,
     "force_fp16": lambda: False,
+    "force_model_fp16": lambda: None,
+    "nv_rng": lambda: None,
+    "patch_module_types": list,
 }
 __getattr__ = lazy("devices", _LAZY, {})

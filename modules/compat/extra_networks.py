@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from modules.compat.refusal import lazy
 from modules.prompting.extra_networks import extract_tags
+
+re_extra_net = re.compile(r"<(\w+):([^>]+)>")
 
 
 class ExtraNetworkParams:
@@ -59,5 +62,7 @@ def _registry() -> Mapping[str, Any]:
 
 
 _OURS = "the program has these called for the tags of each batch (docs/extensions.md, Tags in the prompt)."
-_REASONS = dict.fromkeys(("activate", "deactivate", "initialize", "lookup_extra_networks"), _OURS)
+_REASONS = dict.fromkeys(
+    ("activate", "deactivate", "initialize", "lookup_extra_networks", "register_extra_network_alias"), _OURS
+)
 __getattr__ = lazy("extra_networks", {"extra_network_registry": _registry, "extra_network_aliases": dict}, _REASONS)

@@ -10,6 +10,8 @@ from PIL import Image
 from modules.compat.refusal import refusing
 from modules.images.metadata import read_metadata
 
+checkpoint_dict_skip_on_merge = ["cond_stage_model.transformer.text_model.embeddings.position_ids"]
+
 
 def run_pnginfo(image: Image.Image | None) -> tuple[str, str, str]:
     """ "", the infotext in an image, and all its texts as HTML."""
@@ -28,6 +30,8 @@ __getattr__ = refusing(
     "extras",
     {
         "run_modelmerger": "the Checkpoint merger and POST /featherweight/v1/merge merge.",
+        "create_config": "the Checkpoint merger writes no configuration files.",
+        "to_half": "POST /featherweight/v1/merge saves in the precision that it is asked for.",
         "run_extras": "POST /sdapi/v1/extra-single-image runs the operations of the Extras tab.",
     },
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import string
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -51,6 +53,12 @@ __all__ = [
 LANCZOS = Image.Resampling.LANCZOS
 NEAREST = Image.Resampling.NEAREST
 max_filename_part_length = 128
+invalid_filename_chars = '#<>:"/\\|?*\n\r\t'
+invalid_filename_prefix = " "
+invalid_filename_postfix = " ."
+re_nonletters = re.compile(r"[\s" + string.punctuation + "]+")
+re_pattern = re.compile(r"(.*?)(?:\[([^\[\]]+)\]|$)")
+re_pattern_arg = re.compile(r"(.*)<([^>]*)>$")
 max_prompt_words = 8
 PARAMETERS = "parameters"
 FORMATS = ("png", "jpg", "jpeg", "webp", "avif")
@@ -357,6 +365,29 @@ def draw_grid_annotations(
     )
     lines = [cells[row * columns : (row + 1) * columns] for row in range(rows)]
     return grid_with_legend(lines, columns_text, rows_text, margin, style=LegendStyle.of(_settings()))
+
+
+def draw_prompt_matrix(
+    im: Image.Image, width: int, height: int, all_prompts: list[str], margin: int = 0
+) -> Image.Image:
+    """A grid of all combinations of a prompt's parts, with the parts above and beside it; those of the grid's own
+    are grey."""
+    parts = all_prompts[1:]
+    across = math.ceil(len(parts) / 2)
+    columns = [
+        [GridAnnotation(part, number & (1 << at) != 0) for at, part in enumerate(parts[:across])]
+        for number in range(1 << across)
+    ]
+    rows = [
+        [GridAnnotation(part, number & (1 << at) != 0) for at, part in enumerate(parts[across:])]
+        for number in range(1 << len(parts[across:]))
+    ]
+    return draw_grid_annotations(im, width, height, columns, rows, margin)
+
+
+def check_grid_size(imgs: Sequence[Image.Image]) -> bool:
+    """Whether a grid of these images is not too large to be made."""
+    return sum(image.width * image.height for image in imgs) < 200_000_000
 
 
 def png_chunks(infotext: str) -> Any:

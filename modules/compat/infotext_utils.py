@@ -34,7 +34,11 @@ __all__ = [
 
 re_imagesize = re.compile(r"^(\d+)x(\d+)$")
 re_hypernet_hash = re.compile(r"\(([0-9a-f]+)\)$")
+re_param_code = r'\s*(\w[\w \-/]+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)'
+re_param = re.compile(re_param_code)
 type_of_gr_update = dict
+infotext_to_setting_name_mapping: list[tuple[str, str]] = []
+"""Accepted; a setting with `infotext=` is read from infotexts by that name."""
 TABS = {"txt2img": "txt2img", "img2img": "img2img", "inpaint": "img2img", "extras": "extras"}
 
 
@@ -188,6 +192,16 @@ def image_from_url_text(filedata: Any) -> Image.Image | None:
     with Image.open(path) as image:
         image.load()
         return image
+
+
+def reset() -> None:
+    """The page is built again: what buttons were bound to is forgotten."""
+    registered_param_bindings.clear()
+    paste_fields.clear()
+
+
+def integrate_settings_paste_fields(component_dict: Any) -> None:
+    """Accepted; fields of settings are filled by the program."""
 
 
 def restore_old_hires_fix_params(res: dict[str, Any]) -> None:

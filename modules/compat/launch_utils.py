@@ -19,6 +19,7 @@ python = sys.executable
 index_url = os.environ.get("INDEX_URL", "")
 dir_repos = "repositories"
 skip_install = False
+re_requirement = re.compile(r"\s*([-_a-zA-Z0-9]+)\s*(?:==\s*([-+_.a-zA-Z0-9]+))?\s*")
 _WORD = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -84,4 +85,6 @@ def repo_dir(name: str) -> str:
 
 _GIT = "git repositories are not cloned here."
 _REASONS = {"git_clone": _GIT, "prepare_environment": "launch.py does that.", "start": "launch.py does that."}
+_REASONS |= dict.fromkeys(("run_extension_installer", "run_extensions_installers"), "the Extensions tab installs.")
+_REASONS |= dict.fromkeys(("check_run_python", "list_extensions"), "launch.py does that.")
 __getattr__ = lazy("launch_utils", {"args": _args, "git": lambda: "git"}, _REASONS)

@@ -35,5 +35,10 @@ def friendly_name(file: str) -> str:
     return Path(file).stem
 
 
+def load_upscalers() -> None:
+    """The program lists its upscalers by itself."""
+
+
+forbidden_upscaler_classes: set[str] = set()
 _REASONS = {"load_spandrel_model": "shared.sd_upscalers has the upscalers, each with scaler.upscale(image, scale)."}
 __getattr__ = refusing("modelloader", _REASONS)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
-from modules.compat.option_info import OptionHTML, OptionInfo, as_setting, options_section
+from modules.compat.option_info import OptionDiv, OptionHTML, OptionInfo, as_setting, options_section
 from modules.errors import FeatherweightError
 from modules.scripts.acting import acting_now
 from modules.scripts.host import host_now
@@ -15,7 +16,7 @@ from modules.scripts.processing import Making, making_of_run
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings, as_json, exact_setting
 
-__all__ = ["OptionHTML", "OptionInfo", "Options", "options_section"]
+__all__ = ["OptionDiv", "OptionHTML", "OptionInfo", "Options", "OptionsCategories", "categories", "options_section"]
 
 log = logging.getLogger(__name__)
 
@@ -174,3 +175,26 @@ class Labels(dict[str, OptionInfo]):
 
 
 opts = Options()
+
+
+@dataclass(frozen=True)
+class OptionsCategory:
+    """A heading over sections of settings."""
+
+    id: str
+    label: str
+
+
+class OptionsCategories:
+    """Headings over sections; settings of extensions stand under one of their own."""
+
+    def __init__(self) -> None:
+        self.mapping: dict[str, OptionsCategory] = {}
+
+    def register_category(self, category_id: str, label: str) -> str:
+        """Add a heading; gives its id."""
+        self.mapping.setdefault(category_id, OptionsCategory(category_id, label))
+        return category_id
+
+
+categories = OptionsCategories()

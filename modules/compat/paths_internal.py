@@ -15,8 +15,7 @@ cwd = str(Path.cwd())
 sd_configs_path = str(Path(script_path) / "configs")
 sd_default_config = str(Path(sd_configs_path) / "v1-inference.yaml")
 extensions_builtin_dir = str(Path(script_path) / "extensions-builtin")
-roboto_ttf_file = ""
-"""The reference UI's font, which this program has not; ImageFont.load_default() serves instead."""
+roboto_ttf_file = str(Path(modules_path) / "images" / "fonts" / "Roboto-Regular.ttf")
 normalized_filepath = str
 
 

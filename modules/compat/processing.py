@@ -166,9 +166,18 @@ def old_hires_fix_first_pass_dimensions(width: int, height: int) -> tuple[int, i
 _INSIDE = "process_images(p) makes images; on_cfg_denoiser and its like change what a model gives."
 _REASONS = {
     **dict.fromkeys(
-        ("decode_first_stage", "decode_latent_batch", "create_random_tensors", "get_correct_sampler"), _INSIDE
+        (
+            "decode_first_stage",
+            "decode_latent_batch",
+            "create_random_tensors",
+            "get_correct_sampler",
+            "samples_to_images_tensor",
+        ),
+        _INSIDE,
     ),
-    **dict.fromkeys(("txt2img_image_conditioning", "get_conds_with_caching", "DecodedSamples"), _INSIDE),
+    **dict.fromkeys(
+        ("txt2img_image_conditioning", "get_conds_with_caching", "DecodedSamples", "approximation_indexes"), _INSIDE
+    ),
 }
 
 

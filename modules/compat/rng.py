@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from modules.compat.devices import randn, randn_like, randn_local
+from modules.compat.devices import randn, randn_like, randn_local, randn_without_seed
 from modules.compat.refusal import refusing
 
-__all__ = ["ImageRNG", "create_generator", "randn", "randn_like", "randn_local", "slerp"]
+__all__ = ["ImageRNG", "create_generator", "randn", "randn_like", "randn_local", "randn_without_seed", "slerp"]
 
 
 def create_generator(seed: int) -> Any:

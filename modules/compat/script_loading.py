@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+loaded_scripts: dict[str, ModuleType] = {}
+
 
 def load_module(path: str) -> ModuleType:
     """The module of a file, which is run now."""

@@ -63,6 +63,13 @@ def list_scripts(scriptdirname: str, extension: str, *, include_extensions: bool
     return found
 
 
+def wrap_call(func: Any, filename: str, funcname: str, *args: Any, default: Any = None, **kwargs: Any) -> Any:
+    """Call a function; what it raises is written into the log, and `default` is given."""
+    from modules.compat.scripts_postprocessing import wrap_call as call
+
+    return call(func, filename, funcname, *args, default=default, **kwargs)
+
+
 def list_files_with_name(filename: str) -> list[str]:
     """The files of this name in the folders of extensions."""
     folders = [one.folder for one in host_now().library.extensions.values() if one.is_enabled]
@@ -122,6 +129,9 @@ _REASONS = {
     "scripts_current": "p.scripts is the same.",
     "reload_scripts": "the page is built again by Reload UI; scripts are loaded at a start.",
     "load_scripts": "scripts are loaded at a start.",
+    "reload_script_body_only": "scripts are loaded at a start.",
+    "add_classes_to_gradio_component": "give elem_classes to a component.",
+    "IOComponent_init": "script_callbacks.on_after_component sees each component.",
     "ScriptBuiltinUI": "a script of an extension subclasses Script.",
 }
 _LAZY: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from modules.compat.model_view import INSIDE
-from modules.compat.refusal import Named, refusing
+from modules.compat.refusal import named, refusing
 from modules.compat.textual_inversion.textual_inversion import EmbeddingDatabase
 from modules.models.text_encoders.counting import BY_CHUNKS
 from modules.processing.request.texts import text_options
@@ -19,7 +19,7 @@ class ModelHijack:
         self.comments: list[str] = []
         self.extra_generation_params: dict[str, Any] = {}
         self.embedding_db = EmbeddingDatabase()
-        self.clip: Any = Named("model_hijack.clip", INSIDE)
+        self.clip: Any = named("model_hijack.clip", INSIDE)
 
     def get_prompt_lengths(self, text: str) -> tuple[int, int]:
         """Tokens of a prompt, by the tokenizer of the model that is in use, and the room that they take."""
@@ -42,6 +42,9 @@ class ModelHijack:
 
 
 model_hijack = ModelHijack()
-__getattr__ = refusing(
-    "sd_hijack", dict.fromkeys(("StableDiffusionModelHijack", "list_optimizers", "optimizers"), INSIDE)
-)
+_NAMES: tuple[str, ...] = ("StableDiffusionModelHijack", "list_optimizers", "optimizers", "current_optimizer")
+_NAMES += ("EmbeddingsWithFixes", "add_circular_option_to_conv_2d", "apply_optimizations", "undo_optimizations")
+_NAMES += ("fix_checkpoint", "weighted_loss", "weighted_forward", "apply_weighted_forward", "undo_weighted_forward")
+_NAMES += ("attention_CrossAttention_forward", "diffusionmodules_model_nonlinearity", "ldm", "sd_hijack_clip")
+_NAMES += ("diffusionmodules_model_AttnBlock_forward", "sd_hijack_optimizations", "sd_hijack_unet", "CondFunc")
+__getattr__ = refusing("sd_hijack", dict.fromkeys(_NAMES, INSIDE))

@@ -182,8 +182,33 @@ def read_state_dict(checkpoint_file: str, print_global_state: bool = False, map_
     return state
 
 
+def get_state_dict_from_checkpoint(pl_sd: Any) -> dict[str, Any]:
+    """The tensors of a checkpoint's dict, which may lie under "state_dict"."""
+    found: dict[str, Any] = pl_sd.get("state_dict", pl_sd)
+    return found
+
+
+def setup_model() -> None:
+    """The folders of checkpoints are there from the start."""
+
+
+def enable_midas_autodownload() -> None:
+    """Nothing is downloaded by itself."""
+
+
+checkpoint_dict_replacements_sd1: dict[str, str] = {}
+checkpoint_dict_replacements_sd2_turbo: dict[str, str] = {}
 _WEIGHTS = "models are loaded by the program; set sd_model_checkpoint, in the settings or in p.override_settings."
-_REASONS = dict.fromkeys(("load_model_weights", "get_checkpoint_state_dict", "apply_token_merging"), _WEIGHTS)
+_NAMES: tuple[str, ...] = ("load_model_weights", "get_checkpoint_state_dict", "apply_token_merging", "repair_config")
+_NAMES += ("instantiate_from_config", "get_obj_from_str", "set_model_type", "set_model_fields", "SkipWritingToConfig")
+_NAMES += (
+    "transform_checkpoint_dict_key",
+    "remap_checkpoint_dict",
+    "sd_models_config",
+    "check_fp8",
+    "reuse_model_from",
+)
+_REASONS = dict.fromkeys(_NAMES, _WEIGHTS)
 _REASONS["get_empty_cond"] = "prompts are encoded by the program."
 __getattr__ = lazy("sd_models", {"model_dir": lambda: "Stable-diffusion", "model_path": lambda: _folder()}, _REASONS)
 

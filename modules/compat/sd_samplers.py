@@ -83,4 +83,28 @@ def get_sampler_and_scheduler(
     return name, schedule if schedule != "Automatic" else scheduler_name or "Automatic"
 
 
+def get_hr_sampler_and_scheduler(d: dict[str, Any]) -> tuple[str, str]:
+    """Sampler and schedule type of the second pass that an infotext's fields name; those of the first are "Use same
+    sampler" and "Use same scheduler"."""
+    name, schedule = d.get("Hires sampler"), d.get("Hires schedule type")
+    if name in (None, "Use same sampler"):
+        return "Use same sampler", str(schedule or "Use same scheduler")
+    return get_sampler_and_scheduler(str(name), schedule)
+
+
+def get_hr_sampler_from_infotext(d: dict[str, Any]) -> str:
+    """The sampler alone."""
+    return get_hr_sampler_and_scheduler(d)[0]
+
+
+def get_hr_scheduler_from_infotext(d: dict[str, Any]) -> str:
+    """The schedule type alone."""
+    return get_hr_sampler_and_scheduler(d)[1]
+
+
+def fix_p_invalid_sampler_and_scheduler(p: Any) -> None:
+    """Give a job the sampler and the schedule type that an old name such as "DPM++ 2M Karras" means."""
+    p.sampler_name, p.scheduler = get_sampler_and_scheduler(p.sampler_name, p.scheduler)
+
+
 __getattr__ = refusing("sd_samplers", REASONS)

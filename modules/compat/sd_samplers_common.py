@@ -34,6 +34,19 @@ NAMES: tuple[str, ...] = (
     "images_tensor_to_samples",
 )
 NAMES += ("setup_img2img_steps", "single_sample_to_image", "store_latent", "approximation_indexes", "TorchHijack")
-NAMES += ("samples_to_images_tensor", "InterruptedException", "apply_refiner", "replace_torchsde_browinan")
+NAMES += ("samples_to_images_tensor", "apply_refiner", "replace_torchsde_browinan")
 REASONS = dict.fromkeys(NAMES, _INSIDE)
+
+
+class InterruptedException(BaseException):
+    """What the reference UI's samplers raise when a job is stopped; never raised here."""
+
+
+def is_sampler_using_eta_noise_seed_delta(p: Any) -> bool:
+    """Whether the setting eta_noise_seed_delta changes the noise of a job's sampler."""
+    from modules.sampling.catalog import SAMPLERS, EtaSource
+
+    return p.sampler_name in SAMPLERS and SAMPLERS.get(p.sampler_name).eta is not EtaSource.NONE
+
+
 __getattr__ = refusing("sd_samplers_common", REASONS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modules.compat.refusal import Named, refusing
+from modules.compat.refusal import named, refusing
 from modules.compat.sd_samplers import all_samplers
 from modules.compat.sd_samplers_common import REASONS
 from modules.sampling.catalog import SAMPLERS, Family
@@ -19,7 +19,7 @@ sampler_extra_params: dict[str, list[str]] = {
     one.name: sorted(SAMPLERS.get(one.name).takes) for one in samplers_data_k_diffusion if SAMPLERS.get(one.name).takes
 }
 k_diffusion_samplers_map = {one.name: one for one in samplers_data_k_diffusion}
-CFGDenoiserKDiffusion: Any = Named("CFGDenoiserKDiffusion", _STEPS)
-CFGDenoiser: Any = Named("CFGDenoiser", _STEPS)
+CFGDenoiserKDiffusion: Any = named("CFGDenoiserKDiffusion", _STEPS)
+CFGDenoiser: Any = named("CFGDenoiser", _STEPS)
 k_diffusion_scheduler: dict[str, Any] = {}
-__getattr__ = refusing("sd_samplers_kdiffusion", REASONS)
+__getattr__ = refusing("sd_samplers_kdiffusion", {**REASONS, "k_diffusion": _STEPS})

@@ -26,4 +26,10 @@ schedulers = [
     for _, one in SCHEDULES.items()
 ]
 schedulers_map = {**{one.name: one for one in schedulers}, **{one.label: one for one in schedulers}}
-__getattr__ = refusing("sd_schedulers", {})
+__getattr__ = refusing(
+    "sd_schedulers",
+    dict.fromkeys(
+        ("uniform", "sgm_uniform", "kl_optimal", "simple_scheduler", "normal_scheduler", "ddim_scheduler"),
+        "p.scheduler names a schedule type, which the program computes.",
+    ),
+)

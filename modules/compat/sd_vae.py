@@ -11,6 +11,8 @@ from modules.scripts.host import host_now
 
 unspecified = object()
 loaded_vae_file: str | None = None
+checkpoint_info: Any = None
+vae_ignore_keys = {"model_ema.decay", "model_ema.num_updates"}
 base_vae: Any = None
 
 
@@ -55,6 +57,21 @@ def get_loaded_vae_hash() -> str | None:
     return next((info.shorthash for info in host_now().engine.vaes.entries if info.name == name), None)
 
 
+def find_vae_near_checkpoint(checkpoint_file: str) -> str | None:
+    """The file NAME.vae.* beside a checkpoint NAME; None where there is none."""
+    path = Path(checkpoint_file)
+    found = (path.with_name(f"{path.stem}.vae{end}") for end in (".safetensors", ".pt", ".ckpt"))
+    return next((str(file) for file in found if file.is_file()), None)
+
+
+def clear_loaded_vae() -> None:
+    """The program knows which VAE is in use."""
+
+
+def delete_base_vae() -> None:
+    """The program keeps no second VAE."""
+
+
 def reload_vae_weights(sd_model: Any = None, vae_file: Any = unspecified) -> None:
     """Make a file the VAE of the settings."""
     if isinstance(vae_file, str):
@@ -66,5 +83,6 @@ def _folder() -> str:
 
 
 _LOADED = "VAEs are loaded by the program; set sd_vae, in the settings or in p.override_settings."
-_REASONS = dict.fromkeys(("load_vae", "resolve_vae", "restore_base_vae", "store_base_vae", "load_vae_dict"), _LOADED)
+_REASONS = dict.fromkeys(("get_base_vae", "VaeResolution", "resolve_vae_from_setting", "_load_vae_dict"), _LOADED)
+_REASONS |= dict.fromkeys(("load_vae", "resolve_vae", "restore_base_vae", "store_base_vae", "load_vae_dict"), _LOADED)
 __getattr__ = lazy("sd_vae", {"vae_path": _folder}, _REASONS)

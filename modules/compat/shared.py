@@ -17,7 +17,7 @@ from modules.compat.refusal import lazy
 from modules.compat.shared_cmd_options import cmd_opts, parser
 from modules.compat.shared_state import State, TotalTQDM, state
 from modules.compat.style_book import StyleDatabase, prompt_styles
-from modules.compat.upscaler import UpscalerLanczos, sd_upscalers
+from modules.compat.upscaler import UpscalerData, UpscalerLanczos, sd_upscalers
 from modules.processing.request.upscaling import LATENT_UPSCALE_MODES
 from modules.scripts.host import has_host, host_now
 
@@ -29,6 +29,7 @@ __all__ = [
     "State",
     "StyleDatabase",
     "TotalTQDM",
+    "UpscalerData",
     "UpscalerLanczos",
     "cmd_opts",
     "options_section",
@@ -56,6 +57,8 @@ latent_upscale_modes = {
 }
 latent_upscale_default_mode = "Latent"
 tab_names: list[str] = []
+hide_dirs = {"visible": True}
+ui_reorder_categories_builtin_items = ("sampler", "dimensions", "cfg", "seed", "scripts")
 hf_endpoint = "https://huggingface.co"
 script_path = paths_internal.script_path
 sd_configs_path = paths_internal.sd_configs_path
@@ -111,6 +114,11 @@ def list_samplers() -> list[str]:
     return list(all_samplers_map)
 
 
+def ui_reorder_categories() -> list[str]:
+    """The parts of the form in their order."""
+    return list(ui_reorder_categories_builtin_items)
+
+
 def reload_hypernetworks() -> None:
     """Look at the folder of hypernetworks again."""
     host_now().engine.adapters.files.hypernetworks.refresh()
@@ -147,6 +155,9 @@ _LAZY: dict[str, Callable[[], Any]] = {
     "config_filename": lambda: str(host_now().paths.config_file) if has_host() else "config.json",
     "styles_filename": lambda: [str(path) for path in host_now().paths.styles_files],
     "data_path": lambda: paths_internal.data_path,
+    "extensions_dir": lambda: paths_internal.extensions_dir,
+    "sd_model_file": lambda: paths_internal.sd_model_file,
+    "default_sd_model_file": lambda: paths_internal.default_sd_model_file,
     "models_path": lambda: paths_internal.models_path,
     "demo": lambda: host_now().page,
     "progress_print_out": lambda: sys.stdout,

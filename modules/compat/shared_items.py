@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from modules.compat.refusal import refusing
 from modules.compat.sd_samplers import all_samplers
+from modules.compat.shared import ui_reorder_categories_builtin_items
 from modules.scripts.host import host_now
 
 
@@ -49,6 +50,30 @@ def cross_attention_optimizations() -> list[str]:
 
     choices = SETTINGS.get("cross_attention_optimization").choices
     return list(choices) if isinstance(choices, tuple) else []
+
+
+def sd_unet_items() -> list[str]:
+    """What the setting sd_unet of the reference UI takes: the denoiser is the checkpoint's own."""
+    return ["Automatic", "None"]
+
+
+def refresh_unet_list() -> None:
+    """There is none."""
+
+
+def reload_hypernetworks() -> None:
+    """Look at the folder of hypernetworks again."""
+    host_now().engine.adapters.files.hypernetworks.refresh()
+
+
+def ui_reorder_categories() -> list[str]:
+    """The parts of the form in their order."""
+    return list(ui_reorder_categories_builtin_items)
+
+
+def postprocessing_scripts() -> list[object]:
+    """The operations of the Extras tab."""
+    return list(host_now().library.operations)
 
 
 def get_infotext_names() -> list[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 
 from modules.compat.call_queue import wrap_gradio_call, wrap_gradio_gpu_call, wrap_queued_call
-from modules.compat.infotext_utils import parse_generation_parameters
+from modules.compat.infotext_utils import image_from_url_text, parse_generation_parameters
 from modules.compat.refusal import lazy
+from modules.compat.sd_samplers import samplers, samplers_for_img2img
 from modules.compat.style_book import prompt_styles
 from modules.compat.ui_common import (
     create_output_panel,
@@ -18,11 +20,26 @@ from modules.compat.ui_common import (
     plaintext_to_html,
     refresh_symbol,
 )
-from modules.compat.ui_components import FormHTML, FormRow, ToolButton
+from modules.compat.ui_components import (
+    DropdownMulti,
+    FormColumn,
+    FormGroup,
+    FormHTML,
+    FormRow,
+    InputAccordion,
+    ResizeHandleRow,
+    ToolButton,
+)
+from modules.compat.ui_gradio_extensions import webpath
 
 __all__ = [
+    "DropdownMulti",
+    "FormColumn",
+    "FormGroup",
     "FormHTML",
     "FormRow",
+    "InputAccordion",
+    "ResizeHandleRow",
     "ToolButton",
     "apply_styles",
     "create_output_panel",
@@ -30,11 +47,15 @@ __all__ = [
     "create_seed_inputs",
     "folder_symbol",
     "gr_show",
+    "image_from_url_text",
     "parse_generation_parameters",
     "plaintext_to_html",
     "refresh_symbol",
+    "samplers",
+    "samplers_for_img2img",
     "setup_progressbar",
     "versions_html",
+    "webpath",
     "wrap_gradio_call",
     "wrap_gradio_gpu_call",
     "wrap_queued_call",
@@ -48,6 +69,8 @@ apply_style_symbol = "\U0001f4cb"
 clear_prompt_symbol = "\U0001f5d1\ufe0f"
 extra_networks_symbol = "\U0001f3b4"
 switch_values_symbol = "\u21c5"
+art_symbol = "\U0001f3a8"
+trash_prompt_symbol = clear_prompt_symbol
 restore_progress_symbol = "\U0001f300"
 detect_image_size_symbol = "\U0001f4d0"
 up_down_symbol = "\u2195\ufe0f"
@@ -95,6 +118,59 @@ def create_seed_inputs(target_interface: str) -> tuple[Any, ...]:
     return seed, reuse_seed, subseed, reuse_seed, strength, height, width, checkbox
 
 
+def connect_reuse_seed(
+    seed: Any, reuse_seed: Any, generation_info: Any, is_subseed: bool, *more: Any, **unused: Any
+) -> None:
+    """Have a button take the seed of the chosen image from the JSON in `generation_info`."""
+
+    def taken(text: str) -> Any:
+        try:
+            found = json.loads(text or "{}")
+        except ValueError:
+            return gr.update()
+        seeds = found.get("all_subseeds" if is_subseed else "all_seeds") or [found.get("seed", -1)]
+        return seeds[0]
+
+    reuse_seed.click(fn=taken, inputs=[generation_info], outputs=[seed])
+
+
+def create_override_settings_dropdown(tabname: str, row: Any) -> Any:
+    """A list of settings for one job, as "name: value"."""
+    return gr.Dropdown(
+        [],
+        label="Override settings",
+        visible=False,
+        elem_id=f"{tabname}_override_settings",
+        multiselect=True,
+        allow_custom_value=True,
+    )
+
+
+def calc_resolution_hires(
+    enable: bool, width: int, height: int, hr_scale: float, hr_resize_x: int, hr_resize_y: int
+) -> str:
+    """In words, from which size to which the second pass goes."""
+    if not enable:
+        return ""
+    wide = hr_resize_x or (width * hr_resize_y // height if hr_resize_y else int(width * hr_scale))
+    high = hr_resize_y or (height * hr_resize_x // width if hr_resize_x else int(height * hr_scale))
+    return f"from {width}x{height} to {wide}x{high}"
+
+
+def interrogate(image: Any) -> Any:
+    """A caption of an image, as an update."""
+    from modules.compat.interrogate import InterrogateModels
+
+    return gr.update(value=InterrogateModels().interrogate(image))
+
+
+def interrogate_deepbooru(image: Any) -> Any:
+    """Tags of an image, as an update."""
+    from modules.compat.deepbooru import model
+
+    return gr.update(value=model.tag(image))
+
+
 def ordered_ui_categories() -> list[str]:
     """The parts of the form in their order."""
     return ["sampler", "dimensions", "cfg", "seed", "scripts"]
@@ -116,6 +192,13 @@ def _tab(name: str) -> Callable[[], Any]:
 
 _FORM = "script_callbacks.on_after_component gives each control of the form, by its elem_id."
 _REASONS = dict.fromkeys(("create_ui", "create_toprow", "txt2img_interface", "img2img_interface", "Toprow"), _FORM)
+_REASONS["setup_ui_api"] = "script_callbacks.on_app_started has the FastAPI app."
+_REASONS |= dict.fromkeys(
+    ("javascript_html", "css_html", "reload_javascript"), "javascript/ and style.css of an extension are on the page."
+)
+_REASONS["settings_components"] = "on_ui_settings and shared.opts.add_option add settings."
+_REASONS |= dict.fromkeys(("add_style", "process_interrogate", "paste_function", "get_value_for_setting"), _FORM)
+_REASONS["update_negative_prompt_token_counter"] = "POST /internal/token-count counts tokens."
 _REASONS["update_token_counter"] = "POST /internal/token-count counts tokens."
 _LAZY: dict[str, Callable[[], Any]] = {"txt2img_paste_fields": _tab("txt2img"), "img2img_paste_fields": _tab("img2img")}
 __getattr__ = lazy("ui", _LAZY, _REASONS)

@@ -84,7 +84,12 @@ def create_output_panel(tabname: str, outdir: str, toprow: Any = None) -> Output
     return OutputPanel(gallery, info, infotext, log)
 
 
+def update_logfile(logfile_path: str, fields: Any) -> None:
+    """The history keeps what was made; there is no log of saved images."""
+
+
 _REASONS = {
+    "open_folder": "the program opens folders by the button under images.",
     "save_files": "the Save buttons of the program's tabs save images.",
     "update_generation_info": "the program's tabs show the infotext of the chosen image by themselves.",
 }

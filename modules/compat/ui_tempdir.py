@@ -16,6 +16,15 @@ def check_tmp_file(gradio: Any, filename: str) -> bool:
     return False
 
 
+def is_gradio_temp_path(path: str) -> bool:
+    """Whether a file lies in the folder of uploads."""
+    return "gradio" in str(path)
+
+
+def install_ui_tempdir_override() -> None:
+    """Gradio keeps what it was given to show."""
+
+
 def on_tmpdir_changed() -> None:
     """The folder of uploads is the program's."""
 

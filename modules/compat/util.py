@@ -1,14 +1,16 @@
 """`modules.util`: files and paths."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlparse
 
 from modules.compat.paths_internal import cwd, script_path
 from modules.compat.refusal import refusing
-from modules.compat.shared import html_path, listfiles, natural_sort_key, walk_files
+from modules.compat.shared import html, html_path, listfiles, natural_sort_key, walk_files
 
 __all__ = [
     "cwd",
+    "html",
     "html_path",
     "listfiles",
     "load_file_from_url",
@@ -23,6 +25,46 @@ def truncate_path(target_path: str, base_path: str = cwd) -> str:
     """A path, relative where it lies in the working directory."""
     absolute, base = Path(target_path).absolute(), Path(base_path).absolute()
     return str(absolute.relative_to(base) if absolute.is_relative_to(base) else absolute)
+
+
+def topological_sort(dependencies: Mapping[str, Sequence[str]]) -> list[str]:
+    """Names so that each stands behind those it depends on."""
+    found: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in found or name in above:
+            return
+        for other in dependencies.get(name, ()):
+            visit(other, (*above, name))
+        found.append(name)
+
+    for name in dependencies:
+        visit(name, ())
+    return found
+
+
+class MassFileLister:
+    """Looks at many files of the same folders."""
+
+    def find(self, path: str) -> tuple[str, float, int] | None:
+        """Name, time of change and time of creation; None for no file."""
+        file = Path(path)
+        if not file.is_file():
+            return None
+        stat = file.stat()
+        return file.name, stat.st_mtime, int(stat.st_ctime)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+        return Path(path).is_file()
+
+    def mctime(self, path: str) -> tuple[float, float]:
+        """Times of change and creation; (0, 0) for no file."""
+        found = self.find(path)
+        return (found[1], found[2]) if found is not None else (0, 0)
+
+    def reset(self) -> None:
+        """Nothing is kept."""
 
 
 def ldm_print(*args: object) -> None:
@@ -44,4 +86,4 @@ def load_file_from_url(
     return str(path)
 
 
-__getattr__ = refusing("util", {})
+__getattr__ = refusing("util", {"open_folder": "the program opens folders by the button under images."})

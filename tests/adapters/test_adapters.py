@@ -191,6 +191,14 @@ def test_tags_that_cannot_be_read_are_said(prompt: str) -> None:
     assert "ignored" in problems[0]
 
 
+def test_steps_of_a_tag_are_left_out_and_said() -> None:
+    wanted, problems = lora_tags(extract_tags("<lora:a:0.5:start=3:stop=8>")[1])
+    assert wanted == [LoraTag("a", 0.5, 0.5)]
+    assert problems == [
+        "<lora:a:0.5:start=3:stop=8>: start=3 and stop=8: left out, a LoRA holds for all steps of an image."
+    ]
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -70,6 +70,17 @@ def test_each_name_says_what_it_stands_for(name: str) -> None:
     assert silent == []
 
 
+def test_no_file_of_ours_stands_before_a_facade() -> None:
+    """Python finds our file first; it must ask the facade for the names that it has not."""
+    ours = Path(compat.__file__).parents[1]
+    hidden = []
+    for name, _ in facades():
+        path = ours.joinpath(*name.split("."))
+        found = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
+        hidden += [str(file) for file in found if "names_from(" not in file.read_text(encoding="utf-8")]
+    assert hidden == []
+
+
 def test_reasons_are_sentences() -> None:
     reasons: dict[str, str] = dict(import_module("modules.compat.unsupported").MODULES)
     for name, module in facades():

@@ -239,13 +239,14 @@ from modules import safe, errors, sd_hijack, upscaler, styles, timer, util, mode
 from modules.sd_samplers_kdiffusion import samplers_k_diffusion
 from modules.sd_hijack import model_hijack
 import modules.textual_inversion.preprocess as refused
+refused.preprocess()
 """
 
 
 def test_every_module_of_the_table_is_there_and_a_missing_one_says_why(program: Program) -> None:
     services = program({"lists/scripts/lists.py": LISTS})
     (fault,) = services.scripts.extensions["lists"].faults
-    assert fault.missing == "modules.textual_inversion.preprocess" and "Train tab" in fault.reason
+    assert fault.missing == "modules.textual_inversion.preprocess.preprocess" and "Train tab" in fault.reason
 
 
 def test_lists_and_pixels(program: Program, tmp_path: Path) -> None:

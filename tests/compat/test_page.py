@@ -8,6 +8,7 @@ from playwright import sync_api
 
 from modules.services import Services
 from tests.compat.conftest import write
+from tests.compat.test_known_extensions import ROWS
 from tests.fakes import fake_services
 from tests.ui.browser import needs_browser, served
 
@@ -33,6 +34,24 @@ def tab():
 
 script_callbacks.on_ui_tabs(tab)
 """
+WIDE = """
+import gradio as gr
+import modules.scripts as scripts
+
+class Wide(scripts.Script):
+    def title(self):
+        return "Wide"
+    def show(self, is_img2img):
+        return scripts.AlwaysVisible
+    def after_component(self, component, **kwargs):
+        if kwargs.get("elem_id") == "txt2img_generate":
+            with gr.Row():
+                with gr.Column(scale=8, min_width=600):
+                    gr.Dropdown(["Default"], value="Default", label="Presets", elem_id="wide_presets")
+                with gr.Column(scale=2, min_width=400), gr.Row():
+                    for number in range(6):
+                        gr.Button(f"Button {number}", min_width=120)
+"""
 SCRIPT = """
 window.mine = [];
 const hasPrompt = () => Boolean(gradioApp().querySelector("#txt2img_prompt textarea"));
@@ -50,6 +69,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Ser
     files = {
         "mine/scripts/mine.py": TAB,
         "mine/javascript/mine.js": SCRIPT,
+        "wide/scripts/wide.py": WIDE,
         "mine/words.txt": "some words",
         "mine/secret.env": "key",
         "mine/scripts/frame.py": "SITE = '<iframe src=https://www.example.org/app?x=1>'\n",
@@ -80,6 +100,17 @@ def test_page_functions_tabs_and_faults(browser: sync_api.Browser, program: tupl
     assert page.evaluate("!!gradioApp().querySelector('#txt2img_prompt > label > textarea')")
     assert page.evaluate("!!document.querySelector('#img2img_prompt > label > textarea')")
     assert page.evaluate("document.querySelectorAll('#tabs > .tab-nav > button').length") > 8
+    wanted = sorted({name for row in ROWS.values() for name in row.get("page", ())})
+    there = """name => name.startsWith("#") ? Boolean(gradioApp().querySelector(name))
+        : typeof window[name] === (name === "opts" ? "object" : "function")"""
+    page.wait_for_selector("#txt2img_token_counter", state="attached")
+    assert [name for name in wanted if not page.evaluate(there, name)] == []
+    size = page.evaluate(
+        """() => { const box = document.querySelector("#txt2img_generate_box");
+        const wide = document.documentElement.scrollWidth - innerWidth;
+        return [box.scrollWidth - box.clientWidth, box.offsetHeight, wide]; }"""
+    )
+    assert size[0] <= 1 and size[1] < 300 and size[2] <= 0
     page.click("#tab_mine-button")
     page.fill("#mine_text textarea", "cat")
     page.click("#mine_button")

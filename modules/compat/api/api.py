@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Request, Response
 from PIL import Image
 
 from modules.compat.api import models
@@ -15,6 +15,13 @@ from modules.sampling.catalog import SAMPLERS
 from modules.scripts.host import host_now
 
 __all__ = [
+    "APIRouter",
+    "Body",
+    "Depends",
+    "FastAPI",
+    "HTTPException",
+    "Request",
+    "Response",
     "decode_base64_to_image",
     "decode_to_image",
     "encode_pil_to_base64",
@@ -86,5 +93,8 @@ def verify_url(url: str) -> bool:
     return False
 
 
-_REASONS = {"Api": "script_callbacks.on_app_started has the FastAPI app; the program's own routes are below /sdapi/v1."}
+_REASONS = {
+    "api_middleware": "script_callbacks.on_app_started has the FastAPI app.",
+    "Api": "script_callbacks.on_app_started has the FastAPI app; the program's own routes are below /sdapi/v1.",
+}
 __getattr__ = refusing("api.api", _REASONS)

@@ -2,16 +2,96 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect as inspect
+from typing import Any, Dict, List, Literal, Optional  # noqa: UP035 - taken along by `import *`
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
-from modules.api.schemas import Img2ImgBody, PngInfoBody, Txt2ImgBody
+from modules.api import reply_models, schemas
 from modules.compat.refusal import refusing
 
-StableDiffusionTxt2ImgProcessingAPI = Txt2ImgBody
-StableDiffusionImg2ImgProcessingAPI = Img2ImgBody
-PNGInfoRequest = PngInfoBody
+__all__ = [
+    "API_NOT_ALLOWED",
+    "Any",
+    "BaseModel",
+    "CreateResponse",
+    "Dict",
+    "EmbeddingItem",
+    "EmbeddingsResponse",
+    "ExtensionItem",
+    "ExtraBaseResponse",
+    "ExtrasBaseRequest",
+    "ExtrasBaseResponse",
+    "ExtrasBatchImagesRequest",
+    "ExtrasBatchImagesResponse",
+    "ExtrasSingleImageRequest",
+    "ExtrasSingleImageResponse",
+    "FaceRestorerItem",
+    "Field",
+    "FileData",
+    "FlagsModel",
+    "HypernetworkItem",
+    "ImageToImageResponse",
+    "InterrogateRequest",
+    "InterrogateResponse",
+    "LatentUpscalerModeItem",
+    "List",
+    "Literal",
+    "MemoryResponse",
+    "Optional",
+    "OptionsModel",
+    "PNGInfoRequest",
+    "PNGInfoResponse",
+    "ProgressRequest",
+    "ProgressResponse",
+    "PromptStyleItem",
+    "RealesrganItem",
+    "SDModelItem",
+    "SDVaeItem",
+    "SamplerItem",
+    "SchedulerItem",
+    "ScriptArg",
+    "ScriptInfo",
+    "ScriptsList",
+    "StableDiffusionImg2ImgProcessingAPI",
+    "StableDiffusionTxt2ImgProcessingAPI",
+    "TextToImageResponse",
+    "TrainResponse",
+    "UpscalerItem",
+    "create_model",
+    "inspect",
+]
+StableDiffusionTxt2ImgProcessingAPI = schemas.Txt2ImgBody
+StableDiffusionImg2ImgProcessingAPI = schemas.Img2ImgBody
+PNGInfoRequest = schemas.PngInfoBody
+ExtrasBaseRequest = schemas.ExtrasBody
+ExtrasSingleImageRequest = schemas.ExtrasSingleBody
+ExtrasBatchImagesRequest = schemas.ExtrasBatchBody
+InterrogateRequest = schemas.InterrogateBody
+ProgressRequest = schemas.ProgressBody
+FileData = schemas.FileData
+ProgressResponse = reply_models.ProgressReply
+OptionsModel = reply_models.OptionsReply
+FlagsModel = reply_models.FlagsReply
+SamplerItem = reply_models.SamplerItem
+SchedulerItem = reply_models.SchedulerItem
+UpscalerItem = reply_models.UpscalerItem
+LatentUpscalerModeItem = reply_models.LatentModeItem
+SDModelItem = reply_models.CheckpointItem
+SDVaeItem = reply_models.VaeItem
+HypernetworkItem = reply_models.HypernetworkItem
+FaceRestorerItem = reply_models.FaceRestorerItem
+RealesrganItem = reply_models.RealesrganItem
+PromptStyleItem = reply_models.StyleItem
+EmbeddingItem = reply_models.EmbeddingItem
+EmbeddingsResponse = reply_models.EmbeddingsReply
+MemoryResponse = reply_models.MemoryReply
+ScriptsList = reply_models.ScriptsReply
+ScriptArg = reply_models.ScriptArgument
+ScriptInfo = reply_models.ScriptItem
+ExtensionItem = reply_models.ExtensionItem
+API_NOT_ALLOWED = ["self", "kwargs", "sd_model", "outpath_samples", "outpath_grids", "sampler_index", "extra_params"]
+"""Arguments of jobs that no body has."""
 
 
 class TextToImageResponse(BaseModel):
@@ -26,17 +106,13 @@ class ImageToImageResponse(TextToImageResponse):
     """What POST /sdapi/v1/img2img answers."""
 
 
-class FileData(BaseModel):
-    """An image of a list."""
-
-    data: str = Field(title="File data", description="Base64 representation of the file")
-    name: str = Field(title="File name")
-
-
 class ExtrasBaseResponse(BaseModel):
     """What POST /sdapi/v1/extra-single-image says of its work."""
 
     html_info: str = ""
+
+
+ExtraBaseResponse = ExtrasBaseResponse
 
 
 class ExtrasSingleImageResponse(ExtrasBaseResponse):
@@ -59,13 +135,6 @@ class PNGInfoResponse(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
-class InterrogateRequest(BaseModel):
-    """An image and which model writes its caption."""
-
-    image: str = ""
-    model: str = "clip"
-
-
 class InterrogateResponse(BaseModel):
     """A caption."""
 
@@ -85,5 +154,5 @@ class CreateResponse(BaseModel):
 
 
 _BODIES = "POST /docs shows the bodies of the program's own routes; an extension's routes have models of its own."
-_NAMES = ("PydanticModelGenerator", "ModelDef", "OptionsModel", "FlagsModel", "ProgressResponse", "ProgressRequest")
+_NAMES = ("PydanticModelGenerator", "ModelDef", "underscore")
 __getattr__ = refusing("api.models", dict.fromkeys(_NAMES, _BODIES))

@@ -6,5 +6,9 @@ from modules.compat.refusal import refusing
 
 re_numbers_at_start = re.compile(r"^[-\d]+\s*")
 __getattr__ = refusing(
-    "textual_inversion.dataset", {"PersonalizedBase": "the Train tab and POST /featherweight/v1/train train LoRAs."}
+    "textual_inversion.dataset",
+    dict.fromkeys(
+        ("PersonalizedBase", "PersonalizedDataLoader", "DatasetEntry"),
+        "the Train tab and POST /featherweight/v1/train train LoRAs.",
+    ),
 )

@@ -83,7 +83,10 @@ class EmbeddingDatabase:
 
 
 _TRAINING = "the Train tab and POST /featherweight/v1/train train embeddings."
+_NAMES: tuple[str, ...] = ("create_embedding", "train_embedding", "validate_train_inputs", "TextualInversionTemplate")
+_NAMES += ("list_textual_inversion_templates", "DirWithTextualInversionEmbeddings", "PersonalizedBase")
+textual_inversion_templates: dict[str, Any] = {}
 __getattr__ = refusing(
     "textual_inversion.textual_inversion",
-    dict.fromkeys(("create_embedding", "train_embedding", "validate_train_inputs"), _TRAINING),
+    dict.fromkeys(_NAMES, _TRAINING),
 )

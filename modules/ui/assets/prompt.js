@@ -20,6 +20,7 @@
       if (!counter) {
         counter = document.createElement("span");
         counter.className = "fw-counter";
+        counter.id = holder.id.replace(/_neg_prompt$/, "_negative_token_counter").replace(/_prompt$/, "_token_counter");
         counter.textContent = "0/75";
         holder.append(counter);
       }

@@ -235,7 +235,7 @@
     board.results = new fw.layers.LayersResults(board);
     const panel = new fw.layers.LayersPanel(board);
     place.replaceChildren(fw.element("div", { className: "fw-layers" },
-      tools.bar, stage, fw.element("div", { className: "fw-layers-below" }, board.status, board.results.root), panel.root));
+      tools.bar, board.results.root, stage, board.status, panel.root));
     takesDrops(place);
     board.ready = board.restore();
   }

@@ -69,8 +69,9 @@
 
   const moved = (doc, id, by) => put(doc, id, doc.layers.findIndex((layer) => layer.id === id) + by);
 
-  // "Mask 2": a name that no layer has yet.
-  function freeName(doc, word) {
+  // "Mask 2": a name that no layer has yet, in the page's language.
+  function freeName(doc, kind) {
+    const word = fw.text(kind);
     for (let number = 1; ; number += 1) {
       if (!doc.layers.some(({ name }) => name === `${word} ${number}`)) return `${word} ${number}`;
     }

@@ -80,7 +80,7 @@
       const { board, shown } = this;
       if (!shown) return;
       const { frame, image, size } = shown;
-      const layer = fw.layers.layerOf("image", fw.layers.freeName(board.doc, "Result"), {
+      const layer = fw.layers.layerOf("image", fw.layers.freeName(board.doc, fw.text("Result")), {
         image, size, x: frame.x, y: frame.y, scale: [frame.width / size[0], frame.height / size[1]],
       });
       const active = fw.layers.find(board.doc);

@@ -4,6 +4,7 @@
   const fw = window.featherweight;
   const REGIONS = "Regional Prompter";
   const CONTROL = "ControlNet";
+  const BASE = " ADDBASE "; // before it stands the prompt for all of the image
   const BASE_SHARE = "0.2"; // of the form's prompt in each region
   const OPAQUE = 128;
 
@@ -60,7 +61,7 @@
       throw new Error("Regions count for the whole frame: choose the inpaint area Whole picture, or hide the regions.");
     }
     const mode = document.querySelector("#img2img_rp_generation_mode input:checked")?.value || tab.field("rp_generation_mode")?.value;
-    sent.prompt_end = ` ADDBASE ${regions.map(({ prompt }) => prompt.trim()).join(" BREAK ")}`;
+    sent.prompt_end = BASE + regions.map(({ prompt }) => prompt.trim()).join(" BREAK ");
     sent.scripts[REGIONS] = regionArguments(regionMap(board, regions), mode === "Latent" ? mode : "Attention");
   }
 

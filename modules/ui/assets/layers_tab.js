@@ -169,7 +169,7 @@
       const isFirst = !doc.layers.length;
       const { frame } = doc;
       const place = isFirst ? { x: 0, y: 0 } : { x: frame.x, y: frame.y };
-      const layer = fw.layers.layerOf("image", isFirst ? "Base" : name || fw.layers.freeName(doc, "Image"), { image: id, size: [width, height], ...place });
+      const layer = fw.layers.layerOf("image", isFirst ? fw.text("Base") : name || fw.layers.freeName(doc, "Image"), { image: id, size: [width, height], ...place });
       let after = fw.layers.added(doc, layer);
       if (isFirst) {
         const cut = (px) => fw.layers.side(Math.floor(px / 8) * 8, 8);

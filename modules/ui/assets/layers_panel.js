@@ -27,6 +27,8 @@
     made.value = value;
     return made;
   };
+  // How far the track of a slider is filled (looks.css says the rest).
+  const showRange = (range) => range.style.setProperty("--range_progress", `${(100 * (range.value - range.min)) / (range.max - range.min)}%`);
   const own = (element) => Object.assign(element, { translate: false }); // a name that the user gave
 
   class LayersPanel {
@@ -159,7 +161,11 @@
       const name = own(fw.element("input", { type: "text", value: layer.name, maxLength: 80 }));
       name.addEventListener("change", () => set({ name: name.value.trim() || layer.name }));
       const opacity = fw.element("input", { type: "range", min: 0, max: 1, step: 0.01, value: layer.opacity });
-      opacity.addEventListener("input", () => board.show(fw.layers.withLayer(board.doc, layer.id, { opacity: Number(opacity.value) })));
+      fw.layers.showRange(opacity);
+      opacity.addEventListener("input", () => {
+        fw.layers.showRange(opacity);
+        board.show(fw.layers.withLayer(board.doc, layer.id, { opacity: Number(opacity.value) }));
+      });
       opacity.addEventListener("change", () => board.commit());
       const kind = select(this.kindsFor(layer), layer.kind);
       kind.addEventListener("change", () => set({ kind: kind.value, ...(kind.value === "region" || kind.value === "mask" ? { opacity: 0.5, ...this.tinted(kind.value) } : { opacity: 1 }) }));
@@ -260,5 +266,5 @@
     }
   }
 
-  fw.layers.LayersPanel = LayersPanel;
+  Object.assign(fw.layers, { LayersPanel, showRange });
 })();

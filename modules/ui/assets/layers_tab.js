@@ -223,6 +223,7 @@
   const board = new LayersBoard();
 
   function mount() {
+    document.body.classList.toggle("fw-on-canvas", Boolean(board.view?.canvas.offsetParent));
     const place = document.querySelector(".fw-layers-place:not([data-mounted])");
     if (!place) return;
     place.dataset.mounted = "";

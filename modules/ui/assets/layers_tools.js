@@ -67,6 +67,7 @@
       this.eraser.setAttribute("aria-pressed", String(board.erase));
       this.color.value = board.color;
       this.size.value = String(board.brush);
+      fw.layers.showRange(this.size);
       this.size.title = `Brush: ${board.brush} pixels ([ and ])`;
       this.undo.disabled = !board.steps.past.length;
       this.redo.disabled = !board.steps.future.length;

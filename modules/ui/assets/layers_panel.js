@@ -89,7 +89,7 @@
       const isActive = doc.active === id;
       const key = (element, what) => Object.assign(element, { tabIndex: 0 }).setAttribute("data-key", `${id} ${what}`) ?? element;
       const eye = named(button("", layer.visible ? "Hide this layer" : "Show this layer", () => board.change(fw.layers.withLayer(board.doc, id, { visible: !layer.visible }))), `${name}: visible`);
-      eye.className = "fw-layers-eye";
+      eye.className = "fw-layers-eye fw-icon fw-icon-eye";
       eye.setAttribute("aria-pressed", String(layer.visible));
       const choose = own(button(name, "", () => board.change({ ...board.doc, active: id })));
       choose.className = "fw-layers-name";
@@ -97,9 +97,12 @@
       const kind = fw.element("span", { className: "fw-layers-kind", textContent: KINDS.find(([one]) => one === layer.kind)[1] });
       const up = named(button("↑", "Further up (Alt+Up)", () => board.change(fw.layers.moved(board.doc, id, 1))), `${name}: further up`);
       const down = named(button("↓", "Further down (Alt+Down)", () => board.change(fw.layers.moved(board.doc, id, -1))), `${name}: further down`);
+      up.classList.add("fw-icon", "fw-icon-up");
+      down.classList.add("fw-icon", "fw-icon-down");
       up.disabled = doc.layers.at(-1).id === id;
       down.disabled = doc.layers[0].id === id;
       const remove = named(button("✕", "Delete this layer (can be undone)", () => board.change(fw.layers.removed(board.doc, id))), `${name}: delete`);
+      remove.classList.add("fw-icon", "fw-icon-close");
       key(eye, "eye");
       key(choose, "name");
       key(up, "up");

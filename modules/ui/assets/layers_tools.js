@@ -6,14 +6,14 @@
   const MIN_BOX_PX = 4; // of a layer that is resized
   const [STEP_PX, FINE_PX] = [8, 1]; // of the arrow keys; with Shift
   const TOOLS = [
-    { name: "brush", key: "b", text: "Brush", title: "Paint on the active layer (B)" },
-    { name: "lasso", key: "l", text: "Lasso", title: "Fill what a line goes around (L)" },
-    { name: "rectangle", key: "m", text: "Rectangle", title: "Fill a rectangle (M)" },
-    { name: "fill", key: "g", text: "Fill", title: "Fill what has one color (G)" },
-    { name: "pick", key: "i", text: "Pick color", title: "Take a color from the canvas (I)" },
-    { name: "move", key: "v", text: "Move layer", title: "Move and resize the active layer; Shift keeps its proportions (V)" },
-    { name: "frame", key: "c", text: "Frame", title: "Move the frame that is made, or draw it larger than the image (C)" },
-    { name: "hand", key: "h", text: "Hand", title: "Move what is seen (H; F held)" },
+    { name: "brush", icon: "brush", key: "b", text: "Brush", title: "Paint on the active layer (B)" },
+    { name: "lasso", icon: "lasso", key: "l", text: "Lasso", title: "Fill what a line goes around (L)" },
+    { name: "rectangle", icon: "rect", key: "m", text: "Rectangle", title: "Fill a rectangle (M)" },
+    { name: "fill", icon: "fill", key: "g", text: "Fill", title: "Fill what has one color (G)" },
+    { name: "pick", icon: "pick", key: "i", text: "Pick color", title: "Take a color from the canvas (I)" },
+    { name: "move", icon: "move", key: "v", text: "Move layer", title: "Move and resize the active layer; Shift keeps its proportions (V)" },
+    { name: "frame", icon: "frame", key: "c", text: "Frame", title: "Move the frame that is made, or draw it larger than the image (C)" },
+    { name: "hand", icon: "hand", key: "h", text: "Hand", title: "Move what is seen (H; F held)" },
   ];
   const PAINTING = ["brush", "lasso", "rectangle", "fill"];
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -30,10 +30,10 @@
     // -- the bar -------------------------------------------------------------------------------------------------------
 
     build() {
-      this.buttons = new Map(TOOLS.map(({ name, text, title }) => [name, this.button(text, title, () => this.choose(name))]));
-      this.eraser = this.button("Erase", "Take away instead of painting (E)", () => this.setErase(!this.board.erase));
-      this.undo = this.button("↶", "Undo (Ctrl+Z)", () => this.board.undo());
-      this.redo = this.button("↷", "Redo (Ctrl+Shift+Z)", () => this.board.redo());
+      this.buttons = new Map(TOOLS.map(({ name, icon, text, title }) => [name, this.button(text, title, () => this.choose(name), icon)]));
+      this.eraser = this.button("Erase", "Take away instead of painting (E)", () => this.setErase(!this.board.erase), "erase");
+      this.undo = this.button("↶", "Undo (Ctrl+Z)", () => this.board.undo(), "undo");
+      this.redo = this.button("↷", "Redo (Ctrl+Shift+Z)", () => this.board.redo(), "redo");
       this.size = fw.element("input", { type: "range", min: 1, max: 256, title: "Brush size ([ and ])" });
       this.size.setAttribute("aria-label", "Brush size in pixels");
       this.size.addEventListener("input", () => this.setBrush(Number(this.size.value)));
@@ -47,16 +47,16 @@
         group(
           this.undo,
           this.redo,
-          this.button("−", "Zoom out (-)", () => this.view.zoomBy(1 / ZOOM_STEP)),
-          this.button("+", "Zoom in (+)", () => this.view.zoomBy(ZOOM_STEP)),
-          this.button("⤢", "Show everything (R)", () => this.view.fit()),
+          this.button("−", "Zoom out (-)", () => this.view.zoomBy(1 / ZOOM_STEP), "zoom-out"),
+          this.button("+", "Zoom in (+)", () => this.view.zoomBy(ZOOM_STEP), "zoom-in"),
+          this.button("⤢", "Show everything (R)", () => this.view.fit(), "measure"),
         ),
       );
     }
 
-    button(text, title, run) {
-      const made = fw.element("button", { type: "button", textContent: text, title });
-      if (text.length === 1) made.setAttribute("aria-label", title);
+    button(text, title, run, icon) {
+      const made = fw.element("button", { type: "button", textContent: text, title, className: `fw-icon fw-icon-${icon}` });
+      made.setAttribute("aria-label", text.length === 1 ? title : text);
       made.addEventListener("click", run);
       return made;
     }

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -183,3 +184,12 @@ def test_a_painted_region_and_a_control_image_are_arguments_of_their_scripts(
     colors = np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB"))
     assert colors.shape == (SIDE_PX, SIDE_PX, 3)
     assert tuple(colors[64, 30]) == (255, 0, 0) and tuple(colors[64, 95]) == (0, 255, 255)
+    page.locator(LAYERS).get_by_role("button", name="Base", exact=True).click()
+    page.get_by_label("Use as").select_option("control")
+    count = len(requests)
+    page.click("#img2img_generate")
+    page.wait_for_function("featherweight.tab('img2img').isRunning() === false")
+    assert len(requests) == count + 1 and isinstance(requests[-1].start, FromNoise), "a control image is not sampled from"
+    (unit,) = json.loads(dict(requests[-1].alwayson_args)["ControlNet"][0])
+    image = Image.open(io.BytesIO(base64.b64decode(unit["image"])))
+    assert unit["enabled"] and image.size == (SIDE_PX, SIDE_PX) and image.getpixel((10, 10)) == (250, 200, 0, 255)

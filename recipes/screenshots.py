@@ -69,15 +69,15 @@ def inpaint(page: Page) -> None:
 
 
 def use_canvas(page: Page) -> None:
-    """The image of `make_image` on the canvas, its frame made larger, and two results for what lies outside."""
+    """The image of `make_image` on the canvas, expanded by a result, with room below it and a region."""
     page.click("#txt2img_send_to_canvas")
     page.wait_for_selector(".fw-layers-list li >> nth=1")
+    page.wait_for_selector("#img2img_notice:has-text('filled in')")
     layers = page.locator(".fw-layers")
     for name in ("Expand to the left", "Expand to the right"):
         layers.get_by_role("button", name=name).click()
-    page.fill("#img2img_batch_count input[type=number]", "2")
     page.press("#img2img_prompt textarea", "Control+Enter")
-    page.wait_for_selector(".fw-layers-variants button >> nth=1")
+    page.wait_for_selector(".fw-layers-variants button")
     layers.get_by_role("button", name="Accept").click()
     layers.get_by_role("button", name="Expand at the bottom").click()
     layers.get_by_role("button", name="+ Region").click()

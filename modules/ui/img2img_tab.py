@@ -112,9 +112,7 @@ def build_img2img_tab(services: Services) -> ImageTab:
     return image_tab
 
 
-def _of_canvas(
-    values: Mapping[str, Any], sent: Pictures, uploads: Uploads, services: Services
-) -> GenerationRequest:
+def _of_canvas(values: Mapping[str, Any], sent: Pictures, uploads: Uploads, services: Services) -> GenerationRequest:
     """The request of what the canvas's frame shows. Raises `InvalidValueError`."""
     if not sent.image:
         raise InvalidValueError("The canvas is not there yet; wait a moment, or reload the page.")

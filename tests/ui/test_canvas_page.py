@@ -189,7 +189,8 @@ def test_a_painted_region_and_a_control_image_are_arguments_of_their_scripts(
     count = len(requests)
     page.click("#img2img_generate")
     page.wait_for_function("featherweight.tab('img2img').isRunning() === false")
-    assert len(requests) == count + 1 and isinstance(requests[-1].start, FromNoise), "a control image is not sampled from"
+    assert len(requests) == count + 1
+    assert isinstance(requests[-1].start, FromNoise), "a control image is not sampled from"
     (unit,) = json.loads(dict(requests[-1].alwayson_args)["ControlNet"][0])
     image = Image.open(io.BytesIO(base64.b64decode(unit["image"])))
     assert unit["enabled"] and image.size == (SIDE_PX, SIDE_PX) and image.getpixel((10, 10)) == (250, 200, 0, 255)

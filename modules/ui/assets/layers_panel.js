@@ -234,7 +234,10 @@
 
     buildFrame() {
       const { board } = this;
-      const change = (frame) => board.change({ ...board.doc, frame });
+      const change = (frame) => {
+        board.change({ ...board.doc, frame });
+        if (!board.view.isChosen) board.view.fit(); // what was added is in sight
+      };
       const side = (name) => {
         const made = fw.element("input", { type: "number", min: 64, max: 4096, step: 8 });
         made.addEventListener("change", () => change({ ...board.doc.frame, [name]: fw.layers.side(Number(made.value) || board.doc.frame[name], board.grid) }));

@@ -16,7 +16,7 @@
   class LayersView {
     // `board` is what is shown (layers_tab.js), `canvas` where.
     constructor(board, canvas) {
-      Object.assign(this, { board, canvas, zoom: 1, x: 0, y: 0, isFitted: false, live: null, cursor: null, marks: [] });
+      Object.assign(this, { board, canvas, zoom: 1, x: 0, y: 0, isChosen: false, live: null, cursor: null, marks: [] });
       this.hatch = new Map();
       new ResizeObserver(() => this.resized()).observe(canvas);
     }
@@ -26,7 +26,7 @@
       if (!clientWidth || !clientHeight) return;
       const [width, height] = [clientWidth, clientHeight].map((px) => Math.round(px * this.ratio));
       if (this.canvas.width !== width || this.canvas.height !== height) Object.assign(this.canvas, { width, height });
-      if (this.isFitted) this.draw();
+      if (this.isChosen) this.draw();
       else this.fit();
     }
 
@@ -45,7 +45,8 @@
       return [(x - this.x) * this.zoom, (y - this.y) * this.zoom];
     }
 
-    // Show the frame and all layers; again whenever the size of the place changes, until the user zooms or moves.
+    // Show the frame and all layers; again whenever the size of the place changes, until the user zooms or moves
+    // (`isChosen`).
     fit() {
       const { clientWidth, clientHeight } = this.canvas;
       if (!clientWidth) return;
@@ -54,7 +55,7 @@
       this.zoom = Math.min(clientWidth / all.width, clientHeight / all.height) * (1 - 2 * MARGIN);
       this.x = all.x + all.width / 2 - clientWidth / 2 / this.zoom;
       this.y = all.y + all.height / 2 - clientHeight / 2 / this.zoom;
-      this.isFitted = false;
+      this.isChosen = false;
       this.draw();
     }
 
@@ -65,14 +66,14 @@
       this.x += left / this.zoom - left / zoom;
       this.y += top / this.zoom - top / zoom;
       this.zoom = zoom;
-      this.isFitted = true;
+      this.isChosen = true;
       this.draw();
     }
 
     pan(dx, dy) {
       this.x -= dx / this.zoom;
       this.y -= dy / this.zoom;
-      this.isFitted = true;
+      this.isChosen = true;
       this.draw();
     }
 

@@ -60,7 +60,7 @@
     if (sent.mask && String(tab.form.mask_full_resolution) === "1") {
       throw new Error("Regions count for the whole frame: choose the inpaint area Whole picture, or hide the regions.");
     }
-    const mode = document.querySelector("#img2img_rp_generation_mode input:checked")?.value || tab.field("rp_generation_mode")?.value;
+    const mode = tab.find("rp_generation_mode", "input:checked")?.value || tab.field("rp_generation_mode")?.value;
     sent.prompt_end = BASE + regions.map(({ prompt }) => prompt.trim()).join(" BREAK ");
     sent.scripts[REGIONS] = regionArguments(regionMap(board, regions), mode === "Latent" ? mode : "Attention");
   }

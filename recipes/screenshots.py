@@ -1,5 +1,5 @@
-"""The pictures of the page in `docs/images`: the page with an image, the memory of its job, inpainting, a comparison of
-precisions.
+"""The pictures of the page in `docs/images`: the page with an image, the memory of its job, inpainting, the canvas, a
+comparison of precisions.
 
 `python -m recipes.screenshots tabs FOLDER` saves every tab in both themes at three widths, to be looked at.
 
@@ -68,6 +68,32 @@ def inpaint(page: Page) -> None:
     page.screenshot(path=IMAGES / "inpainting.png")
 
 
+def use_canvas(page: Page) -> None:
+    """The image of `make_image` on the canvas, expanded by a result, with room below it and a region."""
+    page.click("#txt2img_send_to_canvas")
+    page.wait_for_selector(".fw-layers-list li >> nth=1")
+    page.wait_for_selector("#img2img_notice:has-text('filled in')")
+    layers = page.locator(".fw-layers")
+    for name in ("Expand to the left", "Expand to the right"):
+        layers.get_by_role("button", name=name).click()
+    page.press("#img2img_prompt textarea", "Control+Enter")
+    page.wait_for_selector(".fw-layers-variants button")
+    layers.get_by_role("button", name="Accept").click()
+    layers.get_by_role("button", name="Expand at the bottom").click()
+    layers.get_by_role("button", name="+ Region").click()
+    layers.get_by_label("Prompt of this region").fill("a small yellow star")
+    layers.get_by_role("button", name="Rectangle").click()
+    box = page.locator(".fw-layers-canvas").bounding_box()
+    if box is None:
+        raise SystemExit("The canvas is not in sight.")
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.55 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.8 * box["height"], steps=6)
+    page.mouse.up()
+    page.mouse.move(0, 0)
+    page.screenshot(path=IMAGES / "canvas.png")
+
+
 def compare_precisions(page: Page) -> None:
     """The comparison of the Precision tab with one prompt."""
     page.evaluate("featherweight.showTab('precision')")
@@ -127,6 +153,7 @@ def main(words: Sequence[str] = ()) -> None:
         make_image(page)
         show_memory(page)
         inpaint(page)
+        use_canvas(page)
         compare_precisions(page)
         browser.close()
 

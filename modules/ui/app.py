@@ -49,6 +49,7 @@ STYLES = (
     "precision.css",
     "memory.css",
     "canvas.css",
+    "layers.css",
     "extras.css",
     "queue.css",
     "train.css",

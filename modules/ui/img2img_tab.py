@@ -2,12 +2,13 @@
 
 Images lie in canvases of the page's script (`assets/canvas.js`, `assets/img2img.js`), one for each sub tab, and survive
 a reload in the browser. Other tabs put an image in with the script's `featherweight.tab('img2img').setImage(mode,
-image)`: `mode` is a sub tab ("img2img", "sketch", "inpaint", "inpaint_sketch", "inpaint_upload"), `image` a Blob, a
-data URI or an address of this server; it gives a promise, and shows the sub tab. Generate sends what changed to
+image)`: `mode` is a sub tab ("img2img", "sketch", "inpaint", "inpaint_sketch", "inpaint_upload", "canvas"), `image` a
+Blob, a data URI or an address of this server; it gives a promise, and shows the sub tab. Generate sends what changed to
 `internal/upload`, and names the images by their keys (`modules.ui.start_form`).
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import gradio as gr
 
 from modules.access.roles import Identity, Role
 from modules.assembly import output_folders
+from modules.errors import InvalidValueError
 from modules.processing.request.parameters import Section, Tab
 from modules.processing.request.request import GenerationRequest
+from modules.scripts.library import read_args
 from modules.services import Services
 from modules.ui.batch_form import INFO_FIELDS, BatchForm
+from modules.ui.canvas_start import canvas_sized, canvas_start
 from modules.ui.controls import Components, Controls
 from modules.ui.extra_networks import extra_networks_tabs
 from modules.ui.form import request_of
@@ -41,14 +45,17 @@ from modules.ui.start_form import Mode, Pictures, mode_of, sized, start_of
 from modules.ui.uploads import Uploads
 
 SERVER_FOLDERS = ("batch_output_dir", "batch_mask_dir", "batch_png_info_dir")
-SENT_TO = (Mode.IMG2IMG, Mode.SKETCH, Mode.INPAINT, Mode.INPAINT_SKETCH)
+SENT_TO = (Mode.IMG2IMG, Mode.SKETCH, Mode.INPAINT, Mode.INPAINT_SKETCH, Mode.CANVAS)
 CANVAS = '<div class="fw-canvas-place" data-canvas="{name}" data-layer="{layer}"></div>'
+LAYERED = '<div class="fw-layers-place"></div>'
+"""Filled by `assets/layers_tab.js`."""
 CANVASES = {
     Mode.IMG2IMG: ("img2img", "img2img_img2img_tab", "img2img_image"),
     Mode.SKETCH: ("Sketch", "img2img_img2img_sketch_tab", "img2img_sketch"),
     Mode.INPAINT: ("Inpaint", "img2img_inpaint_tab", "img2maskimg"),
     Mode.INPAINT_SKETCH: ("Inpaint sketch", "img2img_inpaint_sketch_tab", "inpaint_sketch"),
     Mode.INPAINT_UPLOAD: ("Inpaint upload", "img2img_inpaint_upload_tab", "img_inpaint_base"),
+    Mode.CANVAS: ("Canvas", "img2img_canvas_tab", "img2img_canvas"),
 }
 """Title, id of the tab and id of its canvas."""
 SCRIPT_IDS = script_ids("img2img", takes={mode.value: CANVASES[mode][0] for mode in SENT_TO})
@@ -92,14 +99,40 @@ def build_img2img_tab(services: Services) -> ImageTab:
                 task, batch.items, lambda made: services.queue.submit(made, None, preview_every(made)), identity.name
             )
             return
-        start = start_of(values, sent, uploads)
-        request = completed(request_of(sized(values, start.images[0].image.size), services, start))
+        if mode_of(values) is Mode.CANVAS:
+            request = with_scripts(completed(_of_canvas(values, sent, uploads, services)), sent, services)
+        else:
+            start = start_of(values, sent, uploads)
+            request = completed(request_of(sized(values, start.images[0].image.size), services, start))
         services.queue.submit(request, task_id=task, preview_every=preview_every(request))
 
     tabs = {"mode": modes, "sizing": sizings}
     image_tab = ImageTab(services, tab, form, scripts, heads, top.notice, tabs)
     wire_tab(image_tab, top, submit, pictures)
     return image_tab
+
+
+def _of_canvas(values: Mapping[str, Any], sent: Pictures, uploads: Uploads, services: Services) -> GenerationRequest:
+    """The request of what the canvas's frame shows. Raises `InvalidValueError`."""
+    if not sent.image:
+        raise InvalidValueError("The canvas is not there yet; wait a moment, or reload the page.")
+    image = uploads.image(sent.image)
+    mask = uploads.image(sent.mask, "The mask").convert("L") if sent.mask else None
+    if mask is not None and mask.size != image.size:
+        raise InvalidValueError("The mask is of another size than the image; reload the page.")
+    start, kept_px = canvas_start(values, image, mask)
+    request = request_of(sized(canvas_sized(values, start, kept_px), image.size), services, start)
+    return replace(request, prompt=request.prompt + sent.prompt_end)
+
+
+def with_scripts(request: GenerationRequest, sent: Pictures, services: Services) -> GenerationRequest:
+    """The request with the arguments that the page's script gave for always-on scripts, instead of the form's. Raises
+    `FeatherweightError` for a script that is not here and for arguments that it refuses."""
+    given = dict(request.alwayson_args)
+    for title, args in sent.scripts.items():
+        script = services.scripts.find_alwayson(title, is_img2img=True)
+        given[script.title()] = read_args(script, args, title)
+    return replace(request, alwayson_args=given)
 
 
 def _build_parameters(services: Services, controls: Controls) -> tuple[gr.Tabs, dict[str, gr.Accordion], ScriptFields]:
@@ -156,6 +189,8 @@ def _build_modes(form: Components) -> gr.Tabs:
     modes: gr.Tabs = gr.Tabs(elem_id="mode_img2img", overflow_behavior="wrap")
     with modes:
         for name, (title, tab_id, canvas_id) in CANVASES.items():
+            if name is Mode.CANVAS:
+                continue
             with gr.Tab(title, id=name.value, elem_id=tab_id, render_children=True) as sub_tab:
                 gr.HTML(CANVAS.format(name=name.value, layer=LAYERS.get(name, "")), elem_id=canvas_id)
                 if name is Mode.INPAINT_UPLOAD:
@@ -164,6 +199,11 @@ def _build_modes(form: Components) -> gr.Tabs:
         with gr.Tab("Batch", id="batch", elem_id="img2img_batch_tab", render_children=True) as sub_tab:
             _build_batch(form)
         _remembers(sub_tab, mode, "batch")
+        # Behind the sub tabs of the reference UI: scripts of extensions count those.
+        title, tab_id, canvas_id = CANVASES[Mode.CANVAS]
+        with gr.Tab(title, id=Mode.CANVAS.value, elem_id=tab_id, render_children=True) as sub_tab:
+            gr.HTML(LAYERED, elem_id=canvas_id)
+        _remembers(sub_tab, mode, Mode.CANVAS.value)
     return modes
 
 

@@ -22,13 +22,15 @@ SCRIPTS = (
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *("canvas.js", "canvas_store.js", "img2img.js", "references.js", "batch.js"),
+    *("layers_document.js", "layers_strokes.js", "layers_picture.js", "layers_view.js", "layers_tools.js"),
+    *("layers_panel.js", "layers_results.js", "layers_sending.js", "layers_tab.js"),
     *("memory.js", "notices.js", "queue.js", "line.js"),
     *("history.js", "extensions.js", "get_models.js", "settings_fields.js", "settings.js", "tooltips.js", "tour.js"),
     *("start.js", "session.js"),
 )
 FOR_EXTENSIONS = "extensions_page.js"
 """The names that scripts of users' extensions call; only where there are such scripts."""
-LOOKS = ("icons.css", "work.css", "looks.css")
+LOOKS = ("icons.css", "work.css", "looks.css", "layers_place.css")
 """Styles that follow a class of the body, or replace what Gradio says of its own elements: not put below the page's
 root as the others are."""
 FOLDER = "page-files"

@@ -5,8 +5,8 @@ as an image of its own, transparent where nothing is painted; what it means depe
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -32,11 +32,12 @@ class Mode(StrEnum):
     INPAINT_SKETCH = "inpaint_sketch"
     INPAINT_UPLOAD = "inpaint_upload"
     BATCH = "batch"
+    CANVAS = "canvas"
 
     @property
     def has_mask(self) -> bool:
-        """Whether the sub tab paints anew under a mask; a batch may."""
-        return self in (Mode.INPAINT, Mode.INPAINT_SKETCH, Mode.INPAINT_UPLOAD, Mode.BATCH)
+        """Whether the sub tab paints anew under a mask; a batch and the canvas may."""
+        return self in (Mode.INPAINT, Mode.INPAINT_SKETCH, Mode.INPAINT_UPLOAD, Mode.BATCH, Mode.CANVAS)
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,12 @@ class Pictures:
 
     image: str = ""
     paint: str = ""  # what is painted on it [RGBA]
-    mask: str = ""  # uploaded as a file
+    mask: str = ""  # uploaded as a file, or what the canvas's mask layers show
     files: tuple[SentFile, ...] = ()  # of a batch
     references: tuple[str, ...] = ()
+    prompt_end: str = ""  # what regions of the canvas add behind the prompt
+    scripts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Arguments of always-on scripts by title, as a caller of the API gives them: they go before those of the form."""
 
     @classmethod
     def of(cls, text: str) -> "Pictures":
@@ -72,12 +76,13 @@ class Pictures:
             sent = dict(json.loads(text or "{}"))
             files = tuple(SentFile.of(file) for file in sent.get("files") or ())
             references = tuple(str(key) for key in sent.get("references") or ())
+            scripts = {str(title): tuple(args) for title, args in dict(sent.get("scripts") or {}).items()}
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidValueError("The images of the form did not arrive; reload the page.") from error
         if sent.get("error"):
             raise InvalidValueError(str(sent["error"]))
-        named = {name: str(sent.get(name) or "") for name in ("image", "paint", "mask")}
-        return cls(**named, files=files, references=references)
+        texts = {name: str(sent.get(name) or "") for name in ("image", "paint", "mask", "prompt_end")}
+        return cls(**texts, files=files, references=references, scripts=scripts)
 
 
 def mode_of(form: Mapping[str, Any]) -> Mode:

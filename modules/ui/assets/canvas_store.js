@@ -67,6 +67,10 @@
       }
     },
 
+    async remove(name) {
+      await run("readwrite", (store) => store.delete(`${own}/${name}`)).catch(warn);
+    },
+
     // Take away what pages left that were not used for long.
     async sweep() {
       const limit = Date.now() - KEPT_MS;

@@ -199,15 +199,15 @@
 
   async function interrogate(model) {
     tab.clearMessages();
-    const slot = slots.get(tab.mode());
-    if (!slot?.file) {
+    const file = await tab.getImage(tab.mode());
+    if (!file) {
       tab.message("There is no image to describe: put one into the field first.", true);
       return;
     }
     const button = document.querySelector(model === "clip" ? "#interrogate" : "#deepbooru");
     button.setAttribute("aria-busy", "true");
     try {
-      const image = await dataUri(slot.file);
+      const image = await dataUri(file);
       const headers = { "Content-Type": "application/json" };
       const body = JSON.stringify({ image, model });
       const reply = await fetch("sdapi/v1/interrogate", { method: "POST", headers, body });

@@ -117,6 +117,36 @@ def test_negative_words_are_taken_out_of_a_prompt() -> None:
     assert divided.parts == (("hat", "(hat:1.5)"), ("red shoe", "(red shoe:.5)"))
 
 
+def test_words_of_the_base_prompt_are_found_in_its_chunks() -> None:
+    words = module("regional-prompter", "regional_prompter")
+    assert words.places_of("hat", "a girl, (hat:1.2), a hat", "X") == [4, 7]
+    assert words.places_of("cat", "word " * 75 + "cat", "X") == [78]
+    with pytest.raises(InvalidValueError, match="'scarf' does not stand in the base prompt"):
+        words.places_of("scarf", "a girl", "X")
+
+
+@pytest.mark.parametrize("later_covers", [False, True])
+def test_regions_are_where_attention_saw_their_words(later_covers: bool) -> None:
+    """Tokens on the left attend to the first word, those in the upper half to the second."""
+    from diffusers.models.attention_processor import Attention
+
+    attention = Attention(query_dim=2, cross_attention_dim=2, heads=1, dim_head=2, bias=False)
+    with torch.no_grad():
+        attention.to_q.weight.copy_(torch.eye(2) * 8)
+        attention.to_k.weight.copy_(torch.eye(2))
+    left = (torch.arange(8) < 4).float().expand(8, 8)
+    tokens = torch.stack([left.flatten(), left.T.flatten()], dim=1)
+    seen = module("regional-prompter", "regional_prompter").SeenWords([[0], [1]], [0.4, 0.4], later_covers)
+    assert seen.weights(0, 8, 8) is None
+    seen.look(attention, tokens, torch.cat([torch.eye(2), torch.zeros(1, 2)]), (8, 8), (16, 16))
+    assert seen.weights(0, 8, 8) is None  # a step sees what those before it saw
+    first, second = seen.weights(1, 8, 8)
+    both = 0.0 if later_covers else 0.5
+    assert float(first[5:, :4].min()) == 1 and float(second[:4, 5:].min()) == 1
+    assert float(first[1, 1]) == both and float(second[1, 1]) == 1 - both
+    assert float(first[5:, 5:].max()) == 0
+
+
 def test_tiles_cover_latents_as_recorded() -> None:
     script = module("tiled-diffusion", "tiled_diffusion")
     values = {"tile_width": 16, "tile_height": 16, "overlap": 4}
@@ -127,7 +157,15 @@ def test_tiles_cover_latents_as_recorded() -> None:
     assert np.unravel_index(int(weights.argmax()), weights.shape)[0] == 8
 
 
-REGIONS = {"common": False, "base": False, "matrix": "Columns", "flip": False, "options": "", "negative_common": False}
+REGIONS = {
+    "divide": "Matrix",
+    "common": False,
+    "base": False,
+    "matrix": "Columns",
+    "flip": False,
+    "options": "",
+    "negative_common": False,
+}
 
 
 def regions(prompt: str, **changed: Any) -> Any:
@@ -202,7 +240,7 @@ def test_arguments_by_title(title: str, args: list[Any], values: dict[int, Any])
         ("Tiled Diffusion", [True, "Nothing"], "Method is 'Nothing'"),
         ("Tiled Diffusion", [True, "MultiDiffusion", False, True, *[16] * 6, "None", 2.0, True], "noise inversion"),
         ("Tiled VAE", [True, 256, "x"], "Decoder tile size is 'x'"),
-        ("Regional Prompter", [True, False, "Prompt"], "divide mode Prompt is not supported"),
+        ("Regional Prompter", [True, False, "Words"], "Divide mode is .Words."),
         ("Kohya Hires.fix", ["yes"], "allowed is true or false"),
         ("CFG-Zero*", [True, 1, 2], "takes 2 arguments, 3 were given"),
     ],

@@ -1,6 +1,8 @@
 """Formulas of the guidance scripts against closed forms and diffusers, and what their arguments may be."""
 
 import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from modules.errors import InvalidValueError
-from modules.processing.request.model_use import Guided
+from modules.processing.request.model_use import Guided, ModelCall
 from modules.scripts.axes import AXES
 from modules.scripts.library import read_args
 from tests.extensions import built_in
@@ -155,6 +157,63 @@ def test_tiles_cover_latents_as_recorded() -> None:
     assert len(script.Grid.of(16, 16, values).windows) == 1
     weights = script.weights_of(windows[0], script.MIXTURE, torch.zeros(1))
     assert np.unravel_index(int(weights.argmax()), weights.shape)[0] == 8
+
+
+TILED = [True, "MultiDiffusion", False, True, 1024, 1024, 16, 16, 8, 4, "None", 2.0, False, 10, 1, 1, 64, False]
+OFF = [False, 0.4, 0.4, 0.2, 0.2, "", "", "Background", 0.2, -1]
+
+
+def tiled_regions(*states: list[Any]) -> Any:
+    script = module("tiled-diffusion", "tiled_diffusion")
+    given = [*TILED, True, True, False, *(value for state in states for value in state)]
+    values = script.TiledDiffusion().read_args(given, "Tiled Diffusion")
+    names = [row.name for row in script.TiledDiffusion.rows]
+    return script.regions_of(dict(zip(names, values, strict=True))["regions"])
+
+
+def test_regions_of_tiled_diffusion() -> None:
+    (region,) = tiled_regions(OFF, [True, 0.5, 0, 0.5, 1, "a cat", "dog", "Foreground", 0.5, -1])
+    window = region.window(32, 16)
+    assert tuple(window) == (16, 0, 16, 16) and (region.prompt, region.negative) == ("a cat", "dog")
+    edges = region.edges(window, torch.zeros(1))
+    assert edges.shape == (16, 16) and float(edges[0].max()) == 0 and float(edges[4:12, 4:12].min()) == 1
+    assert float(edges[8, 2]) == 0.25
+    with pytest.raises(InvalidValueError, match="a seed of a region is not supported"):
+        tiled_regions([True, 0, 0, 1, 1, "", "", "Background", 0.2, 7])
+    with pytest.raises(InvalidValueError, match="within the image"):
+        tiled_regions([True, 2, 0, 1, 1, "", "", "Background", 0.2, -1])
+
+
+def test_regions_lie_over_tiles_of_the_whole() -> None:
+    """One in the foreground replaces what is below it, one in the background is averaged with it."""
+    script = module("tiled-diffusion", "tiled_diffusion")
+    values = {"tile_width": 16, "tile_height": 16, "overlap": 0, "batch": 4, "method": "MultiDiffusion"}
+    regions = tiled_regions(
+        [True, 0, 0, 0.5, 1, "", "", "Background", 0, -1], [True, 0.5, 0, 0.5, 1, "", "", "Foreground", 0, -1]
+    )
+
+    @dataclass
+    class Texts:
+        value: float
+
+    class Encoded(script.RegionTexts):  # type: ignore[misc, name-defined]
+        def context(self, place: int, *_: Any) -> Texts:
+            return Texts(10.0 * (place + 1))
+
+    def denoise(x: torch.Tensor, sigma: torch.Tensor, context: Any) -> torch.Tensor:
+        return torch.full_like(x, context.value)
+
+    use = SimpleNamespace(call=ModelCall((0,), (False,), 0, 4), calling=lambda call: nullcontext())
+    x, sigma = torch.zeros(1, 4, 16, 16), torch.ones(1)
+
+    def made(draws_background: bool) -> torch.Tensor:
+        own = {**values, "draws_background": draws_background}
+        found: torch.Tensor = script.in_tiles(denoise, use, own, Encoded(tuple(regions)), x, sigma, Texts(2.0))
+        return found
+
+    whole, alone = made(True), made(False)
+    assert whole[..., :8].unique().tolist() == [6.0] and whole[..., 8:].unique().tolist() == [20.0]
+    assert alone[..., :8].unique().tolist() == [10.0]
 
 
 REGIONS = {

@@ -74,8 +74,9 @@ def edges_of(image: Image.Image, fine: bool = False) -> np.ndarray[Any, np.dtype
     if not fine:
         return canny(np.asarray(image), LOW, HIGH) > 0
     large = image.resize((4 * SIZE_PX, 4 * SIZE_PX), Image.Resampling.BICUBIC)
-    found = canny(np.asarray(large), LOW, HIGH).reshape(SIZE_PX, 4, SIZE_PX, 4)
-    return found.max(axis=(1, 3)) > 0
+    cells = canny(np.asarray(large), LOW, HIGH).reshape(SIZE_PX, 4, SIZE_PX, 4)
+    found: np.ndarray[Any, np.dtype[np.bool_]] = cells.max(axis=(1, 3)) > 0
+    return found
 
 
 def shard_path(folder: Path, number: int) -> Path:

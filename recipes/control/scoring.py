@@ -56,7 +56,8 @@ def control_cases(count: int = CASES, seed: int = 4242) -> list[ControlCase]:
 def drawn_form(shape: Shape) -> NDArray[np.bool_]:
     """Where a shape is, [128, 128]."""
     black = replace(shape, color="black")
-    return np.asarray(draw(ShapesScene(background="white", shapes=(black,))).convert("L")) < 128
+    found: NDArray[np.bool_] = np.asarray(draw(ShapesScene(background="white", shapes=(black,))).convert("L")) < 128
+    return found
 
 
 def form_in(image: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -67,7 +67,7 @@ def form_in(image: NDArray[np.uint8]) -> NDArray[np.bool_]:
     values = image.astype(np.float64)
     background = np.median(values[border], axis=0)
     distance = np.linalg.norm(values - background, axis=2)
-    far = distance >= max(30.0, 0.6 * float(np.percentile(distance, 98)))
+    far: NDArray[np.bool_] = distance >= max(30.0, 0.6 * float(np.percentile(distance, 98)))
     if not far.any():
         return far
     color = np.median(values[far], axis=0)

@@ -580,6 +580,7 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
         "Lora": paths.lora_dirs,
         "embeddings": paths.embeddings_dirs,
         "hypernetworks": paths.hypernetwork_dirs,
+        "ControlNet": tuple(dict.fromkeys((paths.models_dir / "ControlNet", paths.root / "models" / "ControlNet"))),
     }
 
     def folders(name: str) -> tuple[Path, ...]:

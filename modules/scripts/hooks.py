@@ -51,6 +51,7 @@ from modules.scripts.step_sampler import KDiffusionSampler, is_watched
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from modules.models.autoencoders.separate_tiles import SeparateTiles
     from modules.processing.request.model_use import ModelUse
     from modules.sampling.types import StepInfo
 
@@ -193,6 +194,10 @@ class JobHooks:
         listens = self._script_runner.listens(Moment.CFG_DENOISER, Moment.CFG_DENOISED, Moment.CFG_AFTER_CFG)
         listens = listens or self._script_runner.may_listen("process_before_every_sampling")
         return _GuidanceCallbacks(self._script_runner, self._p) if listens else None
+
+    @property
+    def vae_tiles(self) -> SeparateTiles | None:
+        return self._p.vae_tiles
 
     def before_batch(self, batch: BatchDraft) -> None:
         self._is_sampled = False

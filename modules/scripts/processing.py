@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from PIL import Image
 
@@ -28,6 +28,9 @@ from modules.sampling.names import split_legacy_name, split_names
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
 from modules.version import PROGRAM_VERSION
+
+if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
+    from modules.models.autoencoders.separate_tiles import SeparateTiles
 
 Job = TypeVar("Job", bound="StableDiffusionProcessing")
 Make = Callable[["StableDiffusionProcessing"], "Processed"]
@@ -150,6 +153,8 @@ class StableDiffusionProcessing:
         self.override_settings: dict[str, Any] = {}
         self.script_values: dict[str, dict[str, Any]] = {}
         """Values of always-on scripts' fields by title and name, instead of those of the form: an axis's."""
+        self.vae_tiles: SeparateTiles | None = None
+        """How the VAE runs, instead of in one piece or in the exact tiles of the settings."""
         self.extra_generation_params: dict[str, Any] = dict(request.extra_params)
         self.do_not_save_samples = not request.save_images
         self.do_not_save_grid = not request.save_grid

@@ -6,10 +6,12 @@ import pytest
 import torch
 from diffusers import AutoencoderKL
 from torch import Tensor
+from torch.nn import functional as F
 
 from modules.errors import NumericalError
 from modules.models.autoencoders.kl import KlAutoencoder, KlSizes
 from modules.models.autoencoders.running import VaeRules, VaeRunner, quick_layout
+from modules.models.autoencoders.separate_tiles import SeparateTiles, tile_boxes
 from modules.models.autoencoders.tiling import SMALLEST_TILE, decode_tiled, encode_tiled
 
 CPU = torch.device("cpu")
@@ -53,6 +55,39 @@ def test_an_image_encoded_in_tiles_gives_the_whole_vaes_moments(vae: Autoencoder
 def test_what_fits_a_tile_has_the_very_numbers_of_the_whole(vae: AutoencoderKL) -> None:
     latent = torch.randn(1, 4, 16, 12)
     assert torch.equal(decode_tiled(vae, latent, SMALLEST_TILE), whole(vae, latent))
+
+
+SEPARATE = (
+    SeparateTiles(decoder=8, encoder=48),
+    SeparateTiles(decoder=8, encoder=48, estimates_decoder=True, estimates_encoder=True),
+    SeparateTiles(decoder=8, encoder=48, estimates_encoder=True, color_fix=True),
+)
+
+
+@pytest.mark.parametrize("tiles", SEPARATE, ids=("pooled", "estimated", "color fix"))
+def test_separate_tiles_come_close_to_the_whole_vae(vae: AutoencoderKL, tiles: SeparateTiles) -> None:
+    """The statistics that they share are not those of the whole; the recorded images say how far off they are."""
+    generator = torch.Generator().manual_seed(1)
+    latent = F.interpolate(torch.randn(1, 4, 6, 5, generator=generator), (44, 31), mode="bilinear")
+    images = F.interpolate(torch.randn(1, 3, 8, 7, generator=generator), (160, 128), mode="bilinear")
+    decoded, moments = tiles.decode(vae, latent), tiles.encode(vae, images)
+    assert decoded is not None and moments is not None
+    for found, exact in ((decoded, whole(vae, latent)), (moments, vae.encode(images).latent_dist.parameters)):
+        assert found.shape == exact.shape
+        alike = torch.corrcoef(torch.stack([found.flatten(), exact.flatten()]))[0, 1]
+        assert float(alike) > 0.6
+    runner = VaeRunner(CPU, torch.float32, VaeRules(separate=tiles))
+    assert torch.equal(runner.decode(KIND, vae, latent), decoded)
+
+
+def test_separate_tiles_leave_alone_what_one_tile_shows(vae: AutoencoderKL) -> None:
+    tiles = SeparateTiles(decoder=8, encoder=48)
+    assert tiles.decode(vae, torch.randn(1, 4, 30, 12)) is None
+    assert tiles.encode(vae, torch.randn(1, 3, 112, 60)) is None
+    assert [len(tile_boxes(*size, 8, 11)) for size in ((30, 30), (31, 30), (38, 47))] == [1, 2, 8]
+    seen = tile_boxes(16, 24, 8, 4)
+    assert [box.kept for box in seen] == [(0, 12, 0, 16), (12, 24, 0, 16)]
+    assert [box.seen for box in seen] == [(0, 16, 0, 16), (8, 24, 0, 16)]
 
 
 def test_tiles_wrap_around_where_convolutions_do(vae: AutoencoderKL) -> None:

@@ -1,6 +1,8 @@
 """Formulas of the guidance scripts against closed forms and diffusers, and what their arguments may be."""
 
 import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from modules.errors import InvalidValueError
-from modules.processing.request.model_use import Guided
+from modules.processing.request.model_use import Guided, ModelCall
 from modules.scripts.axes import AXES
 from modules.scripts.library import read_args
 from tests.extensions import built_in
@@ -117,6 +119,36 @@ def test_negative_words_are_taken_out_of_a_prompt() -> None:
     assert divided.parts == (("hat", "(hat:1.5)"), ("red shoe", "(red shoe:.5)"))
 
 
+def test_words_of_the_base_prompt_are_found_in_its_chunks() -> None:
+    words = module("regional-prompter", "regional_prompter")
+    assert words.places_of("hat", "a girl, (hat:1.2), a hat", "X") == [4, 7]
+    assert words.places_of("cat", "word " * 75 + "cat", "X") == [78]
+    with pytest.raises(InvalidValueError, match="'scarf' does not stand in the base prompt"):
+        words.places_of("scarf", "a girl", "X")
+
+
+@pytest.mark.parametrize("later_covers", [False, True])
+def test_regions_are_where_attention_saw_their_words(later_covers: bool) -> None:
+    """Tokens on the left attend to the first word, those in the upper half to the second."""
+    from diffusers.models.attention_processor import Attention
+
+    attention = Attention(query_dim=2, cross_attention_dim=2, heads=1, dim_head=2, bias=False)
+    with torch.no_grad():
+        attention.to_q.weight.copy_(torch.eye(2) * 8)
+        attention.to_k.weight.copy_(torch.eye(2))
+    left = (torch.arange(8) < 4).float().expand(8, 8)
+    tokens = torch.stack([left.flatten(), left.T.flatten()], dim=1)
+    seen = module("regional-prompter", "regional_prompter").SeenWords([[0], [1]], [0.4, 0.4], later_covers)
+    assert seen.weights(0, 8, 8) is None
+    seen.look(attention, tokens, torch.cat([torch.eye(2), torch.zeros(1, 2)]), (8, 8), (16, 16))
+    assert seen.weights(0, 8, 8) is None  # a step sees what those before it saw
+    first, second = seen.weights(1, 8, 8)
+    both = 0.0 if later_covers else 0.5
+    assert float(first[5:, :4].min()) == 1 and float(second[:4, 5:].min()) == 1
+    assert float(first[1, 1]) == both and float(second[1, 1]) == 1 - both
+    assert float(first[5:, 5:].max()) == 0
+
+
 def test_tiles_cover_latents_as_recorded() -> None:
     script = module("tiled-diffusion", "tiled_diffusion")
     values = {"tile_width": 16, "tile_height": 16, "overlap": 4}
@@ -127,7 +159,72 @@ def test_tiles_cover_latents_as_recorded() -> None:
     assert np.unravel_index(int(weights.argmax()), weights.shape)[0] == 8
 
 
-REGIONS = {"common": False, "base": False, "matrix": "Columns", "flip": False, "options": "", "negative_common": False}
+TILED = [True, "MultiDiffusion", False, True, 1024, 1024, 16, 16, 8, 4, "None", 2.0, False, 10, 1, 1, 64, False]
+OFF = [False, 0.4, 0.4, 0.2, 0.2, "", "", "Background", 0.2, -1]
+
+
+def tiled_regions(*states: list[Any]) -> Any:
+    script = module("tiled-diffusion", "tiled_diffusion")
+    given = [*TILED, True, True, False, *(value for state in states for value in state)]
+    values = script.TiledDiffusion().read_args(given, "Tiled Diffusion")
+    names = [row.name for row in script.TiledDiffusion.rows]
+    return script.regions_of(dict(zip(names, values, strict=True))["regions"])
+
+
+def test_regions_of_tiled_diffusion() -> None:
+    (region,) = tiled_regions(OFF, [True, 0.5, 0, 0.5, 1, "a cat", "dog", "Foreground", 0.5, -1])
+    window = region.window(32, 16)
+    assert tuple(window) == (16, 0, 16, 16) and (region.prompt, region.negative) == ("a cat", "dog")
+    edges = region.edges(window, torch.zeros(1))
+    assert edges.shape == (16, 16) and float(edges[0].max()) == 0 and float(edges[4:12, 4:12].min()) == 1
+    assert float(edges[8, 2]) == 0.25
+    with pytest.raises(InvalidValueError, match="a seed of a region is not supported"):
+        tiled_regions([True, 0, 0, 1, 1, "", "", "Background", 0.2, 7])
+    with pytest.raises(InvalidValueError, match="within the image"):
+        tiled_regions([True, 2, 0, 1, 1, "", "", "Background", 0.2, -1])
+
+
+def test_regions_lie_over_tiles_of_the_whole() -> None:
+    """One in the foreground replaces what is below it, one in the background is averaged with it."""
+    script = module("tiled-diffusion", "tiled_diffusion")
+    values = {"tile_width": 16, "tile_height": 16, "overlap": 0, "batch": 4, "method": "MultiDiffusion"}
+    regions = tiled_regions(
+        [True, 0, 0, 0.5, 1, "", "", "Background", 0, -1], [True, 0.5, 0, 0.5, 1, "", "", "Foreground", 0, -1]
+    )
+
+    @dataclass
+    class Texts:
+        value: float
+
+    class Encoded(script.RegionTexts):  # type: ignore[misc, name-defined]
+        def context(self, place: int, *_: Any) -> Texts:
+            return Texts(10.0 * (place + 1))
+
+    def denoise(x: torch.Tensor, sigma: torch.Tensor, context: Any) -> torch.Tensor:
+        return torch.full_like(x, context.value)
+
+    use = SimpleNamespace(call=ModelCall((0,), (False,), 0, 4), calling=lambda call: nullcontext())
+    x, sigma = torch.zeros(1, 4, 16, 16), torch.ones(1)
+
+    def made(draws_background: bool) -> torch.Tensor:
+        own = {**values, "draws_background": draws_background}
+        found: torch.Tensor = script.in_tiles(denoise, use, own, Encoded(tuple(regions)), x, sigma, Texts(2.0))
+        return found
+
+    whole, alone = made(True), made(False)
+    assert set(whole[..., :8].flatten().tolist()) == {6.0} and set(whole[..., 8:].flatten().tolist()) == {20.0}
+    assert set(alone[..., :8].flatten().tolist()) == {10.0}
+
+
+REGIONS = {
+    "divide": "Matrix",
+    "common": False,
+    "base": False,
+    "matrix": "Columns",
+    "flip": False,
+    "options": "",
+    "negative_common": False,
+}
 
 
 def regions(prompt: str, **changed: Any) -> Any:
@@ -202,7 +299,7 @@ def test_arguments_by_title(title: str, args: list[Any], values: dict[int, Any])
         ("Tiled Diffusion", [True, "Nothing"], "Method is 'Nothing'"),
         ("Tiled Diffusion", [True, "MultiDiffusion", False, True, *[16] * 6, "None", 2.0, True], "noise inversion"),
         ("Tiled VAE", [True, 256, "x"], "Decoder tile size is 'x'"),
-        ("Regional Prompter", [True, False, "Prompt"], "divide mode Prompt is not supported"),
+        ("Regional Prompter", [True, False, "Words"], "Divide mode is .Words."),
         ("Kohya Hires.fix", ["yes"], "allowed is true or false"),
         ("CFG-Zero*", [True, 1, 2], "takes 2 arguments, 3 were given"),
     ],

@@ -135,8 +135,19 @@ def test_poses_that_are_none_are_a_sentence(client: TestClient, poses: Any) -> N
     assert reply.status_code == 422 and "it takes" in reply.json()["errors"]
 
 
+def without_bundled(value: Any) -> Any:
+    """A reply without the control net that is in the box, which comes last in every list."""
+    if isinstance(value, dict):
+        return {key: without_bundled(item) for key, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    bundled = [item for item in value if isinstance(item, str) and item.startswith("featherweight-scenes_")]
+    assert value[len(value) - len(bundled) :] == bundled
+    return value[: len(value) - len(bundled)]
+
+
 @pytest.mark.parametrize("file", sorted((CONTROL / "get").glob("*.json")), ids=lambda file: file.stem)
 def test_a_list_is_as_recorded(file: Path, client: TestClient) -> None:
     route, _, query = file.stem.partition("__")
     reply = client.get(f"/controlnet/{route}?{query.replace('-', '=')}")
-    assert reply.json() == json.loads(file.read_text(encoding="utf-8"))
+    assert without_bundled(reply.json()) == json.loads(file.read_text(encoding="utf-8"))

@@ -16,6 +16,8 @@ HASHED_FROM, HASHED_BYTES = 0x100000, 0x10000
 HASH_CHARS = 8
 FOLDERS = ("ControlNet", "T2IAdapter", "IPAdapter")
 PREPROCESSOR_FOLDER = "ControlNetPreprocessor"
+BUNDLED = "featherweight-scenes"
+"""What the files for the bundled model begin with: they come last, so that they are nobody's default for another."""
 CLIP_FOLDERS = ("clip_vision", "ControlNetPreprocessor/clip_vision")
 
 
@@ -76,15 +78,15 @@ def folders_of(program: Program, names: Iterable[str] = FOLDERS) -> list[Path]:
 
 
 def list_models(program: Program) -> list[ModelFile]:
-    """All files, by name."""
+    """All files, by name; of two with one name the user's."""
     found = {
         path.stem: ModelFile(path)
-        for folder in folders_of(program)
+        for folder in reversed(folders_of(program))
         if folder.is_dir()
         for path in sorted(folder.rglob("*"))
         if path.suffix.lower() in SUFFIXES and path.is_file()
     }
-    return [found[name] for name in sorted(found)]
+    return [found[name] for name in sorted(found, key=lambda name: (name.startswith(BUNDLED), name))]
 
 
 def find_model(program: Program, wanted: str) -> ModelFile:
@@ -95,7 +97,8 @@ def find_model(program: Program, wanted: str) -> ModelFile:
     for model in models:
         if model.name.lower() == bare or model.title.lower() == wanted.lower():
             return model
-    near = sorted((model for model in models if bare and bare in model.name.lower()), key=lambda each: len(each.name))
+    near = [model for model in models if bare and bare in model.name.lower()]
+    near.sort(key=lambda each: (each.name.startswith(BUNDLED), len(each.name)))
     if near:
         return near[0]
     raise UnknownNameError.of("ControlNet model", wanted, [model.name for model in models])

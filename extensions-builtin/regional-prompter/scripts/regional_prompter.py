@@ -1,6 +1,7 @@
 """Regional Prompter: parts of the image with prompts of their own.
 
-BREAK, ADDCOL, ADDROW, ADDBASE and ADDCOMM divide the prompt, ratios or a painted mask the image. "Attention": each
+BREAK, ADDCOL, ADDROW, ADDBASE and ADDCOMM divide the prompt; ratios, a painted mask, or where words of the base prompt
+appear (divide mode "Prompt") divide the image. "Attention": each
 cross-attention runs once per region, and each region takes its part of the output. "Latent": the denoiser runs once
 per region, and its predictions are put together. Arguments and infotexts are those of the extension of this name.
 """
@@ -12,18 +13,25 @@ import binascii
 import io
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from modules.errors import InvalidValueError
-from modules.memory.hook_chain import HookOrder
-from modules.processing.request.model_use import rows_of_context
-from modules.scripts.fields import Field, FieldScript, switch
+FOLDER = str(Path(__file__).parents[1])
+if FOLDER not in sys.path:
+    sys.path.append(FOLDER)
+
+from lib_regional.words import SeenWords, places_of  # noqa: E402
+from modules.errors import InvalidValueError  # noqa: E402
+from modules.memory.hook_chain import HookOrder  # noqa: E402
+from modules.processing.request.model_use import rows_of_context  # noqa: E402
+from modules.scripts.fields import Field, FieldScript, switch  # noqa: E402
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor, nn
@@ -37,6 +45,8 @@ AND = re.compile(r"\bAND\b")
 KEEP_AND = "disable convert 'AND' to 'BREAK'"
 MATRIX, MASK, PROMPT = "Matrix", "Mask", "Prompt"
 COLUMNS, ROWS = ("Columns", "Horizontal"), ("Rows", "Vertical")
+SHARED, COVERED = "Prompt", "Prompt-Ex"
+"""What becomes of regions of words that overlap."""
 ATTENTION, LATENT = "Attention", "Latent"
 ARGUMENTS = 20
 MAX_REGIONS = 64
@@ -47,7 +57,7 @@ BLOCK = "BasicTransformerBlock"
 """Blocks whose `attn2` is attention over the prompt."""
 ORDER = {
     **{"enabled": 0, "divide": 2, "matrix": 3, "ratios": 6, "base_ratios": 7, "base": 8, "common": 9},
-    **{"negative_common": 10, "calc": 11, "mask": 16, "flip": 19},
+    **{"negative_common": 10, "calc": 11, "mask": 16, "flip": 19, "words": 5, "threshold": 15},
 }
 """Where the extension's arguments have the rows."""
 UNUSED = {
@@ -64,7 +74,8 @@ class RegionalPrompter(FieldScript):
     rows = (
         switch("regional_prompter"),
         Field(
-            name="divide", label="Divide mode", default=MATRIX, elem_id="rp_divide_mode", choices=(MATRIX, MASK),
+            name="divide", label="Divide mode", default=MATRIX, elem_id="rp_divide_mode",
+            choices=(MATRIX, MASK, PROMPT),
             infotext="RP Divide mode",
         ),
         Field(
@@ -97,6 +108,15 @@ class RegionalPrompter(FieldScript):
             name="mask", label="Mask of regions as data URL", default="", elem_id="rp_mask",
             hint="A picture whose region k has the hue 0, 1/2, 1/4, 3/4, 1/8 ...",
         ),
+        Field(
+            name="words", label="Regions of words", default=SHARED, elem_id="rp_words", choices=(SHARED, COVERED),
+            infotext="RP Prompt submode",
+            hint="Divide mode Prompt: where regions overlap they share, or the later one counts (Prompt-Ex)",
+        ),
+        Field(
+            name="threshold", label="Threshold", default="0.4", elem_id="rp_threshold", infotext="RP threshold",
+            hint="Divide mode Prompt: 0 to 1, one for all regions or one each; lower is larger",
+        ),
     )  # fmt: skip
     hidden = ("options",)
     infotext_switch = "RP Active"
@@ -120,23 +140,24 @@ class RegionalPrompter(FieldScript):
         prompts = [p.prompt, *p.all_prompts, *([p.hr_prompt] if p.enable_hr else [])]
         if values is None or not any(has_regions(text, values) for text in prompts):
             return
-        mask = None if values["divide"] == MATRIX else mask_image(values["mask"])
+        mask = mask_image(values["mask"]) if values["divide"] == MASK else None
         for text in dict.fromkeys(prompts):
             if has_regions(text, values):
-                Regions.of(text, p.negative_prompt, values, mask)
+                regions = Regions.of(text, p.negative_prompt, values, mask)
+                if regions.targets:
+                    seen_words(regions, values)
         own = {row.infotext: values[row.name] for row in self.rows if row.infotext}
         p.extra_generation_params |= {
             "RP Active": True,
             "RP Divide mode": values["divide"],
             "RP Matrix submode": values["matrix"],
             "RP Mask submode": "Mask",
-            "RP Prompt submode": "Prompt",
+            "RP Prompt submode": SHARED,
             "RP Calc Mode": values["calc"],
             **own,
             "RP Options": values["options"] or "No Options",
             "RP LoRA Neg Te Ratios": 0,
             "RP LoRA Neg U Ratios": 0,
-            "RP threshold": 0,
             "RP LoRA Stop Step": 0,
             "RP LoRA Hires Stop Step": 0,
             "RP Flip": values["flip"],
@@ -146,12 +167,21 @@ class RegionalPrompter(FieldScript):
         values = self.values(p, args)
         if values is None:
             return
-        mask = None if values["divide"] == MATRIX else mask_image(values["mask"])
+        mask = mask_image(values["mask"]) if values["divide"] == MASK else None
         texts = zip(use.facts.prompts, use.facts.negative_prompts, strict=True)
         regions = [Regions.of(*pair, values, mask) if has_regions(pair[0], values) else None for pair in texts]
         if not any(regions):
             return
-        Encoded(use, regions, mask).put_on(values["calc"])
+        seen = [seen_words(one, values) if one is not None and one.targets else None for one in regions]
+        Encoded(use, regions, mask, seen).put_on(ATTENTION if any(seen) else values["calc"])
+
+
+def seen_words(regions: Regions, values: Mapping[str, Any]) -> SeenWords:
+    """What is going to be seen of the words of these regions. Raises `InvalidValueError`."""
+    limits = _numbers(values["threshold"], "threshold")
+    limits += [limits[-1]] * (len(regions.texts) - len(limits))
+    places = [places_of(target, regions.base or "", TITLE) for target in regions.targets]
+    return SeenWords(places, limits[: len(places)], values["words"] == COVERED)
 
 
 def _of_extension(args: Sequence[Any], title: str) -> list[Any]:
@@ -160,8 +190,6 @@ def _of_extension(args: Sequence[Any], title: str) -> list[Any]:
         raise InvalidValueError(f"{title} takes {ARGUMENTS} arguments, {len(args)} were given.")
     given = [*args, *[None] * (ARGUMENTS - len(args))]
     if given[0]:
-        if given[2] == PROMPT:
-            raise InvalidValueError(f"{title}: the divide mode Prompt is not supported; allowed is {MATRIX} or {MASK}.")
         for place, name in UNUSED.items():
             if given[place] not in (None, "", 0, "0"):
                 raise InvalidValueError(f"{title}: {name} is {given[place]!r}; only 0 is supported.")
@@ -172,7 +200,7 @@ def _of_extension(args: Sequence[Any], title: str) -> list[Any]:
         raise InvalidValueError(f"{title}: the options are {options!r}; allowed is a list of texts.")
     found: dict[str, Any] = {name: given[place] for name, place in ORDER.items()}
     found["options"] = ", ".join(options)
-    for name in ("ratios", "base_ratios"):
+    for name in ("ratios", "base_ratios", "threshold"):
         if isinstance(found[name], int | float) and not isinstance(found[name], bool):
             found[name] = str(found[name])
     return [found[row.name] for row in RegionalPrompter.rows]
@@ -200,13 +228,14 @@ class Box:
 @dataclass(frozen=True)
 class Regions:
     """The regions of one image: a text each, its negative text, and how much of the base prompt is in it. `boxes` are
-    None where a mask divides the image."""
+    None where a mask divides the image, or words do: `targets`, those of each region."""
 
     texts: tuple[str, ...]
     negatives: tuple[str, ...]
     shares: tuple[float, ...]
     boxes: tuple[Box, ...] | None
     base: str | None
+    targets: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, prompt: str, negative: str, values: Mapping[str, Any], mask: Image.Image | None) -> Regions:
@@ -215,11 +244,12 @@ class Regions:
         common = base = None
         if values["common"] or any(key == "ADDCOMM" for _, key in sections):
             common, sections = _first(sections, "ADDCOMM")
-        if values["base"] or any(key == "ADDBASE" for _, key in sections):
+        by_words = values["divide"] == PROMPT
+        if by_words or values["base"] or any(key == "ADDBASE" for _, key in sections):
             base, sections = _first(sections, "ADDBASE")
         if not sections:
             raise InvalidValueError(f"{TITLE}: the prompt has no regions behind its common and base parts.")
-        if mask is not None:
+        if mask is not None or by_words:
             boxes, texts = None, [text for text, _ in sections]
         else:
             boxes, texts = _divided(sections, values)
@@ -231,7 +261,8 @@ class Regions:
         shares = _numbers(values["base_ratios"].replace(";", ","), "base ratio")
         shares += [shares[-1]] * (len(texts) - len(shares))
         negatives = _negatives(negative, len(texts), base is not None, values["negative_common"])
-        return cls(tuple(texts), negatives, tuple(shares[: len(texts)]), boxes, base)
+        targets = tuple(text.rpartition(",")[2].strip() for text in texts) if by_words else ()
+        return cls(tuple(texts), negatives, tuple(shares[: len(texts)]), boxes, base, targets)
 
 
 def _sections(prompt: str) -> list[tuple[str, str]]:
@@ -401,6 +432,7 @@ class Encoded:
     use: ModelUse
     regions: list[Regions | None]  # for each image
     mask: Image.Image | None
+    seen: list[SeenWords | None]  # for each image; where it is divided by words
     prompts: dict[str, Any] = field(default_factory=dict)
     negatives: dict[str, Any] = field(default_factory=dict)
     _sample: tuple[int, int] = (0, 0)
@@ -459,6 +491,12 @@ class Encoded:
         """[R,h,w] of one image, for feature maps of this size of the whole image."""
         import torch
 
+        seen = self.seen[image]
+        if seen is not None:
+            regions = self.regions[image]
+            assert regions is not None
+            divided = seen.weights(self.use.call.step, height, width)
+            return like.new_zeros(len(regions.texts), height, width) if divided is None else divided.to(like)
         key = (image, height, width)
         if key not in self._weights:
             regions = self.regions[image]
@@ -503,6 +541,8 @@ class Encoded:
                 context[row] if text is None else self._conditioning(text, call.is_negative[row], call.step).crossattn
             )
             wanted.append((row, found.to(tokens)))
+            if text is not None:
+                self._look(module, call, row, text, tokens[row], wanted[-1][1], depth)
         outputs: dict[int, Tensor] = {}  # by place in `wanted`
         for length in dict.fromkeys(len(found) for _, found in wanted):
             places = [place for place, (_, found) in enumerate(wanted) if len(found) == length]
@@ -511,6 +551,18 @@ class Encoded:
                 outputs |= dict(zip(places, inner(tokens[rows], texts, *args[2:], **kwargs), strict=True))
         parts = {row: [outputs[at] for at, (own, _) in enumerate(wanted) if own == row] for row in range(len(tokens))}
         return torch.stack([self._joined(call, row, parts[row], depth) for row in range(len(tokens))])
+
+    def _look(
+        self, module: nn.Module, call: ModelCall, row: int, text: str, tokens: Tensor, context: Tensor, depth: int
+    ) -> None:
+        """Note where the base prompt's words are seen. Tiles of an image are left out."""
+        regions, seen = self.regions[call.images[row]], self.seen[call.images[row]]
+        if regions is None or seen is None or text != regions.base or call.windows is not None:
+            return
+        height, width = self._sample
+        for _ in range(depth):
+            height, width = -(-height // 2), -(-width // 2)
+        seen.look(module, tokens, context, (height, width), self._sample)
 
     def _asked(self, call: ModelCall) -> Iterator[tuple[int, str | None]]:
         """Each row with the texts that it needs, the base prompt last; None where it keeps its own."""

@@ -7,9 +7,10 @@ around the middle of each tile (Jiménez 2023, arXiv:2302.02412). Arguments and 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from modules.scripts.fields import Field, FieldScript, switch
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor
 
-    from modules.processing.request.model_use import ConditionedDenoise, ModelUse
+    from modules.processing.request.model_use import ConditionedDenoise, ModelCall, ModelUse
 
 TITLE, FORGE = "Tiled Diffusion", "MultiDiffusion Integrated"
 MULTI, MIXTURE = "MultiDiffusion", "Mixture of Diffusers"
@@ -28,7 +29,11 @@ VARIANCE = 0.01
 LATENT_PX = 8
 LEADING, REGION = 21, 10
 """Arguments before those of the regions, and of one region."""
-REGIONS_ON = 18
+REGIONS_ON, DRAWS_BACKGROUND, CAUSAL = 18, 19, 20
+BACKGROUND, FOREGROUND = "Background", "Foreground"
+MAX_REGIONS = 64
+CHUNK = 77
+"""Tokens of a chunk of the prompt."""
 NOISE_INVERSION_ON = 12
 LEAST_BESIDE_OVERLAP = 4
 PLACES = {
@@ -40,7 +45,8 @@ INFO = {"method": "Method", "tile_width": "Tile tile width", "tile_height": "Til
     "overlap": "Tile Overlap",
     "batch": "Tile batch size",
 }
-"""What an image records, in one field."""
+INFO |= {"regions": "Region control", "draws_background": "Draw full canvas background"}
+"""What an image records, in one field; the last two where there are regions."""
 
 
 def _cells(name: str, label: str, default: int, low: int, high: int) -> Field:
@@ -78,8 +84,16 @@ class TiledDiffusion(FieldScript):
         ),
         _cells("width", "Width", 1024, 64, 16384),
         _cells("height", "Height", 1024, 64, 16384),
+        Field(
+            name="regions", label="Regions as JSON", default="", elem_id="tiled_diffusion_regions",
+            hint="What the image records: parts of the image with prompts of their own",
+        ),
+        Field(
+            name="draws_background", label="Draw full canvas background", default=True,
+            elem_id="tiled_diffusion_draw_background",
+        ),
     )  # fmt: skip
-    hidden = ("overwrite_size", "width", "height")
+    hidden = ("overwrite_size", "width", "height", "regions", "draws_background")
     infotext_switch = TITLE
     other_titles = (FORGE,)
 
@@ -106,9 +120,14 @@ class TiledDiffusion(FieldScript):
             self._resize_start(p, values)
         elif values["overwrite_size"]:
             p.width, p.height = values["width"], values["height"]
-        if len(Grid.of(p.width // LATENT_PX, p.height // LATENT_PX, values).windows) == 1 and not p.enable_hr:
+        regions = regions_of(values["regions"])
+        is_whole = len(Grid.of(p.width // LATENT_PX, p.height // LATENT_PX, values).windows) == 1
+        if is_whole and not p.enable_hr and not regions:
             return
-        info = {name: values[key] for key, name in INFO.items()}
+        info = {name: values[key] for key, name in INFO.items() if key not in ("regions", "draws_background")}
+        if regions:
+            info |= {INFO["regions"]: json.loads(values["regions"])}
+            info |= {INFO["draws_background"]: values["draws_background"]}
         if images and values["upscaler"] != "None":
             info |= {"Upscaler": values["upscaler"], "Upscale factor": values["factor"]}
         p.extra_generation_params[TITLE] = info
@@ -129,17 +148,19 @@ class TiledDiffusion(FieldScript):
     def on_model(self, p: Any, use: ModelUse, *args: Any) -> None:
         values = self.values(p, args)
         if values is not None:
-            use.around_denoiser(lambda denoise: partial(in_tiles, denoise, use, values), OUTSIDE)
+            regions = RegionTexts.of(use, regions_of(values["regions"]))
+            use.around_denoiser(lambda denoise: partial(in_tiles, denoise, use, values, regions), OUTSIDE)
 
 
 def _pasted(key: str, row: Field, parsed: Mapping[str, Any]) -> Any:
-    import json
-
     try:
         info = json.loads(str(parsed.get(TITLE, "")))
     except ValueError:
         return None
-    return info.get(key) if isinstance(info, dict) else None
+    if not isinstance(info, dict):
+        return None
+    found = info.get(key)
+    return json.dumps(found) if isinstance(found, dict) else found
 
 
 def _of_extension(args: Sequence[Any], title: str) -> list[Any]:
@@ -152,9 +173,15 @@ def _of_extension(args: Sequence[Any], title: str) -> list[Any]:
     given += [None] * (LEADING - len(given))
     if bool(given[0]) and bool(given[NOISE_INVERSION_ON]):
         raise InvalidValueError(f"{title}: noise inversion is not supported. Switch it off.")
-    if bool(given[0]) and bool(given[REGIONS_ON]):
-        raise InvalidValueError(f"{title}: regions are not supported. Switch them off, or use Regional Prompter.")
     found = {name: given[place] for name, place in PLACES.items()}
+    if bool(given[0]) and bool(given[REGIONS_ON]):
+        if given[CAUSAL]:
+            raise InvalidValueError(f"{title}: causal layers are not supported. Switch them off.")
+        states = [given[first : first + REGION] for first in range(LEADING, len(given), REGION)]
+        named = [dict(zip(REGION_KEYS, state, strict=True)) for state in states]
+        enabled = {f"Region {number}": state for number, state in enumerate(named, start=1) if state["enable"]}
+        found["regions"], found["draws_background"] = json.dumps(enabled), given[DRAWS_BACKGROUND]
+        regions_of(found["regions"])
     return [found.get(row.name) for row in TiledDiffusion.rows]
 
 
@@ -175,6 +202,133 @@ def _of_forge(args: Sequence[Any], title: str) -> list[Any]:
     cells = [int(size) // LATENT_PX for size in sizes]
     found: list[Any] = [enabled, method]
     return found + cells + [rest[3], None, None, False]
+
+
+REGION_KEYS = ("enable", "x", "y", "w", "h", "prompt", "neg_prompt", "blend_mode", "feather_ratio", "seed")
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the image, in portions of its sides, whose texts are added to those of the image. One in the foreground
+    lies over all else, with soft edges of `feather` times half its shorter side."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    prompt: str
+    negative: str
+    is_foreground: bool
+    feather: float
+
+    def window(self, width: int, height: int) -> Window:
+        """Its cells of latents of this size, at least one."""
+        left, top = min(int(self.left * width), width - 1), min(int(self.top * height), height - 1)
+        right, bottom = math.ceil((self.left + self.width) * width), math.ceil((self.top + self.height) * height)
+        return Window(left, top, max(min(right, width) - left, 1), max(min(bottom, height) - top, 1))
+
+    def edges(self, window: Window, like: Tensor) -> Tensor:
+        """How much it covers each of its cells, [h,w]: rising from its edges."""
+        import torch
+
+        reach = int(min(window.width // 2, window.height // 2) * self.feather)
+        if reach < 1:
+            return torch.ones(window.height, window.width, dtype=like.dtype, device=like.device)
+        rows, columns = torch.arange(window.height), torch.arange(window.width)
+        down = torch.minimum(rows, window.height - 1 - rows)
+        across = torch.minimum(columns, window.width - 1 - columns)
+        inside = torch.minimum(down[:, None], across[None]).clamp(max=reach)
+        return ((inside / reach) ** 2).to(like)
+
+
+def regions_of(text: str) -> list[Region]:
+    """The regions in JSON. Raises `InvalidValueError`."""
+    if not text:
+        return []
+    try:
+        found = json.loads(text)
+        states = [state for state in found.values() if state.get("enable", True)]
+        if len(states) > MAX_REGIONS:
+            raise ValueError(f"{len(states)} regions, at most {MAX_REGIONS}")
+        return [_region(state) for state in states]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidValueError(
+            f"{TITLE}: the regions do not fit ({error}). Each has enable, x, y, w, h (0 to 1), prompt, neg_prompt, "
+            f"blend_mode ({BACKGROUND} or {FOREGROUND}), feather_ratio (0 to 1), seed (-1)."
+        ) from error
+
+
+def _region(state: Mapping[str, Any]) -> Region:
+    numbers = [float(state[key]) for key in ("x", "y", "w", "h")]
+    feather = float(state.get("feather_ratio", 0.2))
+    if not all(0 <= number <= 1 for number in (*numbers, feather)) or min(numbers[2:]) <= 0:
+        raise ValueError("its place must be within the image, its feather ratio within 0 to 1")
+    if state.get("blend_mode", BACKGROUND) not in (BACKGROUND, FOREGROUND):
+        raise ValueError(f"blend_mode is {state['blend_mode']!r}")
+    if int(state.get("seed", -1)) != -1:
+        raise ValueError("a seed of a region is not supported, only -1")
+    texts = str(state.get("prompt", "")), str(state.get("neg_prompt", ""))
+    left, top, width, height = numbers
+    is_foreground = state.get("blend_mode") == FOREGROUND
+    return Region(left, top, width, height, *texts, is_foreground, feather)
+
+
+@dataclass(frozen=True)
+class RegionTexts:
+    """Regions with the encoded texts of each: by region and image."""
+
+    regions: tuple[Region, ...] = ()
+    prompts: Mapping[tuple[int, int], Any] = field(default_factory=dict)
+    negatives: Mapping[tuple[int, int], Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, use: ModelUse, regions: Sequence[Region]) -> RegionTexts:
+        """Encode the image's texts with those of the regions."""
+        if not regions:
+            return cls()
+        keys = [(place, image) for place in range(len(regions)) for image in range(len(use.facts.prompts))]
+        prompts = [_joined(use.facts.prompts[image], regions[place].prompt) for place, image in keys]
+        negatives = [_joined(use.facts.negative_prompts[image], regions[place].negative) for place, image in keys]
+        encoded = use.encode(prompts, negatives)
+        return cls(
+            tuple(regions),
+            dict(zip(keys, encoded.prompts, strict=True)),
+            dict(zip(keys, encoded.negatives, strict=True)),
+        )
+
+    def context(self, place: int, call: ModelCall, context: Any, like: Tensor) -> Any:
+        """What the rows of a call are given for a region, instead of their own texts."""
+        import torch
+
+        found = [
+            self.negatives[place, image].at(call.step)
+            if is_negative
+            else self.prompts[place, image].at(call.step)[0][0]
+            for image, is_negative in zip(call.images, call.is_negative, strict=True)
+        ]
+        longest = max(len(each.crossattn) for each in found)
+        texts = [_repeated(each.crossattn, longest) for each in found]
+        vectors = [each.vector for each in found]
+        masks = [each.mask for each in found]
+        return replace(
+            context,
+            crossattn=torch.stack([text.to(context.crossattn) for text in texts]),
+            vector=None if vectors[0] is None else torch.stack([vector.to(like) for vector in vectors]),
+            mask=None if masks[0] is None else torch.stack([mask.to(like.device) for mask in masks]),
+        )
+
+
+def _joined(text: str, more: str) -> str:
+    return ", ".join(part for part in (text, more) if part.strip())
+
+
+def _repeated(tokens: Tensor, length: int) -> Tensor:
+    """An encoded text [K,W] in the length of a longer one: its last chunk once more."""
+    import torch
+
+    while len(tokens) < length:
+        tokens = torch.cat([tokens, tokens[-min(CHUNK, length - len(tokens)) :]])
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -216,17 +370,24 @@ def weights_of(window: Window, method: str, like: Tensor) -> Tensor:
 
 
 def in_tiles(
-    denoise: ConditionedDenoise, use: ModelUse, values: Mapping[str, Any], x: Tensor, sigma: Tensor, context: Any
+    denoise: ConditionedDenoise,
+    use: ModelUse,
+    values: Mapping[str, Any],
+    regions: RegionTexts,
+    x: Tensor,
+    sigma: Tensor,
+    context: Any,
 ) -> Tensor:
-    """The prediction for latents [N,C,h,w], put together from those for tiles."""
+    """The prediction for latents [N,C,h,w], put together from those for tiles and for regions."""
     import torch
 
     rows, height, width = len(x), x.shape[-2], x.shape[-1]
     windows = Grid.of(width, height, values).windows
-    if len(windows) == 1:
+    if len(windows) == 1 and not regions.regions:
         return denoise(x, sigma, context)
+    if regions.regions and not values["draws_background"]:
+        windows = ()
     total, counts = torch.zeros_like(x), x.new_zeros(height, width)
-    weights = weights_of(windows[0], values["method"], x)
     call = use.call
     for first in range(0, len(windows), values["batch"]):
         group = windows[first : first + values["batch"]]
@@ -238,10 +399,28 @@ def in_tiles(
                 sigma.repeat(len(group)),
                 _context(context, group, rows, (height, width)),
             )
+        weights = weights_of(windows[0], values["method"], x)
         for window, part in zip(group, torch.split(parts, rows), strict=True):
             _cut(total, window).add_(part * weights)
             _cut(counts, window).add_(weights)
-    return total / counts
+    over, covers, layers = torch.zeros_like(x), torch.zeros_like(counts), torch.zeros_like(counts)
+    for place, region in enumerate(regions.regions):
+        window = region.window(width, height)
+        with use.calling(replace(call, windows=(window,) * rows)):
+            own = _context(regions.context(place, call, context, x), [window], rows, (height, width))
+            part = denoise(_cut(x, window), sigma, own)
+        if region.is_foreground:
+            edges = region.edges(window, x)
+            _cut(over, window).add_(part)
+            _cut(covers, window).add_(edges)
+            _cut(layers, window).add_(1)
+        else:
+            weights = weights_of(window, values["method"], x)
+            _cut(total, window).add_(part * weights)
+            _cut(counts, window).add_(weights)
+    found = torch.where(counts > 0, total / counts.clamp_min(1e-12), x)
+    deep = layers.clamp_min(1)
+    return found + (over / deep - found) * (covers / deep)
 
 
 def _cut(x: Tensor, window: Window) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from modules.errors import NumericalError
 from modules.models.autoencoders.autoencoder import Autoencoder
+from modules.models.autoencoders.separate_tiles import SeparateTiles
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
@@ -24,10 +25,12 @@ BLACK = -1.0  # of a decoded image
 
 @dataclass(frozen=True)
 class VaeRules:
-    """`tile_px`: side of a tile in the image; 0: the image in one piece. `after_nan`: the dtypes to try in turn."""
+    """`tile_px`: side of a tile in the image; 0: the image in one piece. `after_nan`: the dtypes to try in turn.
+    `separate` comes before `tile_px` where the VAE is one that it knows."""
 
     tile_px: int = 0
     after_nan: tuple[torch.dtype, ...] = ()
+    separate: SeparateTiles | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> VaeRules:
@@ -62,10 +65,14 @@ class VaeRunner:
 
     def _decode(self, autoencoder: Autoencoder, vae: Any, own: Tensor) -> Tensor:
         own = quick_layout(own.to(self.device, self.dtype))
+        if self.rules.separate is not None and (images := self.rules.separate.decode(vae, own)) is not None:
+            return images.float().contiguous()
         return autoencoder.decode(vae, own, self.rules.tile_px).float().contiguous()
 
     def _moments(self, autoencoder: Autoencoder, vae: Any, images: Tensor) -> Tensor:
         images = quick_layout(images.to(self.device, self.dtype))
+        if self.rules.separate is not None and (moments := self.rules.separate.encode(vae, images)) is not None:
+            return moments.float().contiguous()
         return autoencoder.encode(vae, images, self.rules.tile_px).float().contiguous()
 
     def _finite(self, vae: Any, run: Callable[[], Tensor], did: str) -> Tensor:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import TracebackType
 
 from modules.models.autoencoders.running import VaeRules
+from modules.models.autoencoders.separate_tiles import SeparateTiles
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.attention import attention_of, using_attention
@@ -37,8 +39,9 @@ class ModelInUse:
     own settings, as soon as it computes with it.
     """
 
-    def __init__(self, request: GenerationRequest, engine: Engine) -> None:
+    def __init__(self, request: GenerationRequest, engine: Engine, vae_tiles: SeparateTiles | None = None) -> None:
         self._request = request
+        self._vae_tiles = vae_tiles
         self._engine = engine
         self._wanted: str | None = None
         self._has_begun = False
@@ -102,7 +105,7 @@ class ModelInUse:
         model = engine.model(wanted, options)
         self._model, self._conditioner = model, engine.conditioner(wanted, options)
         self._conditioner.notices.clear()
-        model.vae_runner.rules = VaeRules.of(settings)
+        model.vae_runner.rules = replace(VaeRules.of(settings), separate=self._vae_tiles)
         way = attention_of(settings, engine.machine, model)
         notes = (*model.plan.notes, *([model.stored_note] if model.stored_note else []))
         for note in (*notes, *([way.note] if way.note else []), *_note_on_optional(model)):

@@ -174,7 +174,7 @@ def _tiles(model: LoadedModel) -> Fallback:
         if not smaller:
             return None
         old = runner.rules
-        runner.rules = replace(old, tile_px=smaller[0])
+        runner.rules = replace(old, tile_px=smaller[0], separate=None)
 
         def undo() -> None:
             runner.rules = old

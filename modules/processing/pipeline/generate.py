@@ -61,7 +61,7 @@ def generate(
         engine.lock,
         torch.inference_mode(),
         MemoryTimeline(engine.machine.device) as timeline,
-        ModelInUse(request, engine) as in_use,
+        ModelInUse(request, engine, hooks.vae_tiles) as in_use,
     ):
         events = clock = StageClock(events, timeline)
         events.stage(Stage.LOAD)

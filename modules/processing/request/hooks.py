@@ -13,6 +13,7 @@ from PIL import Image
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from modules.models.autoencoders.separate_tiles import SeparateTiles
     from modules.models.families.denoiser_context import Extra
     from modules.processing.request.model_use import ModelUse
     from modules.sampling.types import Denoise, StepInfo
@@ -190,6 +191,10 @@ class Hooks(Protocol):
     def wants_whole_batches(self) -> bool:
         """Whether `decoded` does something; else each image is finished as soon as it is decoded."""
 
+    @property
+    def vae_tiles(self) -> SeparateTiles | None:
+        """How the VAE runs in this job, where that is not for the settings to say."""
+
     def before_batch(self, batch: BatchDraft) -> None:
         """Before anything of a batch is computed."""
 
@@ -260,6 +265,7 @@ class NoHooks:
     guidance: GuidanceHooks | None = None
     wants_whole_batches: bool = False
     wants_mask_blends: bool = False
+    vae_tiles: SeparateTiles | None = None
 
     def before_batch(self, batch: BatchDraft) -> None:
         return

@@ -68,7 +68,7 @@ class Objective:
     def draw_noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Unit normal noise [n, C, h, w], with the options' offset for each channel."""
         noise = torch.randn(shape, generator=generator)
-        if self.options.noise_offset:
+        if self.options.noise_offset and not isinstance(self.levels, FlowSchedule):  # a flow's noise is a whole end
             noise = noise + self.options.noise_offset * torch.randn((*shape[:2], 1, 1), generator=generator)
         return noise
 

@@ -11,6 +11,7 @@ from modules.models.families.family import LoraNaming
 from modules.training.failures import TrainingError
 from modules.training.trained import TrainedLayer, parts_of
 
+WITH_SCALE = (LoraNaming.PEFT, LoraNaming.DOTTED, LoraNaming.DOTTED_ORIGINAL)
 LORA = frozenset({"lora_down.weight", "lora_up.weight"})
 
 
@@ -34,7 +35,7 @@ def file_tensors(
 
 def _of_layer(each: TrainedLayer, naming: LoraNaming, layers: Sequence[TrainedLayer]) -> Iterator[tuple[str, Tensor]]:
     is_lora = each.parameters.keys() == LORA
-    if naming in (LoraNaming.PEFT, LoraNaming.DOTTED) and is_lora:
+    if naming in WITH_SCALE and is_lora:
         name = each.dotted if naming is LoraNaming.PEFT else each.name
         down, up = each.parameters["lora_down.weight"], each.parameters["lora_up.weight"]
         yield f"{name}.lora_A.weight", down

@@ -17,6 +17,8 @@ from modules.sampling.flow import TRAINED_TIMESTEPS, FlowSchedule, NoiseLevels
 from modules.settings.values import Settings
 from modules.training.config import LossConfig
 
+OUT_OF = 1000
+"""What the options' timesteps are counted in, whatever number of noise levels a model has."""
 MAX_SNR = 1000.0  # of debiased estimation, as others bound it
 
 
@@ -58,7 +60,8 @@ class Objective:
 
     def draw_timesteps(self, count: int, generator: torch.Generator) -> Tensor:
         """`count` timesteps, int64: even, or of a flow model denser in the middle, between the options' bounds."""
-        low, high = self.options.min_timestep, min(self.options.max_timestep, self.count - 1)
+        low = self.options.min_timestep * self.count // OUT_OF
+        high = min((self.options.max_timestep + 1) * self.count // OUT_OF, self.count) - 1
         if isinstance(self.levels, FlowSchedule):
             share = torch.sigmoid(torch.randn(count, generator=generator))
         else:

@@ -25,7 +25,7 @@ from modules.adapters.algorithms.lokr import Lokr
 from modules.adapters.algorithms.lora import Lora
 from modules.adapters.applying import managed_whole
 from modules.memory.changes import AllBranches, Branches, convolved, with_geometry
-from modules.memory.layer import SideBranches, decode, restore_class, stored_state, stored_tensors
+from modules.memory.layer import SideBranches, full_weight, restore_class, stored_state
 from modules.models.families.family import LoraBase, LoraNaming
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.open_clip_layout import original_name
@@ -143,6 +143,8 @@ def _names(model: LoadedModel, component: str, path: str) -> tuple[str, str, str
     keymap = next(part.keymap for part in model.components if part.name == "unet")
     original = keymap.to_original(f"{path}.weight")
     assert original is not None, path
+    if base.naming is LoraNaming.DOTTED_ORIGINAL:
+        return f"diffusion_model.{_bare(original)}", dotted, "", 0
     if base.naming is LoraNaming.KOHYA_ORIGINAL:
         return _kohya(_bare(original)), dotted, "", 0
     origin = original_name(original)
@@ -242,7 +244,8 @@ def take_over(layers: Sequence[TrainedLayer], start: AdapterFile, name: str) -> 
                 f"{name} cannot be resumed from: its alpha is {known.alpha:g}, not {each.alpha:g}. Choose that alpha."
             )
         for end, parameter in each.parameters.items():
-            parameter.copy_(tensors[end])
+            is_scaled = known.alpha is None and end == "lora_up.weight"  # PEFT's names: the scale is in the factor
+            parameter.copy_(tensors[end] * (parameter.shape[1] / each.alpha) if is_scaled else tensors[end])
     if len(start.adapters) != len(used):
         raise TrainingError(
             f"{name} cannot be resumed from: it has {len(start.adapters)} layers, and {len(used)} would be trained. "
@@ -392,17 +395,6 @@ class DeltaProduct:
         delta = adapter.weight_delta(weight)
         assert delta is not None
         return delta.reshape(weight.shape)
-
-
-def full_weight(layer: nn.Module) -> Tensor:
-    """A layer's weight in float32, decoded from what is stored, wherever that is; without adapters."""
-    state = stored_state(layer)
-    if state is None or "weight" not in state.formats:
-        weight = layer._parameters["weight"]
-        assert weight is not None
-        return weight.detach().float()
-    data, scale = stored_tensors(layer, "weight") if state.fetch is None else state.fetch(layer, "weight")
-    return decode(replace(state, compute_dtype=torch.float32), "weight", data, scale).detach()
 
 
 def _shell(layer: nn.Module) -> Tensor:

@@ -137,6 +137,7 @@ class LoraNaming(Enum):
     KOHYA_FUSED = "as KOHYA_ORIGINAL; layers that are one in the original layout are one in the file"
     PEFT = "unet. or transformer. and the path in diffusers' module, with lora_A and lora_B"
     DOTTED = "diffusion_model. and the path in diffusers' module, with lora_A and lora_B"
+    DOTTED_ORIGINAL = "diffusion_model. and the path in the original layout, with lora_A and lora_B"
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,8 @@ class AdapterApplier:
     def _found_once(self, adapter: str, adapters: Mapping[str, Adapter]) -> list[tuple[Target, Adapter]]:
         """All layers that a file changes, each with its share. Some files have layers twice, fused and in parts: then
         the parts count."""
-        alone, parts = [], []
+        alone: list[tuple[Target, Adapter]] = []
+        parts: list[tuple[Target, Adapter]] = []
         for name, algorithm in adapters.items():
             (parts if self._table.parts(name) else alone).extend(self._found(adapter, name, algorithm))
         known: dict[int, tuple[Target, Adapter]] = {}

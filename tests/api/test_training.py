@@ -67,7 +67,7 @@ def body(images: Path, **sections: Any) -> dict[str, Any]:
 
 
 def ended(client: TestClient, task_id: str) -> dict[str, Any]:
-    for _ in range(600):
+    for _ in range(3000):  # of a tenth of a second: a busy machine is slow
         found: dict[str, Any] = client.get(f"/featherweight/v1/tasks/{task_id}").json()
         if found["status"] not in ("waiting", "running"):
             return found

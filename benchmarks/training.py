@@ -35,7 +35,7 @@ from modules.training.config import config_of
 from modules.training.memory_plan import GB, StepEstimator, plan_memory
 from modules.training.stepping import Batch, Trainer
 from modules.training.texts import Caption, CaptionEncoder
-from modules.training.trained import BLOCKS
+from modules.training.trained import lora_base
 
 GOALS = {"memory": 0.4, "streamed": 0.2, "time": 1.1, "sdxl": 4.4}
 STEPS = 3
@@ -93,11 +93,11 @@ def diffusers_loop(path: Path, side: int, dtype: torch.dtype) -> Callable[[], fl
     """A plain loop: frozen UNet in `dtype`, LoRA on the linear layers of its attention blocks, AdamW."""
     model = load_base(path, ROOT / "configs", None, CPU)
     unet = copy.deepcopy(model.unet).to(dtype).requires_grad_(False)
-    width = model.architecture.unet_sizes.context_width
+    width, marks = model.architecture.unet_sizes.context_width, lora_base(model).blocks
     del model
     gc.collect()
     for name, layer in list(unet.named_modules()):
-        if isinstance(layer, nn.Linear) and any(mark in name for mark in BLOCKS):
+        if isinstance(layer, nn.Linear) and any(mark in name for mark in marks):
             parent, _, own = name.rpartition(".")
             setattr(unet.get_submodule(parent), own, _Lora(layer))
     unet.enable_gradient_checkpointing()

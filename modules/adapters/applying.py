@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.algorithms.adapter import Adapter
-from modules.adapters.algorithms.rows import rows_of
+from modules.adapters.algorithms.rows import ColumnNorms, needs_norms, plain_change, rows_of
 from modules.adapters.block_weights import BlockWeights
-from modules.adapters.targets import Target, TargetTable, check_missing, check_shapes, left_out
+from modules.adapters.targets import Part, Target, TargetTable, check_missing, check_shapes, left_out
 from modules.devices import autocast, release_memory
 from modules.errors import InvalidValueError
 from modules.memory.changes import (
@@ -45,7 +45,7 @@ from modules.memory.delta_branch import DeltaBranch, wants_delta_branch
 from modules.memory.formats.blocks import weight_shape
 from modules.memory.formats.format import FORMATS, StorageFormat, dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
-from modules.memory.layer import Stored, manage, put, shape_of, stored_state, stored_tensors
+from modules.memory.layer import Stored, full_weight, manage, put, shape_of, stored_state, stored_tensors
 from modules.memory.scratch import release_scratch
 
 NAMES = ("weight", "bias")
@@ -306,7 +306,7 @@ class AdapterApplier:
         parts: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}
         for number, use in enumerate(uses):
             adapters = files[use.file_hash].adapters
-            found = [pair for name, adapter in adapters.items() for pair in self._found(use.name, name, adapter)]
+            found = self._found_once(use.name, adapters)
             missing = [name for name in adapters if self._table.find(name) is None and not self._table.parts(name)]
             switched_off = [name for name in missing if self._table.is_switched_off(name)]
             check_missing(use.name, len(adapters), len(missing) - len(switched_off), missing)
@@ -321,6 +321,24 @@ class AdapterApplier:
         self._planned = parts
         return planned
 
+    def _found_once(self, adapter: str, adapters: Mapping[str, Adapter]) -> list[tuple[Target, Adapter]]:
+        """All layers that a file changes, each with its share. Some files have layers twice, fused and in parts: then
+        the parts count."""
+        alone: list[tuple[Target, Adapter]] = []
+        parts: list[tuple[Target, Adapter]] = []
+        for name, algorithm in adapters.items():
+            (parts if self._table.parts(name) else alone).extend(self._found(adapter, name, algorithm))
+        known: dict[int, tuple[Target, Adapter]] = {}
+        for target, algorithm in [*alone, *parts]:
+            known.setdefault(id(target.layer), (target, algorithm))
+        doubles = len(alone) + len(parts) - len(known)
+        if doubles:
+            self.notices.append(
+                f"{adapter}: {doubles} of its layers are in the file twice, under two names or fused and in parts, and "
+                "were applied once."
+            )
+        return list(known.values())
+
     def _found(self, adapter: str, name: str, algorithm: Adapter) -> Iterator[tuple[Target, Adapter]]:
         """The layers that a name means, each with its share of the change."""
         parts = self._table.parts(name)
@@ -329,8 +347,11 @@ class AdapterApplier:
         if branch is not None and branch.up.shape[0] < height:  # made for the first of the parts alone
             height = branch.up.shape[0]
             parts = [part for part in parts if all(end <= height for _, end in part.rows)]
+        norms = None
+        if parts and needs_norms(algorithm, height):
+            norms = ColumnNorms(plain_change(algorithm), lambda: _whole_weight(parts, height))
         try:
-            yield from ((part.target, rows_of(algorithm, part.rows, height)) for part in parts)
+            yield from ((part.target, rows_of(algorithm, part.rows, height, norms)) for part in parts)
         except InvalidValueError as error:
             raise AdapterError(f"{adapter}: {name}: {error}") from error
         target = self._table.find(name)
@@ -438,6 +459,20 @@ class AdapterApplier:
         if keep:
             self._kept[key] = full_precision
         return full_precision
+
+
+def _whole_weight(parts: Sequence[Part], height: int) -> Tensor:
+    """The weight [height, in, ...] of a layer that is in parts here, float32, without adapters."""
+    whole: Tensor | None = None
+    for part in parts:
+        weight, at = full_weight(part.target.layer), 0
+        if whole is None:
+            whole = weight.new_zeros(height, *weight.shape[1:])
+        for begin, end in part.rows:
+            whole[begin:end] = weight[at : at + end - begin]
+            at += end - begin
+    assert whole is not None
+    return whole
 
 
 def _share(own: Tensor, error: Tensor) -> tuple[float, float]:

@@ -139,13 +139,14 @@ def _kohya(prefix: str, path: str) -> str:
 
 def _normalised(name: str) -> str:
     """Other spellings: `oft_unet_` (kohya's OFT), `lycoris_` (LyCORIS around diffusers' names),
-    `processor.to_q_lora` (diffusers before PEFT), `base_model.model.` (PEFT's own files), `diffusion_model.` and
-    `transformer.` before names of the original layout."""
+    `processor.to_q_lora` (diffusers before PEFT), `to.q`, `base_model.model.` (PEFT's own files), `diffusion_model.`
+    and `transformer.` before names of the original layout."""
     name = STARTS.sub("lora_", name)
     name = re.sub(r"^lycoris_", "lora_unet_", name)
     name = re.sub(r"^base_model\.model\.", "", name)
     name = ORIGINAL_LEVEL.sub("", name)
     name = re.sub(r"\.processor\.(to_[qkv])_lora$", r".\1", name)
+    name = re.sub(r"\.to\.([qkv])$", r".to_\1", name)
     return re.sub(r"\.processor\.to_out_lora$", ".to_out.0", name)
 
 

@@ -14,7 +14,7 @@ upcasting) and the reference UI's 14031 (fp8 storage, manual cast), neither of w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -215,6 +215,17 @@ def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tenso
             weight = weight.clone()
         weight = change.add_to(name, weight)
     return weight
+
+
+def full_weight(layer: nn.Module) -> Tensor:
+    """A layer's weight in float32, decoded from what is stored, wherever that is; without adapters."""
+    state = stored_state(layer)
+    if state is None or "weight" not in state.formats:
+        weight = layer._parameters["weight"]
+        assert weight is not None
+        return weight.detach().float()
+    data, scale = stored_tensors(layer, "weight") if state.fetch is None else state.fetch(layer, "weight")
+    return decode(replace(state, compute_dtype=torch.float32), "weight", data, scale).detach()
 
 
 def fetch_parts(parts: Sequence[Part]) -> dict[Part, Kept]:

@@ -1,6 +1,7 @@
 """The frozen model that an adapter is trained on: loaded as the program loads it, in any storage format, on request
 streamed from its file."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import torch
 from modules.errors import CheckpointError
 from modules.memory.streaming.groups import Level
 from modules.models.autoencoders.files import VaeInfo
-from modules.models.families.family import ModelFamily
-from modules.models.families.registry import FAMILIES
+from modules.models.families.family import LoraBase, ModelFamily
+from modules.models.families.registry import FAMILIES, detect_family
 from modules.models.files.catalogue import CheckpointInfo, old_hash, sha256_of
 from modules.models.files.diffusers_folder import stamp
-from modules.models.loading.load_model import load_model
+from modules.models.loading.load_model import every, load_model
 from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.open_clip_layout import open_checkpoint
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.processing.engine.precision import storage_rules
@@ -40,12 +42,14 @@ def load_base(
     compute: torch.dtype | None = None,
     vae: VaeInfo | None = None,
     offload_dir: Path | None = None,
+    reads: Callable[[str], bool] = every,
 ) -> LoadedModel:
     """Load a checkpoint for training, its VAE in fp32, computing in fp32 on the CPU and in bf16 elsewhere.
 
     `storage` is a name of `modules.memory.formats.FORMATS` for UNet and text encoders, or None for the compute dtype;
     with `stream` ("blocks", "layers") weights are read from the file while they are used. Those that the file does not
-    hold in this format are written to `offload_dir` once (None: they stay in main memory).
+    hold in this format are written to `offload_dir` once (None: they stay in main memory). Components of which `reads`
+    does not say so are left on the meta device.
     Raises `CheckpointError` for a missing file and for all that cannot be loaded.
     """
     try:
@@ -58,12 +62,7 @@ def load_base(
     rules = storage_rules(storage) if storage else None
 
     def plan(family: ModelFamily) -> PrecisionPlan:
-        if family.lora_base is None:
-            trained = ", ".join(known.label for _, known in FAMILIES.items() if known.lora_base is not None)
-            raise CheckpointError(
-                f"{path.name} is of the family {family.label}; LoRAs are trained for {trained} so far. "
-                "Choose a checkpoint of that family."
-            )
+        trained_as(family, path.name)
         return PrecisionPlan(
             device=device,
             compute_dtype=dtype,
@@ -78,9 +77,35 @@ def load_base(
         )
 
     info = CheckpointInfo(path=path, name=path.name, size_bytes=size, mtime_ns=mtime_ns, is_folder=path.is_dir())
-    return load_model(info, configs_dir, plan, vae=vae)
+    return load_model(info, configs_dir, plan, vae=vae, reads=reads)
+
+
+def trained_as(family: ModelFamily, name: str) -> LoraBase:
+    """How LoRAs for a checkpoint of this name are made. Raises `CheckpointError` for a family that has none."""
+    if family.lora_base is None:
+        trained = ", ".join(known.label for _, known in FAMILIES.items() if known.lora_base is not None)
+        raise CheckpointError(
+            f"{name} is of the family {family.label}; LoRAs are trained for {trained} so far. Choose a checkpoint of "
+            "that family."
+        )
+    return family.lora_base
+
+
+def encodes_apart(path: Path) -> bool:
+    """Whether nothing of the text encoders can be trained: then captions and images are encoded before the denoiser is
+    read, and the encoders are read from their files layer by layer."""
+    with open_checkpoint(path) as file:
+        family = detect_family(file)
+    trained_as(family, path.name)
+    return not family.embedding_components
 
 
 def file_hashes(path: Path) -> FileHashes:
     """Read the whole file once."""
     return FileHashes(sha256_of(path), old_hash(path))
+
+
+def parts_identity(model: LoadedModel) -> str:
+    """Of the files besides the checkpoint that its parts came from; "" where there are none."""
+    stamps = [(path, path.stat()) for path in model.part_files]
+    return "".join(f"/{path}/{stat.st_size}/{stat.st_mtime_ns}" for path, stat in stamps)

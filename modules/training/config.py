@@ -155,7 +155,10 @@ class LossConfig(Checked):
     min_snr: float | None = row(5.0, "gamma of min-SNR (arXiv:2303.09556); empty: none; flow models: none", above=0)
     debiased: bool = row(False, "debiased estimation (arXiv:2310.08442), in place of min-SNR")
     noise_offset: float = row(
-        0.0, "constant noise in each channel, so that dark and bright images are learnt", low=0.0, high=1.0
+        0.0,
+        "constant noise in each channel, for dark and bright images; flow models: none",
+        low=0.0,
+        high=1.0,
     )
     min_timestep: int = row(0, "least noisy timestep that is trained", low=0, high=999)
     max_timestep: int = row(999, "noisiest timestep that is trained", low=0, high=999)

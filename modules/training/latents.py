@@ -15,6 +15,7 @@ from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
 from modules.models.loading.loaded import LoadedModel
+from modules.training.base_model import parts_identity
 from modules.training.dataset import View
 from modules.training.folders import open_image
 
@@ -92,7 +93,7 @@ def vae_identity(model: LoadedModel) -> str:
     """What latents depend on besides the image."""
     info = model.info
     vae = "" if model.vae_info is None else str(model.vae_info.path)
-    return f"{info.path}/{info.size_bytes}/{info.mtime_ns}/{vae}/{model.plan.vae_dtype}"
+    return f"{info.path}/{info.size_bytes}/{info.mtime_ns}/{vae}/{model.plan.vae_dtype}{parts_identity(model)}"
 
 
 def shown(view: View) -> Image.Image:

@@ -20,12 +20,13 @@ from modules.memory.checkpointing import enable_gradient_checkpointing
 from modules.memory.dry_run import MetaRun
 from modules.memory.feed_forward.options import SplitOptions
 from modules.memory.feed_forward.split import split_feed_forward
+from modules.models.families.family import LoraBase
 from modules.models.loading.meta_model import MetaModel
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.processing.engine.attention import using_attention
 from modules.processing.engine.precision import storage_rules
-from modules.training.base_model import LEVELS, PLAIN
+from modules.training.base_model import LEVELS, PLAIN, trained_as
 from modules.training.config import TrainingConfig
 
 GB = 1_000_000_000
@@ -186,7 +187,8 @@ class StepEstimator:
         inputs = family.example_inputs(unet, (rows, side, side), self._compute, make)
         with ExitStack() as stack:
             stack.enter_context(using_attention([unet], _attention_as_on_devices))
-            self.adapter_values = stack.enter_context(_meta_adapters(unet, self._config))
+            base = trained_as(family, self._meta.info.name)
+            self.adapter_values = stack.enter_context(_meta_adapters(unet, base, self._config))
             if way.checkpointing:
                 stack.callback(enable_gradient_checkpointing(unet, way.checkpointing).close)
             if way.split > 1:
@@ -221,18 +223,16 @@ def _attention_as_on_devices(query: Tensor, key: Tensor, value: Tensor) -> Tenso
 
 
 @contextmanager
-def _meta_adapters(unet: nn.Module, config: TrainingConfig) -> Iterator[int]:
+def _meta_adapters(unet: nn.Module, base: LoraBase, config: TrainingConfig) -> Iterator[int]:
     """While open, a LoRA of the configured ranks stands beside the layers that would be trained; yields how many values
     it has. Other kinds of adapters are estimated as one: they keep as little."""
-    from modules.training.trained import BLOCKS, CONVOLUTIONS, MODULATION, TrainedLayer, attach
+    from modules.training.trained import TrainedLayer, attach, rank_of
 
     layers = []
     for path, layer in unet.named_modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
             continue
-        is_convolution = any(mark in path for mark in CONVOLUTIONS)
-        is_block = any(mark in path for mark in BLOCKS) and not any(mark in path for mark in MODULATION)
-        rank = config.adapter.conv_rank if is_convolution else config.adapter.rank if is_block else 0
+        rank = rank_of(path, base, config.adapter)
         if config.adapter.type == "textual_inversion" or not rank:
             continue
         shape = layer.weight.shape

@@ -11,14 +11,15 @@ from modules.models.families.family import LoraNaming
 from modules.training.failures import TrainingError
 from modules.training.trained import TrainedLayer, parts_of
 
+WITH_SCALE = (LoraNaming.PEFT, LoraNaming.DOTTED, LoraNaming.DOTTED_ORIGINAL)
 LORA = frozenset({"lora_down.weight", "lora_up.weight"})
 
 
 def file_tensors(
     layers: Sequence[TrainedLayer], naming: LoraNaming, dtype: torch.dtype = torch.float16
 ) -> dict[str, Tensor]:
-    """All tensors of a file, on the CPU. Under PEFT's names the scale is in the factors, as its readers expect; with
-    `KOHYA_FUSED` the LoRAs of layers that are one in the original layout are one.
+    """All tensors of a file, on the CPU. With `lora_A` and `lora_B` the scale is in the factors, as readers expect;
+    with `KOHYA_FUSED` the LoRAs of layers that are one in the original layout are one.
 
     Raises `TrainingError` where a value is beyond the range of `dtype`.
     """
@@ -34,10 +35,11 @@ def file_tensors(
 
 def _of_layer(each: TrainedLayer, naming: LoraNaming, layers: Sequence[TrainedLayer]) -> Iterator[tuple[str, Tensor]]:
     is_lora = each.parameters.keys() == LORA
-    if naming is LoraNaming.PEFT and is_lora:
+    if naming in WITH_SCALE and is_lora:
+        name = each.dotted if naming is LoraNaming.PEFT else each.name
         down, up = each.parameters["lora_down.weight"], each.parameters["lora_up.weight"]
-        yield f"{each.dotted}.lora_A.weight", down
-        yield f"{each.dotted}.lora_B.weight", up.detach().float() * (each.alpha / len(down))
+        yield f"{name}.lora_A.weight", down
+        yield f"{name}.lora_B.weight", up.detach().float() * (each.alpha / len(down))
         return
     if naming is LoraNaming.KOHYA_FUSED and is_lora and each.whole:
         parts = parts_of(each.whole, layers)

@@ -17,6 +17,8 @@ from modules.sampling.flow import TRAINED_TIMESTEPS, FlowSchedule, NoiseLevels
 from modules.settings.values import Settings
 from modules.training.config import LossConfig
 
+OUT_OF = 1000
+"""What the options' timesteps are counted in, whatever number of noise levels a model has."""
 MAX_SNR = 1000.0  # of debiased estimation, as others bound it
 
 
@@ -58,7 +60,8 @@ class Objective:
 
     def draw_timesteps(self, count: int, generator: torch.Generator) -> Tensor:
         """`count` timesteps, int64: even, or of a flow model denser in the middle, between the options' bounds."""
-        low, high = self.options.min_timestep, min(self.options.max_timestep, self.count - 1)
+        low = self.options.min_timestep * self.count // OUT_OF
+        high = min((self.options.max_timestep + 1) * self.count // OUT_OF, self.count) - 1
         if isinstance(self.levels, FlowSchedule):
             share = torch.sigmoid(torch.randn(count, generator=generator))
         else:
@@ -68,7 +71,7 @@ class Objective:
     def draw_noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Unit normal noise [n, C, h, w], with the options' offset for each channel."""
         noise = torch.randn(shape, generator=generator)
-        if self.options.noise_offset:
+        if self.options.noise_offset and not isinstance(self.levels, FlowSchedule):  # a flow's noise is a whole end
             noise = noise + self.options.noise_offset * torch.randn((*shape[:2], 1, 1), generator=generator)
         return noise
 

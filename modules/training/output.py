@@ -28,6 +28,7 @@ from modules.training.failures import TrainingError
 from modules.training.folders import Sample
 from modules.training.names import file_tensors
 from modules.training.stepping import Trainer
+from modules.training.trained import lora_base
 from modules.version import VERSION
 
 MODULES = {"lora": "networks.lora", "dora": "networks.lora"}
@@ -61,9 +62,8 @@ def write_adapter(path: Path, trainer: Trainer, facts: OutputFacts) -> None:
     if trainer.words:
         tensors = embedding_tensors(trainer)
     else:
-        base = trainer.model.family.lora_base
-        assert base is not None
-        tensors = file_tensors(trainer.layers, LoraNaming.PEFT if facts.config.output.peft_names else base.naming)
+        naming = LoraNaming.PEFT if facts.config.output.peft_names else lora_base(trainer.model).naming
+        tensors = file_tensors(trainer.layers, naming)
     try:
         write_atomic(path, lora_bytes(tensors, metadata))
     except OSError as error:
@@ -90,8 +90,7 @@ def embedding_tensors(trainer: Trainer) -> dict[str, Tensor]:
 
 def metadata_of(facts: OutputFacts, model: LoadedModel) -> dict[str, str]:
     """All values are text; what is not known is left out."""
-    config, base = facts.config, model.family.lora_base
-    assert base is not None
+    config, base = facts.config, lora_base(model)
     adapter, training, loss, data = config.adapter, config.training, config.loss, config.data
     hashes = _hashes(facts.checkpoint, model.info.mtime_ns)
     finished = datetime.now(UTC)

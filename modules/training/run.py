@@ -15,15 +15,15 @@ import torch
 from PIL import Image
 
 from modules.devices import best_device, is_available, release_memory
-from modules.errors import FeatherweightError, InvalidValueError
+from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
 from modules.models.loading.loaded import LoadedModel
-from modules.training.base_model import PLAIN, load_base
+from modules.training.base_model import PLAIN, encodes_apart, load_base
 from modules.training.config import TrainingConfig
 from modules.training.dataset import Dataset, Item, make_dataset
 from modules.training.folders import FolderReport, read_folders
 from modules.training.latents import LatentCache, vae_identity
 from modules.training.output import OutputFacts, write_adapter
-from modules.training.sampling import SamplePair, draw_pairs
+from modules.training.sampling import UNUSUAL, SamplePair, draw_pairs
 from modules.training.state import SUFFIX, History, Place, read_state, write_state
 from modules.training.stepping import Batch, Trainer
 from modules.training.texts import Caption, CaptionCache, CaptionEncoder
@@ -102,24 +102,44 @@ class TrainingRun:
         self._started = datetime.now(UTC)
         self.target = target_of(config, places)
         device = device_of(config)
-        model = self.config.model
-        checkpoint = places.find_checkpoint(model.checkpoint)
+        self._device, self._checkpoint = device, places.find_checkpoint(config.model.checkpoint)
+        if not self._checkpoint.exists():
+            raise CheckpointError(f"{self._checkpoint} does not exist. Name the checkpoint that the LoRA is for.")
         self._tell("loading the base model", 0, 1)
-        self.model = load_base(
-            checkpoint,
-            places.configs,
-            model.storage,
-            device,
-            model.stream,
-            compute_of(config),
-            offload_dir=places.offload or places.cache / "offload",
-        )
+        self._is_apart = encodes_apart(self._checkpoint)
+        if self._is_apart and config.trains_text:
+            raise InvalidValueError(
+                f"The text encoders of {self._checkpoint.name} are not trained, and it reads no embeddings. Choose "
+                "another adapter.type than textual_inversion, and set adapter.text_rank to 0."
+            )
+        self.model = self._load(for_steps=False) if self._is_apart else self._load(for_steps=True)
         self._trainer: Trainer | None = None
         try:
             self._prepare()
         except BaseException:
             self.close()
             raise
+
+    def _load(self, for_steps: bool) -> LoadedModel:
+        """The base as its steps want it; else what encodes images and captions, streamed, without the denoiser."""
+        model, places = self.config.model, self._places
+        draws = bool(self.config.output.sample_every)
+
+        def reads(name: str) -> bool:
+            if not for_steps:
+                return name != "unet"
+            return not self._is_apart or name == "unet" or (name == "vae" and draws)
+
+        return load_base(
+            self._checkpoint,
+            places.configs,
+            model.storage if for_steps else None,
+            self._device,
+            model.stream if for_steps else "layers",
+            compute_of(self.config),
+            offload_dir=places.offload or places.cache / "offload",
+            reads=reads,
+        )
 
     def _prepare(self) -> None:
         config, model = self.config, self.model
@@ -135,24 +155,41 @@ class TrainingRun:
         self.latents = LatentCache(vae_identity(model), model.downscale, cache / "latents")
         views = self.dataset.all_views()
         self.latents.fill(model, views, lambda done: self._tell("encoding images", done, len(views)))
+        captions = self.dataset.all_captions()
+        self.sample_captions = self._sample_captions(captions)
         encoder = CaptionEncoder(model, config.model.clip_skip)
+        self.texts = CaptionCache(encoder, cache / "captions")
+        if self._is_apart:
+            self._encode(captions)
+            model = self._change_model()
+            encoder = self.texts.encoder = CaptionEncoder(model, config.model.clip_skip)
         side = max(self.dataset.buckets[-1])
         self.trainer = self._trainer = Trainer(model, config, encoder, model.latent_size((side, side)))
         if config.adapter.start:
             self.trainer.begin_with(start_of(config, self._places))
-        captions = self.dataset.all_captions()
         encoder.fit(caption.text for caption in captions)
-        self.sample_captions = self._sample_captions(captions)
-        self.texts = CaptionCache(encoder, cache / "captions")
-        if not self.trainer.trains_text:
-            self._tell("encoding captions", 0, 1)
-            self.texts.fill([*captions, *self.sample_captions])
+        if not self._is_apart and not self.trainer.trains_text:
+            self._encode(captions)
             leave_memory(*model.text_encoders.values())
         if not config.output.sample_every:
             leave_memory(model.vae)
         gc.collect()
         release_memory(model.device)
         self._resume()
+
+    def _encode(self, captions: Sequence[Caption]) -> None:
+        self.texts.encoder.fit(caption.text for caption in captions)
+        self._tell("encoding captions", 0, 1)
+        self.texts.fill([*captions, *self.sample_captions])
+
+    def _change_model(self) -> LoadedModel:
+        """What encoded leaves memory, and the denoiser is read."""
+        leave_memory(*self.model.text_encoders.values(), self.model.vae)
+        if self.model.streaming is not None:
+            self.model.streaming.close()
+        self._tell("loading the denoiser", 0, 1)
+        self.model = self._load(for_steps=True)
+        return self.model
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
@@ -260,7 +297,9 @@ class TrainingRun:
         """A grid: a row for each prompt, without and with the adapter."""
         captions = self.sample_captions
         conditionings = None if self.trainer.trains_text else self.texts.get(captions)
-        return draw_pairs(self.trainer, [SamplePair(caption) for caption in captions[:-1]], captions[-1], conditionings)
+        usual = self.model.family.usual_settings(self.model.unet, self.model.info.name) or UNUSUAL
+        pairs = [SamplePair(caption, settings=usual) for caption in captions[:-1]]
+        return draw_pairs(self.trainer, pairs, captions[-1], conditionings)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -370,8 +409,8 @@ def step_seed(config: TrainingConfig, step: int) -> int:
 
 def step_of(model: LoadedModel) -> int:
     """Pixels that the sides of images are multiples of, so that every level of the denoiser halves them evenly."""
-    sizes = model.architecture.unet_sizes
-    coarsest = model.downscale << (sizes.levels - 1) if model.architecture.prediction_type != "flow" else 0
+    is_flow = model.architecture.prediction_type == "flow"
+    coarsest = 0 if is_flow else model.downscale << (model.architecture.unet_sizes.levels - 1)
     return max(coarsest, model.downscale * 2, model.size_multiple_px)
 
 

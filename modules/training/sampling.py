@@ -10,13 +10,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from modules.models.families.family import UsualSettings
 from modules.prompting.conditioning import Conditioning
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.flow import FlowSchedule
 from modules.sampling.noise import GaussianNoise, ImageNoise, NoiseRequest
 from modules.sampling.plan import txt2img_run
-from modules.training.stepping import Trainer
+from modules.training.stepping import Trainer, guided
 from modules.training.texts import Caption, batched
 
 PREDICTIONS = {
@@ -28,14 +29,17 @@ PREDICTIONS = {
 }
 
 
+UNUSUAL = UsualSettings(20, 6.0, sampler="DPM++ 2M", scheduler="Karras")
+"""For models whose family says nothing of its own."""
+
+
 @dataclass(frozen=True)
 class SamplePair:
-    """One prompt, drawn twice from the same noise."""
+    """One prompt, drawn twice from the same noise, with these settings."""
 
     caption: Caption
     seed: int = 1
-    steps: int = 20
-    cfg_scale: float = 6.0
+    settings: UsualSettings = UNUSUAL
 
 
 @torch.no_grad()
@@ -63,21 +67,24 @@ def draw_pairs(
 
 
 def _draw(trainer: Trainer, pair: SamplePair, positive: Conditioning, negative: Conditioning) -> Image.Image:
-    """By DPM++ 2M with classifier-free guidance (Ho and Salimans 2022, arXiv:2207.12598)."""
-    model, levels = trainer.model, trainer.objective.levels
+    """With classifier-free guidance (Ho and Salimans 2022, arXiv:2207.12598), or at a scale of 1 by single calls."""
+    model, levels, chosen = trainer.model, trainer.objective.levels, pair.settings
     is_flow = isinstance(levels, FlowSchedule)
-    spec, schedule = SAMPLERS.get("DPM++ 2M"), SCHEDULES.get("simple" if is_flow else "karras")
-    run = txt2img_run(spec, schedule, pair.steps, levels)
-    context = batched([positive, negative])
+    spec, schedule = SAMPLERS.get(chosen.sampler), SCHEDULES.get("simple" if is_flow else chosen.scheduler.lower())
+    run = txt2img_run(spec, schedule, chosen.steps, levels)
+    is_single = chosen.cfg_scale == 1.0
+    context = batched([positive] if is_single else [positive, negative])
+    if chosen.distilled_cfg_scale is not None:
+        context = guided(context, chosen.distilled_cfg_scale)
 
     def predict(x: Tensor, times: Tensor) -> Tensor:
-        return model.predict_once(torch.cat([x, x]), torch.cat([times, times]), context)
+        if is_single:
+            return model.predict_once(x, times, context)
+        both = model.predict_once(torch.cat([x, x]), torch.cat([times, times]), context)
+        with_prompt, without = both.chunk(2)
+        return without + chosen.cfg_scale * (with_prompt - without)
 
-    def guided(x: Tensor, times: Tensor) -> Tensor:
-        with_prompt, without = predict(x, times).chunk(2)
-        return without + pair.cfg_scale * (with_prompt - without)
-
-    denoise = denoise_for(spec, guided, levels, PREDICTIONS[trainer.objective.prediction])
+    denoise = denoise_for(spec, predict, levels, PREDICTIONS[trainer.objective.prediction])
     shape = (model.latent_channels, *model.latent_size(pair.caption.size_px))
     noise = ImageNoise(NoiseRequest(shape=shape, seeds=(pair.seed,)))
     x = run.start(noise.first()).to(model.device)

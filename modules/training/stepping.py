@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from modules.memory.feed_forward.options import SplitOptions
 from modules.memory.feed_forward.split import SplitHandle, split_feed_forward
 from modules.memory.recovery import Fallback, Recovery, Step
 from modules.models.families.denoiser_context import DenoiserContext
+from modules.models.families.family import GuidanceType
 from modules.models.loading.loaded import LoadedModel
 from modules.prompting.conditioning import Conditioning
 from modules.prompting.tokens import ClipTokenizer
@@ -32,6 +33,8 @@ from modules.training.texts import Caption, CaptionEncoder, batched
 from modules.training.trained import Attached, TrainedLayer, attach, make_layers, take_over
 
 BACKWARD = "training step"
+TRAINED_GUIDANCE = 1.0
+"""The distilled guidance scale that steps are made with: images as they are, not exaggerated by a scale."""
 ADVICE = "Choose a smaller budget, resolution or batch, or weights that are streamed."
 
 
@@ -194,7 +197,10 @@ class Trainer:
         conditionings = batch.conditionings
         if conditionings is None:
             conditionings = self.encoder.encode(batch.captions, torch.is_grad_enabled() and self.trains_text)
-        return batched(conditionings)
+        found = batched(conditionings)
+        if self.model.family.guidance(self.model.unet) is not GuidanceType.DISTILLED:
+            return found
+        return guided(found, TRAINED_GUIDANCE)
 
     def close(self) -> None:
         """Take everything off the model, which is then as it was."""
@@ -253,6 +259,12 @@ class Trainer:
             cause = f"Choose a lower learning rate (it is {config.training.learning_rate:g})."
         what = "The loss" if not isfinite(loss) else "A gradient"
         return f"{what} is no longer a finite number at step {self.step + 1}; the last good state is kept. {cause}"
+
+
+def guided(context: DenoiserContext, scale: float) -> DenoiserContext:
+    """The context with a distilled guidance scale for each row."""
+    scales = torch.full((len(context.crossattn),), scale, dtype=torch.float32)
+    return replace(context, extra={**context.extra, "guidance": scales})
 
 
 def make_vectors(model: LoadedModel, config: TrainingConfig) -> dict[int, nn.Parameter]:

@@ -22,6 +22,7 @@ from modules.prompting.encode import TextOptions, chunks_of
 from modules.prompting.padding import stack_conditionings, stack_masks
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
+from modules.training.base_model import parts_identity
 
 TOGETHER = 32  # captions that are encoded in one call
 
@@ -65,6 +66,8 @@ class CaptionEncoder:
 
     def fit(self, texts: Iterable[str]) -> None:
         """Take note of all texts that will come: the longest says how many chunks there are."""
+        if not self._model.family.reads_breaks:
+            return  # no chunks: what is too long is cut off
         table = next(iter(self._tables.values()), None)
         for text in texts:
             chunks = len(chunks_of(self._tokenizer, text, self._options, table))
@@ -77,6 +80,7 @@ class CaptionEncoder:
         info, plan = self._model.info, self._model.plan
         return (
             f"{info.path}/{info.size_bytes}/{info.mtime_ns}/{plan.fingerprint}/{self._options.clip_skip}/{self._chunks}"
+            f"{parts_identity(self._model)}"
         )
 
     def encode(self, captions: Sequence[Caption], has_gradients: bool = False) -> list[Conditioning]:

@@ -25,16 +25,15 @@ from modules.adapters.algorithms.lokr import Lokr
 from modules.adapters.algorithms.lora import Lora
 from modules.adapters.applying import managed_whole
 from modules.memory.changes import AllBranches, Branches, convolved, with_geometry
-from modules.memory.layer import SideBranches, decode, restore_class, stored_state, stored_tensors
-from modules.models.families.family import LoraNaming
+from modules.memory.layer import SideBranches, full_weight, restore_class, stored_state
+from modules.models.families.family import LoraBase, LoraNaming
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.open_clip_layout import original_name
 from modules.training.config import AdapterConfig
 from modules.training.failures import TrainingError
 
-BLOCKS = (".attentions.", "transformer_blocks.")
 CONVOLUTIONS = (".resnets.", ".downsamplers.", ".upsamplers.")
-MODULATION = (".norm1", ".norm2", ".norm3", ".norm1_context")
+MODULATION = (".norm1", ".norm2", ".norm3", ".norm1_context", ".norm.", ".adaLN_modulation.")
 """In transformers of flow models, linear layers that scale and shift by the time; trainers leave them alone."""
 TEXT_LAYERS = "encoder.layers."
 
@@ -97,18 +96,29 @@ def make_layers(model: LoadedModel, config: AdapterConfig, seed: int) -> list[Tr
 
 def _chosen(model: LoadedModel, config: AdapterConfig) -> Iterator[tuple[str, str, nn.Module, int]]:
     for path, layer in _weighted(model.unet):
-        if any(mark in path for mark in CONVOLUTIONS):
-            rank = config.conv_rank
-        elif any(mark in path for mark in BLOCKS) and not any(mark in path for mark in MODULATION):
-            rank = config.rank
-        else:  # first and last layer, time embedding: as trainers do, left alone
-            continue
+        rank = rank_of(path, lora_base(model), config)
         if rank:
             yield "unet", path, layer, rank
     for component, encoder in model.text_encoders.items():
         for path, layer in _weighted(encoder) if component in model.family.embedding_components else ():
             if config.text_rank and TEXT_LAYERS in path:
                 yield component, path, layer, config.text_rank
+
+
+def lora_base(model: LoadedModel) -> LoraBase:
+    """How LoRAs for the model are named; `load_base` refuses models that have none."""
+    base = model.family.lora_base
+    assert base is not None, "load_base refuses such models"
+    return base
+
+
+def rank_of(path: str, base: LoraBase, config: AdapterConfig) -> int:
+    """The rank that is trained for the denoiser's layer of this path; 0 for what trainers leave alone: first and last
+    layer, the time embedding, modulation."""
+    if any(mark in path for mark in CONVOLUTIONS):
+        return config.conv_rank
+    in_block = any(mark in path for mark in base.blocks) and not any(mark in path for mark in MODULATION)
+    return config.rank if in_block else 0
 
 
 def _weighted(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -119,23 +129,27 @@ def _weighted(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _names(model: LoadedModel, component: str, path: str) -> tuple[str, str, str, int]:
     """`name`, `dotted`, `whole` and `row` of a `TrainedLayer`."""
-    base = model.family.lora_base
-    assert base is not None, "load_base refuses such models"
+    base = lora_base(model)
     if component != "unet":
         inner = f"text_model.{TEXT_LAYERS}{path.partition(TEXT_LAYERS)[2]}"
         number = component.removeprefix("text_encoder").removeprefix("_")
         prefix = f"lora_te{number or '1'}" if len(model.family.embedding_components) > 1 else "lora_te"
         return f"{prefix}_{inner.replace('.', '_')}", f"{component}.{inner}", "", 0
+    dotted = f"{base.part}.{path}"
     if base.naming is LoraNaming.KOHYA:
-        return _kohya(path), f"unet.{path}", "", 0
+        return _kohya(path), dotted, "", 0
+    if base.naming is LoraNaming.DOTTED:
+        return f"diffusion_model.{path}", dotted, "", 0
     keymap = next(part.keymap for part in model.components if part.name == "unet")
     original = keymap.to_original(f"{path}.weight")
     assert original is not None, path
+    if base.naming is LoraNaming.DOTTED_ORIGINAL:
+        return f"diffusion_model.{_bare(original)}", dotted, "", 0
     if base.naming is LoraNaming.KOHYA_ORIGINAL:
-        return _kohya(_bare(original)), f"unet.{path}", "", 0
+        return _kohya(_bare(original)), dotted, "", 0
     origin = original_name(original)
     row = origin.rows[0][0] if origin.rows else 0
-    return f"lora_transformer_{path.replace('.', '_')}", f"transformer.{path}", _kohya(_bare(origin.key)), row
+    return f"lora_transformer_{path.replace('.', '_')}", dotted, _kohya(_bare(origin.key)), row
 
 
 def _bare(original: str) -> str:
@@ -230,7 +244,8 @@ def take_over(layers: Sequence[TrainedLayer], start: AdapterFile, name: str) -> 
                 f"{name} cannot be resumed from: its alpha is {known.alpha:g}, not {each.alpha:g}. Choose that alpha."
             )
         for end, parameter in each.parameters.items():
-            parameter.copy_(tensors[end])
+            is_scaled = known.alpha is None and end == "lora_up.weight"  # PEFT's names: the scale is in the factor
+            parameter.copy_(tensors[end] * (parameter.shape[1] / each.alpha) if is_scaled else tensors[end])
     if len(start.adapters) != len(used):
         raise TrainingError(
             f"{name} cannot be resumed from: it has {len(start.adapters)} layers, and {len(used)} would be trained. "
@@ -380,17 +395,6 @@ class DeltaProduct:
         delta = adapter.weight_delta(weight)
         assert delta is not None
         return delta.reshape(weight.shape)
-
-
-def full_weight(layer: nn.Module) -> Tensor:
-    """A layer's weight in float32, decoded from what is stored, wherever that is; without adapters."""
-    state = stored_state(layer)
-    if state is None or "weight" not in state.formats:
-        weight = layer._parameters["weight"]
-        assert weight is not None
-        return weight.detach().float()
-    data, scale = stored_tensors(layer, "weight") if state.fetch is None else state.fetch(layer, "weight")
-    return decode(replace(state, compute_dtype=torch.float32), "weight", data, scale).detach()
 
 
 def _shell(layer: nn.Module) -> Tensor:

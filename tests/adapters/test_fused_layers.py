@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
@@ -96,10 +95,3 @@ def test_names_of_trainers_are_known(name: str, model: LoadedModel) -> None:
     table = TargetTable({c.name: (c.module, c.keymap.to_original) for c in model.components})
     target = table.find(name)
     assert target is not None and target.path == "transformer_blocks.1.ff.net.2"
-
-
-def test_a_kind_that_needs_the_whole_weight_is_refused(model: LoadedModel, tmp_path: Path) -> None:
-    tensors = lora("lora_unet_joint_blocks_0_x_block_attn_qkv", 384, "kohya")
-    tensors["lora_unet_joint_blocks_0_x_block_attn_qkv.dora_scale"] = torch.ones(384, 1)
-    with pytest.raises(AdapterError, match="query, key and value together"):
-        outputs(model, tensors, tmp_path)

@@ -20,6 +20,7 @@ from modules.training.config import config_of
 from modules.ui.train_tab import form_config, interrogated, look_at, replaced, save_captions
 from modules.ui.train_view import curves, training_view
 from tests.fakes import fake_services, whole_api
+from tests.models.dit_files import write_split
 from tests.recordings import TINY
 
 PRESET_CHANGES = {
@@ -66,7 +67,7 @@ def body(images: Path, **sections: Any) -> dict[str, Any]:
 
 
 def ended(client: TestClient, task_id: str) -> dict[str, Any]:
-    for _ in range(600):
+    for _ in range(3000):  # of a tenth of a second: a busy machine is slow
         found: dict[str, Any] = client.get(f"/featherweight/v1/tasks/{task_id}").json()
         if found["status"] not in ("waiting", "running"):
             return found
@@ -94,6 +95,18 @@ def test_a_training_is_a_task_with_its_curves(client: TestClient, services: Serv
     shown = training_view(services.queue.known.tasks(TRAINING_KIND)[0].state)
     assert "toy.safetensors is ready" in shown
     assert "data-plot=" in shown
+
+
+def test_a_transformer_of_a_flow_is_trained_over_http(
+    client: TestClient, images: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    checkpoint = write_split(tmp_path_factory.mktemp("flow"), "zimage-turbo-cfg1")
+    model = {"checkpoint": str(checkpoint), "storage": "fp8_e4m3fn_row"}
+    reply = client.post("/featherweight/v1/train", json=body(images, model=model, output={"name": "flow"}))
+    assert reply.status_code == 200, reply.text
+    task = ended(client, reply.json()["id"])
+    assert (task["status"], task["error"]) == ("done", None)
+    assert task["outcome"]["files"] == ["flow.safetensors"]
 
 
 def test_cancelling_pauses_and_the_same_request_goes_on(client: TestClient, services: Services, images: Path) -> None:

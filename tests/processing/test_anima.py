@@ -71,18 +71,24 @@ def parts() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def root(parts: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A denoiser whose names begin with `net.`, and its parts beside it."""
     root = tmp_path_factory.mktemp("anima")
+    write_anima(root, parts)
+    return root
+
+
+def write_anima(root: Path, parts: dict[str, Any]) -> Path:
+    """A denoiser whose names begin with `net.`, and its parts beside it; returns the denoiser's file."""
     tensors = {}
     for part, keymap in (("transformer", transformer_keymap(BLOCKS)), ("adapter", adapter_keymap())):
         for key, tensor in parts[part].state_dict().items():
             name = str(keymap.to_original(key)).replace("model.diffusion_model.", "net.")
             tensors[name] = tensor.bfloat16().contiguous()
-    write(root / "Stable-diffusion" / "anima.safetensors", tensors)
+    path = root / "Stable-diffusion" / "anima.safetensors"
+    write(path, tensors)
     text = {f"model.{key}": tensor.bfloat16() for key, tensor in parts["text"].state_dict().items()}
     write(root / "text_encoder" / "some_qwen.safetensors", text)
     write(root / "VAE" / "vae.safetensors", {key: t.bfloat16() for key, t in parts["vae"].state_dict().items()})
-    return root
+    return path
 
 
 def write(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -9,6 +9,7 @@ from PIL import Image
 from modules.adapters.adapter_facts import read_metadata
 from modules.cli.train import main
 from modules.training.config import changes_of
+from tests.models.dit_files import write_split
 from tests.recordings import TINY
 
 
@@ -38,6 +39,22 @@ def test_a_folder_is_trained_by_a_preset(tmp_path: Path, images: Path, capsys: p
     metadata = read_metadata(Path(file))
     assert metadata["modelspec.trigger_phrase"] == "zorp"
     assert (metadata["ss_noise_offset"], metadata["ss_max_train_steps"]) == ("0.05", "1")
+
+
+def test_a_transformer_of_a_flow_is_trained_by_the_same_command(
+    tmp_path: Path, images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its encoder and VAE are found in the folders for them."""
+    data = tmp_path / "data"
+    checkpoint = write_split(data / "models", "zimage-turbo-cfg1")
+    words = ["--folder", str(images), "--preset", "character", "--trigger", "zorp", "--checkpoint", checkpoint.name]
+    streamed = ["--set", "model.stream=layers", "--set", "model.storage=int8_row"]
+    assert main([*words, *QUICK, *streamed, "--data-dir", str(data)]) == 0
+    (file,) = capsys.readouterr().out.split()
+    metadata = read_metadata(Path(file))
+    assert (metadata["ss_base_model_version"], metadata["modelspec.architecture"]) == ("z_image", "Z-Image/lora")
+    assert main([*words, *QUICK, "--set", "adapter.text_rank=4", "--data-dir", str(data)]) == 1
+    assert "text encoders of z_image_tiny.safetensors are not trained" in capsys.readouterr().err
 
 
 def test_a_file_is_checked_with_changes(tmp_path: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.meta_model import build_meta_model
 from modules.training.config import TrainingConfig, config_of
 from modules.training.memory_plan import GB, MemoryPlan, StepEstimator, Way, plan_memory
+from tests.processing.test_family_plans import write_empty
 from tests.recordings import CONFIGS, TINY
 
 CUDA = torch.device("cuda")
@@ -93,3 +94,19 @@ def test_the_model_has_its_own_attention_again_when_it_was_measured() -> None:
     estimator = StepEstimator(meta, settings(), torch.device("cpu"), torch.float32)
     assert estimator.estimate(Way("fp32")).activations > 0
     assert layers and all(part.processor is own for part, own in zip(layers, before, strict=True))
+
+
+def test_a_step_of_a_large_transformer_takes_its_denoiser_alone(tmp_path: Path) -> None:
+    """Encoders are as large as the denoiser, and not there while it steps."""
+    path = tmp_path / "Stable-diffusion" / "z-image.safetensors"
+    write_empty(path, "z-image")
+    write_empty(tmp_path / "text_encoder" / "te-qwen3-4b.safetensors", "te-qwen3-4b")
+    write_empty(tmp_path / "VAE" / "vae-flux1.safetensors", "vae-flux1")
+    small = settings(5, data={"resolution": 512})
+    estimator = StepEstimator(build_meta_model(info_of(path), CONFIGS), small, CUDA, torch.bfloat16)
+    resident = estimator.estimate(Way(ROWS, checkpointing="all"))
+    assert resident.weights == pytest.approx(6.2 * GB, rel=0.05)
+    streamed = estimator.estimate(Way(ROWS, "blocks", "all", 4))
+    assert streamed.total < 0.5 * resident.total
+    width, hidden, blocks = 3840, 10240, 30  # of four projections and three layers of the feed-forward each
+    assert estimator.adapter_values == 16 * blocks * (4 * 2 * width + 3 * (width + hidden))

@@ -136,16 +136,21 @@ class LoraNaming(Enum):
     KOHYA_ORIGINAL = "lora_unet_ and the path in the original layout, with underscores"
     KOHYA_FUSED = "as KOHYA_ORIGINAL; layers that are one in the original layout are one in the file"
     PEFT = "unet. or transformer. and the path in diffusers' module, with lora_A and lora_B"
+    DOTTED = "diffusion_model. and the path in diffusers' module, with lora_A and lora_B"
+    DOTTED_ORIGINAL = "diffusion_model. and the path in the original layout, with lora_A and lora_B"
 
 
 @dataclass(frozen=True)
 class LoraBase:
     """What the metadata of LoRAs calls the models that they were trained on: `ss_base_model_version`, and the beginning
-    of `modelspec.architecture`; `naming` is what their files call the layers."""
+    of `modelspec.architecture`; `naming` is what their files call the layers. Trained are linear layers with one of
+    `blocks` in their path, but for those that scale and shift by the time. diffusers calls the denoiser `part`."""
 
     version: str
     architecture: str
     naming: LoraNaming = LoraNaming.KOHYA
+    blocks: tuple[str, ...] = (".attentions.", "transformer_blocks.")
+    part: str = "unet"
 
 
 class GuidanceType(Enum):

@@ -50,6 +50,11 @@ LAST_TIMESTEP = 999.0
 V_BELOW = -1.0
 
 
+def every(component: str) -> bool:
+    """All components."""
+    return True
+
+
 def load_model(
     info: CheckpointInfo,
     configs_dir: Path,
@@ -57,11 +62,13 @@ def load_model(
     default_yaml: Path | None = None,
     vae: VaeInfo | None = None,
     facts: HashCache | None = None,
+    reads: Callable[[str], bool] = every,
 ) -> LoadedModel:
     """Load a checkpoint, every weight placed once on its device and in its final format.
 
     `choose_plan` is told the family and says where, in which formats and dtypes. With `vae` the VAE comes from that
-    file, and what the checkpoint has of one is not read.
+    file, and what the checkpoint has of one is not read. Components of which `reads` does not say so are not read
+    either: their modules stay on the meta device.
 
     The architecture comes from the YAML next to the file, else `default_yaml`, else from the file's own tensors and the
     family's constants in `configs_dir` (in a folder of the diffusers layout: what its settings say of them). What only
@@ -72,9 +79,9 @@ def load_model(
     with ExitStack() as files:
         opened = _open(info, configs_dir, choose_plan, default_yaml, facts, files)
         matched = _match(opened, info, configs_dir)
-        filled = _fill(matched, vae)
+        filled = _fill(matched, vae, reads)
         beside = {entry.file for entry in opened.file.entries.values() if entry.file is not None} - {info.path}
-    streaming = _finish(matched)
+    streaming = _finish(matched, reads)
     seconds = time.monotonic() - began
     log.info("Loaded %s (%s, %s) in %.1f s", info.name, opened.family.label, opened.plan.label, seconds)
     model = LoadedModel(
@@ -180,8 +187,9 @@ def _match(opened: _Opened, info: CheckpointInfo, configs_dir: Path) -> _Matched
     return _Matched(opened, components, mixed, OffloadPlan(plan.streaming) if plan.streaming is not None else None)
 
 
-def _fill(matched: _Matched, vae: VaeInfo | None) -> _Filled:
-    """Place every weight in its final format; those of the VAE come from `vae` if that is given."""
+def _fill(matched: _Matched, vae: VaeInfo | None, reads: Callable[[str], bool]) -> _Filled:
+    """Place every weight of the components that are read in its final format; those of the VAE come from `vae` if that
+    is given."""
     file, family, components = matched.opened.file, matched.opened.family, matched.components
     plan = matched.opened.plan
     multiply = PRODUCTS[plan.mode]() if plan.mode in PRODUCTS else None
@@ -189,13 +197,19 @@ def _fill(matched: _Matched, vae: VaeInfo | None) -> _Filled:
     def placement(component: Component) -> Placement:
         return _placement(component, matched, multiply)
 
-    if vae is None:
-        assignments = assign_tensors(file, components, family.is_ignored)
+    if vae is None or not reads("vae"):
+        assignments = [
+            item for item in assign_tensors(file, components, family.is_ignored) if reads(item.component.name)
+        ]
         return _Filled(assignments, fill(file, assignments, placement))
     others = [component for component in components if component.name != "vae"]
     replaced = [component for component in components if component.name == "vae"]
     own = tuple(prefix for component in replaced for prefix in component.prefixes)
-    assignments = assign_tensors(file, others, lambda key: key.startswith(own) or family.is_ignored(key))
+    assignments = [
+        item
+        for item in assign_tensors(file, others, lambda key: key.startswith(own) or family.is_ignored(key))
+        if reads(item.component.name)
+    ]
     with VaeSource(vae.path) as vae_file:
         vae_assignments = assign_tensors(vae_file, replaced, family.is_ignored)
         report = fill(file, assignments, placement)
@@ -224,17 +238,19 @@ def _placement(component: Component, matched: _Matched, multiply: Callable[[nn.M
     )
 
 
-def _finish(matched: _Matched) -> StreamHandle | None:
+def _finish(matched: _Matched, reads: Callable[[str], bool]) -> StreamHandle | None:
     """Make what no file holds, and begin to stream where the plan wants it."""
     plan = matched.opened.plan
     for component in matched.components:
-        finish_buffers(component.module, plan.device)
+        if reads(component.name):
+            finish_buffers(component.module, plan.device)
         component.module.eval().requires_grad_(False)
         if plan.mode is ComputeMode.INT8_MATMUL:
             share_inputs(component.module)
     if matched.rest is None or plan.streaming is None:
         return None
-    return matched.rest.start(matched.parts, plan.streaming, plan.device)
+    parts = {name: part for name, part in matched.parts.items() if reads(name)}
+    return matched.rest.start(parts, plan.streaming, plan.device)
 
 
 def _said(report: FillReport, matched: _Matched, info: CheckpointInfo) -> str:

@@ -24,6 +24,8 @@ from modules.models.families.family import (
     DenoiserInputSizes,
     ExternalTextEncoder,
     ExternalVae,
+    LoraBase,
+    LoraNaming,
     Make,
     text_inputs,
 )
@@ -55,6 +57,7 @@ class Anima(FlowFamily):
     tiny_vae = "taew2_1"
     approx_vae = "vaeapprox-wan21"
     external_encoders = (QWEN,)
+    lora_base: LoraBase | None = LoraBase("anima", "anima", LoraNaming.DOTTED_ORIGINAL, part="transformer")
     external_vae: ExternalVae | None = QWEN_IMAGE_VAE
     counting = TokenCounting("t5", TOKENS)
     context_tokens = TOKENS

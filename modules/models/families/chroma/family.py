@@ -24,6 +24,8 @@ from modules.models.families.family import (
     DenoiserInputSizes,
     ExternalTextEncoder,
     ExternalVae,
+    LoraBase,
+    LoraNaming,
     Make,
     UsualSettings,
     text_inputs,
@@ -81,6 +83,7 @@ class Chroma(FlowFamily):
     tiny_vae = "taef1"
     approx_vae = "vaeapprox-f1"
     external_encoders = (ENCODER,)
+    lora_base: LoraBase | None = LoraBase("chroma", "chroma", LoraNaming.KOHYA_FUSED, part="transformer")
     external_vae: ExternalVae | None = VAE
     counting = TokenCounting("t5", MOST_TOKENS)
     context_tokens = 128

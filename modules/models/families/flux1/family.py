@@ -19,6 +19,8 @@ from modules.models.families.family import (
     ExternalTextEncoder,
     ExternalVae,
     GuidanceType,
+    LoraBase,
+    LoraNaming,
     Make,
     UsualSettings,
     text_inputs,
@@ -78,6 +80,7 @@ class Flux1(FlowFamily):
     tiny_vae = "taef1"
     approx_vae = "vaeapprox-f1"
     external_encoders = (CLIP_ENCODER, T5_ENCODER)
+    lora_base: LoraBase | None = LoraBase("flux1", "flux-1-dev", LoraNaming.KOHYA_FUSED, part="transformer")
     external_vae: ExternalVae | None = VAE
     latent_multiple = 2
 

@@ -15,6 +15,8 @@ from modules.models.families.family import (
     DenoiserInputSizes,
     ExternalTextEncoder,
     ExternalVae,
+    LoraBase,
+    LoraNaming,
     Make,
     UsualSettings,
     text_inputs,
@@ -72,6 +74,7 @@ class Flux2Klein(FlowFamily):
     tiny_vae = "taef2"
     approx_vae = "vaeapprox-f2"
     external_encoders = (ENCODER,)
+    lora_base: LoraBase | None = LoraBase("flux_2_klein", "Flux.2-klein", LoraNaming.KOHYA_FUSED, part="transformer")
     external_vae: ExternalVae | None = VAE
     counting = TokenCounting("qwen3", TOKENS)
     context_tokens = TOKENS

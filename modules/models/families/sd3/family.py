@@ -80,7 +80,7 @@ class StableDiffusion3:
     reads_weights = reads_breaks = True
     latent_multiple = 1  # `run_transformer` continues odd sides
     aliases: tuple[tuple[str, str], ...] = ()
-    lora_base: LoraBase | None = LoraBase("sd3", "stable-diffusion-3", LoraNaming.KOHYA_FUSED)
+    lora_base: LoraBase | None = LoraBase("sd3", "stable-diffusion-3", LoraNaming.KOHYA_FUSED, part="transformer")
     adapter_version: AdapterVersion | None = None
     folder = FOLDER
 

@@ -15,6 +15,8 @@ from modules.models.families.family import (
     DenoiserInputSizes,
     ExternalTextEncoder,
     ExternalVae,
+    LoraBase,
+    LoraNaming,
     Make,
     UsualSettings,
     text_inputs,
@@ -46,6 +48,8 @@ ENCODER = ExternalTextEncoder(
 FLUX_VAE = ExternalVae(
     "AutoencoderKL", 16, ("ae", "flux", "z_image", "z-image"), "the VAE of FLUX.1 (ae.safetensors, 0.3 GB)"
 )
+LAYERS = "layers."
+"""Where the blocks that LoRAs are trained for are; trainers leave the refiners in front of them alone."""
 TEXTS = LlmRecipe(HiddenStates((-2,)), "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", most=MOST_TOKENS)
 
 
@@ -58,6 +62,7 @@ class ZImage(FlowFamily):
     tiny_vae = "taef1"
     approx_vae = "vaeapprox-f1"
     external_encoders = (ENCODER,)
+    lora_base: LoraBase | None = LoraBase("z_image", "Z-Image", LoraNaming.DOTTED, (LAYERS,), "transformer")
     external_vae: ExternalVae | None = FLUX_VAE
     counting = TokenCounting("qwen3", 512)
     context_tokens = 64

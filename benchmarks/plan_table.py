@@ -22,7 +22,7 @@ from benchmarks.full_size import write_full_size_header
 from benchmarks.report import print_table, read_result, write_result
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
-from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import Machine
 from modules.processing.memory_estimate.estimate import MemoryEstimate, MemoryEstimator
 from modules.processing.memory_estimate.proposals import propose
@@ -122,7 +122,7 @@ def plans(case: Case, root: Path) -> Iterator[dict[str, Any]]:
     name = write_case(root, case)
     catalogue = CheckpointCatalogue([root / "Stable-diffusion"], HashCache(root / "hashes.json"))
     modules = ModuleCatalogue([root / "text_encoder", root / "VAE"])
-    estimator = MemoryEstimator(Engine(catalogue, CONFIGS, without_gpu, modules=modules), CONFIGS)
+    estimator = MemoryEstimator(Engine(catalogue, CONFIGS, without_gpu, models=ExtraModels(modules=modules)), CONFIGS)
     request = GenerationRequest(
         width=SIDE, height=SIDE, steps=20, cfg_scale=case.cfg_scale, checkpoint=name, settings=Settings()
     )

@@ -22,6 +22,7 @@ from tests.fake_gpu.streams import FakeStream, Streams, Uses
 from tests.fake_gpu.tensor import CPU, FLOATS_OF_8_BITS, NOT_ON_APPLE, CardFunctions, CardTensor, Rules
 
 Watch = Callable[[Any, tuple[Any, ...], Any], None]
+MANY = 1 << 24  # elements: more than an image of 2048 x 2048 has
 GARBAGE = 0xFF  # every float of these bytes is NaN
 RULES = Rules()  # what PyTorch says of devices is the same for all cards
 NARROW = frozenset(
@@ -49,6 +50,8 @@ _COPY = torch.ops.aten.copy_.default
 _UNWRITTEN = frozenset(
     getattr(torch.ops.aten, name).default for name in ("empty_like", "new_empty", "new_empty_strided")
 )
+_IS_NONZERO = torch.ops.aten.is_nonzero.default
+_READING = frozenset({torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default, _IS_NONZERO})
 _MATRIX_8_BIT = torch.ops.aten._scaled_mm.default
 
 
@@ -233,7 +236,7 @@ class FakeCard:
             self.streams.host.merge({**stream.clock.seen, stream.name: at})
             if self.has_values:
                 return tensor.elem.to(dtype, copy=True, **words)
-            return torch.zeros(tensor.shape, dtype=dtype)
+            return nothing(tensor, dtype)
         self.check_dtype(dtype)
         if not self.has_values:
             return self.wrap(torch.empty_like(tensor, dtype=dtype, device="meta", **words), is_written=True)
@@ -251,8 +254,8 @@ class FakeCard:
         if (dtype := self.autocast_dtype()) is not None:
             args = self._cast(func, args, dtype)
         flat, spec = tree_flatten((args, kwargs))
-        if func is torch.ops.aten._local_scalar_dense.default:
-            return self._value(args[0])
+        if func in _READING:
+            return self._value(args[0], func is _IS_NONZERO)
         if func is _COPY:
             return self._copy(*args, **kwargs)
         where = RULES.devices(func, flat, spec)
@@ -296,21 +299,21 @@ class FakeCard:
         if id(result) in givers:
             return givers[id(result)]
         if where is not None and where.type == "cpu":
-            return result if not result.is_meta else torch.zeros(result.shape, dtype=result.dtype)
+            return result if not result.is_meta else nothing(result, result.dtype)
         is_new = result.untyped_storage()._cdata not in self.memory.blocks
         made = self.wrap(result)
         if is_new and result.numel() and func not in _UNWRITTEN:
             self.streams.touch(self._uses(made), stream, at, True, "a result")
         return made
 
-    def _value(self, tensor: CardTensor) -> Any:
-        """What `item` gives; the host waits for it."""
+    def _value(self, tensor: CardTensor, is_truth: bool) -> Any:
+        """What `item` gives, or `bool`; the host waits for it."""
         stream, at = self.streams.begin()
         self.streams.touch(self._uses(tensor), stream, at, False, "item")
         self.streams.host.merge({**stream.clock.seen, stream.name: at})
         if self.has_values:
-            return tensor.elem.item()
-        return tensor.dtype == torch.bool or (1.0 if tensor.is_floating_point() else 1)
+            return bool(tensor.elem.item()) if is_truth else tensor.elem.item()
+        return is_truth or tensor.dtype == torch.bool or (1.0 if tensor.is_floating_point() else 1)
 
     def _copy(self, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         stream, at = self.streams.begin()
@@ -324,7 +327,7 @@ class FakeCard:
         if not self.has_values:
             if isinstance(target, CardTensor):
                 to.copy_(since)
-            else:
+            elif target.numel() <= MANY:
                 target.zero_()
         elif crosses and non_blocking and self.is_pinned(source if isinstance(target, CardTensor) else target):
             if to.is_contiguous():
@@ -353,6 +356,11 @@ class FakeCard:
                 raise RuntimeError(f"\"{name}\" not implemented for '{value.dtype}'")
             if value.dtype.itemsize == 2 and value.dtype.is_floating_point and value.dtype not in self.facts.half:
                 raise RuntimeError(f"\"{name}\" not implemented for '{value.dtype}' on {self.facts.name}")
+
+
+def nothing(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """On the CPU, where a card has no values: zeros, or, where they are many, memory that nobody has touched."""
+    return torch.empty(like.shape, dtype=dtype) if like.numel() > MANY else torch.zeros(like.shape, dtype=dtype)
 
 
 def _place_of(tensor: Tensor) -> tuple[Any, ...]:

@@ -189,7 +189,7 @@ class CardFunctions(TorchFunctionMode):
         self.card.look_at_autocast()
         special = _SPECIAL.get(func)
         if special is not None:
-            found = special(self.card, func, args, kwargs)
+            found = special(self.card, func, args, dict(kwargs))
             if found is not NotImplemented:
                 return found
         device = kwargs.get("device")

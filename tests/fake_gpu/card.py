@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from modules import devices
 from modules.devices import DeviceReading
+from modules.memory.dry_run import Outcomes
 from tests.fake_gpu.memory import Memory
 from tests.fake_gpu.streams import FakeStream, Streams, Uses
 from tests.fake_gpu.tensor import CPU, FLOATS_OF_8_BITS, NOT_ON_APPLE, CardFunctions, CardTensor, Rules
@@ -25,6 +26,7 @@ Watch = Callable[[Any, tuple[Any, ...], Any], None]
 MANY = 1 << 24  # elements: more than an image of 2048 x 2048 has
 GARBAGE = 0xFF  # every float of these bytes is NaN
 RULES = Rules()  # what PyTorch says of devices is the same for all cards
+OUTCOMES = Outcomes()  # and so are shapes
 NARROW = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "matmul", "linear", "scaled_dot_product_attention"}
     | {"convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
@@ -46,6 +48,7 @@ WIDE = frozenset(
     | {"tan", "mse_loss", "l1_loss", "softplus", "acos", "asin", "cosine_similarity", "cdist", "rms_norm"}
 )
 """What it computes in float32."""
+_TO_COPY = torch.ops.aten._to_copy.default
 _COPY = torch.ops.aten.copy_.default
 _UNWRITTEN = frozenset(
     getattr(torch.ops.aten, name).default for name in ("empty_like", "new_empty", "new_empty_strided")
@@ -174,7 +177,7 @@ class FakeCard:
                 or value.dtype in (wanted, torch.float64)
             ):
                 return value
-            return self.dispatch(torch.ops.aten._to_copy.default, (value,), {"dtype": wanted})
+            return self.dispatch(_TO_COPY, (value,), {"dtype": wanted})
 
         return tuple([cast(each) for each in value] if isinstance(value, list) else cast(value) for value in args)
 
@@ -258,6 +261,10 @@ class FakeCard:
             return self._value(args[0], func is _IS_NONZERO)
         if func is _COPY:
             return self._copy(*args, **kwargs)
+        if func is _TO_COPY and "device" in kwargs:
+            # A move comes by `move`. This is autograd on its way back to a dtype, and to what it takes for the device.
+            kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+            flat, spec = tree_flatten((args, kwargs))
         where = RULES.devices(func, flat, spec)
         self._refuse(func, flat)
         stream, at = self.streams.begin()
@@ -272,6 +279,8 @@ class FakeCard:
             inner_kwargs["device"] = CPU if self.has_values else torch.device("meta")
         if self.has_values and func._schema.name.removeprefix("aten::") in NARROW:
             result = _product(func, inner_args, inner_kwargs)
+        elif not self.has_values:
+            result = OUTCOMES.call(func, inner_args, inner_kwargs)
         else:
             result = func(*inner_args, **inner_kwargs)
         wrapped = self._wrapped(func, result, where, givers, stream, at)
@@ -430,6 +439,12 @@ def fake_gpu(
                 return backward(*args, **kwargs)
 
         patch.setattr(torch.autograd, "_engine_run_backward", run_backward)
+        fork_rng = torch.random.fork_rng  # the card draws what the CPU draws
+
+        def fork_of_cpu(devices: Any = None, **_: Any) -> Any:
+            return fork_rng([])
+
+        patch.setattr(torch.random, "fork_rng", fork_of_cpu)
         stack.enter_context(CardFunctions(card))
         yield card
 

@@ -61,11 +61,12 @@ def test_each_stage_takes_what_is_estimated(
     write_full(tmp_path, name)
     catalogue = CheckpointCatalogue([tmp_path / "Stable-diffusion"], HashCache(tmp_path / "hashes.json"))
     modules = ModuleCatalogue([tmp_path / "text_encoder", tmp_path / "VAE"])
-    request = GenerationRequest(
+    fields: dict[str, Any] = {
         **{"prompt": "a red cat", "seed": 1, "subseed": 0, "steps": 1, "sampler": "Euler", "save_images": False},
         **{"width": side_px, "height": side_px, "cfg_scale": 1.0 if name in PARTS else 7.0},
-        settings=Settings().with_changes({**settings, "live_previews_enable": False}),
-    )
+    }
+    chosen = Settings().with_changes({**settings, "live_previews_enable": False})
+    request = GenerationRequest(**fields, settings=chosen)
     with fake_gpu("cuda", memory_gb, has_values=False) as card:
         engine = Engine(catalogue, CONFIGS, lambda: machine_of(parse_flags([]), tmp_path / "off"), modules=modules)
         estimate = MemoryEstimator(engine, CONFIGS).plan(request)

@@ -23,7 +23,7 @@ from tests.fake_gpu.streams import FakeStream, Streams, Uses
 from tests.fake_gpu.tensor import CPU, FLOATS_OF_8_BITS, NOT_ON_APPLE, CardFunctions, CardTensor, Rules
 
 Watch = Callable[[Any, tuple[Any, ...], Any], None]
-MANY = 1 << 24  # elements: more than an image of 2048 x 2048 has
+MANY = 1 << 22  # elements: more than an image of 1024 x 1024 has
 GARBAGE = 0xFF  # every float of these bytes is NaN
 RULES = Rules()  # what PyTorch says of devices is the same for all cards
 OUTCOMES = Outcomes()  # and so are shapes

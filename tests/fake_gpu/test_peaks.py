@@ -70,7 +70,7 @@ def test_each_stage_takes_what_is_estimated(
     with fake_gpu("cuda", memory_gb, has_values=False) as card:
         engine = Engine(catalogue, CONFIGS, lambda: machine_of(parse_flags([]), tmp_path / "off"), modules=modules)
         estimate = MemoryEstimator(engine, CONFIGS).plan(request)
-        assert estimate.fits
+        assert estimate.available_bytes is not None and estimate.needs_bytes <= estimate.available_bytes
         result = generate(request, engine, Output(tmp_path), Silent())
         assert card.memory.failures == 0 and result.memory is not None
         found = {need.stage: (need.needs_bytes, result.memory.peak(need.stage).allocated) for need in estimate.stages}

@@ -445,6 +445,8 @@ def fake_gpu(
             return fork_rng([])
 
         patch.setattr(torch.random, "fork_rng", fork_of_cpu)
+        # Where there are no values, as many are found as there can be.
+        patch.setattr("torch.fx.experimental._config.meta_nonzero_assume_all_nonzero", True)
         stack.enter_context(CardFunctions(card))
         yield card
 

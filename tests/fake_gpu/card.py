@@ -23,7 +23,7 @@ from tests.fake_gpu.streams import FakeStream, Streams, Uses
 from tests.fake_gpu.tensor import CPU, FLOATS_OF_8_BITS, NOT_ON_APPLE, CardFunctions, CardTensor, Rules
 
 Watch = Callable[[Any, tuple[Any, ...], Any], None]
-MANY = 1 << 22  # elements: more than an image of 1024 x 1024 has
+MANY = 1 << 16  # elements
 GARBAGE = 0xFF  # every float of these bytes is NaN
 RULES = Rules()  # what PyTorch says of devices is the same for all cards
 OUTCOMES = Outcomes()  # and so are shapes
@@ -336,7 +336,7 @@ class FakeCard:
         if not self.has_values:
             if isinstance(target, CardTensor):
                 to.copy_(since)
-            elif target.numel() <= MANY:
+            elif not _are_weights(target, target.dtype):
                 target.zero_()
         elif crosses and non_blocking and self.is_pinned(source if isinstance(target, CardTensor) else target):
             if to.is_contiguous():
@@ -368,8 +368,13 @@ class FakeCard:
 
 
 def nothing(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """On the CPU, where a card has no values: zeros, or, where they are many, memory that nobody has touched."""
-    return torch.empty(like.shape, dtype=dtype) if like.numel() > MANY else torch.zeros(like.shape, dtype=dtype)
+    """On the CPU, where a card has no values: zeros, or, for weights, memory that nobody has touched."""
+    return torch.empty(like.shape, dtype=dtype) if _are_weights(like, dtype) else torch.zeros(like.shape, dtype=dtype)
+
+
+def _are_weights(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Images, which somebody looks at, come in 32 bits."""
+    return tensor.numel() > MANY and dtype.itemsize < 4
 
 
 def _place_of(tensor: Tensor) -> tuple[Any, ...]:
@@ -445,8 +450,6 @@ def fake_gpu(
             return fork_rng([])
 
         patch.setattr(torch.random, "fork_rng", fork_of_cpu)
-        # Where there are no values, as many are found as there can be.
-        patch.setattr("torch.fx.experimental._config.meta_nonzero_assume_all_nonzero", True)
         stack.enter_context(CardFunctions(card))
         yield card
 

@@ -77,7 +77,7 @@ class MetaRun:
         """`device`: the one that the meta device stands for. Keep one for several measurements: it remembers what
         operations make of shapes that it has seen."""
         self._device = device
-        self._outcomes = _Outcomes()
+        self._outcomes = Outcomes()
 
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A tensor for `measure`."""
@@ -110,7 +110,7 @@ def _is_so(tensor: Tensor, dtype: torch.dtype) -> bool:
 Layout = tuple[torch.Size, tuple[int, ...], torch.dtype]  # shape, strides and dtype of a tensor
 
 
-class _Outcomes:
+class Outcomes:
     """What operations make of tensors on the meta device, remembered by shape: PyTorch decides it in Python for most of
     them, and blocks of a model ask the same again and again. Operations that change or return what they were given are
     not remembered, and neither are their results."""
@@ -206,7 +206,7 @@ class _Counter(TorchDispatchMode):
     """Counts the storages that operations make, until they die. `meta_is`: for which device the meta device stands;
     `outcomes`: where all tensors are on it."""
 
-    def __init__(self, meta_is: str = "meta", outcomes: _Outcomes | None = None) -> None:
+    def __init__(self, meta_is: str = "meta", outcomes: Outcomes | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._meta_is = meta_is
         self._outcomes = outcomes

@@ -85,16 +85,18 @@ class Recovery:
         """What was done so far, in order; freeing alone is in it as "freed"."""
         return tuple(self._taken)
 
-    def run(self, stage: str, call: Callable[[], T]) -> T:
+    def run(self, stage: str, call: Callable[[], T], is_model: bool = True) -> T:
         """The result of `call`, after as many further attempts as it takes.
 
         First the same again with freed memory, then one fallback after the other. Raises `MemoryShortageError` when no
-        fallback is left, and every other error at once.
+        fallback is left, and every other error at once. With `is_model` off, for what is computed alongside the model,
+        `before` is only told of further attempts.
         """
         attempts = 0
         while True:
             try:
-                self._before(stage)
+                if is_model or attempts:
+                    self._before(stage)
                 return call()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):

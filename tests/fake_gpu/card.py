@@ -17,13 +17,16 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from modules import devices
 from modules.devices import DeviceReading
+from modules.memory.dry_run import Outcomes
 from tests.fake_gpu.memory import Memory
 from tests.fake_gpu.streams import FakeStream, Streams, Uses
 from tests.fake_gpu.tensor import CPU, FLOATS_OF_8_BITS, NOT_ON_APPLE, CardFunctions, CardTensor, Rules
 
 Watch = Callable[[Any, tuple[Any, ...], Any], None]
+MANY = 1 << 16  # elements
 GARBAGE = 0xFF  # every float of these bytes is NaN
 RULES = Rules()  # what PyTorch says of devices is the same for all cards
+OUTCOMES = Outcomes()  # and so are shapes
 NARROW = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "matmul", "linear", "scaled_dot_product_attention"}
     | {"convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
@@ -45,10 +48,13 @@ WIDE = frozenset(
     | {"tan", "mse_loss", "l1_loss", "softplus", "acos", "asin", "cosine_similarity", "cdist", "rms_norm"}
 )
 """What it computes in float32."""
+_TO_COPY = torch.ops.aten._to_copy.default
 _COPY = torch.ops.aten.copy_.default
 _UNWRITTEN = frozenset(
     getattr(torch.ops.aten, name).default for name in ("empty_like", "new_empty", "new_empty_strided")
 )
+_IS_NONZERO = torch.ops.aten.is_nonzero.default
+_READING = frozenset({torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default, _IS_NONZERO})
 _MATRIX_8_BIT = torch.ops.aten._scaled_mm.default
 
 
@@ -171,7 +177,7 @@ class FakeCard:
                 or value.dtype in (wanted, torch.float64)
             ):
                 return value
-            return self.dispatch(torch.ops.aten._to_copy.default, (value,), {"dtype": wanted})
+            return self.dispatch(_TO_COPY, (value,), {"dtype": wanted})
 
         return tuple([cast(each) for each in value] if isinstance(value, list) else cast(value) for value in args)
 
@@ -233,7 +239,7 @@ class FakeCard:
             self.streams.host.merge({**stream.clock.seen, stream.name: at})
             if self.has_values:
                 return tensor.elem.to(dtype, copy=True, **words)
-            return torch.zeros(tensor.shape, dtype=dtype)
+            return nothing(tensor, dtype)
         self.check_dtype(dtype)
         if not self.has_values:
             return self.wrap(torch.empty_like(tensor, dtype=dtype, device="meta", **words), is_written=True)
@@ -251,10 +257,14 @@ class FakeCard:
         if (dtype := self.autocast_dtype()) is not None:
             args = self._cast(func, args, dtype)
         flat, spec = tree_flatten((args, kwargs))
-        if func is torch.ops.aten._local_scalar_dense.default:
-            return self._value(args[0])
+        if func in _READING:
+            return self._value(args[0], func is _IS_NONZERO)
         if func is _COPY:
             return self._copy(*args, **kwargs)
+        if func is _TO_COPY and "device" in kwargs:
+            # A move comes by `move`. This is autograd on its way back to a dtype, and to what it takes for the device.
+            kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+            flat, spec = tree_flatten((args, kwargs))
         where = RULES.devices(func, flat, spec)
         self._refuse(func, flat)
         stream, at = self.streams.begin()
@@ -269,6 +279,8 @@ class FakeCard:
             inner_kwargs["device"] = CPU if self.has_values else torch.device("meta")
         if self.has_values and func._schema.name.removeprefix("aten::") in NARROW:
             result = _product(func, inner_args, inner_kwargs)
+        elif not self.has_values:
+            result = OUTCOMES.call(func, inner_args, inner_kwargs)
         else:
             result = func(*inner_args, **inner_kwargs)
         wrapped = self._wrapped(func, result, where, givers, stream, at)
@@ -296,21 +308,21 @@ class FakeCard:
         if id(result) in givers:
             return givers[id(result)]
         if where is not None and where.type == "cpu":
-            return result if not result.is_meta else torch.zeros(result.shape, dtype=result.dtype)
+            return result if not result.is_meta else nothing(result, result.dtype)
         is_new = result.untyped_storage()._cdata not in self.memory.blocks
         made = self.wrap(result)
         if is_new and result.numel() and func not in _UNWRITTEN:
             self.streams.touch(self._uses(made), stream, at, True, "a result")
         return made
 
-    def _value(self, tensor: CardTensor) -> Any:
-        """What `item` gives; the host waits for it."""
+    def _value(self, tensor: CardTensor, is_truth: bool) -> Any:
+        """What `item` gives, or `bool`; the host waits for it."""
         stream, at = self.streams.begin()
         self.streams.touch(self._uses(tensor), stream, at, False, "item")
         self.streams.host.merge({**stream.clock.seen, stream.name: at})
         if self.has_values:
-            return tensor.elem.item()
-        return tensor.dtype == torch.bool or (1.0 if tensor.is_floating_point() else 1)
+            return bool(tensor.elem.item()) if is_truth else tensor.elem.item()
+        return is_truth or tensor.dtype == torch.bool or (1.0 if tensor.is_floating_point() else 1)
 
     def _copy(self, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         stream, at = self.streams.begin()
@@ -324,7 +336,7 @@ class FakeCard:
         if not self.has_values:
             if isinstance(target, CardTensor):
                 to.copy_(since)
-            else:
+            elif not _are_weights(target, target.dtype):
                 target.zero_()
         elif crosses and non_blocking and self.is_pinned(source if isinstance(target, CardTensor) else target):
             if to.is_contiguous():
@@ -353,6 +365,16 @@ class FakeCard:
                 raise RuntimeError(f"\"{name}\" not implemented for '{value.dtype}'")
             if value.dtype.itemsize == 2 and value.dtype.is_floating_point and value.dtype not in self.facts.half:
                 raise RuntimeError(f"\"{name}\" not implemented for '{value.dtype}' on {self.facts.name}")
+
+
+def nothing(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """On the CPU, where a card has no values: zeros, or, for weights, memory that nobody has touched."""
+    return torch.empty(like.shape, dtype=dtype) if _are_weights(like, dtype) else torch.zeros(like.shape, dtype=dtype)
+
+
+def _are_weights(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Images, which somebody looks at, come in 32 bits."""
+    return tensor.numel() > MANY and dtype.itemsize < 4
 
 
 def _place_of(tensor: Tensor) -> tuple[Any, ...]:
@@ -422,6 +444,12 @@ def fake_gpu(
                 return backward(*args, **kwargs)
 
         patch.setattr(torch.autograd, "_engine_run_backward", run_backward)
+        fork_rng = torch.random.fork_rng  # the card draws what the CPU draws
+
+        def fork_of_cpu(devices: Any = None, **_: Any) -> Any:
+            return fork_rng([])
+
+        patch.setattr(torch.random, "fork_rng", fork_of_cpu)
         stack.enter_context(CardFunctions(card))
         yield card
 

@@ -12,7 +12,6 @@ import torch
 from tests.fake_gpu.streams import Streams, Uses
 
 ROUND_BYTES = 512
-FAILING_BYTES = 1 << 15  # what is smaller is no reason for memory to run out
 CONTEXT_BYTES = 400 << 20  # what the driver takes of the card for one process
 
 
@@ -94,7 +93,7 @@ class Memory:
     def _request(self, size: int) -> Block:
         self.requests += 1
         room = self.total_bytes - CONTEXT_BYTES - self.others_bytes
-        if (self.is_failing and size >= FAILING_BYTES) or self.requests in self.fail_at or self.allocated + size > room:
+        if (self.is_failing and size > 0) or self.requests in self.fail_at or self.allocated + size > room:
             self.failures += 1
             self.is_failing = False
             raise torch.OutOfMemoryError(

@@ -101,7 +101,8 @@ class CardTensor(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = next(value for value in tree_flatten((args, kwargs))[0] if isinstance(value, CardTensor))
-        return found.card.dispatch(func, args, dict(kwargs or {}))
+        with torch._C.DisableTorchFunction():  # what PyTorch computes on the way is nobody's request of the card
+            return found.card.dispatch(func, args, dict(kwargs or {}))
 
 
 def is_on_card(value: object) -> bool:
@@ -185,11 +186,12 @@ class CardFunctions(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-            return func(*args, **kwargs)  # a dry run, which has such devices of its own
+            stand_in = _DRY_RUN.get(func)  # a dry run has such devices of its own
+            return func(*args, **kwargs) if stand_in is None else stand_in(*args, **kwargs)
         self.card.look_at_autocast()
         special = _SPECIAL.get(func)
         if special is not None:
-            found = special(self.card, func, args, kwargs)
+            found = special(self.card, func, args, dict(kwargs))
             if found is not NotImplemented:
                 return found
         device = kwargs.get("device")
@@ -214,6 +216,54 @@ class CardFunctions(TorchFunctionMode):
         elem = self.card.without_values(func(*args, **kwargs, device="cpu"))
         made = self.card.wrap(elem, is_written=func not in _UNWRITTEN)
         return made.requires_grad_() if requires_grad else made
+
+
+def _indexed(tensor: Tensor, index: Any) -> Tensor:
+    """`tensor[index]` by the operations behind it: PyTorch's own asks for a device that a build for CPUs never has."""
+    view, found = _viewed(tensor, index)
+    return torch.ops.aten.index.Tensor(view, found) if found else view
+
+
+def _set_indexed(tensor: Tensor, index: Any, value: Any) -> None:
+    """`tensor[index] = value`, which needs no memory; a dry run does not ask for values."""
+    tensor.zero_()
+
+
+def _viewed(tensor: Tensor, index: Any) -> tuple[Tensor, list[Tensor | None]]:
+    """What slices, numbers and new dimensions leave, and the tensors that index its dimensions."""
+    parts = index if isinstance(index, tuple) else (index,)
+    taken = sum(part.dim() if _is_mask(part) else part is not None and part is not Ellipsis for part in parts)
+    view, at, found = tensor, 0, dict[int, Tensor]()
+    for part in parts:
+        if part is Ellipsis:
+            at += tensor.dim() - taken
+        elif part is None:
+            view, at = view.unsqueeze(at), at + 1
+        elif isinstance(part, slice):
+            view, at = torch.ops.aten.slice.Tensor(view, at, part.start, part.stop, part.step or 1), at + 1
+        elif isinstance(part, int):
+            view = view.select(at, part)
+        else:
+            found[at] = part if isinstance(part, Tensor) else torch.tensor(part)
+            at += part.dim() if _is_mask(part) else 1
+    return view, [found.get(place) for place in range(max(found, default=-1) + 1)]
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dtype == torch.bool
+
+
+def _contiguous(tensor: Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
+    is_so = tensor.is_contiguous(memory_format=memory_format)
+    return tensor if is_so else tensor.clone(memory_format=memory_format)
+
+
+_DRY_RUN: dict[Any, Callable[..., Any]] = {
+    Tensor.__getitem__: _indexed,
+    Tensor.__setitem__: _set_indexed,
+    Tensor.contiguous: _contiguous,
+}
+"""Methods that ask for the device itself, which PyTorch for CPUs never has."""
 
 
 def _moved(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -34,11 +34,14 @@ class Measurement:
         seconds, saved_bytes = float("inf"), 0
         for _ in range(RUNS):
             kept: list[Tensor] = []  # held until the run is over, so that no two lie in the same memory
-            with _same_random_numbers(devices), saved_tensors_hooks(_keeping(kept), _never):
-                began = _seconds(devices)
-                run()
-                seconds = min(seconds, _seconds(devices) - began)
-            saved_bytes = self._counted(kept, inputs)
+            try:
+                with _same_random_numbers(devices), saved_tensors_hooks(_keeping(kept), _never):
+                    began = _seconds(devices)
+                    run()
+                    seconds = min(seconds, _seconds(devices) - began)
+                saved_bytes = self._counted(kept, inputs)
+            finally:
+                kept.clear()  # the graph holds on to the hook, and by it would hold on to itself for good
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)

@@ -234,8 +234,12 @@ class LoadedModel:
 
     def decode_full(self, latent: Tensor) -> Tensor:
         """`decode` by the VAE itself."""
-        own = self.autoencoder.to_own(self.vae, latent)
-        return self.recovery.run("decode", lambda: self.vae_runner.decode(self.autoencoder, self.vae, own))
+
+        def decode() -> Tensor:
+            own = self.autoencoder.to_own(self.vae, latent)
+            return self.vae_runner.decode(self.autoencoder, self.vae, own)
+
+        return self.recovery.run("decode", decode)
 
     def grey_latent(self, height: int, width: int) -> Tensor:
         """The scaled latent [C,h,w] of an even grey image, float32; encoded once a size."""

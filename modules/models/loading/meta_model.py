@@ -105,20 +105,20 @@ class MetaModel:
 
     def resident_bytes(self, plan: PrecisionPlan, computes: Callable[[str], bool]) -> int:
         """Bytes of weights on the device while the components compute of which `computes` says so; less than all where
-        weights are streamed: what is too small for it, and of the components at work all, or twice (the next is in
-        transfer) their largest block or layer."""
+        weights are streamed: what is too small for it, and of the components at work, one after the other, the largest
+        as a whole, or twice (the next is in transfer) its largest block or layer."""
         weights = self.weights(plan)
         everything = sum(sum(sizes.values()) for sizes in weights.values())
         if plan.streaming is None:
             return everything
-        total = plan.streaming.kept_bytes
+        total, at_work = plan.streaming.kept_bytes, 0
         for name in weights:
             stays, groups = self._groups(plan, plan.streaming, name)
             total += stays
             if computes(name):
                 beside = 1 if plan.streaming.level_of(name) is Level.COMPONENT else 2
-                total += min(sum(groups), beside * max(groups, default=0))
-        return min(total, everything)
+                at_work = max(at_work, min(sum(groups), beside * max(groups, default=0)))
+        return min(total + at_work, everything)
 
     def resting_bytes(self, plan: PrecisionPlan) -> int:
         """Bytes of weights in main memory that wait there for the device: of streamed ones, unless they rest on

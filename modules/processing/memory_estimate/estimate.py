@@ -64,6 +64,8 @@ UPSCALER_MAPS = 128
 RESTORER_MAPS = 256
 """Before anything was learnt: maps in the size of the result that a network of its usual width has at once."""
 FACE_PX = 512
+JUST_LEFT = 1.02
+"""A stage that has no more than this many times what the one before has left in memory does not say what it needs."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,12 @@ class StageNeed:
     needs_bytes: int
     main_bytes: int = 0
     held_bytes: int = 0
+
+    def after(self, left_bytes: int) -> StageNeed:
+        """The same where the stage before has left so many bytes: streamed weights go when others are used."""
+        if left_bytes <= self.needs_bytes:
+            return self
+        return replace(self, needs_bytes=left_bytes, held_bytes=left_bytes)
 
     def share_in(self, available_bytes: int) -> float:
         """Of the pixels, those with which it would be about as much as there is; 0 to 1."""
@@ -174,10 +182,11 @@ class MemoryEstimator:
             device = case.plan.device
             weights = sum(sum(sizes.values()) for sizes in case.meta_model.weights(case.plan).values())
             needs: dict[Stage, StageNeed] = {}
-            auxiliary = _Auxiliary(self._engine, device, case.plan)
+            auxiliary, left = _Auxiliary(self._engine, device, case.plan), 0
             for each, item in stages:
                 auxiliary.enter(item.stage, request)
-                for need in self._needs(each, item, auxiliary.bytes):
+                for own in self._needs(each, item, auxiliary.bytes):
+                    need, left = own.after(left), own.held_bytes
                     needs[need.stage] = _most(needs.get(need.stage, need), need)
             free = self._available(device, request) if available_bytes is None else available_bytes
             main = None if device.type == "cpu" else available(_main_memory())
@@ -243,12 +252,17 @@ class MemoryEstimator:
             predictions: dict[Stage, int] = {}
             for _, item in stages:
                 predictions[item.stage] = max(predictions.get(item.stage, 0), self._predicted(case, item) or 0)
+            left = 0  # what the stage before had of weights
             for stage, predicted in predictions.items():
                 peak = record.peak(stage)
                 measured = peak.rss if on_cpu else peak.allocated
                 if stage is Stage.LOAD or measured is None:
                     continue
-                on_top = max(0, measured - held[stage][0] - (program if on_cpu else 0))
+                own = held[stage][0] + (program if on_cpu else 0)
+                before, left = left, own
+                if before > own and measured < before * JUST_LEFT:
+                    continue  # the peak is the stage before's
+                on_top = max(0, measured - own)
                 self._corrections.learn(_keys(case, stage), predicted, on_top)
                 if not on_cpu and peak.rss is not None:
                     main = max(0, peak.rss - program - in_main[stage])
@@ -387,7 +401,7 @@ class MemoryEstimator:
         if stage is Stage.FACES:
             return RESTORER_MAPS * 4 * FACE_PX * FACE_PX
         if stage is Stage.SAVE:
-            return 3 * item.width_px * item.height_px * (4 + 4 + 1)
+            return 3 * item.width_px * item.height_px * 3 * 4  # the decoded image, and two on the way to bytes
         return None  # hashing holds nothing
 
     def _enlarging_bytes(self, request: GenerationRequest, item: StageOfJob) -> int | None:

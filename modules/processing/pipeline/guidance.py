@@ -9,6 +9,8 @@ Ho and Salimans 2022 (arXiv:2207.12598); several prompts joined by AND after Liu
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,8 +33,20 @@ from modules.prompting.padding import (
 from modules.sampling.forecast import Forecast
 from modules.sampling.types import Denoise
 
+T = TypeVar("T")
 # (x [N,C,h,w], timesteps [N], context of N rows) -> eps or v [N,C,h,w]
 Predict = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
+
+
+class Recover(Protocol):
+    """Gives the result of a call without side effects."""
+
+    def __call__(self, call: Callable[[], T], /) -> T: ...
+
+
+def call_once(call: Callable[[], T], /) -> T:
+    """The result; nothing is made again."""
+    return call()
 
 
 @dataclass(frozen=True)
@@ -42,7 +56,7 @@ class GuidedDenoiser:
     editing model sees of the image; `image_cfg_scale` how strongly an editing model follows it (None: it is not guided
     by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
     with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was put around the model for
-    this pass."""
+    this pass; `recover` makes calls again for which memory did not last."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
@@ -53,6 +67,7 @@ class GuidedDenoiser:
     level: Callable[[Tensor], Tensor] | None = None
     guidance: GuidanceType = GuidanceType.CFG
     use: ModelUse | None = None
+    recover: Recover = call_once
 
 
 @dataclass(frozen=True)
@@ -126,7 +141,8 @@ class Guidance:
             return guess
         rows = [row for row, _, _ in parts]
         weights = [weight for _, weight, _ in parts]
-        inputs = self._inputs(x, sigma, rows, [conditioning for _, _, conditioning in parts])
+        conditionings = [conditioning for _, _, conditioning in parts]
+        inputs = self._recover(lambda: self._inputs(x, sigma, rows, conditionings))
         if self._hooks is not None:
             self._hooks.before_denoiser(inputs)
         for change in self._use.before_call if self._use is not None else ():
@@ -156,7 +172,7 @@ class Guidance:
                 Guided(x, sigma, whole, uncond[:count], cfg_scale, step, total, has_uncond, predict)
             )
         else:
-            denoised = _combine(cond, uncond[:count], rows, weights, cfg_scale)
+            denoised = self._recover(partial(_combine, cond, uncond[:count], rows, weights, cfg_scale))
         if self._image_cfg_scale is not None:
             denoised += (self._image_cfg_scale - 1.0) * (uncond[:count] - uncond[count:])
         if self._hooks is not None:
@@ -198,6 +214,7 @@ class Guidance:
         self._image_cfg_scale = denoiser.image_cfg_scale
         self._level = denoiser.level
         self._guidance = denoiser.guidance
+        self._recover = denoiser.recover
 
     def _switch(self, sigma: Tensor) -> None:
         """Let another model take over, if its time has come."""
@@ -207,6 +224,7 @@ class Guidance:
             return
         self._refiner_switch = self._denoise = self._image = self._use = None
         self._prompts = self._negatives = ()
+        self._recover = call_once  # the old model's holds on to it
         self._take(refiner_switch.make())
         if self._forecast is not None:
             self._forecast.reset()

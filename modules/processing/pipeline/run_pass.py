@@ -85,8 +85,9 @@ def run_pass(
         return PassResult(latents, Used.NOTHING)
     tools.steps.begin_pass(len(sampling_run.sigmas) - 1, settings.stage)
     height, width = latents.shape[2:] if latents is not None else model.latent_size(settings.size_px)
-    noise = batch_noise(batch, settings, model, (model.latent_channels, height, width))
-    first = noise.first() * start.noise_multiplier
+    begin_noise = partial(_begin_noise, batch, settings, model, (height, width), start.noise_multiplier)
+    noise, first = model.recovery.run(Stage.SAMPLE, begin_noise, is_model=False)
+    del begin_noise
     progress = SamplerProgress(len(sampling_run.sigmas) - 1)
     with tools.in_use.in_pass(texts, pass_facts(settings, texts, progress.steps), hooks, progress):
         use = tools.in_use.script_use
@@ -242,6 +243,14 @@ def batch_noise(batch: Batch, settings: PassSettings, model: LoadedModel, shape:
     return ImageNoise(request, model.device)
 
 
+def _begin_noise(
+    batch: Batch, settings: PassSettings, model: LoadedModel, size: tuple[int, int], multiplier: float
+) -> tuple[ImageNoise, Tensor]:
+    """The noise of a batch, and the first of it [B,C,h,w], `multiplier` times; `size` is (height, width) of latents."""
+    noise = batch_noise(batch, settings, model, (model.latent_channels, *size))
+    return noise, noise.first() * multiplier
+
+
 def guided_denoiser(
     plan: PassSettings,
     model: LoadedModel,
@@ -267,6 +276,7 @@ def guided_denoiser(
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
         model.family.guidance(model.unet),
         use,
+        partial(model.recovery.run, Stage.SAMPLE, is_model=False),
     )
 
 

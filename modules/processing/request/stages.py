@@ -168,9 +168,10 @@ def enlarges_start(request: GenerationRequest, start: FromImage) -> bool:
 
 
 def computes(stage: Stage, component: str) -> bool:
-    """Whether a component of the model computes in a stage; all do while adapters are applied and the model loads."""
+    """Whether a component of the model computes in a stage; all do while adapters are applied, and none while the model
+    loads."""
     if stage in (Stage.LOAD, Stage.ADAPTERS):
-        return True
+        return stage is Stage.ADAPTERS
     if stage is Stage.ENCODE_TEXT:
         return component.startswith("text_encoder")
     return component == ("unet" if stage.samples else "vae")

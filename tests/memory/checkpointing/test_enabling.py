@@ -112,6 +112,21 @@ def test_a_budget_measures_once_for_each_shape_and_changes_no_random_numbers() -
     assert handle.chosen == frozenset()
 
 
+def test_measuring_keeps_no_activations() -> None:
+    """The graph of a measuring run holds what it saves, and what is saved may hold the graph."""
+    model = Stack()
+    seen: list[weakref.ref[Any]] = []
+
+    def note(layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        seen.append(weakref.ref(output.untyped_storage()))
+
+    first: Any = model.layers[0]
+    first.wide.register_forward_hook(note)
+    enable_gradient_checkpointing(model, ByBudget(10**6))
+    model(inputs(10)).sum().backward()
+    assert len(seen) == 4 and all(storage() is None for storage in seen)
+
+
 def test_measuring_leaves_running_means_alone() -> None:
     class Normed(nn.Module):
         def __init__(self) -> None:

@@ -1,0 +1,74 @@
+"""The peak of each stage, as the recorder of memory sees it on a made-up GPU, against the estimate: models in full
+size, of which nothing is computed but shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.flags.flags import parse_flags
+from modules.memory.streaming.source import RamSource, WatchedFile
+from modules.models.files import tensor_file
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import machine_of
+from modules.processing.memory_estimate.estimate import MemoryEstimator
+from modules.processing.pipeline.generate import generate
+from modules.processing.record.output import Output
+from modules.processing.request.events import Silent
+from modules.processing.request.request import GenerationRequest
+from modules.settings.values import Settings
+from tests.fake_gpu import fake_gpu
+from tests.fake_gpu.jobs import leave
+from tests.models.full_size import write_full
+from tests.recordings import CONFIGS
+from tests.thorough import thoroughly
+
+TOLERANCE = 0.05
+FP8 = {"fp8_storage": "Enable"}
+BLOCKS = {"stream_weights": "Blocks"}
+
+
+@pytest.fixture
+def no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are not read: only where they would lie is of interest."""
+    monkeypatch.setattr(tensor_file, "read_exactly", lambda file, path, target, name: None)
+    monkeypatch.setattr(RamSource, "read_into", lambda source, target: None)
+    monkeypatch.setattr(WatchedFile, "read_into", lambda file, begin, runs, target: None)
+
+
+@pytest.mark.usefixtures("no_bytes")
+@pytest.mark.parametrize(
+    ("name", "memory_gb", "side_px", "settings"),
+    [
+        ("sd1", 4, 512, {}),
+        ("sdxl", 4, 1024, BLOCKS),
+        thoroughly("sdxl", 6, 1024, FP8),
+        thoroughly("sdxl", 12, 1024, {}),
+    ],
+)
+def test_each_stage_takes_what_is_estimated(
+    name: str, memory_gb: float, side_px: int, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    write_full(tmp_path, name)
+    catalogue = CheckpointCatalogue([tmp_path / "Stable-diffusion"], HashCache(tmp_path / "hashes.json"))
+    fields: dict[str, Any] = {
+        **{"prompt": "a red cat", "seed": 1, "subseed": 0, "steps": 1, "sampler": "Euler", "save_images": False},
+        **{"width": side_px, "height": side_px, "cfg_scale": 7.0},
+    }
+    chosen = Settings().with_changes({**settings, "live_previews_enable": False})
+    request = GenerationRequest(**fields, settings=chosen)
+    with fake_gpu("cuda", memory_gb, has_values=False) as card:
+        engine = Engine(catalogue, CONFIGS, lambda: machine_of(parse_flags([]), tmp_path / "off"))
+        estimate = MemoryEstimator(engine, CONFIGS).plan(request)
+        assert estimate.available_bytes is not None and estimate.needs_bytes <= estimate.available_bytes
+        result = generate(request, engine, Output(tmp_path), Silent())
+        assert card.memory.failures == 0 and result.memory is not None
+        found = {need.stage: (need.needs_bytes, result.memory.peak(need.stage).allocated) for need in estimate.stages}
+        assert {"load", "text", "denoise", "decode"} <= set(found)
+        for stage, (needs, peak) in found.items():
+            assert needs == pytest.approx(peak, rel=TOLERANCE), f"{stage} of {found}"
+        leave(engine)
+        assert card.memory.tensors == 0

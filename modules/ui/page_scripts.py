@@ -22,8 +22,8 @@ SCRIPTS = (
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *("canvas.js", "canvas_store.js", "img2img.js", "batch.js", "memory.js", "notices.js", "queue.js", "line.js"),
-    *("history.js", "extensions.js", "get_models.js", "settings_fields.js", "settings.js", "tooltips.js", "tour.js"),
-    *("start.js", "session.js"),
+    *("history.js", "history_image.js", "history_again.js", "history_compare.js", "extensions.js", "get_models.js"),
+    *("settings_fields.js", "settings.js", "tooltips.js", "tour.js", "start.js", "session.js"),
 )
 FOR_EXTENSIONS = "extensions_page.js"
 """The names that scripts of users' extensions call; only where there are such scripts."""

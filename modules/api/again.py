@@ -150,7 +150,7 @@ def parameter_items(request: GenerationRequest, services: Services) -> list[Para
         groups.append(("Image", IMAGE_ROWS))
     elif request.hires is not None:
         groups.append(("Hires. fix", HIRES_ROWS))
-    titles = [(title, title) for title in NAMES[Choices.CHECKPOINTS](services)]
+    titles: list[tuple[str | int | None, str]] = [(title, title) for title in NAMES[Choices.CHECKPOINTS](services)]
     wanted = services.catalogue.find(request.checkpoint) if request.checkpoint else None
     items = [
         ParameterItem(
@@ -200,7 +200,7 @@ def _can_change(row: Parameter) -> bool:
 
 
 def _item(row: Parameter, group: str, value: Any, services: Services) -> ParameterItem:
-    choices: list[tuple[Any, str]] = []
+    choices: list[tuple[str | int | None, str]] = []
     if row.choices is not None:
         choices = [(name, name) for name in NAMES[row.choices](services)]
         if row.is_optional:

@@ -66,7 +66,7 @@
     let field = null;
     const draw = () => {
       field = fieldOf(items[Number(names.value)]);
-      place.replaceChildren(field.element, ...(field.hint ? [fw.element("small", { textContent: field.hint })] : []));
+      place.replaceChildren(field.element, ...field.hints.map((textContent) => fw.element("small", { textContent })));
     };
     names.addEventListener("change", draw);
     draw();
@@ -99,20 +99,20 @@
     if (type === "flag") {
       const made = labelled(fw.element("select", {}, ...[true, false].map((one) => fw.element("option", { value: String(one), textContent: one ? "On" : "Off" }))));
       made.value = String(!value);
-      return { element: made, hint: "", values: () => [made.value === "true"] };
+      return { element: made, hints: [], values: () => [made.value === "true"] };
     }
     if (type === "choice") {
       const made = labelled(fw.element("select", { multiple: true, size: Math.min(6, Math.max(2, choices.length)) },
         ...choices.map(([, text], index) => fw.element("option", { value: String(index), textContent: text, selected: choices[index][0] === value }))));
-      return { element: made, hint: "With Ctrl several are chosen.", values: () => [...made.selectedOptions].map((one) => choices[Number(one.value)][0]) };
+      return { element: made, hints: ["With Ctrl several are chosen."], values: () => [...made.selectedOptions].map((one) => choices[Number(one.value)][0]) };
     }
     if (type === "number") {
       const made = labelled(fw.element("input", { value: value ?? "", inputMode: "decimal" }));
-      const range = minimum === null || maximum === null ? "" : `${minimum} to ${maximum}. `;
-      return { element: made, hint: `${range}Several with commas between them: a job for each.`, values: () => numbers(made.value) };
+      const range = minimum === null || maximum === null ? [] : [`${minimum} to ${maximum}`];
+      return { element: made, hints: [...range, "Several with commas between them: a job for each."], values: () => numbers(made.value) };
     }
     const made = labelled(fw.element("textarea", { value: value ?? "", rows: 3 }));
-    return { element: made, hint: "", values: () => [made.value] };
+    return { element: made, hints: [], values: () => [made.value] };
   }
 
   function numbers(text) {

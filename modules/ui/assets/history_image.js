@@ -13,6 +13,16 @@
     if (!dialog.open) dialog.showModal();
   };
 
+  // Anywhere on the page: what was pressed last may be disabled now, and then nothing in the dialog has the focus.
+  document.addEventListener("keydown", (event) => {
+    if (!dialog?.open || document.querySelector("#fw_history_compare")) return;
+    if (event.target.closest?.("input, textarea, select") || event.ctrlKey || event.altKey || event.metaKey) return;
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    step(by);
+  });
+
   function figure(source, text) {
     const picture = new Image();
     picture.src = source;
@@ -26,13 +36,6 @@
     made.addEventListener("close", () => {
       made.remove();
       dialog = image = null;
-    });
-    made.addEventListener("keydown", (event) => {
-      if (event.target.closest("input, textarea, select") || event.ctrlKey || event.altKey || event.metaKey) return;
-      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!by) return;
-      event.preventDefault();
-      step(by);
     });
     let touchedAt = null;
     made.addEventListener("touchstart", (event) => {

@@ -7,7 +7,10 @@ import gradio as gr
 
 from modules.memory.formats.catalog import FORMAT_SPECS
 
-EXAMPLES = ("steps:>20", "model:foo", "lora:bar", "fp8:on", "date:2026-11", "size:512x512", "is:starred", "tag:x", "board:x")
+EXAMPLES = (
+    *("steps:>20", "model:foo", "lora:bar", "fp8:on", "date:2026-11", "size:512x512", "is:starred", "tag:x"),
+    "board:x",
+)
 
 
 def build_history_tab() -> None:

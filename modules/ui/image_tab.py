@@ -382,9 +382,10 @@ def build_style_editor(services: Services, form: Components, tab: str) -> None:
             delete = gr.Button("Delete style", size="sm", elem_id=f"{tab}_styles_edit_delete")
         message = gr.HTML(elem_id=f"{tab}_styles_message")
 
-    def show(chosen: str | None) -> tuple[str, str]:
+    def show(chosen: str | None) -> tuple[Any, Any]:
+        """The texts of a style; for a new name what is typed already stays."""
         style = _book(services).styles.get(chosen or "")
-        return (style.prompt, style.negative_prompt) if style else ("", "")
+        return (style.prompt, style.negative_prompt) if style else (gr.skip(), gr.skip())
 
     def change(edit: Callable[[StyleBook], StyleBook], done: str, chosen: list[str] | None) -> tuple[Any, Any, str]:
         try:

@@ -13,6 +13,7 @@
   const chosen = new Set(); // ids of the images that are ticked
   let lastChosen = null;
   let boards = [];
+  let changes = 0; // of images, by what was done here
   let shownBoard = null; // the id of the board whose images are shown, 0 for those on none; null: all images
   const DRAGGED = "application/x-featherweight-images";
 
@@ -58,10 +59,12 @@
     const user = whose();
     const board = shownBoard === null ? "" : `&board=${shownBoard}`;
     const shown = shownBoard;
+    const seen = changes;
     const before = isMore && images.length ? `&before=${images[images.length - 1].id}` : "";
     try {
       const page = await fw.get(`${ROUTE}?q=${encodeURIComponent(text)}&limit=${PAGE}${before}${user}${board}`);
       if (text !== wanted() || user !== whose() || shown !== shownBoard) return; // typed on meanwhile
+      if (seen !== changes) return search({ isMore }); // the answer is from before a change
       images = isMore ? [...images, ...page.images] : page.images;
       asked = text;
       if (!isMore) newest = page.images[0]?.id ?? null;
@@ -210,6 +213,7 @@
 
   // Take in what the server answered about images that are shown.
   function merged(fresh) {
+    changes += 1;
     for (const one of fresh) Object.assign(images.find(({ id }) => id === one.id) || {}, one);
     draw();
   }

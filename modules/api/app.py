@@ -6,8 +6,10 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
 from modules.api.about import about_routes
+from modules.api.again import again_routes
 from modules.api.agent_scheduler import agent_scheduler_routes
 from modules.api.auth import PasswordCheck, install_auth
+from modules.api.boards import board_routes
 from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.downloads import download_routes
@@ -64,6 +66,8 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(queue_routes(services))
     app.include_router(worker_routes(services))
     app.include_router(history_routes(services))
+    app.include_router(board_routes(services))
+    app.include_router(again_routes(services))
     app.include_router(agent_scheduler_routes(services))
     app.include_router(precision_routes(services))
     app.include_router(about_routes(services))

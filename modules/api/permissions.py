@@ -64,6 +64,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("GET /featherweight/v1/history/one", "GET /featherweight/v1/history/thumbnail"),
         *("GET /featherweight/v1/history/image", "GET /featherweight/v1/history/difference"),
         *("GET /featherweight/v1/history/compare", "GET /featherweight/v1/history/users"),
+        *("GET /featherweight/v1/history/differing", "GET /featherweight/v1/history/boards"),
         "POST /sdapi/v1/png-info",
     ),
     Role.USER: (
@@ -111,7 +112,10 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         "POST /agent-scheduler/v1/task/{id}/rename",
         *("POST /featherweight/v1/history/star", "POST /featherweight/v1/history/tags"),
         *("POST /featherweight/v1/history/delete", "POST /featherweight/v1/history/restore"),
-        "POST /featherweight/v1/history/again",
+        *("POST /featherweight/v1/history/again", "POST /featherweight/v1/history/again-with"),
+        *("GET /featherweight/v1/history/parameters", "POST /featherweight/v1/history/boards"),
+        *("POST /featherweight/v1/history/boards/rename", "POST /featherweight/v1/history/boards/remove"),
+        "POST /featherweight/v1/history/boards/put",
     ),
     Role.ADMIN: (
         # settings, models, the server itself

@@ -147,6 +147,12 @@ class TaskIdReply(Reply):
     task_id: str = Field(examples=["task(def)"])
 
 
+class TaskIdsReply(Reply):
+    """The task ids of jobs that were put in line, in their order."""
+
+    task_ids: list[str] = Field(examples=[["task(def)"]])
+
+
 class PendingTasksReply(Reply):
     """Task ids of the running job and those in line."""
 
@@ -606,6 +612,39 @@ class HistoryItem(Reply):
     tags: list[str] = Field(examples=[["best of"]])
     missing: bool = Field(examples=[False])
     trashed: bool = Field(examples=[False])
+    board: int | None = Field(examples=[None])
+
+
+class BoardItem(Reply):
+    """A folder of images in the history; `newest` is the number of one of them, null for an empty board."""
+
+    id: int = Field(examples=[7])
+    name: str = Field(examples=["Portraits"])
+    user: str = Field(examples=[""])
+    images: int = Field(examples=[12])
+    newest: int | None = Field(examples=[1767225600000000])
+
+
+class ParameterItem(Reply):
+    """A parameter or setting with which an image can be made again. `type` is text, number, flag or choice; `choices`
+    are pairs of a value and its label; those of `group` "Settings" go into `override_settings`."""
+
+    name: str = Field(examples=["steps"])
+    label: str = Field(examples=["Sampling steps"])
+    group: str = Field(examples=["Parameters"])
+    type: str = Field(examples=["number"])
+    value: object = Field(examples=[20])
+    choices: list[tuple[str | int | None, str]] = Field(default=[], examples=[[]])
+    minimum: float | None = Field(default=None, examples=[1])
+    maximum: float | None = Field(default=None, examples=[1000])
+
+
+class DifferingValue(Reply):
+    """A key of the infotext that two images have with other values; null: without it."""
+
+    key: str = Field(examples=["Steps"])
+    first: str | None = Field(examples=["20"])
+    second: str | None = Field(examples=["30"])
 
 
 class HistoryPage(Reply):

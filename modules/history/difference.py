@@ -1,4 +1,4 @@
-"""What differs between two images: as an image, and as numbers."""
+"""What differs between two images: as an image, as numbers, and in the parameters that they were made with."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image, ImageChops
 
 from modules.errors import InvalidValueError
+from modules.images.infotext import unquote, written_fields
 
 AMPLIFIED = 8
 PEAK = 255.0
@@ -35,3 +36,17 @@ def difference(first: Image.Image, second: Image.Image) -> Difference:
         int(levels.max()),
         float(levels.mean()),
     )
+
+
+def differing_values(first: str, second: str) -> list[tuple[str, str | None, str | None]]:
+    """The keys of two infotexts whose values differ, with both values: prompts first, then in the order in which they
+    are written. None: that image does not have the key."""
+    one, other = (_written(text) for text in (first, second))
+    keys = [*one, *(key for key in other if key not in one)]
+    return [(key, one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)]
+
+
+def _written(infotext: str) -> dict[str, str]:
+    prompt, negative, fields = written_fields(infotext) if infotext else ("", "", {})
+    plain = {key: unquote(text) for key, text in fields.items()}
+    return {key: text for key, text in (("Prompt", prompt), ("Negative prompt", negative)) if text} | plain

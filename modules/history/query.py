@@ -30,6 +30,15 @@ class Words:
 
 
 @dataclass(frozen=True)
+class BoardName:
+    """A part of the name of a board, or all of it."""
+
+    text: str
+    is_whole: bool = False
+    is_negated: bool = False
+
+
+@dataclass(frozen=True)
 class Value:
     """A value of a key: between `low` and `high` (`is_open`: these two excluded), or a text."""
 
@@ -56,6 +65,7 @@ class Query:
     until: float | None = None
     states: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()  # states that it must not have
+    boards: tuple[BoardName, ...] = ()
 
 
 def parse_query(text: str) -> Query:
@@ -65,6 +75,7 @@ def parse_query(text: str) -> Query:
         raise InvalidValueError(f"The search has {len(text)} characters; allowed are {MAX_CHARS}.")
     words: list[Words] = []
     values: list[Value] = []
+    boards: list[BoardName] = []
     since: float | None = None
     until: float | None = None
     states: dict[bool, set[str]] = {False: set(), True: set()}
@@ -93,9 +104,12 @@ def parse_query(text: str) -> Query:
         elif key in ("prompt", "negativeprompt", "file"):
             column = {"prompt": "prompt", "negativeprompt": "negative", "file": "name"}[key]
             words.append(Words(value, column, is_negated))
+        elif key == "board":
+            boards.append(BoardName(value.removeprefix("=").strip('"'), value.startswith("="), is_negated))
         else:
             values.append(_value(key, value, is_negated))
-    return Query(tuple(words), tuple(values), since, until, frozenset(states[False]), frozenset(states[True]))
+    without = frozenset(states[True])
+    return Query(tuple(words), tuple(values), since, until, frozenset(states[False]), without, tuple(boards))
 
 
 def _value(key: str, text: str, is_negated: bool) -> Value:

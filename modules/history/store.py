@@ -22,6 +22,16 @@ from typing import Any
 
 from modules.atomic_files import fingerprint, output_error
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
+from modules.history.boards import (
+    BOARDS_SCHEMA,
+    Board,
+    board_of,
+    boards_of,
+    create_board,
+    put_on_board,
+    remove_board,
+    rename_board,
+)
 from modules.history.facets import number_of, searchable
 from modules.history.query import Query, Value, Words, parse_query
 from modules.images.sanitize import without_controls
@@ -38,7 +48,7 @@ from modules.sqlite_files import (
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY,
@@ -71,6 +81,8 @@ CREATE TABLE IF NOT EXISTS imports (
     folder TEXT PRIMARY KEY, state TEXT NOT NULL, counts TEXT NOT NULL DEFAULT '{}', error TEXT
 ) WITHOUT ROWID;
 """
+ADDED_COLUMNS = {"board": "INTEGER"}  # of entries, since version 2
+NO_BOARD = 0  # in a search: images on no board
 ALL, NONE = "fall", "fnone"  # the token that every image has, and one that no image has
 MAX_FACETS = 2000  # of one term of a search, as tokens
 PAGE = 60
@@ -83,7 +95,8 @@ MAX_ID = 2**53 - 1  # what a browser counts to
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """An image. `created_at` is in seconds since 1970; `trashed_from` where its file was before it was deleted."""
+    """An image. `created_at` is in seconds since 1970; `trashed_from` where its file was before it was deleted; `board`
+    the id of the board that it lies on."""
 
     id: int
     path: Path
@@ -100,6 +113,7 @@ class HistoryEntry:
     tags: tuple[str, ...] = ()
     is_missing: bool = False
     trashed_from: Path | None = None
+    board: int | None = None
 
     @property
     def created_at(self) -> float:
@@ -262,20 +276,25 @@ class History:
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def search(
-        self, text: str = "", before: int | None = None, limit: int = PAGE, user: str | None = None
+        self,
+        text: str = "",
+        before: int | None = None,
+        limit: int = PAGE,
+        user: str | None = None,
+        board: int | None = None,
     ) -> list[HistoryEntry]:
-        """The newest that a search finds, older than the entry `before`; of one user or of all. Raises
-        `InvalidValueError` for what is no search, see `modules.history.query`."""
+        """The newest that a search finds, older than the entry `before`; of one user or of all, of one board, of none
+        (`NO_BOARD`) or of all. Raises `InvalidValueError` for what is no search, see `modules.history.query`."""
         query = parse_query(text)
         with self._using():
-            sql, values = self._sql(query, before, user)
+            sql, values = self._sql(query, before, user, board)
             rows = self._db.execute(f"{sql} LIMIT ?", (*values, max(1, min(limit, MAX_PAGE)))).fetchall()
         return [_entry(row) for row in rows]
 
-    def count(self, text: str = "", user: str | None = None) -> int:
+    def count(self, text: str = "", user: str | None = None, board: int | None = None) -> int:
         """How many a search finds."""
         with self._using():
-            sql, values = self._sql(parse_query(text), None, user)
+            sql, values = self._sql(parse_query(text), None, user, board)
             inner = sql.replace("SELECT entries.*", "SELECT 1", 1).partition(" ORDER BY ")[0]
             return int(self._db.execute(f"SELECT count(*) FROM ({inner})", values).fetchone()[0])
 
@@ -419,6 +438,39 @@ class History:
         with self._using(changes=True):
             self._db.execute("UPDATE entries SET is_missing = ? WHERE id = ?", (is_missing, entry_id))
 
+    # -- boards ------------------------------------------------------------------------------------------------------
+
+    def boards(self, user: str | None = None) -> list[Board]:
+        """The boards of one user or of all, by name."""
+        with self._using():
+            return boards_of(self._db, user)
+
+    def board(self, board_id: int) -> Board:
+        """One board. Raises `UnknownNameError`."""
+        with self._using():
+            return board_of(self._db, board_id)
+
+    def create_board(self, name: str, user: str = "") -> Board:
+        """An empty board. Raises `InvalidValueError` for a name that is empty, long or taken."""
+        with self._using(changes=True):
+            return create_board(self._db, name, user)
+
+    def rename_board(self, board_id: int, name: str) -> Board:
+        """Give a board another name. Raises `InvalidValueError`, `UnknownNameError`."""
+        with self._using(changes=True):
+            return rename_board(self._db, board_id, name)
+
+    def remove_board(self, board_id: int) -> None:
+        """Delete a board; its images stay. Raises `UnknownNameError`."""
+        with self._using(changes=True):
+            remove_board(self._db, board_id)
+
+    def put(self, entry_ids: Sequence[int], board_id: int | None) -> list[HistoryEntry]:
+        """Move images to a board, or with None off their boards, all or none. Raises `UnknownNameError`."""
+        with self._using(changes=True):
+            put_on_board(self._db, entry_ids, board_id)
+            return [self._one(entry_id) for entry_id in entry_ids]
+
     # -- imports, for `modules.history.importing` ----------------------------------------------------------------------
 
     def note_import(self, folder: Path, state: str, counts: dict[str, int], error: str | None = None) -> None:
@@ -453,6 +505,11 @@ class History:
             db.execute("PRAGMA cache_size=-32000")
             db.executescript(SCHEMA)
             check_whole(db)
+            have = {row["name"] for row in db.execute("PRAGMA table_info(entries)")}
+            for column, declaration in ADDED_COLUMNS.items():
+                if column not in have:
+                    db.execute(f"ALTER TABLE entries ADD COLUMN {column} {declaration}")
+            db.executescript(BOARDS_SCHEMA)
             db.execute(f"PRAGMA user_version = {VERSION}")
             db.commit()
         except BaseException:
@@ -523,7 +580,9 @@ class History:
 
     # -- a search as SQL ---------------------------------------------------------------------------------------------
 
-    def _sql(self, query: Query, before: int | None, user: str | None) -> tuple[str, tuple[object, ...]]:
+    def _sql(
+        self, query: Query, before: int | None, user: str | None, board: int | None
+    ) -> tuple[str, tuple[object, ...]]:
         where, values = [], list[object]()
         if "trashed" in query.states:
             where.append("entries.trashed_from IS NOT NULL")
@@ -553,6 +612,13 @@ class History:
                 where.append(f"entries.is_{state}")
             if state in query.without:
                 where.append(f"NOT entries.is_{state}")
+        if board is not None:
+            where.append("entries.board IS NULL" if board == NO_BOARD else "entries.board = ?")
+            values += [] if board == NO_BOARD else [max(-(2**62), min(board, 2**62))]
+        for wanted in query.boards:
+            named = "entries.board IN (SELECT id FROM boards WHERE name LIKE ? ESCAPE '\\')"
+            where.append(f"NOT ifnull({named}, 0)" if wanted.is_negated else named)
+            values.append(_pattern(wanted.text) if wanted.is_whole else f"%{_pattern(wanted.text)}%")
         return f"SELECT entries.* FROM {source} WHERE {' AND '.join(where)} ORDER BY {key} DESC", tuple(values)
 
     def _match(self, query: Query, user: str | None) -> str:
@@ -580,8 +646,7 @@ class History:
         elif value.is_whole:
             condition, values = "text = ?", (value.text,)
         else:
-            pattern = value.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
-            condition, values = "text LIKE ? ESCAPE '\\'", (f"%{pattern}%",)
+            condition, values = "text LIKE ? ESCAPE '\\'", (f"%{_pattern(value.text)}%",)
         sql = f"SELECT id FROM facets WHERE key = ? AND {condition} LIMIT ?"
         found = self._db.execute(sql, (value.key, *values, MAX_FACETS + 1)).fetchall()
         if len(found) > MAX_FACETS:
@@ -596,6 +661,11 @@ def _words(item: Words) -> str:
     quoted = item.text.rstrip("*").replace('"', " ")
     star = "*" if item.text.endswith("*") else ""
     return f'{item.column} : "{quoted}"{star}'
+
+
+def _pattern(text: str) -> str:
+    """A text for SQL's LIKE with a backslash as its escape; a star stands for anything."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
 
 
 def _entry(row: sqlite3.Row) -> HistoryEntry:
@@ -619,6 +689,7 @@ def _entry(row: sqlite3.Row) -> HistoryEntry:
         tags=tags,
         is_missing=bool(row["is_missing"]),
         trashed_from=Path(row["trashed_from"]) if row["trashed_from"] else None,
+        board=None if row["board"] is None else int(row["board"]),
     )
 
 

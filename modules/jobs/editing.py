@@ -9,6 +9,7 @@ from modules.models.files.catalogue import CheckpointCatalogue
 from modules.processing.request.checking import check_names
 from modules.processing.request.parameters import Parameter
 from modules.processing.request.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest
+from modules.processing.request.source_images import IMAGE_ROWS, FromImage
 from modules.sampling.catalog import SAMPLERS
 
 CHECKPOINT_NAMES = ("checkpoint", "sd_model_checkpoint")
@@ -16,8 +17,11 @@ NUMBERS = (int, float)
 
 
 def api_values(request: GenerationRequest) -> dict[str, Any]:
-    """The parameters of a request by the names of the API, those of the second pass only where there is one."""
+    """The parameters of a request by the names of the API, those of a start image or of the second pass only where
+    there is one."""
     values = {row.api: _plain(getattr(request, row.name)) for row in REQUEST_ROWS if row.api}
+    if isinstance(request.start, FromImage):
+        values |= {row.api: _plain(getattr(request.start, row.name)) for row in IMAGE_ROWS if row.api}
     if request.hires is not None:
         values |= {row.api: _plain(getattr(request.hires, row.name)) for row in HIRES_ROWS if row.api}
     return {**values, "checkpoint": request.checkpoint, "enable_hr": request.hires is not None}
@@ -32,9 +36,11 @@ def with_api_values(
     left.pop("enable_hr", None)
     named = [left.pop(name) for name in CHECKPOINT_NAMES if name in left]
     own = _taken(left, REQUEST_ROWS)
+    if isinstance(request.start, FromImage):
+        own["start"] = replace(request.start, **_taken(left, IMAGE_ROWS))
     hires = _taken(left, HIRES_ROWS)
     if left:
-        known = [row.api for row in (*REQUEST_ROWS, *HIRES_ROWS) if row.api]
+        known = [row.api for row in (*REQUEST_ROWS, *HIRES_ROWS, *IMAGE_ROWS) if row.api]
         raise UnknownNameError.of("parameter", next(iter(left)), known)
     changed = replace(request, **own)
     if hires:

@@ -1,35 +1,17 @@
 """The controls of a form that makes images, made from the rows of the table of parameters."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from itertools import groupby
 from typing import Any
 
 import gradio as gr
 
+from modules.api.name_lists import NAMES
 from modules.processing.request.parameters import UNSET, Choices, Parameter, Section, Tab
-from modules.processing.request.upscaling import hires_upscalers
-from modules.prompting.styles import StyleBook
-from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services
 from modules.ui.form import ROWS, TAB_NAMES
 
 Components = dict[str, gr.components.Component]
-
-
-def shown_samplers(services: Services) -> list[str]:
-    """All samplers that the settings do not hide."""
-    hidden = services.settings.current.sampler.hide_samplers
-    return [name for name in SAMPLERS if name not in hidden]
-
-
-NAMES: dict[Choices, Callable[[Services], list[str]]] = {
-    Choices.SAMPLERS: shown_samplers,
-    Choices.SCHEDULES: lambda services: [spec.label for _, spec in SCHEDULES.items()],
-    Choices.UPSCALERS: lambda services: hires_upscalers(services.engine.upscalers.catalogue.names),
-    Choices.CHECKPOINTS: lambda services: [info.title for info in services.catalogue.entries],
-    Choices.STYLES: lambda services: list(StyleBook.read(services.paths.styles_files).styles),
-}
-"""Where the lists of names come from."""
 
 
 def choices_of(row: Parameter, services: Services) -> list[str]:

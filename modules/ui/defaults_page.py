@@ -61,7 +61,7 @@ def build_defaults_page() -> Callable[[UiConfig], None]:
             ]
             if problems or not entries:
                 return error_box(" ".join(problems) or "Press View changes, and choose what to keep.")
-            return _saved(config, entries, f"{len(entries)} defaults saved. {RELOAD}")
+            return _saved(config, entries, f"Defaults saved: {len(entries)}. {RELOAD}")
 
         def about(one: str | None) -> list[Any]:
             get = config.defaults.get

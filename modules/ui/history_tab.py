@@ -7,7 +7,10 @@ import gradio as gr
 
 from modules.memory.formats.catalog import FORMAT_SPECS
 
-EXAMPLES = ("steps:>20", "model:foo", "lora:bar", "fp8:on", "date:2026-11", "size:512x512", "is:starred", "tag:x")
+EXAMPLES = (
+    *("steps:>20", "model:foo", "lora:bar", "fp8:on", "date:2026-11", "size:512x512", "is:starred", "tag:x"),
+    "board:x",
+)
 
 
 def build_history_tab() -> None:
@@ -23,7 +26,9 @@ def build_history_tab() -> None:
         '<select id="fw_history_user" aria-label="Whose images" hidden></select>'
         '<button type="button" data-do="import">Import a folder</button></div>'
         f'<p class="fw-history-help">{examples}; a minus sign in front leaves out: <code>-lora:bar</code></p>'
+        '<div class="fw-boards" role="group" aria-label="Boards"></div>'
         '<p class="fw-history-status" role="status"></p><div class="fw-history-imports"></div>'
+        '<div class="fw-history-chosen" role="group" aria-label="Chosen images" hidden></div>'
         '<div class="fw-history-days"></div>'
         '<div class="fw-tools"><button type="button" data-do="more" hidden>Older images</button></div></div>',
         elem_id="fw_history_box",

@@ -382,31 +382,33 @@ def build_style_editor(services: Services, form: Components, tab: str) -> None:
             delete = gr.Button("Delete style", size="sm", elem_id=f"{tab}_styles_edit_delete")
         message = gr.HTML(elem_id=f"{tab}_styles_message")
 
-    def show(chosen: str | None) -> tuple[str, str]:
+    def show(chosen: str | None) -> tuple[Any, Any]:
+        """The texts of a style; for a new name what is typed already stays."""
         style = _book(services).styles.get(chosen or "")
-        return (style.prompt, style.negative_prompt) if style else ("", "")
+        return (style.prompt, style.negative_prompt) if style else (gr.skip(), gr.skip())
 
-    def change(edit: Callable[[StyleBook], StyleBook], done: str) -> tuple[Any, Any, str]:
+    def change(edit: Callable[[StyleBook], StyleBook], done: str, chosen: list[str] | None) -> tuple[Any, Any, str]:
         try:
             edit(_book(services)).save()
         except FeatherweightError as error:
             return gr.update(), gr.update(), error_box(str(error))
         names = _style_names(services)
-        return gr.update(choices=names), gr.update(choices=names), note_box(done)
+        left = [one for one in chosen or () if one in names]  # one that is gone would be an error of each later call
+        return gr.update(choices=names), gr.update(choices=names, value=left), note_box(done)
 
-    def store(chosen: str | None, text: str, negative_text: str) -> tuple[Any, Any, str]:
+    def store(chosen: str | None, text: str, negative_text: str, used: list[str] | None) -> tuple[Any, Any, str]:
         if not (chosen or "").strip():
             return gr.update(), gr.update(), error_box("A style needs a name: type one into the first field.")
         style = Style(str(chosen), text or "", negative_text or "")
-        return change(lambda book: book.with_style(style), f"Style '{chosen}' saved.")
+        return change(lambda book: book.with_style(style), f"Style '{chosen}' saved.", used)
 
-    def remove(chosen: str | None) -> tuple[Any, Any, str]:
-        return change(lambda book: book.without_style(chosen or ""), f"Style '{chosen}' deleted.")
+    def remove(chosen: str | None, used: list[str] | None) -> tuple[Any, Any, str]:
+        return change(lambda book: book.without_style(chosen or ""), f"Style '{chosen}' deleted.", used)
 
     outputs = [name, form["styles"], message]
     name.change(show, inputs=[name], outputs=[prompt, negative], **HIDDEN_EVENT)
-    save.click(store, inputs=[name, prompt, negative], outputs=outputs, **HIDDEN_EVENT)
-    delete.click(remove, inputs=[name], outputs=outputs, **HIDDEN_EVENT)
+    save.click(store, inputs=[name, prompt, negative, form["styles"]], outputs=outputs, **HIDDEN_EVENT)
+    delete.click(remove, inputs=[name, form["styles"]], outputs=outputs, **HIDDEN_EVENT)
 
 
 def _book(services: Services) -> StyleBook:

@@ -25,8 +25,8 @@ SCRIPTS = (
     *("layers_document.js", "layers_strokes.js", "layers_picture.js", "layers_view.js", "layers_tools.js"),
     *("layers_panel.js", "layers_results.js", "layers_sending.js", "layers_tab.js"),
     *("memory.js", "notices.js", "queue.js", "line.js"),
-    *("history.js", "extensions.js", "get_models.js", "settings_fields.js", "settings.js", "tooltips.js", "tour.js"),
-    *("start.js", "session.js"),
+    *("history.js", "history_image.js", "history_again.js", "history_compare.js", "extensions.js", "get_models.js"),
+    *("settings_fields.js", "settings.js", "tooltips.js", "tour.js", "start.js", "session.js"),
 )
 FOR_EXTENSIONS = "extensions_page.js"
 """The names that scripts of users' extensions call; only where there are such scripts."""

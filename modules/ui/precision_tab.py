@@ -5,6 +5,7 @@ from typing import Any
 
 import gradio as gr
 
+from modules.api.name_lists import shown_samplers
 from modules.assembly import precision_work
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
@@ -24,7 +25,6 @@ from modules.jobs.work.precision import (
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.processing.engine.precision import INT8_FORMATS, split_patterns
 from modules.services import Services
-from modules.ui.controls import shown_samplers
 from modules.ui.defaults import EXAMPLES, is_shipped, wanted_checkpoint
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box

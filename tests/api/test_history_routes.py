@@ -127,3 +127,63 @@ def test_a_file_that_is_gone_is_said_and_found_again_elsewhere(
     client.post(f"{ROUTE}/import", json={"folder": str(folder)})
     assert services.history.importer.wait(20)
     assert Path(found(client, "line")[0]["path"]).name == "moved.png" and found(client, "is:missing") == []
+
+
+def test_boards_are_made_filled_and_removed(client: TestClient, ids: list[int]) -> None:
+    made = client.post(f"{ROUTE}/boards", json={"name": "Portraits"}).json()
+    assert client.post(f"{ROUTE}/boards", json={"name": "portraits"}).status_code == 422
+    put = client.post(f"{ROUTE}/boards/put", json={"ids": ids[:1], "board": made["id"]}).json()
+    assert [(item["id"], item["board"]) for item in put] == [(ids[0], made["id"])]
+    (board,) = client.get(f"{ROUTE}/boards").json()
+    assert (board["images"], board["newest"]) == (1, ids[0])
+    assert [item["id"] for item in found(client, board=made["id"])] == ids[:1]
+    assert ids[0] not in {item["id"] for item in found(client, board=0)}
+    assert client.get(f"{ROUTE}/count", params={"board": made["id"]}).json() == 1
+    assert client.post(f"{ROUTE}/boards/rename", json={"id": made["id"], "name": "Faces"}).json()["name"] == "Faces"
+    client.post(f"{ROUTE}/delete", json={"ids": ids[:1]})
+    assert client.get(f"{ROUTE}/boards").json()[0]["images"] == 0
+    client.post(f"{ROUTE}/restore", json={"ids": ids[:1]})
+    assert client.get(f"{ROUTE}/boards").json()[0]["images"] == 1
+    assert client.post(f"{ROUTE}/boards/put", json={"ids": [7], "board": made["id"]}).status_code == 404
+    assert client.post(f"{ROUTE}/boards/put", json={"ids": ids[:1], "board": 99}).status_code == 404
+    assert client.post(f"{ROUTE}/boards/remove", json={"id": made["id"]}).json() == []
+    assert client.get(f"{ROUTE}/one", params={"id": ids[0]}).json()["board"] is None
+
+
+def test_an_image_is_made_again_with_other_parameters(client: TestClient, ids: list[int], services: Services) -> None:
+    items = {one["name"]: one for one in client.get(f"{ROUTE}/parameters", params={"id": ids[0]}).json()}
+    assert (items["steps"]["value"], items["steps"]["type"], items["steps"]["maximum"]) == (5, "number", 1000)
+    assert items["sampler_name"]["value"] == "Euler" and ["DPM++ 2M"] * 2 in items["sampler_name"]["choices"]
+    assert items["CLIP_stop_at_last_layers"]["group"] == "Settings" and "styles" not in items
+    changes = [{"steps": 7}, {"sampler_name": "DPM++ 2M", "override_settings": {"CLIP_stop_at_last_layers": 2}}]
+    services.queue.pause()
+    try:
+        reply = client.post(f"{ROUTE}/again-with", json={"id": ids[0], "changes": changes})
+        jobs = [services.queue.known.find(task_id) for task_id in reply.json()["task_ids"]]
+        first, second = (job.request for job in jobs if job is not None)
+        assert (first.steps, first.sampler, first.seed) == (7, "Euler", 2)
+        assert (second.steps, second.sampler) == (5, "DPM++ 2M")
+        assert second.settings.stable_diffusion.CLIP_stop_at_last_layers == 2
+        refused = [{"steps": 7}, {"steps": 0}]
+        assert client.post(f"{ROUTE}/again-with", json={"id": ids[0], "changes": refused}).status_code == 422
+        assert services.queue.waiting_count() == 2
+        for wrong in (
+            [],
+            [{"nosuch": 1}],
+            [{"steps": "many"}],
+            [{"override_settings": 3}],
+            [{"override_settings": {"x": 1}}],
+        ):
+            reply = client.post(f"{ROUTE}/again-with", json={"id": ids[0], "changes": wrong})
+            assert reply.status_code in (404, 422) and reply.json()["errors"]
+    finally:
+        services.queue.clear()
+        services.queue.pause(False)
+
+
+def test_what_differs_between_two_images(client: TestClient, ids: list[int]) -> None:
+    reply = client.get(f"{ROUTE}/differing", params={"first": ids[0], "second": ids[1]}).json()
+    assert [(one["key"], one["first"], one["second"]) for one in reply] == [
+        ("Prompt", "a cat", "a line"),
+        ("Seed", "2", "1"),
+    ]

@@ -14,6 +14,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
+from modules.history.difference import differing_values
 from modules.history.importing import Importer
 from modules.history.query import parse_query
 from modules.history.service import HistoryService
@@ -379,3 +380,70 @@ def test_tags_hold_no_characters_that_nobody_sees(history: History) -> None:
     assert history.tag(entry.id, ["a\0b", "\u202eright to left", "\x07", " two  words "]).tags == (
         *("ab", "right to left", "two words"),
     )
+
+
+def test_boards_hold_images_and_are_searched(history: History) -> None:
+    circle, ground, night = (entry.id for entry in reversed(history.search()))
+    trip, other = history.create_board("Trip to_Rome"), history.create_board("other", "ann")
+    history.put([circle, ground], trip.id)
+    history.put([night], other.id)
+    assert [(board.name, board.images, board.newest) for board in history.boards()] == [
+        ("other", 1, night),
+        ("Trip to_Rome", 2, ground),
+    ]
+    assert [board.id for board in history.boards("ann")] == [other.id]
+    assert [entry.id for entry in history.search(board=trip.id)] == [ground, circle]
+    assert history.count("ground", board=trip.id) == 1 and history.count(board=0) == 0
+    assert found(history, "board:rome") == [2, 1] == found(history, 'board:"=trip to_rome"')
+    assert found(history, "-board:t_ip") == [3, 2, 1] and found(history, "-board:trip circle") == []
+    history.put([ground], None)
+    assert [entry.id for entry in history.search(board=0)] == [ground]
+    history.remove_board(trip.id)
+    assert history.search(board=trip.id) == [] and history.count() == 3
+    assert history.rename_board(other.id, "OTHER").name == "OTHER"
+
+
+def test_names_of_boards_that_are_refused(history: History) -> None:
+    history.create_board("Trip")
+    for name, error in (("", "has 0"), ("x" * 61, "has 61"), (" TRIP ", "already")):
+        with pytest.raises(InvalidValueError, match=error):
+            history.create_board(name)
+    assert history.create_board("trip", "ann").user == "ann"
+    with pytest.raises(UnknownNameError, match="no board 99"):
+        history.put([], 99)
+    with pytest.raises(UnknownNameError, match="no board"):
+        history.rename_board(2**70, "x")
+
+
+def test_a_history_from_before_boards_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    before = History(path, tmp_path)
+    before.add([file(1, "a red circle")])
+    before.close()
+    with sqlite3.connect(path) as old:
+        old.executescript(
+            "DROP INDEX entries_by_board; DROP TABLE boards; ALTER TABLE entries DROP COLUMN board; "
+            "PRAGMA user_version = 1"
+        )
+    old.close()
+    history = History(path, tmp_path)
+    (entry,) = history.search("circle")
+    board = history.create_board("Circles")
+    assert history.put([entry.id], board.id)[0].board == board.id
+    history.close()
+    again = History(path, tmp_path)
+    assert found(again, "board:circles") == [1]
+    again.close()
+
+
+def test_values_that_differ() -> None:
+    one = "a cat\nNegative prompt: x\nSteps: 20, Sampler: Euler a, Seed: 1, Size: 8x8, Clip skip: 2"
+    other = 'a dog\nNegative prompt: x\nSteps: 20, Sampler: DPM++ 2M, Seed: 1, Size: 8x8, Lora hashes: "a: 1, b: 2"'
+    assert differing_values(one, one) == []
+    assert differing_values(one, other) == [
+        ("Prompt", "a cat", "a dog"),
+        ("Sampler", "Euler a", "DPM++ 2M"),
+        ("Clip skip", "2", None),
+        ("Lora hashes", None, "a: 1, b: 2"),
+    ]
+    assert differing_values("", "a cat")[0] == ("Prompt", None, "a cat")

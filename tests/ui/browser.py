@@ -57,7 +57,7 @@ def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[syn
         lambda request: None if request.url.startswith((address, "data:", "blob:")) else foreign.append(request.url),
     )
     errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("pageerror", lambda error: errors.append(f"{error} {error.stack}"))
     page.on(
         "console",
         lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None,
@@ -68,7 +68,7 @@ def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[syn
     page.evaluate("localStorage.clear()")  # the next page finds no form and no job of this one
     page.close()
     assert foreign == [], "a request left the machine"
-    assert errors == []
+    assert not errors, errors
 
 
 def open_page(page: sync_api.Page, address: str) -> None:

@@ -8,13 +8,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from modules.api.app import build_api
+from modules.api.name_lists import shown_samplers
 from modules.jobs.workers.in_process import InProcessExecutor
 from modules.prompting.styles import Style, StyleBook
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
-from modules.ui.controls import shown_samplers
 from modules.ui.form import form_values, pasted_fields, sent_values
 from modules.ui.page_settings import PAGE_SETTINGS, page_settings
 from modules.ui.quicksettings import wanted_quicksettings

@@ -43,7 +43,8 @@ def test_an_image_is_found_starred_and_deleted(page: sync_api.Page, fakes: Servi
     open_tab(page, "History")
     page.fill("#fw_history_search", "scarlet steps:<9")
     page.click(".fw-history-item[aria-label='a scarlet dot']")
-    offered = page.locator("#fw_history_dialog select option").evaluate_all("all => all.map((one) => one.value)")
+    options = page.locator("#fw_history_dialog [aria-label=Precision] option")
+    offered = options.evaluate_all("all => all.map((one) => one.value)")
     assert offered == [*chosen_formats(), "fp16"]
     page.click("#fw_history_dialog button:has-text('Star')")
     page.wait_for_selector("#fw_history_dialog button:has-text('Unstar')")

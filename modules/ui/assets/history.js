@@ -1,4 +1,4 @@
-// The History tab: a search, images by day, and one image with all that is known of it. Asks only while it is shown.
+// The History tab: a search, images by day, boards, and what is done with several images. Asks only while it is shown.
 (() => {
   const fw = window.featherweight;
   const ROUTE = "featherweight/v1/history";
@@ -10,6 +10,12 @@
   let typing = 0;
   let newest = null;
   let isOffered = false; // whose images there are to choose from
+  const chosen = new Set(); // ids of the images that are ticked
+  let lastChosen = null;
+  let boards = [];
+  let changes = 0; // of images, by what was done here
+  let shownBoard = null; // the id of the board whose images are shown, 0 for those on none; null: all images
+  const DRAGGED = "application/x-featherweight-images";
 
   const place = () => document.querySelector("#fw_history");
   const isShown = () => Boolean(place()?.offsetParent) && !document.hidden;
@@ -51,16 +57,20 @@
     if (!isShown()) return;
     const text = wanted();
     const user = whose();
+    const board = shownBoard === null ? "" : `&board=${shownBoard}`;
+    const shown = shownBoard;
+    const seen = changes;
     const before = isMore && images.length ? `&before=${images[images.length - 1].id}` : "";
     try {
-      const page = await fw.get(`${ROUTE}?q=${encodeURIComponent(text)}&limit=${PAGE}${before}${user}`);
-      if (text !== wanted() || user !== whose()) return; // typed on meanwhile
+      const page = await fw.get(`${ROUTE}?q=${encodeURIComponent(text)}&limit=${PAGE}${before}${user}${board}`);
+      if (text !== wanted() || user !== whose() || shown !== shownBoard) return; // typed on meanwhile
+      if (seen !== changes) return search({ isMore }); // the answer is from before a change
       images = isMore ? [...images, ...page.images] : page.images;
       asked = text;
       if (!isMore) newest = page.images[0]?.id ?? null;
       find("[data-do=more]").hidden = !page.more;
       draw();
-      say(images.length ? "" : text ? "Nothing is found." : "Finished images appear here. Import a folder to have older ones too.");
+      say(images.length ? "" : text ? "Nothing is found." : shownBoard ? "This board is empty. Drag images here to put them on it." : "Finished images appear here. Import a folder to have older ones too.");
     } catch (error) {
       say(error.message, true);
     }
@@ -86,6 +96,7 @@
         fw.element("div", { className: "fw-history-grid" }, ...list.map(tile)),
       ]),
     );
+    drawChosen();
   }
 
   const address = (image, what = "thumbnail") => `${ROUTE}/${what}?id=${image.id}`;
@@ -94,17 +105,35 @@
     const prompt = image.infotext.split("\n")[0] || image.name;
     const made = fw.element("button", { type: "button", className: "fw-history-item", title: prompt });
     made.setAttribute("aria-label", prompt);
+    made.translate = false;
     const picture = new Image();
     picture.loading = "lazy";
     picture.alt = "";
+    picture.draggable = false; // the tile is dragged, not the picture alone
     picture.src = address(image);
     picture.addEventListener("error", () => {
       picture.replaceWith(fw.element("span", { className: "fw-history-gone", textContent: `${image.name}: the file is gone` }));
     });
     made.append(picture);
     if (image.starred) made.append(fw.element("span", { className: "fw-history-star", textContent: "★" }));
-    made.addEventListener("click", () => open(image));
-    return made;
+    made.addEventListener("click", (event) => {
+      if (event.shiftKey) chooseTo(image);
+      else if (event.ctrlKey || event.metaKey) choose(image, !chosen.has(image.id));
+      else fw.history.open(image);
+    });
+    const box = fw.element("input", { type: "checkbox", className: "fw-history-choose", checked: chosen.has(image.id), title: "Choose" });
+    box.setAttribute("aria-label", "Choose this image");
+    box.addEventListener("click", (event) => (event.shiftKey ? chooseTo(image) : choose(image, box.checked)));
+    const cell = fw.element("div", { className: "fw-history-cell", draggable: true }, made, box);
+    cell.dataset.image = image.id;
+    cell.addEventListener("dragstart", (event) => {
+      const ids = chosen.has(image.id) ? [...chosen] : [image.id];
+      event.dataTransfer.setData(DRAGGED, JSON.stringify(ids));
+      event.dataTransfer.effectAllowed = "move";
+      find(".fw-boards").classList.add("fw-boards-wait");
+    });
+    cell.addEventListener("dragend", () => find(".fw-boards").classList.remove("fw-boards-wait"));
+    return cell;
   }
 
   function button(text, title, run) {
@@ -113,107 +142,205 @@
     return made;
   }
 
-  function figure(source, text) {
-    const picture = new Image();
-    picture.src = source;
-    picture.alt = text;
-    return fw.element("figure", {}, picture, fw.element("figcaption", { textContent: text }));
-  }
-
-  // -- one image -------------------------------------------------------------------------------------------------------
-
-  function open(image) {
-    const status = fw.element("p", { className: "fw-history-status", attributes: { role: "status" } });
-    const tell = (text, isBad = false) => {
-      status.textContent = text;
-      status.classList.toggle("fw-bad", isBad);
-    };
-    const trying = (work) => async () => {
-      try {
-        await work();
-      } catch (error) {
-        tell(error.message, true);
-      }
-    };
-    const shown = fw.element("div", { className: "fw-history-images" }, figure(address(image, "image"), `${image.width} × ${image.height}`));
-    const dialog = fw.element("dialog", { id: "fw_history_dialog", attributes: { "aria-labelledby": "fw_history_title" } });
-    const replaced = (fresh) => {
-      Object.assign(image, fresh);
-      draw();
-    };
-    const star = button(image.starred ? "★ Unstar" : "☆ Star", "Mark this image", trying(async () => {
-      const [fresh] = await fw.post(`${ROUTE}/star`, { ids: [image.id], starred: !image.starred });
-      replaced(fresh);
-      star.textContent = fresh.starred ? "★ Unstar" : "☆ Star";
-    }));
-    const remove = button(image.trashed ? "Restore" : "Delete", image.trashed ? "Bring the file back" : "Move the file to outputs/trash", trying(async () => {
-      await fw.post(`${ROUTE}/${image.trashed ? "restore" : "delete"}`, { ids: [image.id] });
-      images = images.filter((other) => other.id !== image.id);
-      draw();
-      dialog.close();
-    }));
-    const show = button("Show in folder", "Open the folder on the server's machine", trying(async () => {
-      const reply = await fw.post(`${ROUTE}/show`, { id: image.id });
-      tell(reply.opened ? `${reply.folder} was opened.` : `The file is in ${reply.folder}`);
-    }));
-    show.dataset.for = "admin";
-    const tags = fw.element("input", { value: image.tags.join(", "), placeholder: "Tags, separated by commas" });
-    tags.setAttribute("aria-label", "Tags");
-    const keepTags = trying(async () => {
-      const [fresh] = await fw.post(`${ROUTE}/tags`, { ids: [image.id], tags: tags.value.split(",") });
-      replaced(fresh);
-      tags.value = fresh.tags.join(", ");
-      tell("The tags are kept.");
-    });
-    const precisions = [...JSON.parse(place().dataset.precisions), ["fp16", "full precision"]];
-    const precision = fw.element("select", {}, ...precisions.map(([value, text]) => fw.element("option", { value, textContent: text })));
-    precision.setAttribute("aria-label", "Precision");
-    const again = button("Same seed, other precision", "Make it once more and show what differs", trying(async () => {
-      const { task_id } = await fw.post(`${ROUTE}/again`, { id: image.id, precision: precision.value });
-      tell("In line; the difference appears here.");
-      await compare(image, task_id, shown, tell, dialog);
-    }));
-    const send = fw.element("div", { className: "fw-tools fw-history-send", dataset: { for: "user" } });
-    if (!fw.mayChange(image.user)) for (const one of [star, remove, tags]) one.disabled = true;
-    const item = () => ({ ...image, url: address(image, "image"), seed: -1, subseed: -1, role: image.role });
-    fw.offerTargets(send, "history", item);
-    send.addEventListener("click", (event) => event.target.closest("button") && dialog.close());
-    dialog.append(
-      fw.element("h2", { id: "fw_history_title", textContent: `${image.name} · ${new Date(image.created_at * 1000).toLocaleString()}` }),
-      fw.element("div", { className: "fw-history-view" }, shown, fw.element("div", { className: "fw-history-facts" },
-        fw.element("div", { className: "fw-tools" }, star, remove, show, button("Close", "Back to the images", () => dialog.close())),
-        send,
-        fw.element("div", { className: "fw-tools", dataset: { for: "user" } }, again, precision),
-        status,
-        fw.element("div", { className: "fw-history-tags" }, tags, fw.mayChange(image.user) ? button("Save tags", "Keep these tags", keepTags) : ""),
-        fw.element("pre", { className: "fw-infotext", textContent: image.infotext || "It does not say how it was made." }))),
-    );
-    dialog.addEventListener("close", () => dialog.remove());
-    document.body.append(dialog);
-    dialog.showModal();
-  }
-
-  // Wait for the job, then show its image and the difference.
-  async function compare(image, task_id, shown, tell, dialog) {
-    for (;;) {
-      if (!dialog.isConnected) return;
-      const job = await fw.get(`featherweight/v1/queue/job?task_id=${encodeURIComponent(task_id)}`);
-      if (job.status === "failed" || job.status === "interrupted") throw new Error(job.error || "The job was stopped.");
-      if (job.status === "done") break;
-      tell(fw.queueLine(job) || "waiting");
-      await new Promise((resolve) => setTimeout(resolve, 700));
+  // Do something on the server; a refusal is said in the tab.
+  const trying = (work) => async () => {
+    try {
+      await work();
+    } catch (error) {
+      say(error.message, true);
     }
-    const other = (await fw.get(`${ROUTE}/of-job?task_id=${encodeURIComponent(task_id)}`)).find(({ role }) => role === "sample");
-    if (!other) throw new Error("The image was not saved, so nothing can be compared; see Settings > Saving.");
-    const numbers = await fw.get(`${ROUTE}/compare?first=${image.id}&second=${other.id}`);
-    const text = numbers.psnr_db === null ? "equal" : `PSNR ${numbers.psnr_db.toFixed(1)} dB, at most ${numbers.largest_level} of 255`;
-    shown.replaceChildren(
-      figure(address(image, "image"), "this image"),
-      figure(address(other, "image"), "the other precision"),
-      figure(`${ROUTE}/difference?first=${image.id}&second=${other.id}`, `difference, 8 times: ${text}`),
-    );
-    tell(text);
+  };
+
+  // -- several images --------------------------------------------------------------------------------------------------
+
+  function choose(image, isChosen) {
+    if (isChosen) chosen.add(image.id);
+    else chosen.delete(image.id);
+    lastChosen = image.id;
+    drawChosen();
   }
+
+  // From the one that was chosen last to this one.
+  function chooseTo(image) {
+    const places = [lastChosen ?? image.id, image.id].map((id) => images.findIndex((one) => one.id === id));
+    const [from, to] = [Math.max(0, Math.min(...places)), Math.max(...places)];
+    for (const one of images.slice(from, to + 1)) chosen.add(one.id);
+    lastChosen = image.id;
+    drawChosen();
+  }
+
+  function chooseNone() {
+    chosen.clear();
+    drawChosen();
+  }
+
+  function drawChosen() {
+    for (const cell of place().querySelectorAll(".fw-history-cell")) {
+      const isChosen = chosen.has(Number(cell.dataset.image));
+      cell.classList.toggle("fw-is-chosen", isChosen);
+      cell.querySelector(".fw-history-choose").checked = isChosen;
+    }
+    const bar = find(".fw-history-chosen");
+    bar.hidden = chosen.size === 0;
+    if (bar.hidden) return;
+    const ids = [...chosen];
+    const list = ids.map((id) => images.find((one) => one.id === id)).filter(Boolean);
+    const isTrash = list.some(({ trashed }) => trashed);
+    const compare = button("Compare", "Two images with a slider, and what differs in how they were made", () => fw.history.compare(list[0], list[1]));
+    compare.disabled = list.length !== 2;
+    const mine = list.every(({ user }) => fw.mayChange(user));
+    const change = [
+      boardChoice(null, "Put on a board"),
+      button("★ Star", "Mark these images", trying(async () => {
+        merged(await fw.post(`${ROUTE}/star`, { ids, starred: !list.every(({ starred }) => starred) }));
+      })),
+      button(isTrash ? "Restore" : "Delete", isTrash ? "Bring the files back" : "Move the files to outputs/trash", trying(async () => {
+        await fw.post(`${ROUTE}/${isTrash ? "restore" : "delete"}`, { ids });
+        images = images.filter(({ id }) => !chosen.has(id));
+        chooseNone();
+        draw();
+        await showBoards();
+      })),
+    ];
+    change[0].addEventListener("change", trying(() => put(ids, Number(change[0].value) || null)));
+    bar.replaceChildren(
+      fw.element("b", { textContent: `Chosen: ${chosen.size}` }),
+      compare,
+      ...(mine ? change : []),
+      button("Choose none", "Take all ticks away", chooseNone),
+    );
+  }
+
+  // Take in what the server answered about images that are shown.
+  function merged(fresh) {
+    changes += 1;
+    for (const one of fresh) Object.assign(images.find(({ id }) => id === one.id) || {}, one);
+    draw();
+  }
+
+  // -- boards ----------------------------------------------------------------------------------------------------------
+
+  // A list of the boards, with the one that is chosen, or with a `placeholder` where nothing is.
+  function boardChoice(current, placeholder = "") {
+    const choice = fw.element("select", {},
+      ...(placeholder ? [fw.element("option", { value: "", textContent: placeholder, disabled: true })] : []),
+      fw.element("option", { value: "0", textContent: "On no board" }),
+      ...boards.map(({ id, name }) => fw.element("option", { value: String(id), textContent: name, translate: false })));
+    choice.setAttribute("aria-label", "Board");
+    choice.value = placeholder ? "" : String(current ?? 0);
+    return choice;
+  }
+
+  async function put(ids, board) {
+    const fresh = await fw.post(`${ROUTE}/boards/put`, { ids, board });
+    for (const one of fresh) Object.assign(images.find(({ id }) => id === one.id) || {}, one);
+    if (shownBoard !== null) images = images.filter((one) => (one.board ?? 0) === shownBoard);
+    chooseNone();
+    draw();
+    await showBoards();
+  }
+
+  async function showBoards() {
+    boards = await fw.get(`${ROUTE}/boards?${whose().slice(1)}`);
+    if (shownBoard && !boards.some(({ id }) => id === shownBoard)) shownBoard = null;
+    const bar = find(".fw-boards");
+    const shown = boards.find(({ id }) => id === shownBoard);
+    const chips = [[null, "All images", "Images on all boards and on none"], [0, "On no board", "Images that lie on no board"]].map(([id, text, title]) => chip(id, text, title, id));
+    for (const { id, name, images: count, newest: cover } of boards) {
+      const made = chip(id, name, `Show this board; drag images here to put them on it`, id);
+      made.firstChild.translate = false;
+      made.append(fw.element("small", { textContent: String(count) }));
+      if (cover) {
+        const picture = fw.element("img", { src: `${ROUTE}/thumbnail?id=${cover}`, alt: "" });
+        picture.addEventListener("error", () => picture.remove());
+        made.prepend(picture);
+      }
+      chips.push(made);
+    }
+    const tools = [button("New board", "A folder of images; their files stay where they are", newBoard)];
+    if (shown && fw.mayChange(shown.user)) {
+      tools.push(button("Rename", "Give this board another name", renameBoard), button("Delete board", "Its images stay in the history", removeBoard));
+    }
+    for (const one of tools) one.dataset.for = "user";
+    bar.replaceChildren(...chips, ...tools);
+  }
+
+  // A board's button, on which images are dropped too.
+  function chip(id, text, title, target) {
+    const made = fw.element("button", { type: "button", className: "fw-board", title }, fw.element("span", { textContent: text }));
+    made.setAttribute("aria-pressed", String(shownBoard === id));
+    made.addEventListener("click", () => showBoard(id));
+    if (target === null) return made;
+    const isOurs = (event) => event.dataTransfer.types.includes(DRAGGED);
+    made.addEventListener("dragover", (event) => {
+      if (!isOurs(event)) return;
+      event.preventDefault();
+      made.classList.add("fw-board-over");
+    });
+    made.addEventListener("dragleave", () => made.classList.remove("fw-board-over"));
+    made.addEventListener("drop", (event) => {
+      made.classList.remove("fw-board-over");
+      if (!isOurs(event)) return;
+      event.preventDefault();
+      trying(() => put(JSON.parse(event.dataTransfer.getData(DRAGGED)), target || null))();
+    });
+    return made;
+  }
+
+  async function showBoard(id) {
+    shownBoard = id;
+    chooseNone();
+    await search();
+    await trying(showBoards)();
+  }
+
+  const newBoard = trying(async () => {
+    const name = window.prompt(fw.text("The name of the new board"));
+    if (!name) return;
+    const made = await fw.post(`${ROUTE}/boards`, { name });
+    if (chosen.size) await put([...chosen], made.id);
+    else await showBoards();
+  });
+
+  const renameBoard = trying(async () => {
+    const name = window.prompt(fw.text("The new name of the board"), boards.find(({ id }) => id === shownBoard).name);
+    if (!name) return;
+    await fw.post(`${ROUTE}/boards/rename`, { id: shownBoard, name });
+    await showBoards();
+  });
+
+  const removeBoard = trying(async () => {
+    if (!window.confirm(fw.text("Delete this board? Its images stay in the history."))) return;
+    await fw.post(`${ROUTE}/boards/remove`, { id: shownBoard });
+    await showBoard(null);
+  });
+
+  // What the dialogs of one image and of two need of the tab.
+  fw.history = {
+    ROUTE,
+    address,
+    button,
+    images: () => images,
+    boardChoice,
+    put,
+    chosen: () => images.filter(({ id }) => chosen.has(id)),
+    choose,
+    precisions: () => [...JSON.parse(place().dataset.precisions), ["fp16", "full precision"]],
+    merged: (fresh) => merged([fresh]),
+    without: (id) => {
+      images = images.filter((one) => one.id !== id);
+      chosen.delete(id);
+      drawChosen();
+      draw();
+      trying(showBoards)();
+    },
+    // Older images, where there are some; whether any came.
+    more: async () => {
+      const before = images.length;
+      if (!find("[data-do=more]").hidden) await search({ isMore: true });
+      return images.length > before;
+    },
+  };
 
   // -- imports ---------------------------------------------------------------------------------------------------------
 
@@ -248,10 +375,14 @@
   async function look() {
     if (!isShown()) return;
     if (!isOffered) await offerUsers();
-    if (asked === null) await search();
+    if (asked === null) {
+      await search();
+      await trying(showBoards)();
+    }
     const isImporting = fw.me.role === "admin" && drawImports(await fw.get(`${ROUTE}/imports`).catch(() => []));
-    if (images.length > PAGE || document.querySelector("#fw_history_dialog")) return;
-    const first = await fw.get(`${ROUTE}?q=${encodeURIComponent(wanted())}&limit=1${whose()}`).catch(() => null);
+    if (images.length > PAGE || chosen.size || document.querySelector("#fw_history_dialog, #fw_history_compare")) return;
+    const board = shownBoard === null ? "" : `&board=${shownBoard}`;
+    const first = await fw.get(`${ROUTE}?q=${encodeURIComponent(wanted())}&limit=1${whose()}${board}`).catch(() => null);
     if (isImporting || (first && (first.images[0]?.id ?? null) !== newest)) await search();
   }
 
@@ -264,7 +395,7 @@
       pressed.setAttribute("aria-pressed", String(pressed.getAttribute("aria-pressed") !== "true"));
       search();
     }
-    if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(() => isShown() && search(), 80);
+    if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(() => isShown() && search().then(trying(showBoards)), 80);
   });
   document.addEventListener("input", (event) => {
     if (event.target.id !== "fw_history_search") return;
@@ -272,7 +403,7 @@
     typing = setTimeout(search, TYPED_MS);
   });
   document.addEventListener("change", (event) => {
-    if (event.target.id === "fw_history_user") search();
+    if (event.target.id === "fw_history_user") showBoard(null);
   });
   setInterval(look, LOOK_MS);
 })();

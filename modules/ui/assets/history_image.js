@@ -1,0 +1,163 @@
+// One image of the history with all that is known of it: next and previous, star, tags, board, sending it on.
+(() => {
+  const fw = window.featherweight;
+  const { ROUTE, address, button } = fw.history;
+  const SWIPE_PX = 60;
+  let dialog = null;
+  let image = null; // the one that is shown
+
+  // Show an image; the dialog stays while one goes from image to image.
+  fw.history.open = (wanted) => {
+    if (!dialog) build();
+    show(wanted);
+    if (!dialog.open) dialog.showModal();
+  };
+
+  // Anywhere on the page: what was pressed last may be disabled now, and then nothing in the dialog has the focus.
+  document.addEventListener("keydown", (event) => {
+    if (!dialog?.open || document.querySelector("#fw_history_compare")) return;
+    if (event.target.closest?.("input, textarea, select") || event.ctrlKey || event.altKey || event.metaKey) return;
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    step(by);
+  });
+
+  function figure(source, text) {
+    const picture = new Image();
+    picture.src = source;
+    picture.alt = text;
+    return fw.element("figure", {}, picture, fw.element("figcaption", { textContent: text }));
+  }
+
+  function build() {
+    dialog = fw.element("dialog", { id: "fw_history_dialog", attributes: { "aria-labelledby": "fw_history_title" } });
+    const made = dialog;
+    made.addEventListener("close", () => {
+      made.remove();
+      dialog = image = null;
+    });
+    let touchedAt = null;
+    made.addEventListener("touchstart", (event) => {
+      touchedAt = event.touches.length === 1 && event.target.closest(".fw-history-images") ? event.touches[0].clientX : null;
+    }, { passive: true });
+    made.addEventListener("touchend", (event) => {
+      const by = touchedAt === null ? 0 : touchedAt - event.changedTouches[0].clientX;
+      touchedAt = null;
+      if (Math.abs(by) > SWIPE_PX) step(Math.sign(by));
+    });
+    document.body.append(dialog);
+  }
+
+  const placeOf = (one) => fw.history.images().findIndex(({ id }) => id === one.id);
+
+  // To the next older image (1) or the next newer one (-1); at the end of the page older ones are asked for.
+  async function step(by) {
+    const place = placeOf(image) + by;
+    if (place < 0) return;
+    if (place >= fw.history.images().length && !(await fw.history.more())) return;
+    const next = fw.history.images()[place];
+    if (!next || !dialog) return;
+    const focused = document.activeElement?.dataset?.step;
+    show(next);
+    (dialog.querySelector(`[data-step="${focused}"]:enabled`) || dialog.querySelector("[data-step]:enabled"))?.focus();
+  }
+
+  function stepButton(by, text, label, isThere) {
+    const made = button(text, label, () => step(by));
+    made.className = "fw-history-step";
+    made.disabled = !isThere;
+    made.dataset.step = by;
+    made.setAttribute("aria-label", label);
+    return made;
+  }
+
+  function show(wanted) {
+    image = wanted;
+    const own = wanted;
+    const status = fw.element("p", { className: "fw-history-status", attributes: { role: "status" } });
+    const tell = (text, isBad = false) => {
+      status.textContent = text;
+      status.classList.toggle("fw-bad", isBad);
+    };
+    const trying = (work) => async () => {
+      try {
+        await work();
+      } catch (error) {
+        tell(error.message, true);
+      }
+    };
+    const isShown = () => Boolean(dialog) && image?.id === own.id;
+    const shown = fw.element("div", { className: "fw-history-images" }, figure(address(own, "image"), `${own.width} × ${own.height}`));
+    const star = button(own.starred ? "★ Unstar" : "☆ Star", "Mark this image", trying(async () => {
+      const [fresh] = await fw.post(`${ROUTE}/star`, { ids: [own.id], starred: !own.starred });
+      fw.history.merged(fresh);
+      Object.assign(own, fresh);
+      star.textContent = fresh.starred ? "★ Unstar" : "☆ Star";
+    }));
+    const remove = button(own.trashed ? "Restore" : "Delete", own.trashed ? "Bring the file back" : "Move the file to outputs/trash", trying(async () => {
+      await fw.post(`${ROUTE}/${own.trashed ? "restore" : "delete"}`, { ids: [own.id] });
+      const place = placeOf(own);
+      fw.history.without(own.id);
+      const next = fw.history.images()[place] || fw.history.images()[place - 1];
+      if (next) show(next);
+      else dialog.close();
+    }));
+    const folder = button("Show in folder", "Open the folder on the server's machine", trying(async () => {
+      const reply = await fw.post(`${ROUTE}/show`, { id: own.id });
+      tell(reply.opened ? `${reply.folder} was opened.` : `The file is in ${reply.folder}`);
+    }));
+    folder.dataset.for = "admin";
+    const tags = fw.element("input", { value: own.tags.join(", "), placeholder: "Tags, separated by commas" });
+    tags.setAttribute("aria-label", "Tags");
+    const keepTags = trying(async () => {
+      const [fresh] = await fw.post(`${ROUTE}/tags`, { ids: [own.id], tags: tags.value.split(",") });
+      fw.history.merged(fresh);
+      Object.assign(own, fresh);
+      tags.value = fresh.tags.join(", ");
+      tell("The tags are kept.");
+    });
+    const board = fw.history.boardChoice(own.board);
+    board.addEventListener("change", trying(async () => {
+      const chosen = Number(board.value) || null;
+      await fw.history.put([own.id], chosen);
+      own.board = chosen;
+      tell(chosen ? "It lies on this board now." : "It lies on no board now.");
+    }));
+    const other = fw.history.chosen().find(({ id }) => id !== own.id);
+    const compare = other
+      ? button("Compare with the chosen one", "Two images with a slider, and what differs in how they were made", () => fw.history.compare(other, own))
+      : button("Choose to compare", "Tick this image; then open another one and compare the two", () => {
+        fw.history.choose(own, true);
+        compare.disabled = true;
+        tell("It is chosen. Go to another image and press Compare there.");
+      });
+    const send = fw.element("div", { className: "fw-tools fw-history-send", dataset: { for: "user" } });
+    if (!fw.mayChange(own.user)) for (const one of [star, remove, tags, board]) one.disabled = true;
+    fw.offerTargets(send, "history", () => ({ ...own, url: address(own, "image"), seed: -1, subseed: -1, role: own.role }));
+    send.addEventListener("click", (event) => event.target.closest("button") && dialog?.close());
+    const place = placeOf(own);
+    const count = fw.history.images().length;
+    const mayBeMore = !document.querySelector("#fw_history [data-do=more]")?.hidden;
+    const named = fw.element("h2", { id: "fw_history_title", textContent: `${own.name} · ${new Date(own.created_at * 1000).toLocaleString()}` });
+    named.translate = false;
+    dialog.replaceChildren(
+      fw.element("div", { className: "fw-history-head" },
+        stepButton(-1, "‹", "Previous image (left arrow)", place > 0),
+        stepButton(1, "›", "Next image (right arrow)", place >= 0 && (place + 1 < count || mayBeMore)),
+        named,
+        button("Close", "Back to the images", () => dialog.close())),
+      fw.element("div", { className: "fw-history-view" }, shown, fw.element("div", { className: "fw-history-facts" },
+        fw.element("div", { className: "fw-tools" }, star, remove, folder, compare),
+        send,
+        fw.history.again({ image: own, shown, tell, trying, isShown, figure }),
+        status,
+        fw.element("div", { className: "fw-history-tags" }, tags, fw.mayChange(own.user) ? button("Save tags", "Keep these tags", keepTags) : "", board),
+        fw.element("pre", { className: "fw-infotext", textContent: own.infotext || "It does not say how it was made." }))),
+    );
+    for (const by of [-1, 1]) {
+      const near = fw.history.images()[place + by];
+      if (place >= 0 && near) new Image().src = address(near, "image"); // there when it is asked for
+    }
+  }
+})();

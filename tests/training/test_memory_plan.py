@@ -12,7 +12,7 @@ from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.meta_model import build_meta_model
 from modules.training.config import TrainingConfig, config_of
 from modules.training.memory_plan import GB, MemoryPlan, StepEstimator, Way, plan_memory
-from tests.processing.test_family_plans import write_empty
+from tests.models.full_size import write_empty
 from tests.recordings import CONFIGS, TINY
 
 CUDA = torch.device("cuda")

@@ -144,12 +144,14 @@ class QwenImageAutoencoder:
         return (own_mean - mean) / std, own_std / std
 
     def decode(self, vae: Any, own: Tensor, tile_px: int = 0, few_tiles: bool = False) -> Tensor:
-        images: Tensor = vae.decode(own, return_dict=False)[0]
-        return images.squeeze(FRAME)
+        from modules.models.autoencoders.frames import decode_frame
+
+        return decode_frame(vae, own, tile_px // self.downscale, few_tiles)
 
     def encode(self, vae: Any, images: Tensor, tile_px: int = 0, few_tiles: bool = False) -> Tensor:
-        parameters: Tensor = vae.encode(images.unsqueeze(FRAME)).latent_dist.parameters
-        return parameters
+        from modules.models.autoencoders.frames import encode_frame
+
+        return encode_frame(vae, images, tile_px // self.downscale, few_tiles)
 
     def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation [1,C,1,1]."""

@@ -1,0 +1,157 @@
+"""One image through a causal video VAE (diffusers' AutoencoderKLQwenImage), whole or in exact tiles.
+
+Before the first frame of a video there is nothing: of a causal convolution's kernel only the last slice in time meets
+an image, and what resamples time is not called. So an image is computed in two dimensions, with a third of the
+products, and without the maps that diffusers keeps for the next frame. Norms work on each pixel alone, so tiles need
+only the border that a convolution reads; the middle with its attention runs as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from modules.models.autoencoders.tiling import SMALLEST_TILE, Prepare, Tiles
+
+FRAME = 2
+
+
+def decode_frame(vae: Any, own: Tensor, tile: int = 0, few_tiles: bool = False) -> Tensor:
+    """`own` [B,C,1,h,w] as the VAE takes it, to images [B,3,H,W] between -1 and 1. `tile`: latents a side of a tile at
+    the size of the image, 0: whole. `few_tiles`: as `tiling.decode_tiled`."""
+    decoder = vae.decoder
+    whole = _Whole()
+    x = whole.convolve(own.squeeze(FRAME), _flat(vae.post_quant_conv))
+    x = _middle(decoder.mid_block, whole.convolve(x, _flat(decoder.conv_in)))
+    scale = 2 ** sum(block.upsamplers is not None for block in decoder.up_blocks)
+    space, x = _placed(x, own.device, tile, scale, few_tiles)
+    for block in decoder.up_blocks:
+        for resnet in block.resnets:
+            x = _residual(space, x, resnet)
+        for upsampler in block.upsamplers or ():
+            x = space.convolve(x, upsampler.resample[1], enlarge=True)
+    x = space.convolve(x, _flat(decoder.conv_out), _norm(decoder.norm_out))
+    return _data(x).to(own.device).clamp(-1, 1)
+
+
+def encode_frame(vae: Any, images: Tensor, tile: int = 0, few_tiles: bool = False) -> Tensor:
+    """Images [B,3,H,W] to the VAE's moments [B,2C,1,h,w]: mean and log variance, as the VAE has them. `tile` and
+    `few_tiles` as above."""
+    encoder = vae.encoder
+    scale = 2 ** sum(type(layer).__name__ == "QwenImageResample" for layer in encoder.down_blocks)
+    space, x = _placed(images, images.device, tile, scale, few_tiles, is_image=True)
+    x = space.convolve(x, _flat(encoder.conv_in))
+    for layer in encoder.down_blocks:
+        if hasattr(layer, "resample"):
+            x = space.convolve(x, layer.resample[1], before=0)
+        elif hasattr(layer, "conv1"):
+            x = _residual(space, x, layer)
+        else:  # attention, which sees the whole map
+            attended = _attended(layer, _data(x).to(images.device))
+            x = space.of(attended) if isinstance(space, Tiles) else attended
+    whole = _Whole()
+    middle = _middle(encoder.mid_block, _data(x).to(images.device))
+    moments = whole.convolve(middle, _flat(encoder.conv_out), _norm(encoder.norm_out))
+    return whole.convolve(moments, _flat(vae.quant_conv)).unsqueeze(FRAME)
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """What a causal convolution is for one frame: the last slice of its kernel in time."""
+
+    kernel_size: tuple[int, int]
+    padding: tuple[int, int]
+    padding_mode: str
+    out_channels: int
+    weight: Tensor
+    bias: Tensor | None
+    stride: tuple[int, int] = (1, 1)
+
+
+def _flat(convolution: Any) -> _Flat:
+    _, height, width = convolution.kernel_size
+    return _Flat(
+        (height, width),
+        (height // 2, width // 2),
+        convolution.padding_mode,
+        convolution.out_channels,
+        convolution.weight[:, :, -1],
+        convolution.bias,
+    )
+
+
+class _Whole:
+    """As `Tiles`, on maps [B,C,H,W] in one piece."""
+
+    def convolve(
+        self,
+        x: Tensor,
+        convolution: Any,
+        prepare: Prepare | None = None,
+        add: Tensor | None = None,
+        enlarge: bool = False,
+        before: int | None = None,
+    ) -> Tensor:
+        x = x if prepare is None else prepare(x)
+        if enlarge:
+            x = F.interpolate(x, scale_factor=2.0, mode="nearest")
+        size, stride = int(convolution.kernel_size[0]), int(convolution.stride[0])
+        first = int(convolution.padding[0]) if before is None else before
+        after = size - stride - first
+        mode = "circular" if convolution.padding_mode == "circular" else "constant"
+        if first or after:
+            x = F.pad(x, (first, after, first, after), mode=mode)
+        x = F.conv2d(x, convolution.weight, convolution.bias, stride)
+        return x if add is None else x + add
+
+
+def _placed(
+    x: Tensor, device: torch.device, tile: int, scale: int, few_tiles: bool, is_image: bool = False
+) -> tuple[Any, Any]:
+    """What computes, and a map for it. What is no larger than a tile is computed as a whole."""
+    side = max(tile, SMALLEST_TILE)
+    if not tile or max(x.shape[-2:]) <= (side * scale if is_image else side):
+        return _Whole(), x
+    tiles = Tiles(device, side * scale, few_tiles)
+    return tiles, tiles.of(x)
+
+
+def _data(x: Any) -> Tensor:
+    """The tensor of a map."""
+    found: Tensor = x if isinstance(x, Tensor) else x.data
+    return found
+
+
+def _residual(space: Any, x: Any, block: Any) -> Any:
+    has_shortcut = hasattr(block.conv_shortcut, "weight")
+    shortcut = space.convolve(x, _flat(block.conv_shortcut)) if has_shortcut else x
+    first = space.convolve(x, _flat(block.conv1), _norm(block.norm1))
+    return space.convolve(first, _flat(block.conv2), _norm(block.norm2), shortcut)
+
+
+def _middle(block: Any, x: Tensor) -> Tensor:
+    whole = _Whole()
+    x = _residual(whole, x, block.resnets[0])
+    for attention, resnet in zip(block.attentions, block.resnets[1:], strict=True):
+        x = _residual(whole, _attended(attention, x), resnet)
+    return x
+
+
+def _attended(attention: Any, x: Tensor) -> Tensor:
+    found: Tensor = attention(x.unsqueeze(FRAME)).squeeze(FRAME)
+    return found
+
+
+def _norm(norm: Any) -> Prepare:
+    """Over the channels of each pixel, then SiLU."""
+    gamma = norm.gamma.reshape(-1, 1, 1)
+
+    def prepare(part: Tensor) -> Tensor:
+        normed = F.normalize(part.float(), dim=1).to(part.dtype)
+        return F.silu(normed * norm.scale * gamma)
+
+    return prepare

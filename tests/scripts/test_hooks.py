@@ -124,8 +124,9 @@ def test_each_image_of_a_batch_has_its_own_texts_of_the_second_pass(engine: Engi
     wanted = small_request(batch_size=2, hires=small_hires())
     made = run(wanted, engine, tmp_path, extension(tmp_path / "e", source)).samples
     plain = extension(tmp_path / "n", "")
-    for index, texts in enumerate(({"negative_prompt": "ugly"}, {"prompt": "a blue dog"})):
-        alone = run(replace(wanted, hires=replace(small_hires(), **texts)), engine, tmp_path, plain).samples[index]
+    hires = small_hires()
+    for index, second in enumerate((replace(hires, negative_prompt="ugly"), replace(hires, prompt="a blue dog"))):
+        alone = run(replace(wanted, hires=second), engine, tmp_path, plain).samples[index]
         assert (pixels(made[index].image) == pixels(alone.image)).all()
         assert made[index].infotext.replace(", Seen: a red cat/a blue dog", "") == alone.infotext
 

@@ -21,6 +21,7 @@ from modules.adapters.block_weights import LAYOUTS, block_of, read_block_weights
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.adapters.embeddings import EmbeddingStore, read_embedding
 from modules.adapters.hypernetworks import read_hypernetwork
+from modules.adapters.preset_file import read_presets
 from modules.adapters.step_range import StepRange
 from modules.adapters.tags import LoraTag, lora_tags
 from modules.adapters.targets import TargetTable
@@ -167,6 +168,22 @@ def test_blocks_of_layers_and_lists_of_weights() -> None:
 )
 def test_forms_of_the_tag(prompt: str, expected: LoraTag) -> None:
     assert lora_tags(extract_tags(prompt)[1]) == ([expected], [])
+
+
+def test_users_have_presets_of_their_own(tmp_path: Path) -> None:
+    first, second = tmp_path / "lbwpresets.txt", tmp_path / "second.txt"
+    first.write_text("# mine\nFace:" + ",".join(["1"] * 17) + "\n\nRandom:R,1\nALL : " + ",".join(["0"] * 17) + "\n")
+    second.write_text("FACE:0,0\nother:" + ",".join(["2"] * 12) + "\n")
+    own = read_presets([tmp_path / "none.txt", first, second])
+    assert read_block_weights("face", own).blocks == ONES and read_block_weights("all", own).base == 0.0
+    assert read_block_weights("other", own) == read_block_weights(",".join(["2"] * 12))
+    assert lora_tags(extract_tags("<lora:a:1:Face>")[1], presets=own) == ([LoraTag("a", blocks=ONES)], [])
+    for name, said in (("random", "lbw=RANDOM:R,1: neither"), ("gone", "OUTS, OUTALL, FACE, RANDOM, OTHER")):
+        with pytest.raises(InvalidValueError, match=said):
+            read_block_weights(name, own)
+    first.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(InvalidValueError, match=r"lbwpresets.txt: the presets of block weights cannot be read"):
+        read_presets([first])
 
 
 @pytest.mark.parametrize("name", ["col:on", "a:b:c d", "x=1", "te=0.5", "[a] (b:1.2)", "Größe: 日本", "{x|y}"])

@@ -163,11 +163,15 @@ class ModelInUse:
         if adapters is None or not adapters.is_timed:
             return
 
-        def follow(inputs: DenoiserInputs) -> None:
-            reported = use.reported_at(inputs.step)
+        def follow(call: int) -> None:
+            reported = use.reported_at(call)
             model.recovery.run(Stage.ADAPTERS, lambda: adapters.at_step(reported, use.facts.steps))
 
-        use.before_call.append(follow)
+        def before_call(inputs: DenoiserInputs) -> None:
+            follow(inputs.step)
+
+        follow(0)  # what scripts compute before the first call depends on no job before this one
+        use.before_call.append(before_call)
 
     def _end_use(self) -> None:
         use, self._use = self._use, None

@@ -13,6 +13,7 @@ from typing import Protocol
 from PIL import Image
 
 from modules.access import access_of
+from modules.adapters.preset_file import FILE as PRESETS_OF_BLOCK_WEIGHTS
 from modules.captioning.captioners import Captioners
 from modules.detection.detectors import FOLDER as DETECTORS_FOLDER
 from modules.detection.detectors import Detectors
@@ -95,8 +96,8 @@ log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS_FOLDER = "reports"  # of the outputs
 RESUME_FOLDER = "resume"  # of the data folder
-BROUGHT_ALONG = ("wildcards", "tags")
-"""Kinds of files that extensions have folders of."""
+BROUGHT_ALONG = ("wildcards", "tags", PRESETS_OF_BLOCK_WEIGHTS)
+"""What extensions have in their folders, or beside their scripts."""
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
 
 
@@ -585,7 +586,9 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
 
     def folders(name: str) -> tuple[Path, ...]:
         if name in BROUGHT_ALONG:
-            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{name}")))
+            patterns = (f"*/{name}", f"*/scripts/{name}")
+            found = [sorted(place.glob(pattern)) for place in paths.extension_dirs for pattern in patterns]
+            brought = (path for each in found for path in each)
             return (paths.data_dir / name, paths.models_dir / name, *brought)
         return known.get(name, (paths.models_dir / Path(name).name,))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 from zlib import crc32
@@ -27,6 +27,7 @@ from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.algorithms.rows import ColumnNorms, needs_norms, plain_change, rows_of
 from modules.adapters.block_weights import BlockWeights
+from modules.adapters.step_range import ALL_STEPS, StepRange
 from modules.adapters.targets import Part, Target, TargetTable, check_missing, check_shapes, left_out
 from modules.devices import autocast, release_memory
 from modules.errors import InvalidValueError
@@ -72,6 +73,7 @@ class Use:
     unet_strength: float = 1.0
     dynamic_rank: int | None = None
     blocks: tuple[tuple[str, float], ...] = ()
+    steps: StepRange = ALL_STEPS
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,7 @@ class AdapterApplier:
         self._device = device
         self._autocast = autocast
         self._current: tuple[tuple[Use, ...], LoraMode, bool] = ((), LoraMode.EXACT, False)
+        self._held: tuple[bool, ...] = ()  # by adapter, whether it works on the UNet now
         self._touched: list[Target] = []
         self._planned: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}
         self._kept: dict[tuple[str, str], Tensor] = {}
@@ -189,7 +192,7 @@ class AdapterApplier:
             return
         if self._only_strengths_differ(uses, mode):
             self._change_strengths(uses)
-            self._current = wanted
+            self._current, self._held = wanted, (True,) * len(uses)
             self.retention = whole(uses)
             return
         changes = self._plan(uses, files)
@@ -204,9 +207,10 @@ class AdapterApplier:
                 if mode is LoraMode.EXACT:
                     add_branches(target.layer, layer_changes, budget, self._device)
                 elif mode is LoraMode.MERGE:
-                    self._merge(target, layer_changes, total, keep_full_precision)
+                    self._merge(target, layer_changes, self._numbers(target), total, keep_full_precision)
                 else:
-                    self._merge_into_stored(target, layer_changes, total, mode is LoraMode.STOCHASTIC)
+                    is_stochastic = mode is LoraMode.STOCHASTIC
+                    self._merge_into_stored(target, layer_changes, self._numbers(target), total, is_stochastic)
         except BaseException:
             self.remove()
             raise
@@ -214,7 +218,7 @@ class AdapterApplier:
         if mode is not LoraMode.EXACT:
             release_scratch()
             release_memory(self._device)  # else the heap keeps what the largest layer took in float32
-        self._current = wanted
+        self._current, self._held = wanted, (True,) * len(uses)
         self.retention = (whole(uses) if mode is LoraMode.EXACT else total.result(uses)) if uses else None
 
     def remove(self) -> None:
@@ -229,8 +233,59 @@ class AdapterApplier:
         self._touched.clear()
         self._merged.clear()
         self._backups.clear()
-        self._current = ((), LoraMode.EXACT, False)
+        self._current, self._held = ((), LoraMode.EXACT, False), ()
         self.retention = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether some of what is on the model holds for a part of the steps only: `at_step` must be called then."""
+        return any(not use.steps.is_whole for use in self.uses)
+
+    def at_step(self, reported: int, steps: int) -> None:
+        """Have those adapters work on the UNet that hold when the sampler has reported this step (from 0) of `steps`,
+        and no others. Text encoders, which have read the prompt by then, stay as they are.
+
+        In mode exact this takes milliseconds, in the others the layers concerned are merged anew."""
+        uses, mode, keep = self._current
+        held = tuple(use.steps.holds(reported, steps) for use in uses)
+        if held == self._held:
+            return
+        changed = {number for number, (now, before) in enumerate(zip(held, self._held, strict=True)) if now != before}
+        try:
+            if mode is LoraMode.EXACT:
+                pairs = zip(uses, held, strict=True)
+                self._change_strengths([use if holds else replace(use, unet_strength=0.0) for use, holds in pairs])
+            else:
+                self._merge_anew(changed, held, mode, keep)
+        except BaseException:
+            self.remove()
+            raise
+        self._held = held
+
+    def _merge_anew(self, changed: Collection[int], held: Sequence[bool], mode: LoraMode, keep: bool) -> None:
+        """Merge what holds into the UNet's layers that the adapters of these numbers change."""
+        for target, parts in self._planned.values():
+            if target.is_text or not any(number in changed for number, _ in parts):
+                continue
+            state = stored_state(target.layer)
+            if state is not None:
+                state.branches = None  # a bias beside a layer that has none
+            for key in [key for key, (each, _) in self._merged.items() if each.layer is target.layer]:
+                self._put_loaded(key)
+            now = [(number, adapter) for number, adapter in parts if held[number]]
+            if not now:
+                continue
+            uses, numbers = self.uses, [number for number, _ in now]
+            changes: list[LayerChange] = [
+                adapter.at(_strength(uses[number], target), uses[number].dynamic_rank) for number, adapter in now
+            ]
+            if mode is LoraMode.MERGE:
+                self._merge(target, changes, numbers, _Sum(), keep)
+            else:
+                self._merge_into_stored(target, changes, numbers, _Sum(), mode is LoraMode.STOCHASTIC)
+        self._full_precision.close()
+        release_scratch()
+        release_memory(self._device)
 
     @contextmanager
     def taken_off(self, layer: nn.Module) -> Iterator[None]:
@@ -360,10 +415,13 @@ class AdapterApplier:
 
     # -- the modes ---------------------------------------------------------------------------------------------------
 
-    def _merge(self, target: Target, changes: list[LayerChange], total: _Sum, keep: bool) -> None:
+    def _merge(
+        self, target: Target, changes: list[LayerChange], numbers: Sequence[int], total: _Sum, keep: bool
+    ) -> None:
+        """`numbers` are those of the changes' adapters."""
         for name in NAMES:
             if target.layer._parameters.get(name) is None:
-                self._bias_beside(target, changes, total)
+                self._bias_beside(target, changes, numbers, total)
                 continue
             base = self._full_precision_of(target, name, keep).to(self._device, torch.float32)
             merged = self._changed(name, base, changes)
@@ -373,20 +431,20 @@ class AdapterApplier:
             self._put(target, name, merged, None)
             wanted, effect_kept = merged - base, self._effective(target.layer, name) - before
             share = total.add(f"{target.path}.{name}", wanted, effect_kept)
-            numbers = self._numbers(target)
             for number, change in zip(numbers, changes, strict=True):
                 if len(numbers) > 1:
                     share = _share(self._changed(name, base, [change]) - base, effect_kept - wanted)
                 total.add_adapter(number, *share)
 
-    def _merge_into_stored(self, target: Target, changes: list[LayerChange], total: _Sum, stochastic: bool) -> None:
+    def _merge_into_stored(
+        self, target: Target, changes: list[LayerChange], numbers: Sequence[int], total: _Sum, stochastic: bool
+    ) -> None:
         for name in NAMES:
             if target.layer._parameters.get(name) is None:
-                self._bias_beside(target, changes, total)
+                self._bias_beside(target, changes, numbers, total)
                 continue
             first = current = self._effective(target.layer, name)
             wanted = self._changed(name, first, changes) - first
-            numbers = self._numbers(target)
             for number, change in enumerate(changes):
                 merged = self._changed(name, current, [change])
                 if merged is current:
@@ -402,7 +460,7 @@ class AdapterApplier:
                 if len(numbers) == 1:
                     total.add_adapter(numbers[0], *share)
 
-    def _bias_beside(self, target: Target, changes: list[LayerChange], total: _Sum) -> None:
+    def _bias_beside(self, target: Target, changes: list[LayerChange], numbers: Sequence[int], total: _Sum) -> None:
         """A layer without a bias has none to merge into: what is added is computed as a side branch, as in mode
         exact."""
         bias = changed_bias(None, changes)
@@ -410,7 +468,7 @@ class AdapterApplier:
             return
         managed_whole(target.layer).branches = AllBranches((), bias.to(self._device))
         total.add(f"{target.path}.bias", bias, bias)
-        for number, change in zip(self._numbers(target), changes, strict=True):
+        for number, change in zip(numbers, changes, strict=True):
             own = change.bias_delta(None)
             if own is not None:
                 total.add_adapter(number, *_share(own, torch.zeros_like(own)))

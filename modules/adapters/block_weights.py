@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from modules.errors import InvalidValueError
 
@@ -65,9 +66,12 @@ class BlockWeights:
         return dict(self.blocks).get(block, 1.0)
 
 
-def looks_like_weights(text: str) -> bool:
-    """Whether a part of a tag without a name means block weights."""
-    return "," in text or text.upper() in PRESETS
+NO_PRESETS: Mapping[str, str] = MappingProxyType({})
+
+
+def looks_like_weights(text: str, own: Mapping[str, str] = NO_PRESETS) -> bool:
+    """Whether a part of a tag without a name means block weights; `own` are the user's presets."""
+    return "," in text or text.upper() in PRESETS or text.upper() in own
 
 
 def _finite(word: str) -> float:
@@ -77,16 +81,21 @@ def _finite(word: str) -> float:
     return value
 
 
-def read_block_weights(text: str) -> BlockWeights:
-    """The weights that a preset's name or comma-separated numbers mean. Raises `InvalidValueError`."""
-    words = [word.strip() for word in text.split(",")]
-    values = PRESETS.get(text.strip().upper())
+def read_block_weights(text: str, own: Mapping[str, str] = NO_PRESETS) -> BlockWeights:
+    """The weights that a preset's name or comma-separated numbers mean; `own` are the user's presets, as text by their
+    names in upper case, which count first. Raises `InvalidValueError`."""
+    name = text.strip().upper()
+    values = None if name in own else PRESETS.get(name)
+    if name in own:
+        text = f"{name}:{own[name]}"
+    words = [word.strip() for word in own.get(name, text).split(",")]
     if values is None:
         try:
             values = tuple(_finite(word) for word in words)
         except ValueError as error:
+            known = ", ".join(dict.fromkeys((*PRESETS, *own)))
             raise InvalidValueError(
-                f"lbw={text}: neither numbers nor a preset ({', '.join(PRESETS)}); the tag was ignored."
+                f"lbw={text}: neither numbers nor a preset ({known}); the tag was ignored."
             ) from error
     layout = LAYOUTS.get(len(values))
     if layout is None:

@@ -1,10 +1,11 @@
 """`<lora:name:te:unet:dyn=N>` as numbers."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from modules.adapters.block_weights import BlockWeights, looks_like_weights, read_block_weights
+from modules.adapters.block_weights import NO_PRESETS, BlockWeights, looks_like_weights, read_block_weights
+from modules.adapters.step_range import ALL_STEPS, NAMES, StepRange
 from modules.errors import InvalidValueError
 from modules.prompting.extra_networks import PromptTag, PromptTags
 
@@ -21,6 +22,7 @@ class LoraTag:
     unet_strength: float = 1.0
     dynamic_rank: int | None = None
     blocks: tuple[tuple[str, float], ...] = ()  # factors of blocks of the UNet
+    steps: StepRange = ALL_STEPS  # at which it holds on the UNet
 
 
 def plain_name(name: str) -> str:
@@ -36,17 +38,22 @@ def _never(_: str) -> bool:
     return False
 
 
-def lora_tags(tags: PromptTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:
+def lora_tags(
+    tags: PromptTags, is_known: IsKnown = _never, presets: Mapping[str, str] = NO_PRESETS
+) -> tuple[list[LoraTag], list[str]]:
     """The LoRA tags of a prompt, and sentences about those that cannot be read (they are left out).
 
     `is_known` tells names that hold colons or equals signs from strengths: the longest known one counts.
+    `presets` are the user's own of block weights.
     """
-    return _read_all([tag for algorithm in LORA_ALGORITHMS for tag in tags.get(algorithm, ())], is_known)
+    return _read_all([tag for algorithm in LORA_ALGORITHMS for tag in tags.get(algorithm, ())], is_known, presets)
 
 
 def hypernetwork_tags(tags: PromptTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:
     """The `<hypernet:name:strength>` tags, and sentences about those that cannot be read; as `lora_tags`."""
-    return _read_all(tags.get("hypernet", ()), is_known)
+    wanted = tags.get("hypernet", ())
+    found, problems = _read_all(wanted, is_known)
+    return found, [*problems, *(said for tag in wanted for said in _without_steps(tag))]
 
 
 def added_by_setting(tags: Sequence[PromptTag], name: str, strength: float) -> list[PromptTag]:
@@ -66,49 +73,50 @@ def name_in(tag: PromptTag, is_known: IsKnown) -> tuple[str, PromptTag]:
     return (tag.positional or ("",))[0], tag
 
 
-def _read_all(tags: Sequence[PromptTag], is_known: IsKnown) -> tuple[list[LoraTag], list[str]]:
+def _read_all(
+    tags: Sequence[PromptTag], is_known: IsKnown, presets: Mapping[str, str] = NO_PRESETS
+) -> tuple[list[LoraTag], list[str]]:
     wanted, problems = [], []
     for tag in tags:
         try:
-            wanted.append(_read(tag, is_known))
-            problems += _without_steps(tag)
+            wanted.append(_read(tag, is_known, presets))
         except InvalidValueError as error:
             problems.append(str(error))
     return wanted, problems
 
 
-STEPS = ("start", "stop", "step")
-"""What LoRA Block Weight has in a tag for the steps at which a LoRA begins and ends."""
-
-
 def _without_steps(tag: PromptTag) -> list[str]:
-    """What to say of a tag that names steps."""
-    named = [f"{name}={tag.named[name]}" for name in STEPS if name in tag.named]
-    text = f"<lora:{':'.join(tag.items)}>"
-    return [f"{text}: {' and '.join(named)}: left out, a LoRA holds for all steps of an image."] if named else []
+    """What to say of a hypernetwork's tag that names steps."""
+    named = [f"{name}={tag.named[name]}" for name in NAMES if name in tag.named]
+    text = f"<hypernet:{':'.join(tag.items)}>"
+    return [f"{text}: {' and '.join(named)}: left out, a hypernetwork holds for all steps."] if named else []
 
 
-def _read(whole: PromptTag, is_known: IsKnown) -> LoraTag:
+def _read(whole: PromptTag, is_known: IsKnown, presets: Mapping[str, str]) -> LoraTag:
     """Positional: name, text encoder, UNet, rank; or te=, unet=, dyn=. The UNet's strength defaults to the first.
-    lbw= gives factors by block.
+    lbw= gives factors by block, start=, stop= or step= the steps at which it holds.
     """
     name, tag = name_in(whole, is_known)
     _, *given = tag.positional or ("",)
     text = f"<{':'.join(whole.items)}>"
-    rest = [word for word in given if not looks_like_weights(word)]
-    weights = next((word for word in given if looks_like_weights(word)), None)
+    rest = [word for word in given if not looks_like_weights(word, presets)]
+    weights = next((word for word in given if looks_like_weights(word, presets)), None)
     weights = tag.named.get("lbw", weights)
-    by_block = read_block_weights(weights) if weights is not None else BlockWeights()
+    by_block = read_block_weights(weights, presets) if weights is not None else BlockWeights()
     te = _number(tag.named.get("te", rest[0] if rest else "1"), text)
     unet = _number(tag.named.get("unet", rest[1] if len(rest) > 1 else str(te)), text)
     te *= by_block.base
     rank = tag.named.get("dyn", rest[2] if len(rest) > 2 else None)
+    try:
+        steps = StepRange.of(tag.named)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{text}: {error} The tag was ignored.") from error
     if rank is None:
-        return LoraTag(name, te, unet, blocks=by_block.blocks)
+        return LoraTag(name, te, unet, blocks=by_block.blocks, steps=steps)
     value = _number(rank, text)
     if value != int(value) or value < 1:
         raise InvalidValueError(f"{text}: the rank {rank!r} is no whole number above 0; the tag was ignored.")
-    return LoraTag(name, te, unet, int(value), by_block.blocks)
+    return LoraTag(name, te, unet, int(value), by_block.blocks, steps)
 
 
 def _number(text: str, tag: str) -> float:

@@ -24,6 +24,7 @@ class AdapterUse:
     unet_multiplier: float = 1.0
     dyn_dim: int | None = None
     blocks: tuple[tuple[str, float], ...] = ()  # factors of blocks of the UNet
+    steps: tuple[float | None, float | None] = (None, None)  # of a pass, from and before which it holds on the UNet
 
 
 @dataclass(frozen=True, kw_only=True)

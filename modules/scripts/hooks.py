@@ -214,6 +214,13 @@ class JobHooks:
             (p.subseeds, batch.subseeds),
         ):
             _take(mine, theirs)
+        size = len(batch.seeds)
+        p.hr_prompts, p.hr_negative_prompts = p.hires_texts_of(slice(batch.number * size, (batch.number + 1) * size))
+        self._take_hires(batch)
+
+    def _take_hires(self, batch: BatchDraft) -> None:
+        _take(self._p.hr_prompts, batch.hires_prompts)
+        _take(self._p.hr_negative_prompts, batch.hires_negative_prompts)
 
     def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
         self._script_runner.call(
@@ -222,6 +229,7 @@ class JobHooks:
 
     def batch(self, batch: BatchDraft) -> None:
         self._script_runner.call("process_batch", self._p, **_facts(batch))
+        self._take_hires(batch)
 
     def before_hires(self) -> None:
         self._p.is_hr_pass = True

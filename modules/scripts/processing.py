@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -88,6 +88,37 @@ def making_of_run() -> Making | None:
     return _MAKING.get()
 
 
+@dataclass
+class _HiresTexts:
+    """What scripts wrote into a list of the second pass's texts; `shown` is what the list held before."""
+
+    kept: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+
+    def copied(self) -> _HiresTexts:
+        return _HiresTexts(list(self.kept), list(self.shown))
+
+    def texts(self, text: str, own: Sequence[str]) -> list[str]:
+        """The list, made anew of the job's one text or the images' own prompts as long as nobody has changed it."""
+        if self.kept == self.shown:
+            self.shown = [text or prompt for prompt in own]
+            self.kept = list(self.shown)
+        return self.kept
+
+    def set(self, texts: Sequence[str] | None, text: str, own: Sequence[str]) -> str:
+        """Have these texts instead. Returns the job's one text: "" where they are the images' own prompts."""
+        texts = list(texts or ())
+        if not texts:
+            return text
+        one = "" if texts == list(own) else texts[0] if len(set(texts)) == 1 else None
+        self.kept, self.shown = ([], []) if one is not None else (texts, [])
+        return text if one is None else one
+
+    def changed(self, part: slice) -> list[str] | None:
+        """The entries of some images; None: nobody has changed the list."""
+        return None if self.kept == self.shown else [str(text or "") for text in self.kept[part]]
+
+
 class StableDiffusionProcessing:
     """One job; change it, then give it to `process_images`. `override_settings` hold for this job only.
 
@@ -135,6 +166,9 @@ class StableDiffusionProcessing:
         self._save_grid = save_grid or (now.save_grid if now is not None and is_built else None)
         self._read_styles = read_styles or (now.read_styles if now is not None else lambda: StyleBook(()))
         self._listed: tuple[list[Any], ...] = ([], [], [], [])
+        self._hires_texts = (_HiresTexts(), _HiresTexts())
+        self.hr_prompts: list[str] = []
+        self.hr_negative_prompts: list[str] = []
         self.before_sampling: Callable[[PassStart], None] | None = None
         """Called before each pass, after the hooks of scripts: for a selected script, which has no hooks of its own."""
         self.is_hr_pass = False
@@ -235,32 +269,30 @@ class StableDiffusionProcessing:
 
     @property
     def all_hr_prompts(self) -> list[str]:
-        """The prompts of the second pass, an entry for each image of the job. Setting them changes `hr_prompt` where
-        it is one text for all images that is not their own prompt; where they are the images' prompts nothing has to be
-        said."""
-        return [self.hr_prompt or prompt for prompt in self.all_prompts]
+        """The prompts of the second pass, an entry for each image of the job, which may be changed in place. Each image
+        gets its own."""
+        return self._hires_texts[0].texts(self.hr_prompt, self.all_prompts)
 
     @all_hr_prompts.setter
     def all_hr_prompts(self, prompts: Sequence[str] | None) -> None:
-        self.hr_prompt = self._for_all(prompts, self.all_prompts, self.hr_prompt)
+        self.hr_prompt = self._hires_texts[0].set(prompts, self.hr_prompt, self.all_prompts)
 
     @property
     def all_hr_negative_prompts(self) -> list[str]:
         """The same of negative prompts."""
-        return [self.hr_negative_prompt or prompt for prompt in self.all_negative_prompts]
+        return self._hires_texts[1].texts(self.hr_negative_prompt, self.all_negative_prompts)
 
     @all_hr_negative_prompts.setter
     def all_hr_negative_prompts(self, prompts: Sequence[str] | None) -> None:
-        self.hr_negative_prompt = self._for_all(prompts, self.all_negative_prompts, self.hr_negative_prompt)
+        self.hr_negative_prompt = self._hires_texts[1].set(prompts, self.hr_negative_prompt, self.all_negative_prompts)
 
-    @staticmethod
-    def _for_all(prompts: Sequence[str] | None, own: Sequence[str], before: str) -> str:
-        """The one text of the second pass that a list means: "" for the images' own, `before` for several."""
-        if prompts is None or not prompts:
-            return before
-        if list(prompts) == list(own):
-            return ""
-        return prompts[0] if len(set(prompts)) == 1 else before
+    def hires_texts_of(self, part: slice) -> tuple[list[str], list[str]]:
+        """The prompts and negative prompts of the second pass of these images of the job, "" for the first pass's."""
+        count = len(self.all_prompts[part])
+        own = self.hr_prompt or "", self.hr_negative_prompt or ""
+        found = [kept.changed(part) for kept in self._hires_texts]
+        first, second = (texts if texts is not None else [text] * count for texts, text in zip(found, own, strict=True))
+        return first, second
 
     @property
     def restore_faces(self) -> bool:
@@ -342,6 +374,7 @@ class StableDiffusionProcessing:
     def __copy__(self) -> Self:
         tied = object.__new__(type(self))
         tied.__dict__.update(self.__dict__)
+        tied._hires_texts = (self._hires_texts[0].copied(), self._hires_texts[1].copied())
         tied.override_settings = dict(self.override_settings)
         tied.script_values = {title: dict(values) for title, values in self.script_values.items()}
         tied.extra_generation_params = dict(self.extra_generation_params)

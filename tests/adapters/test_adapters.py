@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from modules.adapters.block_weights import LAYOUTS, block_of, read_block_weights
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.adapters.embeddings import EmbeddingStore, read_embedding
 from modules.adapters.hypernetworks import read_hypernetwork
+from modules.adapters.preset_file import read_presets
+from modules.adapters.step_range import StepRange
 from modules.adapters.tags import LoraTag, lora_tags
 from modules.adapters.targets import TargetTable
 from modules.errors import InvalidValueError
@@ -167,6 +170,22 @@ def test_forms_of_the_tag(prompt: str, expected: LoraTag) -> None:
     assert lora_tags(extract_tags(prompt)[1]) == ([expected], [])
 
 
+def test_users_have_presets_of_their_own(tmp_path: Path) -> None:
+    first, second = tmp_path / "lbwpresets.txt", tmp_path / "second.txt"
+    first.write_text("# mine\nFace:" + ",".join(["1"] * 17) + "\n\nRandom:R,1\nALL : " + ",".join(["0"] * 17) + "\n")
+    second.write_text("FACE:0,0\nother:" + ",".join(["2"] * 12) + "\n")
+    own = read_presets([tmp_path / "none.txt", first, second])
+    assert read_block_weights("face", own).blocks == ONES and read_block_weights("all", own).base == 0.0
+    assert read_block_weights("other", own) == read_block_weights(",".join(["2"] * 12))
+    assert lora_tags(extract_tags("<lora:a:1:Face>")[1], presets=own) == ([LoraTag("a", blocks=ONES)], [])
+    for name, said in (("random", "lbw=RANDOM:R,1: neither"), ("gone", "OUTS, OUTALL, FACE, RANDOM, OTHER")):
+        with pytest.raises(InvalidValueError, match=said):
+            read_block_weights(name, own)
+    first.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(InvalidValueError, match=r"lbwpresets.txt: the presets of block weights cannot be read"):
+        read_presets([first])
+
+
 @pytest.mark.parametrize("name", ["col:on", "a:b:c d", "x=1", "te=0.5", "[a] (b:1.2)", "Größe: 日本", "{x|y}"])
 def test_names_with_colons_and_other_signs_are_named_in_full(name: str, tmp_path: Path) -> None:
     save_file(FACTORS, tmp_path / f"{name}.safetensors")
@@ -191,12 +210,36 @@ def test_tags_that_cannot_be_read_are_said(prompt: str) -> None:
     assert "ignored" in problems[0]
 
 
-def test_steps_of_a_tag_are_left_out_and_said() -> None:
-    wanted, problems = lora_tags(extract_tags("<lora:a:0.5:start=3:stop=8>")[1])
-    assert wanted == [LoraTag("a", 0.5, 0.5)]
-    assert problems == [
-        "<lora:a:0.5:start=3:stop=8>: start=3 and stop=8: left out, a LoRA holds for all steps of an image."
-    ]
+@pytest.mark.parametrize(
+    ("named", "held"),
+    [
+        ("start=3", range(2, 10)),
+        ("stop=8", range(7)),
+        ("step=3-8", range(2, 7)),
+        ("start=0.4:stop=8", range(3, 7)),
+        ("start=1", range(10)),
+        ("stop=1", range(0)),
+    ],
+)
+def test_a_tag_names_steps(named: str, held: range) -> None:
+    """The numbers are those of the step that the sampler has reported, which comes one call late."""
+    (tag,), problems = lora_tags(extract_tags(f"<lora:a:0.5:{named}>")[1])
+    assert not problems and replace(tag, steps=StepRange()) == LoraTag("a", 0.5, 0.5)
+    assert [step for step in range(10) if tag.steps.holds(step, 10)] == list(held)
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [
+        ("<lora:a:start=x>", "start=x: it must be a step"),
+        ("<lora:a:stop=-1>", "stop=-1: it must be a step from 0 on"),
+        ("<lora:a:step=5>", "two steps, such as step=5-15"),
+        ("<lora:a:start=8:stop=3>", "start=8 is not before stop=3"),
+    ],
+)
+def test_steps_that_cannot_be_read_are_said(tag: str, said: str) -> None:
+    wanted, (problem,) = lora_tags(extract_tags(tag)[1])
+    assert not wanted and said in problem and problem.endswith("ignored.")
 
 
 class Block(nn.Module):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from modules.adapters.tags import LoraTag
 from modules.errors import InvalidValueError
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine, ExtraModels
@@ -17,6 +18,8 @@ from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
+from modules.processing.request.hooks import NO_HOOKS, DenoiserInputs, Hooks, NoHooks
+from modules.processing.request.model_use import ModelUse
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
 from modules.settings.values import Settings
@@ -56,20 +59,28 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters_of(loras)))
 
 
-def image(engine: Engine, checkpoint: str, prompt: str = "a red cat", size: int = 64, **settings: object) -> Result:
+def image(
+    engine: Engine,
+    checkpoint: str,
+    prompt: str = "a red cat",
+    size: int = 64,
+    steps: int = 2,
+    hooks: Hooks = NO_HOOKS,
+    **settings: object,
+) -> Result:
     request = GenerationRequest(
         prompt=prompt,
         checkpoint=checkpoint,
         width=size,
         height=64,
-        steps=2,
+        steps=steps,
         seed=1,
         subseed=0,
         sampler="Euler",
         save_images=False,
         settings=Settings().changed(**settings),
     )
-    return generate(request, engine, Output(Path()), Silent())
+    return generate(request, engine, Output(Path()), Silent(), hooks)
 
 
 def pixels(result: Result) -> bytes:
@@ -154,6 +165,47 @@ def test_a_lora_counts_by_blocks(engine: Engine, mode: str, plain: Plain) -> Non
     half = pixels(image(engine, "sdxl", f"a red cat<lora:unet:1:lbw={WEIGHTS.format(0.5)}>", **settings))
     none = pixels(image(engine, "sdxl", f"a red cat<lora:unet:1:lbw={WEIGHTS.format(0)}>", **settings))
     assert only == whole != half and none == plain("sdxl", "Disable") != half
+
+
+class Switching(NoHooks):
+    """Has these LoRAs on the model from the call with this number on."""
+
+    def __init__(self, engine: Engine, call: int, *tags: LoraTag) -> None:
+        super().__init__()
+        object.__setattr__(self, "how", (engine, call, tags))
+
+    def on_model(self, use: ModelUse) -> None:
+        engine, call, tags = vars(self)["how"]
+
+        def switch(inputs: DenoiserInputs) -> None:
+            if inputs.step == call:
+                engine.adapters.files.put_on(use.model, tags)
+
+        use.before_call.append(switch)
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [
+        ("exact", {}),
+        ("exact", {"fp8_storage": "Enable", "stream_weights": "Layers"}),
+        ("merge from full precision", {"stream_weights": "Layers"}),
+        ("merge into fp8", {"fp8_storage": "Enable", "fp8_format": "int8_row"}),
+    ],
+)
+def test_a_lora_holds_for_some_steps(engine: Engine, mode: str, settings: dict[str, Any]) -> None:
+    """As if its strength were switched by hand; and nothing of it stays on the model."""
+    settings = {"lora_mode": mode, **settings}
+
+    def made(tag: str, hooks: Hooks = NO_HOOKS) -> bytes:
+        return pixels(image(engine, "sdxl", f"a red cat{tag}", steps=4, hooks=hooks, **settings))
+
+    without, off = ("<lora:unet:1:0>", [LoraTag("unet", 1.0, 0.0)]) if mode == "exact" else ("", [])
+    whole, late, early = (made(f"<lora:unet:1{steps}>") for steps in ("", ":start=2", ":stop=2"))
+    assert late == made(without, Switching(engine, 2, LoraTag("unet")))
+    assert early == made("<lora:unet:1>", Switching(engine, 2, *off))
+    assert len({whole, late, early, made(without)}) == 4
+    assert made("<lora:unet:1:step=0-9>") == whole
 
 
 def test_sd3_samples_with_noise_on_the_way_and_once_more_larger(engine: Engine) -> None:

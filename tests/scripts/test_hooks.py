@@ -1,6 +1,7 @@
 """What an extension sees and changes at the moments of a job: hooks of scripts, and callbacks."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,28 @@ def test_prompts_and_seeds_of_single_images_can_be_set(engine: Engine, tmp_path:
         small_request(prompt="a red cat 3", seed=16, subseed=4), engine, tmp_path, extension(tmp_path / "n", "")
     )
     assert abs(pixels(alone.samples[0].image) - pixels(result.samples[3].image)).max() <= 1
+
+
+def test_each_image_of_a_batch_has_its_own_texts_of_the_second_pass(engine: Engine, tmp_path: Path) -> None:
+    source = (
+        HEAD
+        + """
+    def process(self, p, *args):
+        assert p.all_hr_prompts == ["a red cat"] * 2
+        p.all_hr_prompts[1] = "a blue dog"
+        p.all_hr_negative_prompts = ["ugly", ""]
+    def process_batch(self, p, *args, **facts):
+        p.extra_generation_params["Seen"] = "/".join(p.hr_prompts)
+"""
+    )
+    wanted = small_request(batch_size=2, hires=small_hires())
+    made = run(wanted, engine, tmp_path, extension(tmp_path / "e", source)).samples
+    plain = extension(tmp_path / "n", "")
+    hires = small_hires()
+    for index, second in enumerate((replace(hires, negative_prompt="ugly"), replace(hires, prompt="a blue dog"))):
+        alone = run(replace(wanted, hires=second), engine, tmp_path, plain).samples[index]
+        assert (pixels(made[index].image) == pixels(alone.image)).all()
+        assert made[index].infotext.replace(", Seen: a red cat/a blue dog", "") == alone.infotext
 
 
 def test_noise_latents_and_images_can_be_changed(engine: Engine, tmp_path: Path) -> None:

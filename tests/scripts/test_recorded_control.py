@@ -126,6 +126,18 @@ def test_the_route_of_old_callers_makes_the_same_image(client: TestClient) -> No
     assert refused.status_code == 422 and "list of units" in refused.json()["errors"]
 
 
+def test_a_folder_as_input_is_refused_with_what_to_do_instead(client: TestClient) -> None:
+    payload = with_files(CASES["form/legacy-guidance"]["payload"])
+    for mode, said in (
+        ("batch", "Send a request for each"),
+        ("InputMode.MERGE", "in image, as a list"),
+        ("x", "simple"),
+    ):
+        unit = {"module": "canny", "model": "None", "input_mode": mode, "batch_images": "/pictures"}
+        reply = client.post("/sdapi/v1/txt2img", json={**payload, "alwayson_scripts": {"ControlNet": {"args": [unit]}}})
+        assert reply.status_code == 422 and said in reply.json()["errors"], reply.text
+
+
 BAD_POSES: tuple[Any, ...] = ([[]], [{"people": 5}], [{"people": [], "canvas_width": 0, "canvas_height": 8}])
 
 

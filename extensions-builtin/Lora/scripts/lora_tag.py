@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from modules import extra_networks, script_callbacks
+from modules.adapters.preset_file import FILE, read_presets
 from modules.adapters.tags import added_by_setting, lora_tags
+from modules.errors import InvalidValueError
+from modules.scripts import program_now
 from modules.settings.group import SettingsGroup, flag, text
 from modules.settings.sections.extra_networks import ExtraNetworkSettings
+
+PROGRAM = program_now()
 
 
 class LoraTagSettings(SettingsGroup):
@@ -26,6 +31,14 @@ class LoraTagSettings(SettingsGroup):
     )
 
 
+def own_presets() -> tuple[Mapping[str, str], list[str]]:
+    """The user's presets of block weights, and what to say of a file that cannot be read."""
+    try:
+        return read_presets(PROGRAM.folders(FILE)), []
+    except InvalidValueError as error:
+        return {}, [str(error)]
+
+
 class LoraTags(extra_networks.ExtraNetwork):
     """The kind of tags; the setting "Add network to prompt" counts as one."""
 
@@ -34,7 +47,9 @@ class LoraTags(extra_networks.ExtraNetwork):
         strength = job.settings.extra_networks.extra_networks_default_multiplier
         added = added_by_setting(tags, settings.sd_lora, strength)
         job.record_added(self.name, [tag for tag in added if job.adapters.knows(tag.items[0])])
-        wanted, problems = lora_tags({self.name: [*tags, *added]}, job.adapters.knows)
+        presets, problems = own_presets() if tags else ({}, [])
+        wanted, unread = lora_tags({self.name: [*tags, *added]}, job.adapters.knows, presets)
+        problems += unread
         found = job.adapters.put_on(job.model, wanted)
         job.notices += problems
         job.notices += [

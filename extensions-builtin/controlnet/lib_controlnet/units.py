@@ -60,6 +60,13 @@ UNION_TAGS = {
 }
 """The type of control that a union network takes for the maps of a module, by the module's tag."""
 LEGACY = {"input_image": "image", "lowvram": "low_vram", "guidance": "guidance_end", "mask_image": "mask"}
+SIMPLE = "simple"
+OTHER_MODES = {
+    "batch": "one request does not follow several images or a folder (batch_images). Send a request for each, with the "
+    "image in image; or use the tab Batch of img2img: there a unit without an image follows each image of the folder",
+    "merge": "give the images of an IP-adapter in image, as a list of objects with image and mask",
+}
+"""What to do instead of what other programs do in other modes of input, by the mode."""
 Array = npt.NDArray[Any]
 
 
@@ -192,6 +199,7 @@ def checked_list(args: Sequence[Any], title: str) -> list[Mapping[str, Any]]:
 def read_unit(given: Mapping[str, Any], name: str) -> Unit:
     """A unit of a caller's object; `name` is for messages. Raises `InvalidValueError` and `UnknownNameError`."""
     read = _Reader(given, name)
+    read.check_input_mode()
     module = module_of(str(given.get("module") or "none"))
     first, second = module.numbers
     resolution = module.resolution or module.hidden_resolution
@@ -241,6 +249,12 @@ class _Reader:
         if not low <= number <= high:
             raise self._wrong(key, f"allowed is {low:g} to {high:g}")
         return int(value) if isinstance(value, int) and not isinstance(value, bool) and key[:1] in "pt" else number
+
+    def check_input_mode(self) -> None:
+        """Raises `InvalidValueError` where callers ask for other than one image in `image`."""
+        mode = str(self.given.get("input_mode") or SIMPLE).rpartition(".")[2].strip().lower()
+        if mode != SIMPLE:
+            raise self._wrong("input_mode", OTHER_MODES.get(mode, f"it takes {SIMPLE}: one image, in image"))
 
     def numbers(self, key: str) -> tuple[float, ...] | None:
         value = self.given.get(key)

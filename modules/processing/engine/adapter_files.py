@@ -94,7 +94,7 @@ class AdapterFiles:
                 continue
             digests = self.digests(self.catalogue, info)
             self._load(info, digests.content)
-            strengths = (tag.te_strength, tag.unet_strength, tag.dynamic_rank, tag.blocks)
+            strengths = (tag.te_strength, tag.unet_strength, tag.dynamic_rank, tag.blocks, tag.steps)
             uses.append(Use(tag.name, digests.content, *strengths))
             hashes[plain_name(tag.name)] = digests.tensors[:SHORT_HASH]
             infos.append(info)
@@ -117,6 +117,7 @@ class AdapterFiles:
                     unet_multiplier=use.unet_strength,
                     dyn_dim=use.dynamic_rank,
                     blocks=use.blocks,
+                    steps=(use.steps.start, use.steps.stop),
                 )
                 for use in uses
             ),

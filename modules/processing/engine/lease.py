@@ -23,7 +23,7 @@ from modules.processing.engine.recovery import recovering, recovery_names, recov
 from modules.processing.engine.tiny_vae import circular_padding, using_tiny_vae
 from modules.processing.engine.token_merging import merged_tokens
 from modules.processing.request.batch import PassTexts
-from modules.processing.request.hooks import Hooks
+from modules.processing.request.hooks import DenoiserInputs, Hooks
 from modules.processing.request.model_use import ModelUse, PassFacts, SamplerProgress
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.stages import Stage
@@ -148,12 +148,30 @@ class ModelInUse:
                 return self.conditioner.encode(prompts, negatives, counts[0], settings, texts.size_px, counts[1])
 
             self._use = use = ModelUse(self.model, facts, encode, self._tell, self._engine.auxiliary, progress)
+            self._have_adapters_follow(use)
             try:
                 hooks.on_model(use)
             except BaseException:
                 self._end_use()
                 raise
         return self._use
+
+    def _have_adapters_follow(self, use: ModelUse) -> None:
+        """Have adapters that hold for some steps put on and taken off before the calls of these."""
+        model = use.model
+        adapters = model.adapters
+        if adapters is None or not adapters.is_timed:
+            return
+
+        def follow(call: int) -> None:
+            reported = use.reported_at(call)
+            model.recovery.run(Stage.ADAPTERS, lambda: adapters.at_step(reported, use.facts.steps))
+
+        def before_call(inputs: DenoiserInputs) -> None:
+            follow(inputs.step)
+
+        follow(0)  # what scripts compute before the first call depends on no job before this one
+        use.before_call.append(before_call)
 
     def _end_use(self) -> None:
         use, self._use = self._use, None

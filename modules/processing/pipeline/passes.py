@@ -178,15 +178,15 @@ def _run_second(passes: Passes, second: SecondPass, latents: Tensor, batch: Batc
         recorder.checkpoint("Hires checkpoint", {})
         _apply_adapters(batch.prompts[0].tags, batch, tools)
     texts = PassTexts(
-        with_own_texts(batch.prompts, hires.prompt, settings, with_tags=True),
-        with_own_texts(batch.negatives, hires.negative_prompt, settings, with_tags=False),
+        with_own_texts(batch.prompts, batch.hires_prompts, settings, with_tags=True),
+        with_own_texts(batch.negatives, batch.hires_negatives, settings, with_tags=False),
         passes.first.model_calls,
         second.size.upscale_to,
         second.settings.model_calls,
     )
     early = _encode(texts, passes, tools) if settings.compatibility.hires_fix_use_firstpass_conds else None
-    if hires.prompt:
-        _apply_adapters(prepare_text(hires.prompt, settings).tags, batch, tools)
+    if batch.hires_prompts[0]:  # the first image's tags count for the batch, as in the first pass
+        _apply_adapters(prepare_text(batch.hires_prompts[0], settings).tags, batch, tools)
     start = LatentsStart(larger, second.size, hires.denoising_strength)
     encoded = early or _encode(texts, passes, tools)
     return _run(passes, second.settings, start, batch, texts, encoded, tools)

@@ -1,7 +1,7 @@
 """What a job was made with, as infotext fields: everything that another run needs to make the same image."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modules.images.infotext import FIELD_ORDER, format_infotext, order_fields
@@ -10,6 +10,7 @@ from modules.models.autoencoders.files import VaeInfo
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.processing.record.setting_fields import SettingsCase, setting_fields
+from modules.processing.request.batch import Batch
 from modules.processing.request.parameters import infotext_fields, rows_of
 from modules.processing.request.pass_settings import Used, eta_of
 from modules.processing.request.request import HIRES_ROWS, GenerationRequest, HiresRequest
@@ -131,6 +132,22 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
 def infotext(prompt: str, negative_prompt: str, main: Mapping[str, object], extra: Mapping[str, object]) -> str:
     """The whole infotext, its fields in the reference UI's order."""
     return format_infotext(prompt, negative_prompt, order_fields({**main, **extra}))
+
+
+def of_image(request: GenerationRequest, batch: Batch, index: int) -> GenerationRequest:
+    """The request with the texts of one image where hooks gave its second pass others than the request has."""
+    hires = request.hires
+    if hires is None:
+        return request
+    own = batch.hires_prompts[index], batch.hires_negatives[index]
+    if own == (hires.prompt, hires.negative_prompt):
+        return request
+    return replace(
+        request,
+        prompt=batch.prompts[index].shown,
+        negative_prompt=batch.negatives[index].shown,
+        hires=replace(hires, prompt=own[0], negative_prompt=own[1]),
+    )
 
 
 def _hires_names(request: GenerationRequest, hires: HiresRequest) -> dict[str, object]:

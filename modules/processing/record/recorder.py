@@ -19,7 +19,7 @@ from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
 from modules.processing.engine.pixels import to_images
-from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
+from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, of_image, schedule_label
 from modules.processing.record.made import GRID_KEY, Made, sample_key
 from modules.processing.record.output import Output, denoising_strength_of, name_context
 from modules.processing.request.batch import Batch, draft_of
@@ -263,9 +263,9 @@ class Recorder:
         if self._in_use.has_merged_tokens:
             facts.used |= Used.MERGED_TOKENS
         prompt, negative = batch.prompts[index].shown + self._added_tags, batch.negatives[index].shown
-        size_px = self._request.size_px
+        size_px, request = self._request.size_px, of_image(self._request, batch, index)
         main = main_fields(
-            self._request,
+            request,
             model.info,
             size_px,
             seed,
@@ -275,7 +275,7 @@ class Recorder:
             facts.used,
             model.part_files,
         )
-        extra = extra_fields(self._request, prompt, negative, facts)
+        extra = extra_fields(request, prompt, negative, facts)
         return GeneratedImage(image, infotext(prompt, negative, main, extra), seed, subseed)
 
     def _take_hashes(self) -> None:

@@ -14,7 +14,8 @@ from modules.settings.values import Settings
 @dataclass(frozen=True)
 class Batch:
     """A batch as it is made, with an entry for each image, and how its noise is drawn. `seed_resize_px` (width,
-    height) is the size of the image whose composition is wanted back."""
+    height) is the size of the image whose composition is wanted back. `hires_prompts` and `hires_negatives` are as they
+    were typed, "" for those of the first pass."""
 
     number: int
     prompts: tuple[PromptText, ...]
@@ -23,6 +24,8 @@ class Batch:
     subseeds: tuple[int, ...]
     subseed_strength: float = 0.0
     seed_resize_px: tuple[int, int] | None = None
+    hires_prompts: tuple[str, ...] = ()
+    hires_negatives: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, draft: BatchDraft, request: GenerationRequest) -> Batch:
@@ -36,6 +39,8 @@ class Batch:
             tuple(draft.subseeds),
             request.subseed_strength,
             resize if min(resize) > 0 else None,
+            tuple(draft.hires_prompts),
+            tuple(draft.hires_negative_prompts),
         )
 
     @property
@@ -49,6 +54,7 @@ def draft_of(request: GenerationRequest, number: int) -> BatchDraft:
     seeds do."""
     count = request.batch_size
     numbers = range(number * count, (number + 1) * count)
+    hires = request.hires
     is_fixed = request.subseed_strength > 0
     return BatchDraft(
         number,
@@ -56,6 +62,8 @@ def draft_of(request: GenerationRequest, number: int) -> BatchDraft:
         [request.negative_prompt] * count,
         [request.seed + (0 if is_fixed else i) for i in numbers],
         [request.subseed + i for i in numbers],
+        [hires.prompt if hires else ""] * count,
+        [hires.negative_prompt if hires else ""] * count,
     )
 
 
@@ -71,8 +79,11 @@ class PassTexts:
     hires_model_calls: int | None = None
 
 
-def with_own_texts(texts: Sequence[PromptText], own: str, settings: Settings, with_tags: bool) -> tuple[str, ...]:
-    """The encoded texts of a second pass: its own, or where it has none those of the first."""
-    if not own:
-        return tuple(text.encoded for text in texts)
-    return (prepare_text(own, settings, with_tags).encoded,) * len(texts)
+def with_own_texts(
+    texts: Sequence[PromptText], own: Sequence[str], settings: Settings, with_tags: bool
+) -> tuple[str, ...]:
+    """The texts that a second pass encodes, one for each image: its own, or where that is empty that of the first."""
+    return tuple(
+        prepare_text(text, settings, with_tags).encoded if text else first.encoded
+        for first, text in zip(texts, own, strict=True)
+    )

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class BatchDraft:
-    """One batch as it is about to be made; the lists have an entry for each image and may be changed."""
+    """One batch as it is about to be made; the lists have an entry for each image and may be changed. Of a second pass
+    an empty text means the image's own."""
 
     number: int
     prompts: list[str]
     negative_prompts: list[str]
     seeds: list[int]
     subseeds: list[int]
+    hires_prompts: list[str] = field(default_factory=list)
+    hires_negative_prompts: list[str] = field(default_factory=list)
 
 
 class PassComputing(Protocol):

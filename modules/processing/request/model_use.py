@@ -198,7 +198,11 @@ class ModelUse:
     def reported_step(self) -> int:
         """The step, of `facts.steps`, that the sampler had reported when this call began: in the first call of a step
         the one before. It is what extensions of the reference UI compare with their beginning and end."""
-        step, later = divmod(self.call.step, self.facts.calls_per_step)
+        return self.reported_at(self.call.step)
+
+    def reported_at(self, call: int) -> int:
+        """The same for the call that so many came before."""
+        step, later = divmod(call, self.facts.calls_per_step)
         return step if later else max(step - 1, 0)
 
     def calling(self, call: ModelCall, is_inside: bool = False) -> _Calling:

@@ -3,6 +3,7 @@ transformers; FLUX.1 schnell against the image that the original code made."""
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from modules.models.text_encoders.tokenizers import LlmTokenizer, standard_t5
 from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.pixels import from_images
 from modules.processing.engine.precision import PrecisionOptions
+from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
@@ -31,6 +33,7 @@ from modules.processing.request.hooks import NoHooks
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
 from modules.processing.request.source_images import FromImage, Mask, MaskedContent, SourceImage
+from modules.processing.request.stages import Stage
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
@@ -50,13 +53,15 @@ def engine_of(root: Path) -> Engine:
 
 
 def made(engine: Engine, root: Path, hooks: NoHooks | None = None, /, **changes: Any) -> Result:
+    return generate(asked(**changes), engine, Output(root / "out"), Silent(), hooks or NoHooks())
+
+
+def asked(**changes: Any) -> GenerationRequest:
     fields: dict[str, Any] = {
         **{"prompt": PROMPT, "seed": SEED, "subseed": 0, "steps": STEPS, "width": WIDTH, "height": HEIGHT},
         **{"sampler": "Euler", "scheduler": "Simple", "cfg_scale": 1.0, "settings": Settings()},
     }
-    return generate(
-        GenerationRequest(**{**fields, **changes}), engine, Output(root / "out"), Silent(), hooks or NoHooks()
-    )
+    return GenerationRequest(**{**fields, **changes})
 
 
 def pixels(result: Result) -> Any:
@@ -368,6 +373,12 @@ def test_references_are_shown(name: str, file: str, places: tuple[list[int], ...
     assert close(pixels(result), decoded(model, name, oracle.sampled(noise(name), sigmas_of(name))))
     hashes = ", ".join(image.pixel_hash for image in others)
     assert parse_infotext(result.images[0].infotext)["Reference images"] == hashes
+
+    estimator = MemoryEstimator(engine, CONFIGS)
+    starts: list[dict[str, Any]] = [{}, {"start": replace(start, references=())}, {"start": start}]
+    plans = [estimator.plan(asked(**each), 1 << 40) for each in starts]
+    needs = [next(each.needs_bytes for each in plan.stages if each.stage is Stage.SAMPLE) for plan in plans]
+    assert needs[0] < needs[1] < needs[2]
 
 
 def test_one_file_makes_the_same_image(case: tuple[str, Path, Engine], tmp_path: Path) -> None:

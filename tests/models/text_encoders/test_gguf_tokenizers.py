@@ -64,7 +64,11 @@ def _write_qwen(path: Path, tokens: Sequence[str], **changes: Any) -> Path:
     special = set(QWEN_SPECIAL)
     types = [CONTROL if token.startswith("<|") else DEFINED if token in special else NORMAL for token in tokens]
     unused = [f"[PAD{number}]" for number in range(UNUSED_TOKENS)]
-    parts = {"tokenizer_pre": "qwen2", "token_merges": _text(QWEN_MERGES).splitlines()[1:], "pad_token_id": 151654}
+    parts: dict[str, Any] = {
+        "tokenizer_pre": "qwen2",
+        "token_merges": _text(QWEN_MERGES).splitlines()[1:],
+        "pad_token_id": 151654,
+    }
     types += [UNUSED] * UNUSED_TOKENS
     return _write(path, "gpt2", [*tokens, *unused], types, **(parts | changes))
 

@@ -51,7 +51,7 @@ class CaptionEncoder:
         self._tokenizer = ClipTokenizer.standard()
         self._options = TextOptions(emphasis=Emphasis.NONE, clip_skip=clip_skip)
         width = model.family.input_sizes(model.unet).context_width
-        parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width)
+        parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width, model.part_files)
         self._conditioning = model.family.conditioning(parts)
         self._tables: dict[int, EmbeddingTable] = {}
         self._longest = ""

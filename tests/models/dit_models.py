@@ -1,14 +1,21 @@
 """Tiny random models of transformer families: diffusers' module, and the files that users have of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import ChromaTransformer2DModel, Flux2Transformer2DModel, FluxTransformer2DModel
+from diffusers import (
+    ChromaTransformer2DModel,
+    FlowMatchEulerDiscreteScheduler,
+    Flux2Transformer2DModel,
+    FluxTransformer2DModel,
+)
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import Qwen3Config, Qwen3Model
 
 from modules.models.autoencoders.kl import KlSizes
 from modules.models.autoencoders.packed_kl import PackedKlAutoencoder
@@ -82,6 +89,40 @@ def packed_vae() -> Any:
         else:
             tensor.zero_()
     return module
+
+
+def tiny_qwen() -> Any:
+    """transformers' model with the weights of the recipe "qwen3_4b_tiny"."""
+    weights = {key: value.float() for key, value in recipe_tensors("qwen3_4b_tiny").items()}
+    first = "model.layers.0"
+    head = weights[f"{first}.self_attn.q_norm.weight"].shape[0]
+    config = Qwen3Config(
+        vocab_size=weights["model.embed_tokens.weight"].shape[0],
+        hidden_size=64,
+        intermediate_size=weights[f"{first}.mlp.gate_proj.weight"].shape[0],
+        num_hidden_layers=sum(key.endswith("q_norm.weight") for key in weights),
+        num_attention_heads=weights[f"{first}.self_attn.q_proj.weight"].shape[0] // head,
+        num_key_value_heads=weights[f"{first}.self_attn.k_proj.weight"].shape[0] // head,
+        head_dim=head,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+    )
+    model = Qwen3Model(config).eval()
+    model.load_state_dict({key.removeprefix("model."): value for key, value in weights.items()}, strict=False)
+    return model
+
+
+def flow_pipeline(
+    kind: Any, transformer: Any, vae: Any, schedule: Mapping[str, Any], missing: Sequence[str] = ()
+) -> Any:
+    """A pipeline of diffusers without text encoders, with the scaling of FLUX.1's latents on a copy of `vae`; `missing`
+    are other parts that it asks for."""
+    own = deepcopy(vae)
+    own.register_to_config(scaling_factor=0.3611, shift_factor=0.1159)
+    parts = dict.fromkeys(("text_encoder", "tokenizer", *missing))
+    pipe = kind(scheduler=FlowMatchEulerDiscreteScheduler(**schedule), vae=own, transformer=transformer, **parts)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
 
 
 def original_tensors(table: LayerTable, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -58,8 +58,12 @@ TINY_FAMILIES = {
         vae_width=32,
     ),
 }
-TINY_SD3 = {"sd3": _SD3, "sd3.5": replace(_SD3, dual=frozenset({0, 1}), head=64)}
-FAMILY_NAMES = (*TINY_FAMILIES, *TINY_SD3)
+TINY_SD3 = {
+    "sd3": _SD3,
+    "sd3.5": replace(_SD3, dual=frozenset({0, 1}), head=64),
+    "sd3.5-large": replace(_SD3, head=64),  # no block has a second attention
+}
+FAMILY_NAMES = (*TINY_FAMILIES, "sd3", "sd3.5")
 OUT_BIAS = "model.diffusion_model.out.2.bias"
 V_BIAS = -3.0  # so that the network's answer to noise lies far below it, as that of one that predicts v
 

@@ -32,6 +32,7 @@ class Sd3Sizes:
 FULL_SD3 = {
     "sd3 medium": Sd3Sizes(),
     "sd3.5 medium": Sd3Sizes(positions=384, dual=frozenset(range(13)), head=64),
+    "sd3.5 large": Sd3Sizes(width=2432, layers=38, head=64),
 }
 
 

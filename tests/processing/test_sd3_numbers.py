@@ -25,7 +25,7 @@ PROMPT, NEGATIVE = "a red cat on a wall", "blurry"
 STEPS, CFG_SCALE = 6, 4.5
 
 
-@pytest.fixture(scope="module", params=["sd3", "sd3.5"])
+@pytest.fixture(scope="module", params=["sd3", "sd3.5", "sd3.5-large"])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -132,7 +132,7 @@ def test_weights_have_no_effect_and_their_brackets_are_left_out(engine: Engine) 
 
 def test_it_has_as_many_tokens_as_the_others(engine: Engine, tmp_path: Path) -> None:
     assert following(engine, "cat " * 100).shape == (154, WIDTH)
-    tokenizer = T5Tokenizer(write_tokenizer(tmp_path / "t.json"), VOCABULARY)
+    tokenizer = T5Tokenizer.from_file(write_tokenizer(tmp_path / "t.json"), VOCABULARY)
     assert tokenizer.ids("cat", 4) == [5, 1, 0, 0]
     assert tokenizer.ids("cat " * 9, 4) == [5, 5, 5, 5]
     assert tokenizer.ids("", 3) == [1, 0, 0]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers import ZImagePipeline
 from PIL import Image
 from torch import Tensor
 
@@ -16,17 +17,20 @@ from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.models.loading.loaded import LoadedModel
+from modules.models.text_encoders.tokenizers import LlmTokenizer
 from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
+from modules.processing.request.hooks import NoHooks
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
 from modules.processing.request.source_images import FromImage, Mask, SourceImage
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.models.dit_files import DIT, recorded, write_split, write_whole
+from tests.models.dit_models import flow_pipeline, tiny_qwen
 from tests.recordings import CONFIGS, cpu_machine
 
 CASE = "zimage-turbo-cfg1"
@@ -45,7 +49,9 @@ def engine_of(root: Path) -> Engine:
     return Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters_of(), modules=modules))
 
 
-def made(engine: Engine, root: Path, settings: Settings | None = None, **changes: Any) -> Result:
+def made(
+    engine: Engine, root: Path, settings: Settings | None = None, hooks: NoHooks | None = None, **changes: Any
+) -> Result:
     fields: dict[str, Any] = {
         "prompt": PAYLOAD["prompt"],
         "seed": PAYLOAD["seed"],
@@ -59,7 +65,7 @@ def made(engine: Engine, root: Path, settings: Settings | None = None, **changes
         "settings": settings or Settings(),
     }
     request = GenerationRequest(**{**fields, **changes})
-    return generate(request, engine, Output(root / "out"), Silent())
+    return generate(request, engine, Output(root / "out"), Silent(), hooks or NoHooks())
 
 
 def pixels(result: Result) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
@@ -117,6 +123,44 @@ def test_the_vae_is_the_originals(model: LoadedModel) -> None:
     tensors = recorded(CASE)
     assert relative(model.encode(tensors["vae_image"]), tensors["vae_latent_of_image"]) < 1e-4
     assert relative(model.decode(tensors["vae_latent_in"]), tensors["vae_decoded"]) < 1e-4
+
+
+def qwen_states(text: str) -> Tensor:
+    """The state before the last layer [n,width], by transformers."""
+    ids = LlmTokenizer.standard().ids(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
+    states: Tensor = tiny_qwen()(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states[-2][0]
+    return states
+
+
+@torch.no_grad()
+def test_a_guided_image_is_that_of_diffusers(engine: Engine, root: Path, model: LoadedModel) -> None:
+    """Its scale is less by 1 for the same guidance."""
+    negative, width, height, steps, cfg = "blurry, low resolution", 208, 144, 4, 4.0
+    noise = torch.randn((1, 16, height // 8, width // 8), generator=torch.Generator().manual_seed(PAYLOAD["seed"]))
+    pipe = flow_pipeline(ZImagePipeline, model.unet, model.vae, {"shift": 3.0})
+    walked: list[Tensor] = []
+    image = pipe(
+        prompt_embeds=[qwen_states(PAYLOAD["prompt"])],
+        negative_prompt_embeds=[qwen_states(negative)],
+        guidance_scale=cfg - 1,
+        num_inference_steps=steps,
+        latents=noise,
+        width=width,
+        height=height,
+        callback_on_step_end=lambda pipe, step, time, tensors: walked.append(tensors["latents"]) or {},
+        output_type="np",
+    ).images[0]
+    found: list[Tensor] = []
+
+    class Noting(NoHooks):
+        def sampled(self, latents: Tensor) -> Tensor:
+            found.append(latents.clone())
+            return latents
+
+    result = made(engine, root, None, Noting(), cfg_scale=cfg, negative_prompt=negative, steps=steps)
+    assert relative(found[0], walked[-1]) < 1e-4
+    difference = np.abs(pixels(result) - (image * 255).astype(np.int64))
+    assert difference.max() <= 1 and pixels(result).std() > 1
 
 
 @pytest.mark.parametrize("modules", [[], MODULES, ["VAE/flux_ae_tiny.safetensors"], ["qwen3_4b_tiny"]])

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -110,10 +111,13 @@ class GgufFile(Closing):
 
 
 class _Header:
-    """Reads what stands before the data. `read_bytes` reads on in the file, which has `size` bytes."""
+    """Reads what stands before the data. `read_bytes` reads on in the file, which has `size` bytes. Of the lists in the
+    metadata those in `wanted` are kept in `lists`."""
 
-    def __init__(self, path: Path, read_bytes: object, size: int) -> None:
+    def __init__(self, path: Path, read_bytes: object, size: int, wanted: Collection[str] = ()) -> None:
         self._path, self._size = path, size
+        self._wanted = wanted
+        self.lists: dict[str, list[object]] = {}
         assert callable(read_bytes)
         self._read_bytes = read_bytes
         self._at = 0
@@ -134,7 +138,11 @@ class _Header:
         shapes: dict[str, tuple[int, ...]] = {}
         for _ in range(pairs):
             key = self._text(MAX_NAME_BYTES)
-            value = self._value(self._number("<I"))
+            kind = self._number("<I")
+            if kind == ARRAY and key in self._wanted:
+                self.lists[key] = self._list()
+                continue
+            value = self._value(kind)
             if key.startswith(ORIGINAL_SHAPE):
                 shapes[key.removeprefix(ORIGINAL_SHAPE)] = self._shape(key, value)
             elif isinstance(value, str):
@@ -222,6 +230,19 @@ class _Header:
             self._skip(self._number("<Q"))
         return None
 
+    def _list(self) -> list[object]:
+        """A list of texts or numbers as a whole."""
+        inner, count = self._number("<I"), self._number("<Q")
+        if inner != TEXT and inner not in NUMBERS:
+            raise self._wrong(f"its metadata has a list of the unknown type {inner}")
+        least = 8 if inner == TEXT else struct.calcsize(NUMBERS[inner])
+        if count > self._size // least:
+            raise self._wrong(f"its metadata has a list of {count} values, which it has no room for")
+        if inner == TEXT:
+            return [self._text(None) for _ in range(count)]
+        letter = NUMBERS[inner][1:]
+        return list(struct.unpack(f"<{count}{letter}", self._take(count * least)))
+
     def _text(self, most: int | None) -> str:
         length = self._number("<Q")
         if most is not None and length > most:
@@ -253,6 +274,24 @@ class _Header:
 
     def _wrong(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self._path.name}: {what}, so it is no GGUF file that can be read. {REMEDY}")
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """What stands before the data: the tensors, the texts and numbers (as text) of the metadata, and lists of it."""
+
+    entries: Mapping[str, TensorEntry]
+    metadata: Mapping[str, str]
+    lists: Mapping[str, list[object]]
+
+
+def read_header(path: Path, lists: Collection[str]) -> GgufHeader:
+    """The header of a file with those of these `lists` that it has; tensors are not read. Raises `CheckpointError` as
+    `GgufFile` does."""
+    with open_binary(path) as file:
+        header = _Header(path, file.read, path.stat().st_size, lists)
+        entries, metadata = header.read()
+        return GgufHeader(entries, metadata, header.lists)
 
 
 def _is_count(text: str) -> bool:

@@ -1,9 +1,11 @@
 """How the page counts the tokens of a prompt for a model: by its own tokenizer. Imports no torch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from modules.models.text_encoders.tokenizers import LlmTokenizer, standard_t5
+from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer, own_t5
+from modules.models.text_encoders.tokenizers import standard_t5
 from modules.prompting.attention import is_break, parse_attention
 from modules.prompting.chunks import TokenCount, count_tokens
 from modules.prompting.emphasis import Emphasis
@@ -11,24 +13,26 @@ from modules.prompting.encode import TextOptions, chunks_of
 from modules.prompting.tokens import ClipTokenizer
 from modules.registry import Registry
 
-Count = Callable[[str, TextOptions], int]
+Count = Callable[[str, TextOptions, Sequence[Path]], int]
 COUNTS: Registry[Count] = Registry("tokenizer")
-"""Tokens of one text by the name of a tokenizer, for encoders that take texts of any length."""
+"""Tokens of one text by the name of a tokenizer, given the files of text encoders; for encoders that take texts of any
+length."""
 
 
 @dataclass(frozen=True)
 class TokenCounting:
     """What counts a model's prompts: a name of `COUNTS`, and how many tokens the model reads of a text; without a name
-    CLIP's chunks of 75."""
+    CLIP's chunks of 75. `files`: those that the model's text encoders came from, which may hold their tokenizer."""
 
     tokenizer: str = ""
     limit: int = 0
+    files: tuple[Path, ...] = ()
 
     def count(self, text: str, options: TextOptions) -> TokenCount:
         """The tokens of one text."""
         if not self.tokenizer:
             return count_tokens(chunks_of(ClipTokenizer.standard(), text, options))
-        return TokenCount(COUNTS.get(self.tokenizer)(text, options), self.limit)
+        return TokenCount(COUNTS.get(self.tokenizer)(text, options, self.files), self.limit)
 
 
 BY_CHUNKS = TokenCounting()
@@ -56,12 +60,12 @@ def unread_syntax(
     return found
 
 
-def _count_t5(text: str, options: TextOptions) -> int:
-    return len(standard_t5().text_ids(text, options.emphasis is not Emphasis.NONE)) - 1
+def _count_t5(text: str, options: TextOptions, files: Sequence[Path]) -> int:
+    return len((own_t5(files) or standard_t5()).text_ids(text, options.emphasis is not Emphasis.NONE)) - 1
 
 
-def _count_llm(text: str, options: TextOptions) -> int:
-    return LlmTokenizer.standard().count(plain_text(text, options.emphasis))
+def _count_llm(text: str, options: TextOptions, files: Sequence[Path]) -> int:
+    return llm_tokenizer(files).count(plain_text(text, options.emphasis))
 
 
 COUNTS.add("t5", _count_t5)

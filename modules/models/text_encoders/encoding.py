@@ -54,13 +54,15 @@ class TextEncoder(Protocol):
 @dataclass(frozen=True, eq=False)
 class TextParts:
     """What the texts of one loaded model are encoded with: its text encoders by component, the tokenizer of CLIP, the
-    device that computes, the path of the checkpoint, and the width of the tokens that the denoiser takes."""
+    device that computes, the path of the checkpoint, the width of the tokens that the denoiser takes, and the files
+    beside the checkpoint that parts came from."""
 
     encoders: Mapping[str, Any]
     tokenizer: ClipTokenizer
     device: torch.device
     checkpoint: Path
     context_width: int
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

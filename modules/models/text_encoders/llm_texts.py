@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from modules.models.text_encoders.counting import plain_text
 from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
 from modules.models.text_encoders.llm import HiddenStates, LlmEncoder
-from modules.models.text_encoders.tokenizers import LlmTokenizer
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.emphasis import Emphasis
 
@@ -26,9 +26,10 @@ class LlmRecipe:
 
     def conditioner(self, parts: TextParts, request: TextRequest) -> LlmConditioner:
         """For one job."""
+        model = parts.encoders[self.component]
         encoder = LlmEncoder(
-            parts.encoders[self.component],
-            LlmTokenizer.standard(),
+            model,
+            llm_tokenizer(parts.files),
             parts.device,
             self.states,
             template=self.template,

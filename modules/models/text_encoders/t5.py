@@ -17,6 +17,7 @@ from modules.models.files.modules_catalogue import encoder_folders
 from modules.models.names.component import Component, Header, on_meta
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.encoding import Encoding
+from modules.models.text_encoders.gguf_tokenizers import own_t5
 from modules.models.text_encoders.tokenizers import T5_FILE, T5_TOKENS, T5Tokenizer, standard_t5
 
 TABLE = "shared.weight"
@@ -80,17 +81,22 @@ def _config(header: Header, prefix: str, hint: str) -> T5Config:
     )
 
 
-def t5_tokenizer(checkpoint: Path, vocabulary: int, own: str = "", without: str = "") -> T5Tokenizer:
-    """The tokenizer of a T5 of `vocabulary` tokens, which no checkpoint file holds: that of a folder in the diffusers
-    layout (at `own` in it), else one of `TOKENIZERS` in a folder for text encoders, the nearest to the checkpoint, else
-    the one that comes with the program.
+def t5_tokenizer(
+    checkpoint: Path, vocabulary: int, own: str = "", without: str = "", files: Sequence[Path] = ()
+) -> T5Tokenizer:
+    """The tokenizer of a T5 of `vocabulary` tokens: that of a folder in the diffusers layout (at `own` in it), else
+    that inside a GGUF file of the encoder among `files`, else one of `TOKENIZERS` in a folder for text encoders, the
+    nearest to the checkpoint, else the one that comes with the program.
 
     Raises `CheckpointError` for a file that is no tokenizer of it, and for a T5 of fewer tokens than the program's
     tokenizer has: it names the file and the place, and `without` (what else can be done).
     """
+    inside = None if own and (checkpoint / own).is_file() else own_t5(files)
+    if inside is not None:
+        return inside
     file = t5_tokenizer_file(checkpoint, own)
     if file is not None:
-        return T5Tokenizer(file, vocabulary)
+        return T5Tokenizer.from_file(file, vocabulary)
     if vocabulary >= T5_TOKENS:
         return standard_t5()
     raise CheckpointError(

@@ -3,12 +3,14 @@ or from those of a model. Imports no torch: the page counts tokens with them."""
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import zlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -35,25 +37,30 @@ QWEN_SPECIAL = (
 
 
 class T5Tokenizer:
-    """T5's tokenizer (SentencePiece, unigram) from a file of the `tokenizers` library."""
+    """T5's tokenizer (SentencePiece, unigram)."""
 
-    def __init__(self, path: Path, vocabulary: int) -> None:
-        """`vocabulary`: how many tokens the encoder knows. Raises `CheckpointError` for a file that is no tokenizer, or
-        another model's."""
+    def __init__(self, tokenizer: Tokenizer, end_id: int, pad_id: int) -> None:
+        """`end_id` ends every text, `pad_id` fills it up."""
+        self._tokenizer, self.end_id, self.pad_id = tokenizer, end_id, pad_id
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+
+    @classmethod
+    def from_file(cls, path: Path, vocabulary: int) -> T5Tokenizer:
+        """From a file of the `tokenizers` library. `vocabulary`: how many tokens the encoder knows. Raises
+        `CheckpointError` for a file that is no tokenizer, or another model's."""
         try:
-            self._tokenizer = _from_file(path)
+            tokenizer = _from_file(path)
         except Exception as error:  # the library has no class of its own for it
             raise CheckpointError(f"{path.name} is no tokenizer ({error}). Put T5's tokenizer.json there.") from error
-        end, pad = self._tokenizer.token_to_id(END), self._tokenizer.token_to_id(PAD)
-        known = self._tokenizer.get_vocab_size()
+        end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
+        known = tokenizer.get_vocab_size()
         if end is None or pad is None or known > vocabulary:
             raise CheckpointError(
                 f"{path.name} is not the tokenizer of this T5: it has {known} tokens (the encoder {vocabulary}), and "
                 f"needs {END} and {PAD} among them. Put the tokenizer.json there that belongs to the encoder."
             )
-        self.end_id, self.pad_id = end, pad
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        return cls(tokenizer, end, pad)
 
     def text_ids(self, text: str, with_attention: bool = True) -> list[int]:
         """The ids of a text and the end token. `with_attention`: brackets and weights are read and left out; their
@@ -108,7 +115,24 @@ class LlmTokenizer:
 @cache
 def standard_t5() -> T5Tokenizer:
     """T5's tokenizer that comes with the program."""
-    return T5Tokenizer(T5_FILE, 1 << 30)
+    return T5Tokenizer.from_file(T5_FILE, 1 << 30)
+
+
+def unigram(
+    pieces: Sequence[tuple[str, float]], unknown_id: int, single: Sequence[str], charsmap: bytes, has_prefix: bool
+) -> Tokenizer:
+    """T5's tokenizer with other pieces and scores. `single`: tokens that are one unit wherever they stand; `charsmap`:
+    SentencePiece's table of normalization (empty: T5's own); `has_prefix`: whether a text begins with a space."""
+    parts: dict[str, Any] = json.loads(_unpacked(T5_FILE))
+    parts["model"] = {"type": "Unigram", "unk_id": unknown_id, "vocab": pieces, "byte_fallback": False}
+    parts["added_tokens"], parts["post_processor"] = [], None
+    if charsmap:
+        parts["normalizer"]["normalizers"][0]["precompiled_charsmap"] = base64.b64encode(charsmap).decode("ascii")
+    if not has_prefix:
+        parts["pre_tokenizer"] |= {"add_prefix_space": False, "prepend_scheme": "never"}
+    tokenizer = Tokenizer.from_str(json.dumps(parts))
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in single])
+    return tokenizer
 
 
 T5_TOKENS = 32_100
@@ -126,6 +150,11 @@ def _standard_llm() -> LlmTokenizer:
             "part of the program: restore the files, or get the program again."
         ) from error
     merges = [(first, second) for line in lines[1:] if line for first, second in [line.split(" ")]]
+    return LlmTokenizer(byte_pairs(vocabulary, merges, QWEN_SPECIAL))
+
+
+def byte_pairs(vocabulary: dict[str, int], merges: list[tuple[str, str]], single: Sequence[str]) -> Tokenizer:
+    """Qwen's tokenizer with this vocabulary. `single`: tokens that are one unit wherever they stand."""
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -134,8 +163,8 @@ def _standard_llm() -> LlmTokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in QWEN_SPECIAL])
-    return LlmTokenizer(tokenizer)
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in single])
+    return tokenizer
 
 
 def _from_file(path: Path) -> Tokenizer:

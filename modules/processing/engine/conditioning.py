@@ -50,7 +50,7 @@ class Conditioner:
         self.notices: dict[str, None] = {}  # on texts that were encoded, in order; whoever shows them clears them
         self._tokenizer = ClipTokenizer.standard()
         width = model.family.input_sizes(model.unet).context_width
-        parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width)
+        parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width, model.part_files)
         self._conditioning = model.family.conditioning(parts)
         self._tables: dict[int, EmbeddingTable] = {}  # by the width of a text encoder
         self._embeddings: dict[str, Embedding] = {}

@@ -482,7 +482,7 @@ class Engine:
             streaming=plan.streaming.label if plan.streaming else "",
             streamed_bytes=model.streaming.offloaded_bytes if model.streaming else 0,
             switch_seconds=model.switch_seconds,
-            counting=model.family.counting,
+            counting=replace(model.family.counting, files=model.part_files),
             usual=usual.infotext if usual is not None else "",
         )
         said = (f"{model.info.title} is loaded.", model.stored_note, *plan.notes)

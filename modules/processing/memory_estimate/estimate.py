@@ -22,6 +22,7 @@ from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.model_shelf import headroom_bytes
 from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
 from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import REFERENCE_PIXELS, FromImage
 from modules.processing.request.stages import (
     IN_MAIN_MEMORY,
     Role,
@@ -388,9 +389,8 @@ class MemoryEstimator:
             return self._text_bytes(case)
         if stage.samples:
             rows = request.batch_size * (2 if request.settings.optimizations.batch_cond_uncond else 1)
-            unet = (
-                adapters + case.meta_model.scratch_bytes(case.plan, "unet") + self._denoise_bytes(case, rows, *latent)
-            )
+            seen = self._with_references(case, *latent)
+            unet = adapters + case.meta_model.scratch_bytes(case.plan, "unet") + self._denoise_bytes(case, rows, *seen)
             return max(unet, self._preview_bytes(case, *latent))
         if stage is Stage.ENCODE_IMAGE:
             return self._encoder_bytes(case, *latent)
@@ -403,6 +403,19 @@ class MemoryEstimator:
         if stage is Stage.SAVE:
             return 3 * item.width_px * item.height_px * 3 * 4  # the decoded image, and two on the way to bytes
         return None  # hashing holds nothing
+
+    @staticmethod
+    def _with_references(case: _Case, height: int, width: int) -> tuple[int, int]:
+        """The size in latents of an image of as many tokens as the denoiser sees: those of the image that it makes, and
+        of each that it is shown besides."""
+        start, model = case.request.start, case.meta_model
+        if not isinstance(start, FromImage) or not model.family.takes_references(model.module("unet"), model.info.name):
+            return height, width
+        sizes = (source.image.size for source in start.references)
+        pixels = sum(min(wide * high, REFERENCE_PIXELS) for wide, high in sizes)
+        rows = height + -(-pixels // (model.downscale**2 * width))
+        multiple = model.family.latent_multiple
+        return height + -(-rows // multiple) * multiple, width
 
     def _enlarging_bytes(self, request: GenerationRequest, item: StageOfJob) -> int | None:
         """Of an upscaler file: the maps of one tile and the images, in float32; None for upscalers without a file."""

@@ -36,6 +36,8 @@ MAX_OUTPAINT_PX = 2048
 OUTPAINT_STEP_PX = 8  # the least size of a latent unit
 MASK_PREFIX = "mask_"
 HASH_CHARS = 12
+REFERENCE_PIXELS = 1024 * 1024
+"""A reference image is shown with at most so many."""
 MAX_REFERENCES = 9
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from modules.models.families.anima.transformer import TOKENS
 from modules.models.text_encoders.counting import plain_text
 from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
 from modules.models.text_encoders.llm import HiddenStates, LlmEncoder
 from modules.models.text_encoders.t5 import t5_tokenizer
-from modules.models.text_encoders.tokenizers import LlmTokenizer, T5Tokenizer
+from modules.models.text_encoders.tokenizers import T5Tokenizer
 from modules.prompting.attention import is_break, parse_attention
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.emphasis import Emphasis
@@ -37,7 +38,9 @@ class AdaptedTexts:
         parts, adapter = self._parts, self._parts.encoders[ADAPTER]
         if self._tokenizer is None:
             self._tokenizer = t5_tokenizer(parts.checkpoint, int(adapter.config.target_vocab_size))
-        encoder = LlmEncoder(parts.encoders[ENCODER], LlmTokenizer.standard(), parts.device, STATES, most=TOKENS)
+        model = parts.encoders[ENCODER]
+        tokenizer = llm_tokenizer(parts.files)
+        encoder = LlmEncoder(model, tokenizer, parts.device, STATES, most=TOKENS)
         return AdaptedConditioner(encoder, adapter, self._tokenizer, parts.device, request.options.emphasis)
 
 

@@ -25,7 +25,8 @@ class T5Texts:
     def __call__(self, request: TextRequest) -> "T5Conditioner":
         module = self._parts.encoders[T5]
         if self._tokenizer is None:
-            self._tokenizer = t5_tokenizer(self._parts.checkpoint, int(module.config.vocab_size), OWN_TOKENIZER)
+            parts, known = self._parts, int(module.config.vocab_size)
+            self._tokenizer = t5_tokenizer(parts.checkpoint, known, OWN_TOKENIZER, files=parts.files)
         return T5Conditioner(self._parts, self._tokenizer, request.options.emphasis is not Emphasis.NONE)
 
 

@@ -27,7 +27,8 @@ class ClipAndT5:
         module = self._parts.encoders[T5]
         if self._tokenizer is None:
             vocabulary = int(module.config.vocab_size)
-            self._tokenizer = t5_tokenizer(self._parts.checkpoint, vocabulary, OWN_TOKENIZER)
+            parts = self._parts
+            self._tokenizer = t5_tokenizer(parts.checkpoint, vocabulary, OWN_TOKENIZER, files=parts.files)
         encoder = T5Encoder(module, self._tokenizer, self._parts.device, tokens=self._tokens)
         reads_weights = request.options.emphasis is not Emphasis.NONE
         clip = POOLED.conditioner(self._parts, request)

@@ -40,7 +40,8 @@ class ClipAndT5:
         if module is None:
             return None
         if self._tokenizer is None:
-            self._tokenizer = tokenizer_of(self._parts.checkpoint, int(module.config.vocab_size))
+            parts = self._parts
+            self._tokenizer = tokenizer_of(parts.checkpoint, int(module.config.vocab_size), parts.files)
         tokenizer, reads_weights = self._tokenizer, request.options.emphasis is not Emphasis.NONE
 
         def encode(texts: Sequence[str], tokens: int) -> Tensor:

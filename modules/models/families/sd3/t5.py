@@ -15,9 +15,9 @@ LEAVE_OUT = r"^text_encoders\.t5xxl\."
 WITHOUT = ", or switch Enable T5 off in Settings > Stable Diffusion 3"
 
 
-def tokenizer_of(checkpoint: Path, vocabulary: int) -> T5Tokenizer:
+def tokenizer_of(checkpoint: Path, vocabulary: int, files: Sequence[Path] = ()) -> T5Tokenizer:
     """See `t5_tokenizer`."""
-    return t5_tokenizer(checkpoint, vocabulary, OWN_TOKENIZER, WITHOUT)
+    return t5_tokenizer(checkpoint, vocabulary, OWN_TOKENIZER, WITHOUT, files)
 
 
 T5 = OptionalEncoder(

@@ -27,7 +27,15 @@ from modules.processing.request.pass_settings import PassSettings
 from modules.processing.request.pasting import INIT_IMAGE_KEY, MASK_KEY
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import ImageRole
-from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, check_start
+from modules.processing.request.source_images import (
+    IMAGE_ROWS,
+    MASK_ROWS,
+    REFERENCE_PIXELS,
+    FromImage,
+    Mask,
+    MaskedContent,
+    check_start,
+)
 from modules.sampling.catalog import Family, SamplerSpec
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
@@ -36,7 +44,6 @@ from modules.sampling.types import Denoise
 
 SEAM_RAMP_PX = 40  # from a kept image, over which its surroundings become free
 MIN_FREEDOM = 0.25
-REFERENCE_PIXELS = 1024 * 1024
 
 
 @dataclass(frozen=True)

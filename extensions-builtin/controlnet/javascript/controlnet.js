@@ -73,6 +73,9 @@
     const file = element("input", { type: "file", accept: "image/*" });
     const look = element("button", { type: "button", textContent: "Preview", className: "controlnet-button fw-icon-eye" });
     look.title = "Show what the preprocessor makes of the image";
+    const posing = element("button", { type: "button", textContent: "Edit pose", className: "controlnet-button fw-icon-edit" });
+    posing.title = "Place the body points of people; a preview of openpose gives those of the image";
+    let posed = {}; // the pose that the unit's image shows, and what lies below it in the editor
     const problem = element("p", { className: "controlnet-problem", role: "status" });
 
     // What a button does; what is refused is said below the images.
@@ -111,6 +114,9 @@
         sliders.append(labelled(slider.name, fields[key]));
       }
     };
+    const showPosing = () => {
+      posing.hidden = !posed.pose && !/pose/i.test(`${fields.module.value} ${fields.model.value}`);
+    };
     const showImage = () => {
       image.hidden = !state.image;
       if (state.image) image.src = state.image;
@@ -135,6 +141,8 @@
       }
       if (unit.module) fields.module.value = modules.module_list.find((name) => name === unit.module || name.startsWith(`${unit.module} `)) ?? unit.module;
       showSliders();
+      posed = {};
+      showPosing();
       showImage();
       showCurve();
     };
@@ -142,11 +150,14 @@
     file.addEventListener("change", async () => {
       if (!file.files.length) return;
       state.image = await asText(file.files[0]);
+      posed = {};
+      showPosing();
       fields.enabled.checked = true;
       showImage();
       changed();
     });
     fields.module.addEventListener("change", showSliders);
+    for (const field of [fields.module, fields.model]) field.addEventListener("change", showPosing);
     onClick(look, async () => {
       const unit = read();
       preview.hidden = true;
@@ -162,6 +173,24 @@
       });
       preview.src = `data:image/png;base64,${found.images[0]}`;
       preview.hidden = false;
+      if (found.poses?.[0]) posed = { pose: found.poses[0], image: unit.image };
+      showPosing();
+    });
+    onClick(posing, async () => {
+      if (state.image) await image.decode();
+      const size = state.image ? [image.naturalWidth, image.naturalHeight] : sizeOf(tab);
+      const below = posed.pose ? posed.image : state.image;
+      const pose = await fw.editPose({ pose: posed.pose, size, image: below });
+      if (!pose) return;
+      const found = await fw.post("controlnet/render_openpose_json", [pose]);
+      state.image = `data:image/png;base64,${found.images[0]}`;
+      posed = { pose, image: below };
+      fields.module.value = "none";
+      fields.enabled.checked = true;
+      showSliders();
+      showPosing();
+      showImage();
+      changed();
     });
 
     const row = (...children) => element("div", { className: "controlnet-row" }, ...children);
@@ -169,7 +198,7 @@
       "div",
       {},
       row(labelled("Enable", fields.enabled), labelled("Pixel perfect", fields.pixel_perfect)),
-      row(labelled("Image", file), look),
+      row(labelled("Image", file), look, posing),
       row(image, preview),
       problem,
       row(labelled("Preprocessor", fields.module), labelled("Control model", fields.model)),
@@ -181,6 +210,7 @@
     for (const field of Object.values(fields)) field.addEventListener("change", changed);
     for (const [key] of NUMBERS) fields[key].addEventListener("input", showCurve);
     showSliders();
+    showPosing();
     showCurve();
     return { body, read, fill };
   };

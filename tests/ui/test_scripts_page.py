@@ -177,6 +177,18 @@ def test_a_unit_previews_its_map_and_takes_an_edited_pose(page: sync_api.Page) -
     pixels = [np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))) for text in (shown, rendered)]
     assert pixels[0].shape == (80, 120, 3) and pixels[0].any()
     np.testing.assert_array_equal(*pixels)
+
+    unit.get_by_role("button", name="Paint mask").click()
+    dialog = page.get_by_role("dialog", name="Where the unit counts")
+    dialog.get_by_role("img", name="Painted mask").click(position={"x": 20, "y": 20})
+    keep(page, "region")
+    dialog.get_by_role("button", name="Use this mask").click()
+    unit.get_by_alt_text("Mask of where the unit counts").wait_for()
+    mask = base64.b64decode(unit_of_page(page)["effective_region_mask"].partition(",")[2])
+    painted = np.asarray(Image.open(io.BytesIO(mask)).convert("L"))
+    assert painted.shape == (SIDE, SIDE) and painted[2, 2] == 255 and painted[SIDE // 2, SIDE // 2] == 0
+    unit.get_by_role("button", name="Remove mask").click()
+    assert "effective_region_mask" not in unit_of_page(page)
     unit.get_by_label("Enable").uncheck()
 
 

@@ -54,6 +54,9 @@
     return Math.round(scale * Math.min(image.naturalWidth, image.naturalHeight));
   };
 
+  // How an image lies in what is made, by resize mode.
+  const FITS = { "Just Resize": "fill", "Crop and Resize": "cover", "Resize and Fill": "contain" };
+
   // One unit: its fields, how they are read, and how they are filled.
   const unitOf = (tab, modules, models, changed) => {
     const state = {};
@@ -77,6 +80,11 @@
     posing.title = "Place the body points of people; a preview of openpose gives those of the image";
     let posed = {}; // the pose that the unit's image shows, and what lies below it in the editor
     const problem = element("p", { className: "controlnet-problem", role: "status" });
+
+    const maskFile = element("input", { type: "file", accept: "image/*" });
+    const region = element("img", { alt: "Mask of where the unit counts", className: "controlnet-image", hidden: true });
+    const paint = element("button", { type: "button", textContent: "Paint mask", className: "controlnet-button fw-icon-brush" });
+    const everywhere = element("button", { type: "button", textContent: "Remove mask", className: "controlnet-button" });
 
     // What a button does; what is refused is said below the images.
     const onClick = (button, act) =>
@@ -122,12 +130,23 @@
       if (state.image) image.src = state.image;
       preview.hidden = true;
     };
+    const showRegion = () => {
+      const mask = state.effective_region_mask;
+      region.hidden = everywhere.hidden = !mask;
+      if (mask) region.src = mask.startsWith("data:") ? mask : `data:image/png;base64,${mask}`;
+    };
+    const setRegion = (mask) => {
+      state.effective_region_mask = mask;
+      showRegion();
+      changed();
+    };
     const read = () => {
       const unit = { save_detected_map: true };
       for (const [key, field] of Object.entries(fields)) {
         unit[key] = field.type === "checkbox" ? field.checked : field.type === "number" ? Number(field.value) : field.value;
       }
       if (state.image) unit.image = state.image;
+      if (state.effective_region_mask) unit.effective_region_mask = state.effective_region_mask;
       return unit;
     };
     const fill = (unit) => {
@@ -144,6 +163,7 @@
       posed = {};
       showPosing();
       showImage();
+      showRegion();
       showCurve();
     };
 
@@ -193,6 +213,19 @@
       changed();
     });
 
+    maskFile.addEventListener("change", async () => {
+      if (maskFile.files.length) setRegion(await asText(maskFile.files[0]));
+    });
+    onClick(paint, async () => {
+      const fit = FITS[fields.resize_mode.value];
+      const mask = await fw.paintRegion({ size: sizeOf(tab), image: state.image, fit, mask: region.hidden ? null : region.src });
+      if (mask) setRegion(mask);
+    });
+    everywhere.addEventListener("click", () => {
+      maskFile.value = "";
+      setRegion(null);
+    });
+
     const row = (...children) => element("div", { className: "controlnet-row" }, ...children);
     const body = element(
       "div",
@@ -206,11 +239,14 @@
       row(...NUMBERS.map(([key, text]) => labelled(text, fields[key]))),
       curve,
       row(...CHOICES.map(([key, text]) => labelled(text, fields[key]))),
+      row(labelled("Mask: where the unit counts (white)", maskFile), paint, everywhere),
+      row(region),
     );
     for (const field of Object.values(fields)) field.addEventListener("change", changed);
     for (const [key] of NUMBERS) fields[key].addEventListener("input", showCurve);
     showSliders();
     showPosing();
+    showRegion();
     showCurve();
     return { body, read, fill };
   };

@@ -169,7 +169,7 @@
       const points = POINTS.map((name, place) => {
         const dot = shape("circle", { class: "controlnet-pose-dot" });
         const grasp = shape("circle", { class: "controlnet-pose-point", role: "button", tabindex: 0 });
-        grasp.setAttribute("aria-label", `Person ${number + 1}: ${name}`);
+        grasp.setAttribute("aria-label", [fw.text(`Person ${number + 1}`), fw.text(name)].join(": "));
         grasp.addEventListener("focus", () => this.choose(number, place));
         grasp.addEventListener("keydown", (event) => this.onKey(event, person.body[place]));
         this.drag(grasp, () => [person.body[place]]);

@@ -1,8 +1,13 @@
-"""The X/Y/Z plot and the Precision tab in a real browser, with the tiny model really computing."""
+"""The X/Y/Z plot, units of ControlNet and the Precision tab in a real browser, with the tiny model really computing."""
 
+import base64
+import io
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
 
 import numpy as np
 import pytest
@@ -103,6 +108,90 @@ def test_wrong_values_of_an_axis_are_said_on_the_page(page: sync_api.Page) -> No
     page.fill("#script_xyz_plot_x_values textarea, #script_xyz_plot_x_values input", "five")
     page.click("#txt2img_generate")
     page.wait_for_selector(".fw-error:has-text('no whole number')")
+
+
+def unit_of_page(page: sync_api.Page) -> Any:
+    """The first unit of ControlNet as the form has it."""
+    return json.loads(page.input_value("#txt2img_controlnet_units textarea, #txt2img_controlnet_units input"))[0]
+
+
+def test_a_unit_previews_its_map_and_takes_an_edited_pose(page: sync_api.Page) -> None:
+    open_tab(page, "txt2img")
+    for field in ("txt2img_width", "txt2img_height"):
+        page.fill(f"#{field} input[type=number]", str(SIDE))
+    page.click("button.label-wrap:has-text('ControlNet'):visible")
+    page.locator(".controlnet-units[data-tab=txt2img]").scroll_into_view_if_needed()
+    unit = page.locator(".controlnet-units[data-tab=txt2img] details").first
+    unit.get_by_role("button", name="Preview").click()
+    unit.get_by_text("This unit has no image to look at.").wait_for()
+    content = io.BytesIO()
+    Image.new("RGB", (120, 80), "white").save(content, "PNG")
+    image: sync_api.FilePayload = {"name": "white.png", "mimeType": "image/png", "buffer": content.getvalue()}
+    unit.get_by_label("Image", exact=True).set_input_files(image)
+    unit.get_by_label("Preprocessor").select_option("canny")
+    unit.get_by_label("Pixel perfect").check()
+    with page.expect_request("**/controlnet/detect") as asked:
+        unit.get_by_role("button", name="Preview").click()
+    assert json.loads(asked.value.post_data or "")["controlnet_processor_res"] == SIDE, (
+        "the short side of the image that is made"
+    )
+    unit.get_by_alt_text("Map of the preprocessor").wait_for()
+
+    unit.get_by_label("Preprocessor").select_option("openpose")
+    unit.get_by_role("button", name="Edit pose").click()
+    dialog = page.get_by_role("dialog", name="Edit the pose")
+    wrist = dialog.get_by_role("button", name="Person 1: Right wrist")
+    written = json.loads(dialog.get_by_label("Pose as JSON").input_value())
+    wrist.focus()
+    for key in ("ArrowLeft", "Shift+ArrowUp"):
+        page.keyboard.press(key)
+    box = dialog.get_by_role("button", name="Person 1: Left ankle").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 + 40, box["y"] + box["height"] / 2, steps=3)
+    page.mouse.up()
+    dialog.get_by_role("button", name="Person 1: Left ear").focus()
+    dialog.get_by_role("button", name="Hide point").click()
+    keep(page, "pose")
+    pose = json.loads(dialog.get_by_label("Pose as JSON").input_value())
+    before, after = (np.array(one["people"][0]["pose_keypoints_2d"]).reshape(18, 3) for one in (written, pose))
+    moved = after - before
+    assert moved[4].tolist() == pytest.approx([-1, -10, 0]), "the wrist, by keys"
+    assert moved[13, 0] > 3 and moved[13, 1] == pytest.approx(0, abs=0.2), "the ankle, by the mouse"
+    assert moved[17].tolist() == [0, 0, -1], "a hidden point"
+    assert np.count_nonzero(moved.any(axis=1)) == 3
+    dialog.locator("summary").click()
+    dialog.get_by_label("Pose as JSON").fill('{"people": 3}')
+    dialog.get_by_role("button", name="Read this JSON").click()
+    dialog.get_by_text("This is no pose").wait_for()
+    dialog.get_by_label("Pose as JSON").fill(json.dumps([{**pose, "people": pose["people"] * 2}]))
+    dialog.get_by_role("button", name="Read this JSON").click()
+    dialog.get_by_role("button", name="Person 2: Nose").focus()
+    dialog.get_by_role("button", name="Remove person").click()
+    dialog.get_by_role("button", name="Use this pose").click()
+    dialog.wait_for(state="detached")
+    unit.locator("button:has-text('Edit pose'):enabled").wait_for()
+    given = unit_of_page(page)
+    assert given["module"] == "none" and given["enabled"]
+    rendered = page.request.post(urljoin(page.url, "controlnet/render_openpose_json"), data=[pose]).json()["images"][0]
+    shown = given["image"].partition(",")[2]
+    pixels, wanted = (np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))) for text in (shown, rendered))
+    assert pixels.shape == (80, 120, 3) and pixels.any()
+    np.testing.assert_array_equal(pixels, wanted)
+
+    unit.get_by_role("button", name="Paint mask").click()
+    dialog = page.get_by_role("dialog", name="Where the unit counts")
+    dialog.get_by_role("img", name="Painted mask").click(position={"x": 20, "y": 20})
+    keep(page, "region")
+    dialog.get_by_role("button", name="Use this mask").click()
+    unit.get_by_alt_text("Mask of where the unit counts").wait_for()
+    mask = base64.b64decode(unit_of_page(page)["effective_region_mask"].partition(",")[2])
+    painted = np.asarray(Image.open(io.BytesIO(mask)).convert("L"))
+    assert painted.shape == (SIDE, SIDE) and painted[2, 2] == 255 and painted[SIDE // 2, SIDE // 2] == 0
+    unit.get_by_role("button", name="Remove mask").click()
+    assert "effective_region_mask" not in unit_of_page(page)
+    unit.get_by_label("Enable").uncheck()
 
 
 def test_a_precision_report_is_made_and_found_again_after_a_reload(page: sync_api.Page, services: Services) -> None:

@@ -1,5 +1,6 @@
 // The units of ControlNet: fields are built when the section is opened, and written as JSON into one hidden field.
 (() => {
+  const fw = window.featherweight;
   const NUMBERS = [
     ["weight", "Control weight", 0, 2, 0.05, 1],
     ["guidance_start", "Starting step", 0, 1, 0.01, 0],
@@ -23,12 +24,10 @@
     return made;
   };
   const labelled = (text, field) => element("label", { className: "controlnet-field" }, element("span", { textContent: text }), field);
-  const get = async (path) => (await fetch(path)).json();
-
   // What modules and models there are; asked once, when the first section is opened.
   let lists = null;
   const known = () => {
-    lists ??= Promise.all([get("controlnet/module_list?alias_names=true"), get("controlnet/model_list")]);
+    lists ??= Promise.all([fw.get("controlnet/module_list?alias_names=true"), fw.get("controlnet/model_list")]);
     return lists;
   };
 
@@ -45,8 +44,21 @@
       reader.readAsDataURL(file);
     });
 
+  // The size of what the form of a tab makes, in pixels.
+  const sizeOf = (tab) => ["width", "height"].map((side) => Math.floor(Number(fw.field(`${tab}_${side}`)?.value || 512) / 8) * 8);
+
+  // The short side at which pixel perfect has an image processed; `pixel_perfect` of fitting.py is the same for jobs.
+  const perfectSide = (image, [width, height], resizeMode) => {
+    const scales = [height / image.naturalHeight, width / image.naturalWidth];
+    const scale = resizeMode === "Resize and Fill" ? Math.min(...scales) : Math.max(...scales);
+    return Math.round(scale * Math.min(image.naturalWidth, image.naturalHeight));
+  };
+
+  // How an image lies in what is made, by resize mode.
+  const FITS = { "Just Resize": "fill", "Crop and Resize": "cover", "Resize and Fill": "contain" };
+
   // One unit: its fields, how they are read, and how they are filled.
-  const unitOf = (modules, models, changed) => {
+  const unitOf = (tab, modules, models, changed) => {
     const state = {};
     const fields = {
       enabled: element("input", { type: "checkbox" }),
@@ -59,11 +71,34 @@
     }
     for (const [key, , names, value] of CHOICES) fields[key] = select(names, value ?? names[0]);
     const sliders = element("div", { className: "controlnet-row" });
-    const image = element("img", { alt: "", className: "controlnet-image", hidden: true });
-    const preview = element("img", { alt: "", className: "controlnet-image", hidden: true });
+    const image = element("img", { alt: "Image of the unit", className: "controlnet-image", hidden: true });
+    const preview = element("img", { alt: "Map of the preprocessor", className: "controlnet-image", hidden: true });
     const file = element("input", { type: "file", accept: "image/*" });
-    const look = element("button", { type: "button", textContent: "Preview", className: "lg secondary" });
+    const look = element("button", { type: "button", textContent: "Preview", className: "controlnet-button fw-icon-eye" });
+    look.title = "Show what the preprocessor makes of the image";
+    const posing = element("button", { type: "button", textContent: "Edit pose", className: "controlnet-button fw-icon-edit" });
+    posing.title = "Place the body points of people; a preview of openpose gives those of the image";
+    let posed = {}; // the pose that the unit's image shows, and what lies below it in the editor
     const problem = element("p", { className: "controlnet-problem", role: "status" });
+
+    const maskFile = element("input", { type: "file", accept: "image/*" });
+    const region = element("img", { alt: "Mask of where the unit counts", className: "controlnet-image", hidden: true });
+    const paint = element("button", { type: "button", textContent: "Paint mask", className: "controlnet-button fw-icon-brush" });
+    const everywhere = element("button", { type: "button", textContent: "Remove mask", className: "controlnet-button" });
+
+    // What a button does; what is refused is said below the images.
+    const onClick = (button, act) =>
+      button.addEventListener("click", async () => {
+        problem.textContent = "";
+        button.disabled = true;
+        try {
+          await act();
+        } catch (error) {
+          problem.textContent = error.message;
+        } finally {
+          button.disabled = false;
+        }
+      });
 
     const curve = element("div", { className: "controlnet-curve", title: "Weight over the steps" });
     const showCurve = () => {
@@ -71,7 +106,7 @@
       const height = 36 - 16 * Math.min(Math.max(weight, 0), 2);
       const [from, to] = [start, end].map((share) => 200 * Math.min(Math.max(share, 0), 1));
       const line = `M0 36H${from}V${height}H${to}V36H200`;
-      curve.innerHTML = `<svg viewBox="0 0 200 40" role="img" preserveAspectRatio="none"><path d="${line}"/></svg>`;
+      curve.innerHTML = `<svg viewBox="0 0 200 40" aria-hidden="true" preserveAspectRatio="none"><path d="${line}"/></svg>`;
     };
 
     const showSliders = () => {
@@ -87,10 +122,23 @@
         sliders.append(labelled(slider.name, fields[key]));
       }
     };
+    const showPosing = () => {
+      posing.hidden = !posed.pose && !/pose/i.test(`${fields.module.value} ${fields.model.value}`);
+    };
     const showImage = () => {
       image.hidden = !state.image;
       if (state.image) image.src = state.image;
       preview.hidden = true;
+    };
+    const showRegion = () => {
+      const mask = state.effective_region_mask;
+      region.hidden = everywhere.hidden = !mask;
+      if (mask) region.src = mask.startsWith("data:") ? mask : `data:image/png;base64,${mask}`;
+    };
+    const setRegion = (mask) => {
+      state.effective_region_mask = mask;
+      showRegion();
+      changed();
     };
     const read = () => {
       const unit = { save_detected_map: true };
@@ -98,6 +146,7 @@
         unit[key] = field.type === "checkbox" ? field.checked : field.type === "number" ? Number(field.value) : field.value;
       }
       if (state.image) unit.image = state.image;
+      if (state.effective_region_mask) unit.effective_region_mask = state.effective_region_mask;
       return unit;
     };
     const fill = (unit) => {
@@ -111,33 +160,70 @@
       }
       if (unit.module) fields.module.value = modules.module_list.find((name) => name === unit.module || name.startsWith(`${unit.module} `)) ?? unit.module;
       showSliders();
+      posed = {};
+      showPosing();
       showImage();
+      showRegion();
       showCurve();
     };
 
     file.addEventListener("change", async () => {
-      if (file.files.length) state.image = await asText(file.files[0]);
+      if (!file.files.length) return;
+      state.image = await asText(file.files[0]);
+      posed = {};
+      showPosing();
       fields.enabled.checked = true;
       showImage();
       changed();
     });
     fields.module.addEventListener("change", showSliders);
-    look.addEventListener("click", async () => {
-      problem.textContent = "";
+    for (const field of [fields.module, fields.model]) field.addEventListener("change", showPosing);
+    onClick(look, async () => {
       const unit = read();
-      const body = {
+      preview.hidden = true;
+      if (!unit.image) throw new Error("This unit has no image to look at. Choose one first.");
+      await image.decode();
+      const perfect = unit.pixel_perfect && perfectSide(image, sizeOf(tab), unit.resize_mode);
+      const found = await fw.post("controlnet/detect", {
         controlnet_module: unit.module,
-        controlnet_input_images: unit.image ? [unit.image] : [],
-        controlnet_processor_res: unit.processor_res ?? -1,
+        controlnet_input_images: [unit.image],
+        controlnet_processor_res: perfect || (unit.processor_res ?? -1),
         controlnet_threshold_a: unit.threshold_a ?? -1,
         controlnet_threshold_b: unit.threshold_b ?? -1,
-      };
-      const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-      const answer = await fetch("controlnet/detect", options);
-      const found = await answer.json();
-      preview.hidden = !answer.ok;
-      if (answer.ok) preview.src = `data:image/png;base64,${found.images[0]}`;
-      else problem.textContent = found.errors ?? answer.statusText;
+      });
+      preview.src = `data:image/png;base64,${found.images[0]}`;
+      preview.hidden = false;
+      if (found.poses?.[0]) posed = { pose: found.poses[0], image: unit.image };
+      showPosing();
+    });
+    onClick(posing, async () => {
+      if (state.image) await image.decode();
+      const size = state.image ? [image.naturalWidth, image.naturalHeight] : sizeOf(tab);
+      const below = posed.pose ? posed.image : state.image;
+      const pose = await fw.editPose({ pose: posed.pose, size, image: below });
+      if (!pose) return;
+      const found = await fw.post("controlnet/render_openpose_json", [pose]);
+      state.image = `data:image/png;base64,${found.images[0]}`;
+      posed = { pose, image: below };
+      fields.module.value = "none";
+      fields.enabled.checked = true;
+      showSliders();
+      showPosing();
+      showImage();
+      changed();
+    });
+
+    maskFile.addEventListener("change", async () => {
+      if (maskFile.files.length) setRegion(await asText(maskFile.files[0]));
+    });
+    onClick(paint, async () => {
+      const fit = FITS[fields.resize_mode.value];
+      const mask = await fw.paintRegion({ size: sizeOf(tab), image: state.image, fit, mask: region.hidden ? null : region.src });
+      if (mask) setRegion(mask);
+    });
+    everywhere.addEventListener("click", () => {
+      maskFile.value = "";
+      setRegion(null);
     });
 
     const row = (...children) => element("div", { className: "controlnet-row" }, ...children);
@@ -145,7 +231,7 @@
       "div",
       {},
       row(labelled("Enable", fields.enabled), labelled("Pixel perfect", fields.pixel_perfect)),
-      row(labelled("Image", file), look),
+      row(labelled("Image", file), look, posing),
       row(image, preview),
       problem,
       row(labelled("Preprocessor", fields.module), labelled("Control model", fields.model)),
@@ -153,10 +239,14 @@
       row(...NUMBERS.map(([key, text]) => labelled(text, fields[key]))),
       curve,
       row(...CHOICES.map(([key, text]) => labelled(text, fields[key]))),
+      row(labelled("Mask: where the unit counts (white)", maskFile), paint, everywhere),
+      row(region),
     );
     for (const field of Object.values(fields)) field.addEventListener("change", changed);
     for (const [key] of NUMBERS) fields[key].addEventListener("input", showCurve);
     showSliders();
+    showPosing();
+    showRegion();
     showCurve();
     return { body, read, fill };
   };
@@ -179,7 +269,7 @@
       given.forEach((unit, number) => units[number]?.fill(unit));
     };
     for (let number = 0; number < Number(place.dataset.units); number += 1) {
-      const unit = unitOf(modules, models, changed);
+      const unit = unitOf(place.dataset.tab, modules, models, changed);
       units.push(unit);
       place.append(element("details", { open: number === 0 }, element("summary", { textContent: `Unit ${number}` }), unit.body));
     }

@@ -101,6 +101,12 @@ def test_masks_paint_and_an_expanded_frame_are_sent_and_a_result_becomes_a_layer
     page.keyboard.press("Control+z")
     page.keyboard.press("m")
     draw(page, (80, 80), (112, 112))
+    for key, size_px in (("q", 43), ("w", 47)):  # those of the settings
+        page.keyboard.press(key)
+        assert page.evaluate("featherweight.tab('img2img').layers.brush") == size_px
+    for is_full in ("true", "false"):
+        page.keyboard.press("s")
+        page.wait_for_function(f"Boolean(document.querySelector('.fw-layers:fullscreen')) === {is_full}")
     press(page, "+ Paint")
     page.locator(".fw-layers input[type=color]").fill("#00ff00")
     page.keyboard.press("Escape")

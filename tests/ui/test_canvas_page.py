@@ -22,6 +22,15 @@ SIDE_PX = 128
 STAGE = ".fw-layers-canvas"
 LAYERS = ".fw-layers-list li"
 ON_SCREEN = "([x, y]) => featherweight.tab('img2img').layers.view.toScreen(x, y)"
+RESIZED = """() => {
+  const { layers } = featherweight.tab("img2img");
+  layers.change(featherweight.layers.withLayer(layers.doc, layers.doc.active, { scale: [0.7, 0.7], x: 5, y: 3.5 }));
+}"""
+SEEN = """(points) => {
+  const { pictures, doc } = featherweight.tab("img2img").layers;
+  const context = pictures.seen(doc, { x: 0, y: 0, width: 128, height: 128 }).getContext("2d");
+  return points.map(([x, y]) => [...context.getImageData(x, y, 1, 1).data].slice(0, 3));
+}"""
 Point = tuple[float, float]
 
 
@@ -157,6 +166,11 @@ def test_layers_are_renamed_moved_and_hidden(canvas: sync_api.Page, requests: li
     start = sent(page, requests).start
     assert isinstance(start, FromImage) and start.margins == (32, 0, 0, 0), "the frame stayed"
     press(page, "Throw away")
+    press(page, "Fill")
+    page.locator(".fw-layers input[type=color]").fill("#00ff00")
+    page.evaluate(RESIZED)
+    draw(page, (20, 20))
+    assert page.evaluate(SEEN, [[20, 20], [8, 6], [60, 60]]) == [[0, 255, 0], [0, 255, 0], [40, 90, 200]]
     page.locator(f"{LAYERS}:has-text('Blue one')").get_by_role("button", name="Blue one: further up").click()
     assert names(page) == ["Blue one", "Mask 1"]
     page.locator(f"{LAYERS}:has-text('Blue one')").get_by_role("button", name="Blue one: visible").click()

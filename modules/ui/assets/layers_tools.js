@@ -311,13 +311,10 @@
       const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
       const found = fw.strokes.flooded(pixels, Math.floor(x - box.x), Math.floor(y - box.y));
       if (!found) return;
-      if (layer.scale[0] !== 1 || layer.scale[1] !== 1 || layer.x % 1 || layer.y % 1) {
-        board.say("A layer that was resized cannot be filled: add a paint layer above it.");
-        return;
-      }
-      const [shiftX, shiftY] = [box.x - layer.x, box.y - layer.y];
-      const rows = found.rows.map((ends) => ends.map((end) => end + shiftX));
-      board.addStroke(layer.id, { rows, y: found.y + shiftY, color: board.color, erase });
+      const [left, top] = fw.layers.toOwn(layer, box.x, box.y + found.y);
+      const [width, height] = [1 / layer.scale[0], 1 / layer.scale[1]]; // of a pixel of the canvas in the layer
+      const rows = found.rows.map((ends) => ends.map((end) => left + end * width));
+      board.addStroke(layer.id, { rows, y: top, rowHeight: height, color: board.color, erase });
     }
 
     pick([x, y]) {

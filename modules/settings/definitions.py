@@ -9,6 +9,7 @@ from modules.settings.group import SettingsGroup
 from modules.settings.sections import without_effect
 from modules.settings.sections.extra_networks import ExtraNetworkSettings
 from modules.settings.sections.interface import (
+    CanvasHotkeySettings,
     GallerySettings,
     InfotextSettings,
     InterfaceAlternativeSettings,
@@ -62,6 +63,7 @@ class SettingsGroups(Mapping[str, SettingValue]):
     sampler = GroupAttribute(SamplerSettings)
     extra_networks = GroupAttribute(ExtraNetworkSettings)
     prompt_editing = GroupAttribute(PromptEditingSettings)
+    canvas_hotkeys = GroupAttribute(CanvasHotkeySettings)
     gallery = GroupAttribute(GallerySettings)
     interface = GroupAttribute(InterfaceSettings)
     interface_alternatives = GroupAttribute(InterfaceAlternativeSettings)

@@ -9,6 +9,8 @@ PAGE_SETTINGS = (
     *("do_not_show_images", "js_modal_lightbox", "js_modal_lightbox_initially_zoomed", "gallery_height"),
     *("keyedit_precision_attention", "keyedit_precision_extra", "keyedit_delimiters"),
     *("keyedit_delimiters_whitespace", "keyedit_move", "disable_token_counters"),
+    *("canvas_hotkey_zoom", "canvas_hotkey_adjust", "canvas_hotkey_shrink_brush", "canvas_hotkey_grow_brush"),
+    *("canvas_hotkey_move", "canvas_hotkey_fullscreen", "canvas_hotkey_reset"),
     *("notification_audio", "notification_volume", "prevent_screen_sleep_during_generation"),
     *("gradio_theme", "ui_density", "ui_layout", "enqueue_always"),
     *("js_modal_lightbox_gamepad", "js_modal_lightbox_gamepad_repeat"),

@@ -3,6 +3,7 @@
 One page for the whole file: the window is resized, the theme switched and the tabs opened in turn.
 """
 
+import base64
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from playwright import sync_api
 
+from modules.images.encode import encode_image
 from tests.thorough import is_thorough
 from tests.ui.browser import needs_browser
 
@@ -103,6 +106,31 @@ def test_no_serious_finding_and_no_small_target(axe_page: sync_api.Page, tab: st
     page.wait_for_timeout(300)
     page.evaluate(f"""document.querySelectorAll('#tab_{tab} button.label-wrap:not(.open)').forEach((head) =>
         head.offsetParent && head.click())""")
+    check(page)
+
+
+def test_the_canvas_with_layers_and_waiting_results(axe_page: sync_api.Page) -> None:
+    page = axe_page
+    page.set_viewport_size({"width": WIDTHS[-1], "height": 900})
+    square = encode_image(Image.new("RGB", (128, 128), (40, 90, 200)), "png")
+    uri = "data:image/png;base64," + base64.b64encode(square).decode("ascii")
+    page.evaluate("(uri) => featherweight.tab('img2img').setImage('canvas', uri)", uri)
+    page.wait_for_selector(".fw-layers-list li >> nth=1")
+    page.click("#img2img_generate")
+    page.wait_for_selector(".fw-layers-variants button")
+    page.wait_for_selector("#img2img_generate", state="visible")
+    page.locator(".fw-layers").get_by_role("button", name="+ Region", exact=True).click()
+    page.get_by_label("Prompt of this region").wait_for()
+    check(page)
+    page.set_viewport_size({"width": WIDTHS[0], "height": 844})
+    page.evaluate("scrollTo(0, 0)")  # the canvas comes before the prompt
+    page.wait_for_function("document.querySelector('.fw-layers-stage').getBoundingClientRect().top < 844 / 2")
+    page.evaluate("featherweight.tab('img2img').setImage('canvas', null)")
+    page.wait_for_selector(".fw-layers-list .fw-empty")
+
+
+def check(page: sync_api.Page) -> None:
+    """Nothing serious is found, no target is too small, nothing scrolls sideways: at both widths, in both themes."""
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
         set_theme(page, "light")

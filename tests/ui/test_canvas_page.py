@@ -15,13 +15,22 @@ from modules.images.encode import encode_image
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage, FromNoise
 from modules.services import Services
-from tests.ui.browser import needs_browser, open_page, watched_page
+from tests.ui.browser import needs_browser, watched_page
 
 pytestmark = needs_browser
 SIDE_PX = 128
 STAGE = ".fw-layers-canvas"
 LAYERS = ".fw-layers-list li"
 ON_SCREEN = "([x, y]) => featherweight.tab('img2img').layers.view.toScreen(x, y)"
+RESIZED = """() => {
+  const { layers } = featherweight.tab("img2img");
+  layers.change(featherweight.layers.withLayer(layers.doc, layers.doc.active, { scale: [0.7, 0.7], x: 5, y: 3.5 }));
+}"""
+SEEN = """(points) => {
+  const { pictures, doc } = featherweight.tab("img2img").layers;
+  const context = pictures.seen(doc, { x: 0, y: 0, width: 128, height: 128 }).getContext("2d");
+  return points.map(([x, y]) => [...context.getImageData(x, y, 1, 1).data].slice(0, 3));
+}"""
 Point = tuple[float, float]
 
 
@@ -31,6 +40,8 @@ def canvas(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.
     layers no further than they say."""
     with watched_page(context, address) as page:
         begin(page)
+        page.fill("#img2img_steps input[type=number]", "1")
+        page.keyboard.press("Tab")
         yield page
 
 
@@ -99,6 +110,12 @@ def test_masks_paint_and_an_expanded_frame_are_sent_and_a_result_becomes_a_layer
     page.keyboard.press("Control+z")
     page.keyboard.press("m")
     draw(page, (80, 80), (112, 112))
+    for key, size_px in (("q", 43), ("w", 47)):  # those of the settings
+        page.keyboard.press(key)
+        assert page.evaluate("featherweight.tab('img2img').layers.brush") == size_px
+    for is_full in ("true", "false"):
+        page.keyboard.press("s")
+        page.wait_for_function(f"Boolean(document.querySelector('.fw-layers:fullscreen')) === {is_full}")
     press(page, "+ Paint")
     page.locator(".fw-layers input[type=color]").fill("#00ff00")
     page.keyboard.press("Escape")
@@ -132,9 +149,7 @@ def test_masks_paint_and_an_expanded_frame_are_sent_and_a_result_becomes_a_layer
     press(page, "Throw all away")
 
 
-def test_layers_are_renamed_moved_hidden_and_kept_over_a_reload(
-    canvas: sync_api.Page, address: str, requests: list[GenerationRequest]
-) -> None:
+def test_layers_are_renamed_moved_and_hidden(canvas: sync_api.Page, requests: list[GenerationRequest]) -> None:
     page = canvas
     begin(page)
     press(page, "Base", LAYERS)
@@ -151,15 +166,15 @@ def test_layers_are_renamed_moved_hidden_and_kept_over_a_reload(
     start = sent(page, requests).start
     assert isinstance(start, FromImage) and start.margins == (32, 0, 0, 0), "the frame stayed"
     press(page, "Throw away")
+    press(page, "Fill")
+    page.locator(".fw-layers input[type=color]").fill("#00ff00")
+    page.evaluate(RESIZED)
+    draw(page, (20, 20))
+    assert page.evaluate(SEEN, [[20, 20], [8, 6], [60, 60]]) == [[0, 255, 0], [0, 255, 0], [40, 90, 200]]
     page.locator(f"{LAYERS}:has-text('Blue one')").get_by_role("button", name="Blue one: further up").click()
     assert names(page) == ["Blue one", "Mask 1"]
     page.locator(f"{LAYERS}:has-text('Blue one')").get_by_role("button", name="Blue one: visible").click()
-    page.evaluate("featherweight.tab('img2img').layers.keep()")
-    open_page(page, address)
-    page.evaluate("featherweight.showTab('img2img', 'img2img_canvas_tab')")
-    page.wait_for_selector(f"{LAYERS} >> nth=1")
-    assert names(page) == ["Blue one", "Mask 1"]
-    assert isinstance(sent(page, requests).start, FromNoise), "what is hidden is not sent"
+    assert page.evaluate("featherweight.tab('img2img').layers.outsidePercent()") is None, "what is hidden is not sent"
     press(page, "Undo (Ctrl+Z)")
     press(page, "Undo (Ctrl+Z)")
     assert page.get_by_role("button", name="Blue one: visible").get_attribute("aria-pressed") == "true"

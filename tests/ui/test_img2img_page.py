@@ -120,6 +120,12 @@ def test_what_was_painted_arrives_after_a_reload_and_changes_of_tab(
     sized_page: tuple[sync_api.Page, bool], address: str, requests: list[GenerationRequest]
 ) -> None:
     page, is_narrow = sized_page
+    layers = "featherweight.tab('img2img').layers"
+    page.evaluate("(image) => featherweight.tab('img2img').setImage('canvas', image)", as_uri(picture()))
+    page.evaluate(
+        f"""{layers}.change({{...{layers}.doc, layers: {layers}.doc.layers.map((layer) =>
+        ({{...layer, name: layer.name + ", kept", x: 3}}))}})"""
+    )
     put_image(page, "inpaint")
     page.evaluate("document.querySelector('[data-canvas=inpaint]').focus()")
     for _ in range(3):
@@ -135,6 +141,7 @@ def test_what_was_painted_arrives_after_a_reload_and_changes_of_tab(
 
     page.evaluate("featherweight.showTab('txt2img')")
     page.wait_for_timeout(100)
+    page.evaluate(f"{layers}.keep()")
     open_page(page, address)
     page.evaluate("featherweight.showTab('img2img')")
     page.wait_for_selector("[data-canvas=inpaint].fw-canvas-filled")
@@ -150,6 +157,11 @@ def test_what_was_painted_arrives_after_a_reload_and_changes_of_tab(
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]  # type: ignore[index]
     page.evaluate("featherweight.showTab('img2img', 'img2img_batch_tab')")  # on a narrow page it is in a menu
     page.wait_for_function("featherweight.tab('img2img').mode() === 'batch'")
+
+    page.evaluate("featherweight.showTab('img2img', 'img2img_canvas_tab')")
+    page.wait_for_selector(".fw-layers-list li >> nth=1")
+    assert page.locator(".fw-layers-list .fw-layers-name").all_inner_texts() == ["Mask 1, kept", "Base, kept"]
+    assert 2 < page.evaluate(f"{layers}.outsidePercent()") < 10, "the picture is there again, 3 pixels to the right"
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_the_image_is_in_sight_after_generate(phone: sync_api.Page) -> None:
 
 @pytest.mark.parametrize(
     ("tab", "sub_tabs", "count"),
-    [("txt2img", "txt2img_extra_tabs", 5), ("img2img", "img2img_extra_tabs", 5), ("img2img", "mode_img2img", 6)],
+    [("txt2img", "txt2img_extra_tabs", 5), ("img2img", "img2img_extra_tabs", 5), ("img2img", "mode_img2img", 7)],
 )
 def test_all_sub_tabs_are_in_sight(phone: sync_api.Page, tab: str, sub_tabs: str, count: int) -> None:
     """Without a menu, in as few lines as they need."""

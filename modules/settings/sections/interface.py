@@ -5,6 +5,7 @@ from modules.settings.sections.stable_diffusion import FULL, TINY
 from modules.settings.setting import Section
 
 APPROX = "Approx NN"
+MODIFIERS = ("Shift", "Ctrl", "Alt")
 
 
 class PromptEditingSettings(SettingsGroup):
@@ -35,6 +36,20 @@ class PromptEditingSettings(SettingsGroup):
     keyedit_move = flag("Alt+left/right moves prompt elements", True)
     disable_token_counters = flag("Disable prompt token counters", False)
     include_styles_into_token_counters = flag("Count tokens of enabled styles", True)
+
+
+class CanvasHotkeySettings(SettingsGroup):
+    """Keys of the canvases of img2img, beside those that are always there ([ ], +, -, 0, F)."""
+
+    section = Section(id="canvas_hotkey", title="Canvas Hotkeys", category="User Interface")
+
+    canvas_hotkey_zoom = choice("Zoom the canvas: the wheel with this key", "Alt", MODIFIERS)
+    canvas_hotkey_adjust = choice("Brush size: the wheel with this key", "Ctrl", MODIFIERS)
+    canvas_hotkey_shrink_brush = text("Make the brush smaller", "Q", hint="One key; empty: none.")
+    canvas_hotkey_grow_brush = text("Make the brush larger", "W")
+    canvas_hotkey_move = text("Move the canvas while this key is held", "F")
+    canvas_hotkey_fullscreen = text("Canvas on the full screen, and back", "S")
+    canvas_hotkey_reset = text("Show the whole canvas", "R")
 
 
 class GallerySettings(SettingsGroup):

@@ -6,6 +6,7 @@ Whoever gives one an effect moves it into the group of its section.
 from modules.settings.group import kept
 from modules.settings.sections.extra_networks import ExtraNetworkSettings
 from modules.settings.sections.interface import (
+    CanvasHotkeySettings,
     GallerySettings,
     InfotextSettings,
     InterfaceAlternativeSettings,
@@ -99,15 +100,8 @@ SETTINGS = (
         },
     ),
     *kept(
-        Section(id="canvas_hotkey", title="Canvas Hotkeys"),
+        CanvasHotkeySettings.section,
         {
-            "canvas_hotkey_zoom": "Alt",
-            "canvas_hotkey_adjust": "Ctrl",
-            "canvas_hotkey_shrink_brush": "Q",
-            "canvas_hotkey_grow_brush": "W",
-            "canvas_hotkey_move": "F",
-            "canvas_hotkey_fullscreen": "S",
-            "canvas_hotkey_reset": "R",
             "canvas_hotkey_overlap": "O",
             "canvas_show_tooltip": True,
             "canvas_auto_expand": True,

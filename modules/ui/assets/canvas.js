@@ -17,6 +17,35 @@
   const steppedBrush = (size, direction) =>
     between(MIN_BRUSH_PX, size + direction * Math.max(1, Math.round(size / 10)), MAX_BRUSH_PX);
 
+  // What a turn of the wheel does with the keys that are held, by the settings: "zoom", "brush" or "". Shift zooms where
+  // it is not the key of something else.
+  function wheelDoes(event, settings) {
+    const isHeld = (key) => event[{ Shift: "shiftKey", Ctrl: "ctrlKey", Alt: "altKey" }[key]];
+    if (isHeld(settings.canvas_hotkey_zoom || "Alt")) return "zoom";
+    if (isHeld(settings.canvas_hotkey_adjust || "Ctrl")) return "brush";
+    return event.shiftKey ? "zoom" : "";
+  }
+
+  // What the settings call a key: "shrink", "grow", "move", "fullscreen", "reset"; null for any other.
+  function actionOfKey(key, settings) {
+    const keys = {
+      shrink: settings.canvas_hotkey_shrink_brush ?? "Q",
+      grow: settings.canvas_hotkey_grow_brush ?? "W",
+      move: settings.canvas_hotkey_move ?? "F",
+      fullscreen: settings.canvas_hotkey_fullscreen ?? "S",
+      reset: settings.canvas_hotkey_reset ?? "R",
+    };
+    return Object.keys(keys).find((name) => keys[name] && keys[name].toLowerCase() === key.toLowerCase()) ?? null;
+  }
+
+  const isMoveKey = (key, settings) => key.toLowerCase() === "f" || actionOfKey(key, settings) === "move";
+
+  // An element on the full screen, and back.
+  function toggleFullscreen(element) {
+    if (document.fullscreenElement) document.exitFullscreen();
+    else element.requestFullscreen?.().catch(() => {}); // the browser refuses: it stays as it is
+  }
+
   // A point of the screen in image pixels, to a hundredth; `box` is the canvas element's rectangle.
   const toImage = (box, size, clientX, clientY) => [
     Math.round(((clientX - box.left) * size.width * 100) / box.width) / 100,
@@ -163,7 +192,7 @@
         this.paint.addEventListener("contextmenu", (event) => event.preventDefault());
       }
       this.root.addEventListener("keydown", (event) => this.key(event));
-      this.root.addEventListener("keyup", (event) => event.key.toLowerCase() === "f" && this.setMoving(false));
+      this.root.addEventListener("keyup", (event) => isMoveKey(event.key, fw.settings) && this.setMoving(false));
       this.root.addEventListener("blur", () => this.setMoving(false));
       this.scroll.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
       this.file.addEventListener("change", () => {
@@ -187,10 +216,11 @@
     }
 
     wheel(event) {
-      if (event.ctrlKey && this.layer) {
+      const does = wheelDoes(event, fw.settings);
+      if (does === "brush" && this.layer) {
         event.preventDefault();
-        this.setBrush(steppedBrush(this.brushPx, event.deltaY < 0 ? 1 : -1));
-      } else if (event.shiftKey || event.ctrlKey) {
+        this.setBrush(steppedBrush(this.brushPx, (event.deltaY || event.deltaX) < 0 ? 1 : -1));
+      } else if (does) {
         event.preventDefault();
         this.zoomBy((event.deltaY || event.deltaX) < 0 ? 1.2 : 1 / 1.2, [event.clientX, event.clientY]);
       }
@@ -214,7 +244,15 @@
         0: () => this.zoomBy(0),
         f: () => this.setMoving(true),
       };
-      let found = control || event.altKey ? null : (this.layer && painting[key]) || looking[key];
+      const chosen = {
+        shrink: this.layer && painting["["],
+        grow: this.layer && painting["]"],
+        move: looking.f,
+        fullscreen: () => toggleFullscreen(this.root),
+        reset: looking[0],
+      };
+      const asked = chosen[actionOfKey(event.key, fw.settings)];
+      let found = control || event.altKey ? null : asked || (this.layer && painting[key]) || looking[key];
       if (this.layer && control && key === "z") found = () => this.change(event.shiftKey ? history.redo : history.undo);
       if (this.layer && control && key === "y") found = () => this.change(history.redo);
       if (!found) return;
@@ -445,5 +483,5 @@
     }
   }
 
-  fw.canvas = { PaintCanvas, history, steppedBrush, toImage, draw };
+  fw.canvas = { PaintCanvas, history, steppedBrush, toImage, draw, wheelDoes, actionOfKey, isMoveKey, toggleFullscreen };
 })();

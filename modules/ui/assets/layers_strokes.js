@@ -12,7 +12,7 @@
     if (stroke.rows) {
       const ends = stroke.rows.flat();
       const [left, right] = [ends.reduce((a, b) => Math.min(a, b), Infinity), ends.reduce((a, b) => Math.max(a, b), -Infinity)];
-      return { x: left, y: stroke.y, width: right - left, height: stroke.rows.length };
+      return { x: left, y: stroke.y, width: right - left, height: stroke.rows.length * (stroke.rowHeight ?? 1) };
     }
     const around = (stroke.size || 0) / 2;
     const [xs, ys] = [0, 1].map((axis) => stroke.points.map((point) => point[axis]));
@@ -32,10 +32,13 @@
     context.restore();
   }
 
-  function drawRuns(context, { rows, y }) {
+  // As one path, so that no seam shows between rows that do not lie on whole pixels.
+  function drawRuns(context, { rows, y, rowHeight = 1 }) {
+    context.beginPath();
     rows.forEach((ends, row) => {
-      for (let at = 0; at < ends.length; at += 2) context.fillRect(ends[at], y + row, ends[at + 1] - ends[at], 1);
+      for (let at = 0; at < ends.length; at += 2) context.rect(ends[at], y + row * rowHeight, ends[at + 1] - ends[at], rowHeight);
     });
+    context.fill();
   }
 
   function drawArea(context, points) {

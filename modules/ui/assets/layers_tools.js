@@ -50,6 +50,7 @@
           this.button("−", "Zoom out (-)", () => this.view.zoomBy(1 / ZOOM_STEP), "zoom-out"),
           this.button("+", "Zoom in (+)", () => this.view.zoomBy(ZOOM_STEP), "zoom-in"),
           this.button("⤢", "Show everything (R)", () => this.view.fit(), "measure"),
+          this.button("⛶", "Full screen (S)", () => this.fullscreen(), "full"),
         ),
       );
     }
@@ -99,7 +100,7 @@
       canvas.addEventListener("contextmenu", (event) => event.preventDefault());
       canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
       this.root.addEventListener("keydown", (event) => this.key(event));
-      this.root.addEventListener("keyup", (event) => event.key.toLowerCase() === "f" && this.hold(""));
+      this.root.addEventListener("keyup", (event) => fw.canvas.isMoveKey(event.key, fw.settings) && this.hold(""));
       this.root.addEventListener("focusout", () => this.hold(""));
     }
 
@@ -182,10 +183,11 @@
     }
 
     wheel(event) {
-      if (event.ctrlKey) {
+      const does = fw.canvas.wheelDoes(event, fw.settings);
+      if (does === "brush") {
         event.preventDefault();
-        this.setBrush(fw.canvas.steppedBrush(this.board.brush, event.deltaY < 0 ? 1 : -1));
-      } else if (event.shiftKey || event.altKey) {
+        this.setBrush(fw.canvas.steppedBrush(this.board.brush, (event.deltaY || event.deltaX) < 0 ? 1 : -1));
+      } else if (does) {
         event.preventDefault();
         this.view.zoomBy((event.deltaY || event.deltaX) < 0 ? 1.2 : 1 / 1.2, event.clientX, event.clientY);
       }
@@ -309,13 +311,10 @@
       const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
       const found = fw.strokes.flooded(pixels, Math.floor(x - box.x), Math.floor(y - box.y));
       if (!found) return;
-      if (layer.scale[0] !== 1 || layer.scale[1] !== 1 || layer.x % 1 || layer.y % 1) {
-        board.say("A layer that was resized cannot be filled: add a paint layer above it.");
-        return;
-      }
-      const [shiftX, shiftY] = [box.x - layer.x, box.y - layer.y];
-      const rows = found.rows.map((ends) => ends.map((end) => end + shiftX));
-      board.addStroke(layer.id, { rows, y: found.y + shiftY, color: board.color, erase });
+      const [left, top] = fw.layers.toOwn(layer, box.x, box.y + found.y);
+      const [width, height] = [1 / layer.scale[0], 1 / layer.scale[1]]; // of a pixel of the canvas in the layer
+      const rows = found.rows.map((ends) => ends.map((end) => left + end * width));
+      board.addStroke(layer.id, { rows, y: top, rowHeight: height, color: board.color, erase });
     }
 
     pick([x, y]) {
@@ -351,7 +350,9 @@
         escape: () => this.escape(),
       };
       for (const tool of TOOLS) plain[tool.key] = () => this.choose(tool.name);
-      let found = control || event.altKey ? null : plain[key];
+      const chosen = { shrink: plain["["], grow: plain["]"], move: plain.f, fullscreen: () => this.fullscreen(), reset: plain[0] };
+      const asked = chosen[fw.canvas.actionOfKey(event.key, fw.settings)]; // a key of the settings before that of a tool
+      let found = control || event.altKey ? null : asked || plain[key];
       if (control && key === "z") found = () => (event.shiftKey ? board.redo() : board.undo());
       if (control && key === "y") found = () => board.redo();
       if (ARROWS[event.key] && !control && !event.altKey) found = () => this.arrow(ARROWS[event.key], event);
@@ -360,6 +361,10 @@
       event.preventDefault();
       event.stopPropagation();
       found();
+    }
+
+    fullscreen() {
+      fw.canvas.toggleFullscreen(this.root.parentElement);
     }
 
     // Arrows move what the tool moves; with a painting tool the cross, with which Enter begins and ends a stroke.

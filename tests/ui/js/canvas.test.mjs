@@ -86,3 +86,19 @@ test("without an image nothing is sent but the sub tab's emptiness", async () =>
   assert.deepEqual(JSON.parse(await tab.pictures()), { files: [] });
   assert.equal(tab.imageSize(), null);
 });
+
+test("keys and wheel of the canvas are those of the settings", () => {
+  const { actionOfKey, isMoveKey, wheelDoes } = fw.canvas;
+  assert.equal(actionOfKey("q", {}), "shrink", "as in the reference UI");
+  const settings = { canvas_hotkey_shrink_brush: "b", canvas_hotkey_fullscreen: "", canvas_hotkey_zoom: "Ctrl", canvas_hotkey_adjust: "Shift" };
+  assert.equal(actionOfKey("B", settings), "shrink");
+  assert.equal(actionOfKey("q", settings), null);
+  assert.equal(actionOfKey("s", settings), null, "an empty setting is no key");
+  assert.ok(isMoveKey("F", { canvas_hotkey_move: "x" }) && isMoveKey("x", { canvas_hotkey_move: "X" }));
+  assert.equal(wheelDoes({ altKey: true }, {}), "zoom");
+  assert.equal(wheelDoes({ ctrlKey: true }, {}), "brush");
+  assert.equal(wheelDoes({ shiftKey: true }, {}), "zoom");
+  assert.equal(wheelDoes({ ctrlKey: true }, settings), "zoom");
+  assert.equal(wheelDoes({ shiftKey: true }, settings), "brush");
+  assert.equal(wheelDoes({}, settings), "");
+});

@@ -21,7 +21,7 @@ SCRIPTS = (
     *("localization.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *("canvas.js", "canvas_store.js", "img2img.js", "references.js", "batch.js"),
+    *("canvas.js", "canvas_store.js", "img2img.js", "upload_list.js", "references.js", "batch.js"),
     *("layers_document.js", "layers_strokes.js", "layers_picture.js", "layers_view.js", "layers_tools.js"),
     *("layers_panel.js", "layers_results.js", "layers_sending.js", "layers_tab.js"),
     *("memory.js", "notices.js", "queue.js", "line.js"),

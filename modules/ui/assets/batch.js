@@ -19,7 +19,7 @@
 
   if (!tab) return;
 
-  let files = keptFiles(); // {name, key, infotext} or {name, error}
+  let files = fw.keptList(FILES); // {name, key, infotext} or {name, error}
   let id = ""; // of the batch that is watched
   let followed = ""; // the task id of the job that is shown
   let timer = null;
@@ -28,37 +28,16 @@
 
   // -- files ---------------------------------------------------------------------------------------------------------
 
-  function keptFiles() {
-    try {
-      return JSON.parse(fw.kept(FILES) || "[]");
-    } catch {
-      return [];
-    }
-  }
-
   function mount() {
     const place = document.querySelector(".fw-batch-files:not([data-mounted])");
     if (!place) return;
     place.dataset.mounted = "";
-    const input = fw.element("input", { type: "file", accept: "image/*,.avif,.tif,.tiff", multiple: true });
-    input.setAttribute("aria-label", "Batch: choose image files");
-    const drop = fw.element("label", { className: "fw-canvas-drop" }, "Drop images here, or click to choose several", input);
-    const list = fw.element("ul", { className: "fw-batch-list" });
-    const clear = fw.element("button", { type: "button", textContent: "Remove all", id: "img2img_batch_clear", className: "fw-batch-clear" });
-    place.replaceChildren(drop, list, clear);
-    input.addEventListener("change", () => {
-      add([...input.files]);
-      input.value = "";
-    });
-    drop.addEventListener("dragover", (event) => event.preventDefault());
-    drop.addEventListener("drop", (event) => {
-      event.preventDefault();
-      add([...event.dataTransfer.files]);
-    });
-    clear.addEventListener("click", () => {
+    const clear = () => {
       files = [];
       keepFiles();
-    });
+    };
+    const named = { name: "Batch: choose image files", listClass: "fw-batch-list", clearId: "img2img_batch_clear" };
+    place.replaceChildren(...fw.uploadList({ ...named, add, clear }));
     keepFiles();
     resume();
   }

@@ -7,7 +7,7 @@
 
   if (!tab) return;
 
-  let images = keptImages(); // {name, key} or {name, error}
+  let images = fw.keptList(KEPT); // {name, key} or {name, error}
 
   // Their keys, for the form; throws a sentence where one could not be sent.
   tab.referenceKeys = () => {
@@ -16,34 +16,12 @@
     return images.map((image) => image.key);
   };
 
-  function keptImages() {
-    try {
-      return JSON.parse(fw.kept(KEPT) || "[]");
-    } catch {
-      return [];
-    }
-  }
-
   function mount() {
     const place = document.querySelector(".fw-references:not([data-mounted])");
     if (!place) return;
     place.dataset.mounted = "";
-    const input = fw.element("input", { type: "file", accept: "image/*,.avif,.tif,.tiff", multiple: true });
-    input.setAttribute("aria-label", "Reference images: choose files");
-    const drop = fw.element("label", { className: "fw-canvas-drop" }, "Drop images here, or click to choose several", input);
-    const list = fw.element("ul", { className: "fw-reference-list" });
-    const clear = fw.element("button", { type: "button", textContent: "Remove all", className: "fw-batch-clear" });
-    place.replaceChildren(drop, list, clear);
-    input.addEventListener("change", () => {
-      add([...input.files]);
-      input.value = "";
-    });
-    drop.addEventListener("dragover", (event) => event.preventDefault());
-    drop.addEventListener("drop", (event) => {
-      event.preventDefault();
-      add([...event.dataTransfer.files]);
-    });
-    clear.addEventListener("click", () => keep([]));
+    const name = "Reference images: choose files";
+    place.replaceChildren(...fw.uploadList({ name, listClass: "fw-reference-list", add, clear: () => keep([]) }));
     keep(images);
   }
 

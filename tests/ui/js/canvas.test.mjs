@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 import { load } from "./page.mjs";
 
-const { fw } = load(["canvas.js", "canvas_store.js", "img2img.js", "references.js", "batch.js"], { prefixes: ["img2img"] });
+const { fw } = load(["canvas.js", "canvas_store.js", "img2img.js", "upload_list.js", "references.js", "batch.js"], { prefixes: ["img2img"] });
 const { history, steppedBrush, toImage, draw } = fw.canvas;
 const names = (h) => Array.from(h.done, (item) => item.name); // arrays of the scripts are of another realm
 const stroke = (name) => ({ name, points: [[1, 1]], size: 4, color: "#fff" });

@@ -1,0 +1,34 @@
+// A place for several image files: a field to drop them on or choose them with, their list, and a button that empties it.
+(() => {
+  const fw = window.featherweight;
+
+  // The three elements. `name` is what readers hear of the field; `add` is called with files, `clear` to empty the list.
+  fw.uploadList = ({ name, listClass, clearId = "", add, clear }) => {
+    const input = fw.element("input", { type: "file", accept: "image/*,.avif,.tif,.tiff", multiple: true });
+    input.setAttribute("aria-label", name);
+    const drop = fw.element("label", { className: "fw-canvas-drop" }, "Drop images here, or click to choose several", input);
+    const list = fw.element("ul", { className: listClass });
+    const button = fw.element("button", { type: "button", textContent: "Remove all", className: "fw-batch-clear" });
+    if (clearId) button.id = clearId;
+    input.addEventListener("change", () => {
+      add([...input.files]);
+      input.value = "";
+    });
+    drop.addEventListener("dragover", (event) => event.preventDefault());
+    drop.addEventListener("drop", (event) => {
+      event.preventDefault();
+      add([...event.dataTransfer.files]);
+    });
+    button.addEventListener("click", clear);
+    return [drop, list, button];
+  };
+
+  // The entries that a list had before a reload; none where they cannot be read.
+  fw.keptList = (key) => {
+    try {
+      return JSON.parse(fw.kept(key) || "[]");
+    } catch {
+      return [];
+    }
+  };
+})();

@@ -1,6 +1,7 @@
 """A program with extensions as people have them, and a tiny model that computes in this process."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,21 @@ def write(folder: Path, files: Files) -> None:
         path.write_text(text)
 
 
+@contextmanager
+def registries_kept() -> Iterator[None]:
+    """Settings and axes that extensions add inside are taken away at the end."""
+    known = [(registry, set(registry)) for registry in (SETTINGS, AXES)]
+    try:
+        yield
+    finally:
+        for registry, names in known:
+            for name in set(registry) - names:
+                registry.remove(name)
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Callable[[Files], Services]]:
-    """Builds a program with these files in its extensions folder; its queue works. The settings and
-    axes that its extensions add are known until the end of the test."""
-    known = [(registry, set(registry)) for registry in (SETTINGS, AXES)]
+    """Builds a program with these files in its extensions folder; its queue works."""
     built: list[Services] = []
 
     def build(files: Files) -> Services:
@@ -38,9 +49,7 @@ def program(tmp_path: Path) -> Iterator[Callable[[Files], Services]]:
         built.append(services)
         return services
 
-    yield build
-    for services in built:
-        services.dispatcher.close()
-    for registry, names in known:
-        for name in set(registry) - names:
-            registry.remove(name)
+    with registries_kept():
+        yield build
+        for services in built:
+            services.dispatcher.close()

@@ -9,7 +9,6 @@ import ast
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,9 @@ from PIL import Image
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.scripts.acting import acting
-from modules.scripts.axes import AXES
 from modules.scripts.callbacks import Moment
 from modules.services import Services
-from modules.settings.definitions import SETTINGS
-from tests.compat.conftest import write
+from tests.compat.conftest import registries_kept, write
 from tests.fakes import in_loop
 from tests.recordings import TINY
 from tests.scripts.toys import small_request
@@ -107,16 +104,14 @@ script_callbacks.on_image_saved(image_saved)
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """A program with two extensions: one that runs the rows' statements, one that works as many of them do."""
     folder = tmp_path_factory.mktemp("data")
-    kept = [(registry, {name: copy(value) for name, value in vars(registry).items()}) for registry in (SETTINGS, AXES)]
     path, modules = list(sys.path), set(sys.modules)
     files = {"known/scripts/known.py": KNOWN, "work/scripts/work.py": WORK, "work/words.txt": "a hat"}
     write(folder / "extensions", files)
-    built = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_hashing=True))
-    built.dispatcher.start()
-    yield built
-    built.dispatcher.close()
-    for registry, values in kept:
-        vars(registry).update(values)
+    with registries_kept():
+        built = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_hashing=True))
+        built.dispatcher.start()
+        yield built
+        built.dispatcher.close()
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if name.startswith(("featherweight_scripts.known", "featherweight_scripts.work")):

@@ -37,6 +37,7 @@ from modules.models.families.ldm.parts import (
     unet_component,
     unet_inputs,
 )
+from modules.models.families.ldm.rectified import rectified_architecture
 from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Component, Header
 from modules.models.names.folder_layout import FolderLayout
@@ -51,7 +52,7 @@ from modules.sampling.discrete import (
     rescale_zero_terminal_snr,
     scaled_linear_alphas_cumprod,
 )
-from modules.sampling.flow import NoiseLevels
+from modules.sampling.flow import FlowSchedule, NoiseLevels
 from modules.sampling.schedules import ALIGN_YOUR_STEPS_512
 from modules.settings.values import Settings
 
@@ -116,7 +117,7 @@ class LdmFamily:
         return ZERO_SNR_KEY in header
 
     def as_told(self, architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
-        return edm_architecture(architecture, file)
+        return rectified_architecture(edm_architecture(architecture, file), file)
 
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
@@ -133,6 +134,8 @@ class LdmFamily:
     def noise_levels(
         self, trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]
     ) -> NoiseLevels:
+        if trained.flow_shift is not None:
+            return FlowSchedule(trained.flow_shift, trained.timesteps)
         if trained.sigma_range is not None:
             return DiscreteSchedule(log_uniform_alphas_cumprod(*trained.sigma_range, trained.timesteps))
         zero_snr = trained.zero_terminal_snr or settings.sampler.sd_noise_schedule == "Zero Terminal SNR"

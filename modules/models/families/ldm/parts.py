@@ -23,7 +23,10 @@ NORM_GROUPS = 32
 V_KEY, ZERO_SNR_KEY = "v_pred", "ztsnr"
 """Empty tensors by which a file says that it predicts v, and that its last step is pure noise."""
 PREDICTION_KEY = "modelspec.prediction_type"  # in the metadata, after the standard ModelSpec
-PREDICTIONS = {"epsilon": "epsilon", "v": "v_prediction", "v_prediction": "v_prediction"}
+PREDICTIONS = {
+    **{"epsilon": "epsilon", "v": "v_prediction", "v_prediction": "v_prediction"},
+    **{"flow": "flow", "rectified_flow": "flow", "rectified flow": "flow"},
+}
 
 
 def input_channels(header: Header) -> int | None:

@@ -94,7 +94,7 @@ def names_from(facade: str) -> Callable[[str], Any]:
     package = PROGRAM + facade
 
     def look_up(name: str) -> Any:
-        places = vars(sys.modules[package]).get("__path__")
+        places = vars(import_module(package)).get("__path__")
         if name.startswith("__") or (places and PathFinder.find_spec(f"{package}.{name}", places)):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")  # a submodule: Python imports it then
         return getattr(import_module(FACADES + facade), name)

@@ -25,8 +25,9 @@ def test_the_line_is_reordered_by_dragging_and_paused(page: sync_api.Page, fakes
     try:
         waiting = page.locator("#fw_queue li[draggable] strong")
         sync_api.expect(waiting).to_have_text(["one", "two", "three"])
-        target = page.locator("#fw_queue li:has-text('one')")
-        page.locator("#fw_queue li:has-text('three')").drag_to(target, target_position={"x": 200, "y": 3})
+        rows = page.locator("#fw_queue li[draggable]")
+        first, last = (rows.filter(has=page.get_by_text(title, exact=True)) for title in ("one", "three"))
+        last.drag_to(first, target_position={"x": 200, "y": 3})
         sync_api.expect(waiting).to_have_text(["three", "one", "two"])
         assert [entry.title for entry in fakes.queue.first(3)] == ["three", "one", "two"]
         page.once("dialog", lambda asked: asked.accept())

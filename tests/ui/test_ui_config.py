@@ -182,7 +182,7 @@ class TestInTheBrowser:
             page.click("#ui_defaults_view")
             page.wait_for_selector("#ui_defaults_changes:has-text('txt2img/Sampling steps: 20 → 9')")
             page.click("#ui_defaults_apply")
-            page.wait_for_selector("#ui_defaults_review .fw-note:has-text('1 defaults saved')")
+            page.wait_for_selector("#ui_defaults_review .fw-note:has-text('Defaults saved: 1')")
             stored = json.loads(own.paths.ui_config_file.read_text())
             assert stored["txt2img/Sampling steps/value"] == 9 and stored["txt2img/Width/value"] == 192
 

@@ -761,7 +761,8 @@ def body_of(request: GenerationRequest, offer: Offer, title: str, task_id: str) 
     """The request as a body of POST /sdapi/v1/txt2img or img2img there. Styles are in the prompt already."""
     values = {key: value for key, value in api_values(request).items() if key != "checkpoint"}
     if isinstance(request.start, FromImage):
-        values = {key: value for key, value in values.items() if key != "enable_hr"} | start_of(request.start)
+        others = {"enable_hr", *(row.api for row in IMAGE_ROWS)}  # not asked there, or as `start_of` says it
+        values = {key: value for key, value in values.items() if key not in others} | start_of(request.start)
     overrides = settings_sent(request)
     body: dict[str, Any] = {
         **values,

@@ -14,6 +14,7 @@ from PIL import Image
 
 from modules.assembly import training_of
 from modules.errors import InvalidValueError
+from modules.jobs.job import JobStatus
 from modules.jobs.work.training import TRAINING_KIND
 from modules.services import Services
 from modules.training.config import config_of
@@ -69,7 +70,7 @@ def body(images: Path, **sections: Any) -> dict[str, Any]:
 def ended(client: TestClient, task_id: str) -> dict[str, Any]:
     for _ in range(3000):  # of a tenth of a second: a busy machine is slow
         found: dict[str, Any] = client.get(f"/featherweight/v1/tasks/{task_id}").json()
-        if found["status"] not in ("waiting", "running"):
+        if JobStatus(found["status"]).is_final:
             return found
         time.sleep(0.1)
     raise AssertionError("the task does not end")

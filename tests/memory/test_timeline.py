@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modules.devices import release_memory
-from modules.memory.timeline import MAX_SAMPLES, MemoryTimeline, Reading, resident_bytes
+from modules.memory.timeline import MAX_SAMPLES, MemoryRecord, MemoryTimeline, Reading, resident_bytes
 
 CPU = torch.device("cpu")
 LARGE = 160_000_000  # bytes
@@ -27,10 +27,11 @@ def nothing_freed_is_kept() -> None:
 
 def hold(size: int) -> None:
     torch.ones(size // 4)
+    release_memory(CPU)  # a heap that is set up for a worker, by whatever test, keeps what is freed
 
 
-@only_linux
-def test_a_stage_has_its_own_peak_and_not_that_of_the_one_before() -> None:
+def three_stages() -> tuple[MemoryRecord, dict[str, int]]:
+    """A record of stages that hold much, half of it and nothing, and their peaks above the begin."""
     with MemoryTimeline(CPU, interval_s=10) as timeline:  # no sample falls into a stage: the kernel's mark is exact
         timeline.stage("large")
         hold(2 * LARGE)
@@ -40,7 +41,18 @@ def test_a_stage_has_its_own_peak_and_not_that_of_the_one_before() -> None:
     record = timeline.record()
     begin = record.begin.rss
     assert begin is not None
-    above = {item.stage: (item.peak.rss or 0) - begin for item in record.stages}
+    return record, {item.stage: (item.peak.rss or 0) - begin for item in record.stages}
+
+
+@only_linux
+def test_a_stage_has_its_own_peak_and_not_that_of_the_one_before() -> None:
+    wanted = {"large": 2 * LARGE, "small": LARGE, "nothing": 0}
+    record, above = three_stages()
+    for _ in range(4):  # threads that earlier tests left in this process may hold memory just then
+        if all(abs(above[stage] - bytes_) < SLACK for stage, bytes_ in wanted.items()):
+            break
+        time.sleep(1)
+        record, above = three_stages()
     assert abs(above["large"] - 2 * LARGE) < SLACK
     assert abs(above["small"] - LARGE) < SLACK
     assert above["nothing"] < SLACK

@@ -22,7 +22,7 @@ from modules.scripts.acting import acting, acting_now, is_foreign_code
 log = logging.getLogger(__name__)
 
 _FUNCTION = re.compile(r"\s*(async\b|function\b|\(|\w+\s*=>)")
-RENAMED = {"_js": "js"}
+RENAMED = {"_js": "js", "default": "value"}  # the second of `gr.inputs`
 FILE_TYPES = {"file": "filepath", "bytes": "binary"}
 REMOVED_CLASSES = {"Box": "Group", "Variable": "State", "TabbedInterface": "Tabs", "StatusTracker": "Group"}
 """Classes of old versions, with the one that does their work."""

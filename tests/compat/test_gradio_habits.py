@@ -48,17 +48,17 @@ def old_tab() -> Any:
         names = gr.Dropdown(["a", "b"], value="a", label="Names", multiselect=False)
         button = gr.Button("Go", variant="tool").style(full_width=True)
         sketch = gr.Image(source="canvas", tool="sketch", type="pil", label="Mask")
-        old = gr.inputs.Textbox(label="Old")
+        old = gr.inputs.Textbox(label="Old", default="as before")
         column = gr.Column(scale=0.5)
     return image, upload, raw, number, names, button, sketch, old, column
 
 
 def test_arguments_and_classes_of_old_versions() -> None:
     with acting(THEIRS):
-        (image, upload, raw, number, names, button, sketch, _, column), _ = built(old_tab)
+        (image, upload, raw, number, names, button, sketch, old, column), _ = built(old_tab)
     assert image.sources == ["upload"] and upload.type == "filepath" and raw.type == "binary"
     assert isinstance(number, gr.State) and names.value == "a" and column.scale == 1
-    assert sketch.get_block_name() == "imageeditor" and button.value == "Go"
+    assert sketch.get_block_name() == "imageeditor" and button.value == "Go" and old.value == "as before"
 
 
 @pytest.mark.parametrize("author", [None, OURS])

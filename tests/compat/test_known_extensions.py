@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from modules.api.extensions import add_extension_routes
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.scripts.acting import acting
-from modules.scripts.callbacks import Moment
 from modules.services import Services
 from tests.compat.conftest import registries_kept, write
 from tests.fakes import in_loop
@@ -57,6 +57,8 @@ class Known(scripts.Script):
 """
 WORK = """
 from pathlib import Path
+from fastapi import Request
+from fastapi.templating import Jinja2Templates
 import modules.scripts as scripts
 from modules import script_callbacks
 
@@ -91,8 +93,14 @@ def started(demo, app):
     def words():
         return {"words": (Path(base) / "words.txt").read_text()}
 
+    templates = Jinja2Templates(directory=base)
+
+    @app.get("/mine/page")
+    def page(request: Request):
+        return templates.TemplateResponse("page.html", {"request": request, "word": "blue"})
+
 script_callbacks.on_app_started(started)
-script_callbacks.on_before_image_saved(lambda params: params.pnginfo.update(score="7"))
+script_callbacks.on_before_image_saved(lambda params: params.pnginfo.update(score=7))
 def image_saved(params):
     saved.append((params.filename, params.pnginfo["parameters"], params.p.seed))
 
@@ -106,6 +114,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     folder = tmp_path_factory.mktemp("data")
     path, modules = list(sys.path), set(sys.modules)
     files = {"known/scripts/known.py": KNOWN, "work/scripts/work.py": WORK, "work/words.txt": "a hat"}
+    files["work/page.html"] = "<p>{{ word }} {{ request.url.path }}</p>"
     write(folder / "extensions", files)
     with registries_kept():
         built = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_hashing=True))
@@ -224,8 +233,9 @@ def test_routes_and_files_of_an_extension(services: Services) -> None:
     from fastapi.testclient import TestClient
 
     app = FastAPI()
-    services.scripts.callbacks.call(Moment.APP_STARTED, None, app)
+    add_extension_routes(app, services.scripts.callbacks, None)
     with TestClient(app) as client:
+        assert client.get("/mine/page").text == "<p>blue /mine/page</p>"
         assert client.get("/mine/words").json() == {"words": "a hat"}
     assert services.scripts.extensions["work"].faults == []
 

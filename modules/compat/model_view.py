@@ -16,9 +16,9 @@ from modules.scripts.processing import making_of_run
 
 MAX_HEADER_BYTES = 1 << 26
 INSIDE = (
-    "only its names can be read (sd_checkpoint_info, sd_model_hash, is_sdxl, dtype, device) and its "
-    "tokenizer, because what is inside has another tree here; on_cfg_denoiser and its like change what a model gives, and docs/extensions.md names what "
-    "of the program does the work of such extensions."
+    "only its names can be read (sd_checkpoint_info, sd_model_hash, is_sdxl, dtype, device) and its tokenizer, because "
+    "what is inside has another tree here; on_cfg_denoiser and its like change what a model gives, and "
+    "docs/extensions.md names what of the program does the work of such extensions."
 )
 
 

@@ -227,8 +227,8 @@ def rgb_to_grayscale(img: Pixels, num_output_channels: int = 1) -> Pixels:
         gray = img.convert("L")
         return gray if num_output_channels == 1 else Image.merge("RGB", (gray,) * 3)
     weights = torch.tensor([0.2989, 0.587, 0.114], device=img.device).view(3, 1, 1)
-    gray: Tensor = (img[..., :3, :, :].float() * weights).sum(-3, keepdim=True).to(img.dtype)
-    return gray.expand(*img.shape[:-3], num_output_channels, *img.shape[-2:])
+    light = (img[..., :3, :, :].float() * weights).sum(-3, keepdim=True).to(img.dtype)
+    return light.expand(*img.shape[:-3], num_output_channels, *img.shape[-2:])
 
 
 to_grayscale = rgb_to_grayscale
@@ -236,7 +236,8 @@ to_grayscale = rgb_to_grayscale
 
 def _blended(img: Tensor, other: Any, ratio: float) -> Tensor:
     limit = 1.0 if img.is_floating_point() else 255.0
-    return (ratio * img + (1.0 - ratio) * other).clamp(0, limit).to(img.dtype)
+    mixed: Tensor = ratio * img + (1.0 - ratio) * other
+    return mixed.clamp(0, limit).to(img.dtype)
 
 
 def adjust_brightness(img: Pixels, brightness_factor: float) -> Pixels:

@@ -23,6 +23,10 @@ INSIDE = {
     "k_diffusion": "samplers are run by the program: set p.sampler_name and give p to process_images(p).",
 }
 """Packages that the reference UI computes with. Extensions import names of theirs, for `isinstance` above all."""
+ENCODERS = "ldm.modules.encoders.modules"
+ENCODERS_HERE = "modules.compat.clip_view"
+TORCHVISION, VISION = "torchvision", "modules.compat.vision"
+"""A package that extensions import for a few functions, and that cannot be installed next to the program's PyTorch."""
 
 
 class _AliasLoader(Loader):
@@ -58,6 +62,18 @@ class _RefusedLoader(Loader):
         """There is nothing to run."""
 
 
+class _VisionLoader(Loader):
+    """Gives a module of the stand-in for torchvision."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module, which has what extensions use of it."""
+        made: ModuleType = import_module(VISION).stand_in(spec.name)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
 class FacadeFinder:
     """Finds `modules.NAME` in `modules.compat.NAME` where the program has no module of that name; for names of the
     reference UI that stand for nothing here a module whose names refuse to be used, each with a sentence; the same of
@@ -66,7 +82,11 @@ class FacadeFinder:
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         """See `importlib.abc.MetaPathFinder`."""
         if (top := name.partition(".")[0]) in INSIDE and import_module(ACTING).is_foreign_code():
+            if name == ENCODERS:
+                return ModuleSpec(name, _AliasLoader(ENCODERS_HERE))
             return ModuleSpec(name, _RefusedLoader(INSIDE[top]), is_package=True)
+        if top == TORCHVISION and import_module(ACTING).is_foreign_code():
+            return ModuleSpec(name, _VisionLoader(), is_package=True)
         if not name.startswith(PROGRAM) or name.startswith(FACADES) or name + "." == FACADES:
             return None
         inner = name.removeprefix(PROGRAM)

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from starlette.routing import compile_path
 
 from modules.access.roles import Role, role_of_function
+from modules.api.old_templates import understand_old_templates
 from modules.api.permissions import API_PATHS, OpenRoute
 from modules.scripts.callbacks import Callbacks, Moment
 
@@ -24,6 +25,7 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
     routes = app.router.routes
     before = list(routes)
     known = {id(route) for route in before}
+    understand_old_templates()
     callbacks.call(Moment.APP_STARTED, page, app)
     added = [route for route in routes if id(route) not in known]
     if not added:

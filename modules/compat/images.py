@@ -106,7 +106,8 @@ def save_image(
     with acting(None):
         host.library.callbacks.call(Moment.BEFORE_IMAGE_SAVED, params)
     infotext = params.pnginfo.get(PARAMETERS, params.pnginfo.get(pnginfo_section_name))
-    items = {key: text for key, text in params.pnginfo.items() if key not in (PARAMETERS, pnginfo_section_name)}
+    names = (PARAMETERS, pnginfo_section_name)
+    items = {str(key): str(value) for key, value in params.pnginfo.items() if key not in names}
     context = _context(p, seed, prompt, params.image)
     stem = forced_filename
     if basename and stem is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from modules.compat.paths_internal import script_path
 from modules.compat.refusal import lazy
 from modules.extension_store.packages import NotInstalledHere, install_now
 
+log = logging.getLogger(__name__)
 python = sys.executable
 index_url = os.environ.get("INDEX_URL", "")
 dir_repos = "repositories"
@@ -46,7 +49,12 @@ def run_pip(command: str, desc: str | None = None, live: bool = False) -> Any:
 def run(
     command: Any, desc: str | None = None, errdesc: str | None = None, custom_env: Any = None, live: bool = False
 ) -> str:
-    """Raises RuntimeError: commands of extensions are not run, but for run_pip."""
+    """Raises RuntimeError: commands of extensions are not run, but for run_pip. git, with which extensions keep their
+    own folders up to date, says nothing, as if there was nothing new: the Extensions tab installs and updates them."""
+    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    if words and Path(words[0]).stem.lower() == "git":
+        log.info("%s was not run: the Extensions tab updates extensions, with their submodules.", " ".join(words))
+        return ""
     raise NotInstalledHere(f"The command {command!r} was not run: extensions may call run_pip alone.")
 
 

@@ -16,9 +16,9 @@ from modules.scripts.processing import making_of_run
 
 MAX_HEADER_BYTES = 1 << 26
 INSIDE = (
-    "only its names can be read (sd_checkpoint_info, sd_model_hash, is_sdxl, dtype, device), because what is inside "
-    "has another tree here; on_cfg_denoiser and its like change what a model gives, and docs/extensions.md names what "
-    "of the program does the work of such extensions."
+    "only its names can be read (sd_checkpoint_info, sd_model_hash, is_sdxl, dtype, device) and its tokenizer, because "
+    "what is inside has another tree here; on_cfg_denoiser and its like change what a model gives, and "
+    "docs/extensions.md names what of the program does the work of such extensions."
 )
 
 
@@ -130,6 +130,18 @@ class ModelView:
         from modules.compat.devices import model_device
 
         return model_device()
+
+    @property
+    def cond_stage_model(self) -> Any:
+        """Its text encoder, by its tokenizer alone. Refused for models that read prompts with another one than CLIP."""
+        from modules.compat.clip_view import CondStageModel
+
+        if self.facts is not None and self.facts.counting.tokenizer:
+            reason = (
+                f"{self.facts.family} reads prompts with another tokenizer than CLIP's; sd_hijack counts its tokens."
+            )
+            raise AttributeError(f"sd_model.cond_stage_model is not supported here: {reason}", name="cond_stage_model")
+        return CondStageModel()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

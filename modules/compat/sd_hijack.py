@@ -13,7 +13,7 @@ from modules.scripts.host import host_now
 
 
 class ModelHijack:
-    """`model_hijack`: counts tokens; everything else is refused."""
+    """`model_hijack`: tokens of prompts; everything else is refused."""
 
     def __init__(self) -> None:
         self.comments: list[str] = []
@@ -27,6 +27,12 @@ class ModelHijack:
         facts, options = host.facts(), text_options(host.settings.current)
         found = (facts.counting if facts is not None else BY_CHUNKS).count(text, options)
         return found.count, found.limit
+
+    def tokenize(self, text: str) -> tuple[list[int], int, int]:
+        """A prompt's ids in CLIP's chunks, how many count, and the room that they take."""
+        from modules.compat.clip_view import chunk_ids
+
+        return chunk_ids(text, text_options(host_now().settings.current)), *self.get_prompt_lengths(text)
 
     def redo_hijack(self, m: Any) -> None:
         """Nothing has to be done again."""

@@ -21,7 +21,8 @@ AGREED = "FEATHERWEIGHT_INSTALLS_FOR"
 """The environment variable that is set while an installation runs that the user agreed to: the extension's name."""
 ROOT = Path(__file__).resolve().parents[2]
 NEVER = {
-    "torchvision": "it would bring another PyTorch than the program's; what uses it cannot run here.",
+    "torchvision": "it would bring another PyTorch than the program's; a small stand-in has its "
+    "functions between images and tensors.",
     "torchaudio": "it would bring another PyTorch than the program's.",
     "xformers": "it would bring another PyTorch than the program's; set --xformers to use it.",
     "pytorch-lightning": "nothing here uses it, and it holds PyTorch at an older version.",

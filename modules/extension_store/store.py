@@ -33,6 +33,7 @@ QUESTION = (
     "it only if you trust who wrote it."
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,99}")
+_SUBMODULES = ("--recurse-submodules", "--shallow-submodules")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
@@ -172,7 +173,15 @@ class ExtensionStore:
     def _fetch_address(self, address: str, new: Path, branch: str) -> Origin:
         is_archive = urlparse(address).path.lower().endswith(_ARCHIVES)
         if self._git and not is_archive:
-            words = [self._git, "clone", "--quiet", "--depth", "1", *(["--branch", branch] if branch else [])]
+            words = [
+                self._git,
+                "clone",
+                "--quiet",
+                "--depth",
+                "1",
+                *_SUBMODULES,
+                *(["--branch", branch] if branch else []),
+            ]
             self._run_git([*words, "--", address, str(new)])
             return origin_of(new) if origin_of(new).address else Origin(address, branch)
         url = address if is_archive else f"{address.removesuffix('.git').rstrip('/')}/archive/{branch or 'HEAD'}.tar.gz"

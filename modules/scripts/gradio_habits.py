@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from modules.scripts.acting import acting, acting_now, is_foreign_code
+from modules.scripts.old_packages import offer_old_names
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ def install() -> None:
     _offer(components, dict.fromkeys(BASES, lambda: components.Component))
     _offer(components, {name: partial(getattr, gr, REMOVED_CLASSES[name]) for name in ("Box", "Variable")})
     _offer(events, {name: partial(_mixin, name) for name in MIXINS})
+    offer_old_names(_offer)
 
 
 Told = Callable[[Any, bool, Mapping[str, Any]], None]

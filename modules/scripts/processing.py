@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from PIL import Image
 
@@ -256,9 +256,20 @@ class StableDiffusionProcessing:
     def outpath_grids(self, folder: Any) -> None:
         self._name_folder("outdir_grids", self._tab + "_grids", folder)
 
+    _tab: ClassVar[str] = "txt2img"
+
     @property
-    def _tab(self) -> str:
-        return "txt2img"
+    def sampler_index(self) -> int:
+        """The sampler's place in `sd_samplers.samplers`. Setting it, or a name, sets `sampler_name`."""
+        return list(SAMPLERS).index(self._chosen_sampler())
+
+    @sampler_index.setter
+    def sampler_index(self, index: Any) -> None:
+        names = list(SAMPLERS)
+        if isinstance(index, int) and 0 <= index < len(names):
+            self.sampler_name = names[index]
+        elif isinstance(index, str) and index:
+            self.sampler_name = index
 
     def _folder(self, key: str, tab: str) -> str:
         return str(self.settings.text(key) or self.settings.text(f"outdir_{tab}"))
@@ -435,12 +446,15 @@ class StableDiffusionProcessing:
         if self._is_built:  # scripts for the reference UI name settings that there are not
             overrides = {key: value for key, value in overrides.items() if key in SETTINGS}
         own = {key: getattr(self, key) for key in PER_JOB_SETTINGS if getattr(self, key) is not None}
-        if self.eta is not None and (source := SAMPLERS.get(self._sampler).eta) is not EtaSource.NONE:
+        if self.eta is not None and (source := SAMPLERS.get(self._chosen_sampler()).eta) is not EtaSource.NONE:
             own[source.value] = self.eta
         return self._request.settings.with_changes({**overrides, **own})
 
-    @property
-    def _sampler(self) -> str:
+    @settings.setter
+    def settings(self, values: Any) -> None:
+        """Accepted, for scripts that write back every attribute they read; `override_settings` changes settings."""
+
+    def _chosen_sampler(self) -> str:
         name = self.sampler_name or self._request.sampler
         return name if name in SAMPLERS else split_legacy_name(name)[0]
 
@@ -520,9 +534,7 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
         self.mask_for_overlay: Image.Image | None = None
         self.paste_to: tuple[int, int, int, int] | None = None  # left, top, width, height
 
-    @property
-    def _tab(self) -> str:
-        return "img2img"
+    _tab: ClassVar[str] = "img2img"
 
     def __copy__(self) -> Self:
         tied = super().__copy__()

@@ -118,7 +118,9 @@ class Script:
         found: dict[str, list[Callable[[OnComponent], None]]] = self.__dict__.get(
             "_after_by_id" if after else "_before_by_id", {}
         )
-        return tuple(found.get(elem_id, ()))
+        listed = self.__dict__.get(f"on_{'after' if after else 'before'}_component_elem_id") or ()
+        own = [callback for one, callback in listed if one == elem_id]  # a list that extensions fill themselves
+        return (*found.get(elem_id, ()), *own)
 
     def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
         """Make the images of a job instead of the program; None: the program makes them with `p` as it is now."""

@@ -28,7 +28,8 @@ def import_spandrel() -> Any:
                 "Upscaler files need the package spandrel, which is not installed. "
                 "Start with launch.py, which installs it, or: pip install --no-deps -r requirements-nodeps.txt"
             )
-        if importlib.util.find_spec("torchvision") is not None:
+        of_extensions = {name: sys.modules[name] for name in _NAMES if _is_of_extensions(name)}
+        if not of_extensions and importlib.util.find_spec("torchvision") is not None:
             return importlib.import_module("spandrel")
         sys.modules.update(_stand_in())
         try:
@@ -36,6 +37,12 @@ def import_spandrel() -> Any:
         finally:
             for name in _NAMES:
                 del sys.modules[name]
+            sys.modules.update(of_extensions)
+
+
+def _is_of_extensions(name: str) -> bool:
+    """Whether extensions imported this module of their own stand-in, which is none for spandrel."""
+    return "torchvision" in sys.modules and name in sys.modules and hasattr(sys.modules["torchvision"], "IS_STAND_IN")
 
 
 def _stand_in() -> dict[str, ModuleType]:

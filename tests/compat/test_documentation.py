@@ -17,7 +17,16 @@ from modules import compat
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "extensions.md"
 BEGIN, END = "<!-- the table of names begins -->", "<!-- the table of names ends -->"
-INNER = ("refusal", "option_info", "options", "model_view", "style_book", "shared_state", "unsupported")
+INNER: tuple[str, ...] = (
+    "refusal",
+    "option_info",
+    "options",
+    "model_view",
+    "style_book",
+    "shared_state",
+    "unsupported",
+)
+INNER += ("clip_view", "vision")
 """Files that hold parts of facades."""
 
 

@@ -61,6 +61,26 @@ def test_arguments_and_classes_of_old_versions() -> None:
     assert sketch.get_block_name() == "imageeditor" and button.value == "Go" and old.value == "as before"
 
 
+def test_old_names_of_pillow_and_numpy() -> None:
+    import numpy as np
+    from PIL import Image, ImageDraw, ImageFont
+
+    draw, font = ImageDraw.Draw(Image.new("L", (64, 16))), ImageFont.load_default()
+    uses: list[Callable[[], Any]] = [
+        lambda: getattr(Image, "ANTIALIAS"),  # noqa: B009 - the name is not there for type checkers
+        lambda: getattr(np, "NaN"),  # noqa: B009
+        lambda: getattr(font, "getsize")("a word"),  # noqa: B009
+        lambda: getattr(draw, "textsize")("a word", font=font),  # noqa: B009
+    ]
+    with acting(THEIRS):
+        found = [use() for use in uses]
+    assert found[0] is Image.Resampling.LANCZOS and np.isnan(found[1])
+    assert found[2][0] > 20 and found[3][0] > 20
+    for use in uses:
+        with pytest.raises(AttributeError):
+            use()
+
+
 @pytest.mark.parametrize("author", [None, OURS])
 def test_our_own_mistakes_stay_errors(author: Acting | None) -> None:
     with acting(author):

@@ -362,13 +362,15 @@ def test_axes_that_are_added_before_the_page_reach_a_process_without_one(program
 
 TABS = """
 import gradio as gr
-from modules import scripts
+from modules import scripts, sd_samplers
 from modules.sd_samplers_kdiffusion import KDiffusionSampler
 
 class Tabs(scripts.Script):
     seen = []
     def __init__(self):
         self.found, self.values = {}, []
+        self.prompts = []
+        self.on_after_component_elem_id = [("txt2img_prompt", lambda one: self.prompts.append(one.component))]
     def title(self):
         return "Per tab"
     def show(self, is_img2img):
@@ -382,6 +384,9 @@ class Tabs(scripts.Script):
     def process(self, p, shift):
         self.seen.append((self.is_img2img, type(p).__name__))
         KDiffusionSampler.shift = shift
+        for name in [name for name in dir(p) if not name.startswith("__")]:
+            setattr(p, name, getattr(p, name))  # as those do that offer every attribute to the user
+        self.seen.append(sd_samplers.samplers[p.sampler_index].name == p.sampler_name)
         p.all_hr_prompts = list(p.all_prompts)
         p.all_hr_negative_prompts = None
     def postprocess(self, p, processed, *args):
@@ -419,8 +424,9 @@ def test_each_tab_has_its_own_script_which_hears_of_all_components(
     plain = made(services, small_request())
     shifted = made(services, small_request(alwayson_args={"Per tab": (0.5,)}))
     assert plain.images[0].image.tobytes() != shifted.images[0].image.tobytes()
-    assert made_.Tabs.seen[:3] == [(False, "StableDiffusionProcessingTxt2Img"), (0, True), (1, True)]
-    assert made_.Tabs.seen[3] == ("written", 5)
+    assert vars(text)["prompts"] == [found[0]["txt2img_prompt"]]
+    assert made_.Tabs.seen[:4] == [(False, "StableDiffusionProcessingTxt2Img"), True, (0, True), (1, True)]
+    assert made_.Tabs.seen[4] == ("written", 5)
 
 
 def test_tokens_embeddings_and_the_model_that_was_loaded(program: Program) -> None:
@@ -432,11 +438,22 @@ def test_tokens_embeddings_and_the_model_that_was_loaded(program: Program) -> No
         "script_callbacks.on_model_loaded(lambda model: loaded.append(model))\n"
         "count = sd_hijack.model_hijack.get_prompt_lengths\n"
         "words = sd_hijack.model_hijack.embedding_db\n"
+        "from ldm.modules.encoders.modules import FrozenCLIPEmbedder, FrozenOpenCLIPEmbedder\n"
+        "def split(text):\n"
+        "    clip = __import__('modules.shared').shared.sd_model.cond_stage_model.wrapped\n"
+        "    assert isinstance(clip, FrozenCLIPEmbedder) and not isinstance(clip, FrozenOpenCLIPEmbedder)\n"
+        "    ids = clip.tokenizer(text, truncation=False, add_special_tokens=False)['input_ids']\n"
+        "    words = {index: word for word, index in clip.tokenizer.get_vocab().items()}\n"
+        "    return [bytearray(clip.tokenizer.byte_decoder[c] for c in words[i]).decode() for i in ids], ids\n"
     )
     services = program({"names/scripts/names.py": source})
     assert services.scripts.faults == []
     found = module_of("names", "names")
     assert found.count("a cat, a (dog:1.2)") == (5, 75) and found.count("cat " * 80)[1] == 150
+    pieces, ids = found.split("a red café")
+    assert pieces == ["a</w>", "red</w>", "cafe</w>"] or "".join(pieces).replace("</w>", " ") == "a red café "
+    chunk, count, room = found.sd_hijack.model_hijack.tokenize("a (red:1.2) café")
+    assert chunk[:count] == ids and (len(chunk), room) == (75, 75)
     (services.paths.embeddings_dirs[0] / "mine.pt").write_bytes(b"")
     assert found.words.word_embeddings.keys() <= {"mine"}
     made(services, small_request())

@@ -56,6 +56,7 @@ SCRIPT = """
 window.mine = [];
 const hasPrompt = () => Boolean(gradioApp().querySelector("#txt2img_prompt textarea"));
 onUiLoaded(() => mine.push("loaded", hasPrompt(), typeof opts.samples_format));
+document.addEventListener("DOMContentLoaded", () => { mine.ready = Boolean(document.querySelector("#mine_text")); });
 onUiUpdate(() => { mine.updates = (mine.updates || 0) + 1; });
 onUiTabChange(() => mine.push(get_uiCurrentTabContent()?.id));
 function mine_words(text) { return [text + "?"]; }
@@ -93,6 +94,8 @@ def test_page_functions_tabs_and_faults(browser: sync_api.Browser, program: tupl
     page.goto(address)
     page.wait_for_selector("body[data-extensions=loaded]", state="attached")
     assert page.evaluate("mine.slice(0, 3)") == ["loaded", True, "string"]
+    assert page.evaluate("mine.ready")  # its tab was opened once, and the event that is over was answered
+    assert page.get_attribute("#tab_txt2img-button", "aria-selected") == "true"
     page.wait_for_function("mine.text === 'some words' && mine.updates > 0")
     assert page.evaluate("window.failedRan") is None
     policy = page.request.get(address).headers["content-security-policy"]

@@ -177,7 +177,7 @@ def test_pip_runs_under_our_versions_and_only_when_agreed(tmp_path: Path, monkey
 
 def test_an_installer_finds_launch_and_its_failure_is_said(tmp_path: Path) -> None:
     text = "import launch\nassert launch.is_installed('numpy')\nassert not launch.is_installed('nothing_here')\n"
-    text += "print('fine')\n"
+    text += "assert launch.run('git -C x submodule update --init') == ''\nprint('fine')\n"
     write(tmp_path, {"mine/install.py": text, "bad/install.py": "raise RuntimeError('oops')"})
     assert packages.run_installer(tmp_path / "mine").endswith("fine")
     with pytest.raises(NotInstalledHere, match="RuntimeError: oops"):

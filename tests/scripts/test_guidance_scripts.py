@@ -277,6 +277,7 @@ def test_hues_of_a_mask() -> None:
         ),
         ("Dynamic Thresholding (CFG Scale Fix)", [True, 7, 99], {2: 99.0, 8: True}),
         ("PerturbedAttentionGuidance Integrated", [True], {1: 3.0}),
+        ("Self Attention Guidance", [True, 0.75, 0.9], {1: 0.75, 2: 1.0, 3: 0.9}),
         (
             "Tiled Diffusion",
             [True, "MultiDiffusion", False, True, 1024, 1024, 16, 24, 4, 1],

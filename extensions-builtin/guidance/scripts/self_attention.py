@@ -1,13 +1,13 @@
 """Self-attention guidance: away from a prediction that is blurred where the model looks most.
 
 Hong et al. 2023 (arXiv:2210.00939): the map is the attention in the middle block, for the negative prompt. Arguments
-are those of Forge's built-in.
+are those of Forge's built-in, or the three of the extension sd_webui_SAG.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from modules.memory.hook_chain import HookOrder
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from modules.processing.request.model_use import Guided, ModelUse
 
 TITLE, FORGE = "Self-Attention Guidance", "SelfAttentionGuidance Integrated (SD 1.x, SD 2.x, SDXL)"
+EXTENSION, EXTENSIONS_BLUR = "Self Attention Guidance", 1.0
 KERNEL = 9
 
 
@@ -28,7 +29,7 @@ class SelfAttention(FieldScript):
     rows = (
         switch("sag"),
         Field(
-            name="scale", label="Scale", default=0.5, elem_id="sag_scale", low=-2.0, high=5.0, step=0.01,
+            name="scale", label="Scale", default=0.5, elem_id="sag_scale", low=-2.0, high=10.0, step=0.01,
             infotext="sag_scale",
         ),
         Field(
@@ -41,10 +42,17 @@ class SelfAttention(FieldScript):
         ),
     )  # fmt: skip
     infotext_switch = "sag_enabled"
-    other_titles = (FORGE,)
+    other_titles = (FORGE, EXTENSION)
 
     def title(self) -> str:
         return TITLE
+
+    def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
+        """The extension's switch, scale and threshold; or this script's own."""
+        if title.lower() == EXTENSION.lower() and len(args) == 3:
+            is_on, scale, threshold = args
+            return self.checked((is_on, scale, EXTENSIONS_BLUR, threshold), title)
+        return super().read_args(args, title)
 
     def process(self, p: Any, *args: Any) -> None:
         values = self.values(p, args)

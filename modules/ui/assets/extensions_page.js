@@ -4,7 +4,7 @@
   const fw = window.featherweight;
   const WAIT_MS = 200; // between a change of the page and onAfterUiUpdate
   const LOOK_MS = 50;
-  const callbacks = { update: [], after: [], loaded: [], tab: [], options: [] };
+  const callbacks = { update: [], after: [], ready: [], loaded: [], tab: [], options: [] };
   let isLoaded = false;
   let observer = null;
   let timer = null;
@@ -26,6 +26,22 @@
       } catch (error) {
         report(error);
       }
+    }
+  }
+
+  // Scripts of extensions are loaded after the page, so that these events are over: their listeners are called
+  // once all scripts are there.
+  function answerPastEvents() {
+    for (const target of [document, window]) {
+      const listen = target.addEventListener.bind(target);
+      target.addEventListener = (type, listener, options) => {
+        listen(type, listener, options);
+        const isPast = type === "DOMContentLoaded" || (type === "load" && document.readyState === "complete");
+        if (!isPast || !listener || !extensionOf(new Error())) return;
+        const call = () => (listener.handleEvent ? listener.handleEvent(new Event(type)) : listener.call(target, new Event(type)));
+        if (isLoaded) setTimeout(() => run([call]));
+        else callbacks.ready.push(call);
+      };
     }
   }
 
@@ -78,15 +94,20 @@
     for (const tab of document.querySelectorAll("button[role=tab]")) tab.append(" ");
   }
 
-  // Scripts look for fields of img2img at once, which are on the page only after its tab was open.
-  async function showImg2imgOnce() {
-    const tabs = [...document.querySelectorAll("#tabs button[role=tab]")];
-    const shown = tabs.find((one) => one.ariaSelected === "true");
-    const other = tabs.find((one) => one.textContent.trim() === "img2img" || one.dataset.tabId === "img2img");
-    if (!other || !shown || shown === other || document.querySelector("#img2img_prompt")) return;
+  // Scripts look at once for fields of img2img and of their own tabs, which are on the page only after these were open.
+  async function openTabsOnce() {
+    const parts = window.gradio_config?.components ?? [];
+    const own = parts.filter((part) => part.props.elem_classes?.includes("fw-scripted-tab")).map((part) => part.props.elem_id);
+    const img2img = document.querySelector("#tab_img2img-button") ? ["tab_img2img"] : [];
+    const closed = [...img2img, ...own].filter((id) => !document.getElementById(id));
+    const shown = document.querySelector("#tabs button[role=tab][aria-selected=true]");
+    if (!shown || !closed.length) return;
     const focused = document.activeElement;
-    other.click();
-    for (let i = 0; i < 40 && !document.querySelector("#img2img_prompt textarea"); i += 1) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    for (const id of closed) {
+      await fw.showTab(id.slice("tab_".length));
+      const isThere = () => document.querySelector(id === "tab_img2img" ? "#img2img_prompt textarea" : `#${id} > * > *`);
+      for (let i = 0; i < 40 && !isThere(); i += 1) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    }
     shown.click();
     focused?.focus?.({ preventScroll: true });
   }
@@ -206,14 +227,16 @@
   async function begin() {
     while (!document.querySelector("#txt2img_prompt textarea")) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
     understandNesting();
-    await showImg2imgOnce();
+    await openTabsOnce();
     endTabsInBlanks();
     try {
       window.opts = await fw.get("sdapi/v1/options");
     } catch {
       window.opts = {}; // whoever may not read the settings has pages without them
     }
+    answerPastEvents();
     for (const script of window.featherweightPage.extensionScripts) await load(script);
+    run(callbacks.ready.splice(0));
     shownTab = window.uiCurrentTab = window.get_uiCurrentTab();
     isLoaded = true;
     run(callbacks.loaded.splice(0));

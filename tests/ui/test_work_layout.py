@@ -7,6 +7,7 @@ from playwright import sync_api
 
 from modules.services import Services
 from tests.ui.browser import needs_browser, open_page
+from tests.ui.dragging import drag
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
@@ -51,7 +52,7 @@ def test_jobs_are_put_in_line_moved_edited_and_followed(page: sync_api.Page, ser
     assert "512x512 · 7 steps" in page.inner_text(f"{WAITING} >> nth=0")
     assert "balloon" in page.inner_text(f"{WAITING} >> nth=1 >> .fw-line-adapters")
     assert page.inner_text("#fw_line h2 b") == "3"
-    page.drag_and_drop(f"{WAITING} >> nth=2", f"{WAITING} >> nth=0", target_position={"x": 40, "y": 4})
+    drag(page.locator(WAITING).nth(2), page.locator(WAITING).first, (40, 4))
     page.wait_for_function("document.querySelector('#fw_line li[draggable=true] strong').textContent === 'three'")
     page.locator(WAITING).nth(0).focus()
     page.keyboard.press("Alt+ArrowDown")

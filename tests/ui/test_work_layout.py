@@ -13,6 +13,12 @@ pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
 WAITING = "#fw_line li[draggable=true]"
 HEIGHTS = "[document.documentElement.scrollHeight, innerHeight, document.querySelector('#quicksettings').offsetHeight]"
+IN_PLACE = """(name) => {
+  const [results, line, button] = [`${name}_results`, "fw_line", `${name}_generate`].map(
+    (id) => document.getElementById(id).getBoundingClientRect());
+  return results.width && results.right <= line.left + 4 && button.bottom < innerHeight;
+}"""
+"""The line lies beside the shown tab, into which the page moves it."""
 IDS = ("prompt", "neg_prompt", "generate", "interrupt", "skip", "enqueue", "settings", "results", "gallery", "styles")
 
 
@@ -97,7 +103,7 @@ def test_from_1200_px_on_three_zones_fill_the_window(page: sync_api.Page, servic
     for name in ("txt2img", "img2img"):
         page.evaluate(f"featherweight.showTab('{name}')")
         page.wait_for_selector(f"#{name}_generate", state="visible")
-        page.wait_for_timeout(700)
+        page.wait_for_function(IN_PLACE, arg=name)
         _, window, header = page.evaluate(HEIGHTS)
         page.mouse.wheel(0, 2000)
         assert page.evaluate("scrollY") == 0 and header <= 72
@@ -129,8 +135,7 @@ def test_on_a_phone_the_header_is_one_row_and_opens(
 ) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 844})
     open_page(page, address)
-    page.wait_for_timeout(500)
-    assert page.evaluate(HEIGHTS)[2] == 56
+    page.wait_for_function("document.querySelector('#quicksettings').offsetHeight === 56")
     assert not page.is_visible("#setting_fp8_storage")
     page.click("#fw_more")
     assert page.is_visible("#setting_fp8_storage") and page.is_visible("#fw_scales")

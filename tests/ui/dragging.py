@@ -25,7 +25,7 @@ DRAG = """([source, target, [x, y]]) => {
 
 
 def drag(source: sync_api.Locator, target: sync_api.Locator, position: tuple[float, float] = (5, 5)) -> None:
-    """Drag `source` to a place of `target`, in pixels from its corner; at once, so that no list is redrawn meanwhile."""
+    """Drag `source` to a place of `target`, in pixels from its corner; at once, before a list is redrawn."""
     refused = None
     while refused is None:  # the list was redrawn between the two look-ups
         elements = [one.element_handle(timeout=PATIENCE_MS) for one in (source, target)]

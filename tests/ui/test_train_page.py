@@ -57,7 +57,7 @@ def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
     page.click("#train_start")
     page.wait_for_selector("#train_result >> text=/step [2-9]\\d* of 2000/")
     image = fakes.queue.submit(GenerationRequest(steps=1, width=64, height=64))
-    assert image.wait(30) and image.is_let_in
+    assert image.wait(120) and image.is_let_in
     page.wait_for_selector("#train_start:disabled")  # nothing is started beside a training
     page.click("#train_pause:has-text('Pause')")
     page.wait_for_selector("#train_result >> text=/Paused at step \\d+/")

@@ -58,10 +58,11 @@ def imported_stays() -> None:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[sync_api.Browser]:
     """Chromium without a window: one for all tests in a process, because Playwright's loop is not started twice."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     from tests.ui.browser import ARGUMENTS, CHROMIUM
 
+    expect.set_options(timeout=60_000)  # of which Playwright has 5 s, whatever a context is given
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser

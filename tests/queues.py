@@ -31,7 +31,7 @@ class JobQueue(Line):
     def start(self) -> None:
         self.dispatcher.start()
 
-    def close(self, timeout_s: float = 30.0) -> None:
+    def close(self, timeout_s: float = 120.0) -> None:
         self.dispatcher.close(timeout_s)
 
     def restore(self) -> int:

@@ -195,8 +195,10 @@ def test_checks_all_run_and_the_first_failure_is_the_exit_code(
 
     monkeypatch.setattr("subprocess.run", run)
     monkeypatch.setattr("subprocess.Popen", Beside)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     assert checks.run_checks(Path("python"), ROOT, ("-k", "x"), {}) == 3
-    assert [command[2:] for command in commands] == [
+    assert commands[2][:3] == [*checks.BEHIND], "the tests come first"
+    assert [command[command.index("-m") + 1 :] for command in commands] == [
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
         ["mypy"],

@@ -1,6 +1,7 @@
 """Which test files can tell what a change did: those whose imports, followed to their end, reach a changed file."""
 
 import ast
+import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ def changed_tests(root: Path, since: str) -> list[str]:
     if any(name.startswith(EVERYTHING) for name in changed):
         return ["tests"]
     graph = import_graph(root)
-    reached = reaching(graph, set(changed) | set(_read_by_loaders(graph, changed)))
+    reached = reaching(graph, set(changed) | set(_read_without_import(root, graph, changed)))
     return sorted(name for name in reached if name.startswith("tests/") and Path(name).name.startswith("test_"))
 
 
@@ -63,16 +64,24 @@ def _imports(path: Path, names: Mapping[str, str]) -> Iterator[str]:
         yield from (names[name] for name in wanted if name in names)
 
 
-def _read_by_loaders(graph: Mapping[str, set[str]], changed: Iterable[str]) -> Iterator[str]:
-    """The modules that read the changed files that no module imports: styles, page scripts, scripts of extensions,
-    data next to the code."""
+def _read_without_import(root: Path, graph: Mapping[str, set[str]], changed: Iterable[str]) -> Iterator[str]:
+    """The files that depend on changed ones which no import names.
+
+    Scripts and data below a loader's folder have the loader; a conftest.py has the tests of its folder; what else no
+    file imports (tables next to the code, modules named in a row) has its neighbours. A file without neighbours, a
+    document for one, has the tests that name it or its folder, and for `configs` the modules that do.
+    """
+    imported = set[str]().union(*graph.values())
     for name in changed:
-        for loader, folder in LOADERS.items():
-            if name.startswith(folder):
-                yield f"{loader.replace('.', '/')}.py"
-        if not name.endswith(".py"):
-            near = f"{name.rpartition('/')[0]}/"
-            yield from (file for file in graph if near != "/" and file.startswith(near))
+        folder, _, own = name.rpartition("/")
+        yield from (f"{loader.replace('.', '/')}.py" for loader, below in LOADERS.items() if name.startswith(below))
+        near = [file for file in graph if folder and file.startswith(f"{folder}/")]
+        if own == "conftest.py" or (name not in imported and not own.startswith("test_")):
+            yield from near
+        if not near and not name.endswith(".py"):
+            named = re.compile(rf"[\"/ ]{re.escape(own)}\b" + (rf'|"{Path(folder).name}"' if folder else ""))
+            readers = (file for file in graph if file.startswith("tests/") or folder == "configs")
+            yield from (file for file in readers if named.search((root / file).read_text("utf-8")))
 
 
 def reaching(graph: Mapping[str, set[str]], changed: set[str]) -> set[str]:

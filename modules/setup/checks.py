@@ -1,5 +1,6 @@
 """`python launch.py --test`: lint, format, types and tests, the same everywhere."""
 
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ CHECKS: dict[str, tuple[str, ...]] = {
     "mypy": ("mypy",),
     "pytest": ("pytest", "-p", "hypothesispytest"),
 }
+BEHIND = ("nice", "-n", "10")
 # One process for each core; each file of tests in one of them, in the order of tests/conftest.py. More than four
 # processes would need more memory than they save time.
 SIDE_BY_SIDE = ("-p", "xdist", "-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
@@ -27,9 +29,10 @@ ALONE = ("-n", "0", "--last-failed", "--last-failed-no-failures", "none", "--max
 def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run all checks even if one fails; returns the exit code of the first in `CHECKS` that is not 0.
 
-    Types are checked while the tests run; what mypy says is shown after them, so that the lines do not mix. Tests that
-    fail side by side run once more, alone and after all others: what a test waits for comes late on a machine with
-    more to do than cores, and that is no fault of the program. Which ones they were is said.
+    Types are checked while the tests run, with what these leave of the cores; what mypy says is shown after them, so
+    that the lines do not mix. Tests that fail side by side run once more, alone and after all others: what a test waits
+    for comes late on a machine with more to do than cores, and that is no fault of the program. Which ones they were is
+    said.
     """
     commands = {name: [str(python), "-m", *words] for name, words in CHECKS.items()}
     pytest_words = chosen(root, pytest_words)
@@ -47,7 +50,7 @@ def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: M
     run("ruff check")
     run("ruff format")
     with subprocess.Popen(
-        commands["mypy"],
+        [*BEHIND, *commands["mypy"]] if shutil.which(BEHIND[0]) else commands["mypy"],
         cwd=root,
         env=dict(environ),
         stdin=subprocess.DEVNULL,

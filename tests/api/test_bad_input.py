@@ -79,7 +79,7 @@ def test_a_task_id_names_one_waiting_job_at_a_time(client: TestClient, services:
     reply = client.post("/sdapi/v1/txt2img", json={**SMALL, "force_task_id": "task(once)"})
     assert reply.status_code == 422 and "waits or runs" in reply.json()["errors"]
     job.interrupt()
-    assert job.wait(10)
+    assert job.wait(120)
     for _ in range(2):  # what has ended gives its id back
         post(client, "/sdapi/v1/txt2img", {**SMALL, "force_task_id": "task(once)"})
 

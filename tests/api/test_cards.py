@@ -142,7 +142,7 @@ def test_notes_that_cannot_be(changes: dict[str, Any], client: TestClient) -> No
 def test_an_image_becomes_the_preview(client: TestClient, services: Services) -> None:
     request = GenerationRequest(prompt="ink", width=64, height=64, steps=1, sampler="Euler", seed=3)
     services.queue.submit(request, task_id="task(preview)")
-    assert services.queue.known.get("task(preview)").wait(10)
+    assert services.queue.known.get("task(preview)").wait(120)
     before = cards(client)[INK["key"]]
     card = client.post(f"{ROUTE}/preview", json={**INK, "id_task": "task(preview)", "index": 0}).json()
     assert card["stamp"] != before["stamp"]

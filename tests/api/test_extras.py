@@ -108,7 +108,7 @@ def test_nothing_of_the_api_is_saved_or_kept(client: TestClient, services: Servi
 def test_results_of_the_page_are_served_from_their_files(client: TestClient, services: Services) -> None:
     source = Source("x", data=PNG)
     run = extras_of(services).start(ExtrasRequest(sources=(source,)))
-    assert run.task.wait(10)
+    assert run.task.wait(120)
     url = "/internal/extras-image"
     reply = client.get(url, params={"id_task": run.task.task_id, "index": 0})
     assert reply.headers["content-type"] == "image/png"

@@ -30,7 +30,7 @@ HIRES = {
 def finished(services: Services, **values: Any) -> Job:
     common: dict[str, Any] = {"prompt": "x", "width": 64, "height": 64, "steps": 2, "sampler": "Euler", "seed": 11}
     job = services.queue.submit(GenerationRequest(**{**common, **values}))
-    assert job.wait(10)
+    assert job.wait(120)
     return job
 
 
@@ -131,7 +131,7 @@ def test_an_image_of_a_job_that_runs_is_not_deleted(client: TestClient, services
     reply = post(client, "delete-image", job)
     services.queue.interrupt(job.task_id)
     assert reply.status_code == 503 and "still runs" in reply.json()["errors"]
-    assert job.wait(10)
+    assert job.wait(120)
 
 
 def test_hires_of_an_image_takes_its_own_seed_and_parameters_and_the_forms_second_pass(

@@ -131,7 +131,7 @@ def test_interrupt_and_progress_while_a_job_runs(client: TestClient) -> None:
     thread = threading.Thread(target=lambda: done.append(post(client, "/sdapi/v1/txt2img", body)))
     thread.start()
     progress = client.get("/sdapi/v1/progress").json()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while not progress["progress"] and time.monotonic() < until:
         time.sleep(0.05)
         progress = client.get("/sdapi/v1/progress").json()
@@ -162,9 +162,9 @@ def test_a_client_that_goes_away_loses_no_job(port: int, services: Services) -> 
     with socket.create_connection(("127.0.0.1", port)) as connection:
         head = f"POST /sdapi/v1/txt2img HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
         connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 120
         while services.queue.known.find("task(lonely)") is None and time.monotonic() < until:
             time.sleep(0.02)
     job = services.queue.known.get("task(lonely)")
-    assert job.wait(20)
+    assert job.wait(120)
     assert len(job.result().samples) == 1

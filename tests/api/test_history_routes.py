@@ -43,7 +43,7 @@ def folder(services: Services) -> Path:
 def ids(client: TestClient, services: Services, folder: Path) -> list[int]:
     imported = client.post(f"{ROUTE}/import", json={"folder": str(folder)})
     assert imported.status_code == 200
-    assert services.history.importer.wait(20)
+    assert services.history.importer.wait(120)
     (state,) = client.get(f"{ROUTE}/imports").json()
     assert (state["state"], state["counts"]["added"]) == ("done", 3)
     return sorted((item["id"] for item in found(client)), reverse=True)
@@ -125,7 +125,7 @@ def test_a_file_that_is_gone_is_said_and_found_again_elsewhere(
     assert missing.status_code == 404 and "no longer" in missing.json()["errors"]
     assert [entry["id"] for entry in found(client, "is:missing")] == [item["id"]]
     client.post(f"{ROUTE}/import", json={"folder": str(folder)})
-    assert services.history.importer.wait(20)
+    assert services.history.importer.wait(120)
     assert Path(found(client, "line")[0]["path"]).name == "moved.png" and found(client, "is:missing") == []
 
 

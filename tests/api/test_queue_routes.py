@@ -56,7 +56,7 @@ def line(client: TestClient) -> list[str]:
 
 
 def ended(client: TestClient, task_id: str) -> dict[str, Any]:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         job: dict[str, Any] = client.get(f"{OURS}/job", params={"task_id": task_id}).json()
         if job["status"] in ("done", "failed"):

@@ -31,7 +31,7 @@ def test_the_running_program_takes_over(client: TestClient, services: Services, 
     assert str(theirs / "models" / "Lora") in taken and "1 setting: CLIP_stop_at_last_layers" in taken
     assert services.settings.current["CLIP_stop_at_last_layers"] == 2
     assert services.paths.extra_folders_file.is_file()
-    assert services.history.importer.wait(10.0)
+    assert services.history.importer.wait(120)
     assert services.history.history.known(theirs / "outputs" / "1.png") is not None
     again = client.post("/featherweight/v1/import-folder", json={"folder": str(theirs)}).json()
     assert again["taken"] == []

@@ -170,7 +170,7 @@ def test_control_c_stops_within_a_step_and_says_so(tmp_path: Path) -> None:
         seen += chunk
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    _, rest = process.communicate(timeout=60)
+    _, rest = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Interrupting" in rest.decode() and "0 images were finished" in rest.decode()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60

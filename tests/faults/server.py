@@ -36,7 +36,7 @@ class TinyServer:
         self.log.touch()
         self._process.start()
 
-    def ask(self, path: str, body: object = None, method: str | None = None, timeout_s: float = 30.0) -> Any:
+    def ask(self, path: str, body: object = None, method: str | None = None, timeout_s: float = 120.0) -> Any:
         """The reply to a GET, or to a POST where there is a body. Raises OSError when none comes, `Refused` for 4xx."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
@@ -53,7 +53,7 @@ class TinyServer:
 
     def wait_until_up(self) -> None:
         """Return when it answers."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while time.monotonic() < until and self._process.is_alive():
             with suppress(OSError):
                 self.ask("/internal/ping")

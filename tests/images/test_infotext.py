@@ -179,7 +179,7 @@ def test_versions_are_read(text: str, version: tuple[int, int, int, int] | None)
 def test_long_text_that_is_no_infotext_is_read_quickly(text: str) -> None:
     begin = time.perf_counter()
     parse_infotext(text)
-    assert time.perf_counter() - begin < 2
+    assert time.perf_counter() - begin < 20
 
 
 @pytest.mark.parametrize("size", ["Size-1: x, First pass size: 0x0", f"Size: {'9' * 5000}x1, First pass size: 0x0"])

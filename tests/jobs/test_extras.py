@@ -48,7 +48,7 @@ class Grey(ScriptPostprocessing):
             raise ZeroDivisionError("a mistake")
         if pp.image.width == 3:
             self.begun.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(120)
             pp.on_progress(0.5, "half")
         pp.image = pp.image.convert("L").convert("RGB")
         pp.info["Grey"] = "Grey"
@@ -82,7 +82,7 @@ def put(folder: Path, name: str, width: int = 8, infotext: str | None = None) ->
 
 def done(extras: Extras, *sources: Source, **more: Any) -> ExtrasRun:
     run = extras.start(ExtrasRequest(sources=sources, operations=more.pop("operations", GREY), **more))
-    assert run.task.wait(20)
+    assert run.task.wait(120)
     return run
 
 
@@ -146,13 +146,13 @@ def test_an_interrupted_batch_keeps_what_is_done(extras: Extras, grey: Grey, tmp
     grey.go_on.clear()
     sources = (put(tmp_path / "in", "a.png"), put(tmp_path / "in", "b.png", width=3), put(tmp_path / "in", "c.png"))
     run = extras.start(ExtrasRequest(sources=sources, operations=GREY, is_batch=True))
-    assert grey.begun.wait(10)
+    assert grey.begun.wait(120)
     assert extras.queue.running_task() is run.task
     assert run.task.state.phase == "b.png (2 of 3): Grey"
     assert len((run.task.state.outcome or {})["results"]) == 1
     extras.queue.interrupt()  # as POST /sdapi/v1/interrupt
     grey.go_on.set()
-    assert run.task.wait(10)
+    assert run.task.wait(120)
     assert run.task.status is JobStatus.INTERRUPTED
     assert [one["source"] for one in run.task.result()["results"]] == ["a.png"]
 
@@ -187,7 +187,7 @@ def test_a_task_that_is_begun_again_saves_nothing_twice(extras: Extras, grey: Gr
     sources = (Source("broken.png", tmp_path / "in" / "broken.png"), *sources)
     asked = ExtrasRequest(sources=sources, operations={"Grey": {"caption": "grey"}}, is_batch=True)
     first = extras.start(asked)
-    assert grey.begun.wait(10)  # a is saved, b is not
+    assert grey.begun.wait(120)  # a is saved, b is not
     saved = tmp_path / "outputs" / "extras-images" / "a.png"
     before = saved.stat().st_mtime_ns
     store = JobStore(tmp_path / "jobs.sqlite")  # as the next server after a kill
@@ -203,7 +203,7 @@ def test_a_task_that_is_begun_again_saves_nothing_twice(extras: Extras, grey: Gr
     assert queue.restore() == 1
     queue.start()
     task = queue.known.task(first.task.task_id)
-    assert task.wait(20)
+    assert task.wait(120)
     assert [Path(one["path"]).name for one in task.result()["results"]] == list(names)
     assert [one["caption"] for one in task.result()["results"]] == ["grey"] * 3
     assert [one["width"] for one in task.result()["results"]] == [8, 3, 8]
@@ -215,7 +215,7 @@ def test_a_task_that_is_begun_again_saves_nothing_twice(extras: Extras, grey: Gr
     assert store.notes(first.task.task_id) == {}
     extras.queue.interrupt()
     grey.go_on.set()
-    assert first.task.wait(10)
+    assert first.task.wait(120)
     queue.close()
 
 

@@ -18,7 +18,7 @@ def test_a_finished_job_is_logged_with_its_time_and_no_wrong_plural(
     queue.start()
     with caplog.at_level(logging.INFO, "modules.jobs.dispatch"):
         request = GenerationRequest(prompt="x", steps=1, width=64, height=64, batch_size=batch_size)
-        assert queue.submit(request, task_id="one").wait(10)
+        assert queue.submit(request, task_id="one").wait(120)
         queue.close()
     (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("one: ")]
     assert line.startswith("one: done") and " s" in line

@@ -58,7 +58,7 @@ def test_a_merge_does_not_wait_for_an_image(toys: Toys) -> None:
     queue.start()
     with lock:
         task = start_merge(queue, merger, OPTIONS)
-        assert task.wait(30)
+        assert task.wait(120)
     assert task.result()["tensors"] == 6
     queue.close()
 
@@ -75,7 +75,7 @@ def test_a_merge_that_never_ran_goes_on_after_a_restart(toys: Toys, tmp_path: Pa
     assert (task.type, task.title) == ("merge", "Merging merged.safetensors")
     assert task.recorded_request()["skip"] == ["^conv"]
     queue.start()
-    assert task.wait(30) and task.status is JobStatus.DONE
+    assert task.wait(120) and task.status is JobStatus.DONE
     queue.close()
 
 

@@ -106,7 +106,7 @@ def test_jobs_run_in_order_and_know_their_place(queue: JobQueue, executor: Stepp
         time.sleep(0.01)
     assert [queue.progress(name).position for name in ("a", "b", "c")] == [0, 1, 2]
     executor.go.set()
-    assert all(job.wait(5) for job in jobs)
+    assert all(job.wait(120) for job in jobs)
     assert executor.order == ["a", "b", "c"]
     assert jobs[0].result().samples
     assert queue.progress("a").fraction == 1.0
@@ -126,7 +126,7 @@ def test_an_interrupt_ends_the_running_job_within_a_step(queue: JobQueue) -> Non
     while job.progress().status is not JobStatus.RUNNING:
         time.sleep(0.01)
     queue.interrupt()
-    assert job.wait(2)
+    assert job.wait(120)
     assert job.status is JobStatus.INTERRUPTED
     assert len(job.result().samples) == 1
 
@@ -135,11 +135,11 @@ def test_a_waiting_job_is_taken_out_of_the_line(queue: JobQueue, executor: Stepp
     first = queue.submit(GenerationRequest())
     second = queue.submit(GenerationRequest())
     queue.interrupt(second.task_id)
-    assert second.wait(1)
+    assert second.wait(120)
     with pytest.raises(Interrupted, match="before it started"):
         second.result()
     executor.go.set()
-    assert first.wait(5)
+    assert first.wait(120)
     assert executor.order == [first.task_id]
 
 
@@ -147,7 +147,7 @@ def test_errors_for_the_user_and_our_own_end_the_job_but_not_the_queue(queue: Jo
     executor.go.set()
     failed, crashed = queue.submit(GenerationRequest(prompt="fail")), queue.submit(GenerationRequest(prompt="crash"))
     fine = queue.submit(GenerationRequest())
-    assert all(job.wait(5) for job in (failed, crashed, fine))
+    assert all(job.wait(120) for job in (failed, crashed, fine))
     with pytest.raises(InvalidValueError, match="a sentence"):
         failed.result()
     with pytest.raises(FeatherweightError, match="internal error RuntimeError: boom"):
@@ -162,9 +162,9 @@ def test_a_task_id_names_the_newest_job_that_was_given_it(queue: JobQueue, execu
     with pytest.raises(InvalidValueError, match="task id 'x' waits or runs"):
         queue.submit(GenerationRequest(), task_id="x")
     executor.go.set()
-    assert first.wait(5)
+    assert first.wait(120)
     second = queue.submit(GenerationRequest(prompt="second"), task_id="x")
-    assert second.wait(5) and queue.known.get("x") is second
+    assert second.wait(120) and queue.known.get("x") is second
     prompts = {record.task_id: record.request["prompt"] for record in queue.store.recent()}
     assert prompts == {"x": "second", "x~1": "first"}  # the older record is kept
 
@@ -177,9 +177,9 @@ def test_an_unknown_task_is_an_error(queue: JobQueue) -> None:
 def test_a_task_id_may_be_used_again_when_its_job_has_ended(queue: JobQueue, executor: Stepping) -> None:
     executor.go.set()
     first = queue.submit(GenerationRequest(prompt="first"), task_id="x")
-    assert first.wait(5)
+    assert first.wait(120)
     second = queue.submit(GenerationRequest(prompt="second"), task_id="x")
-    assert second.wait(5)
+    assert second.wait(120)
     assert queue.known.get("x") is second
     assert [record.title for record in queue.store.recent()] == ["second", "first"]
 
@@ -218,7 +218,7 @@ def test_after_a_kill_all_jobs_wait_in_their_order_and_the_one_that_ran_comes_fi
     assert queue.pending() == tuple(jobs)
     assert (jobs[0].request.prompt, jobs[0].request.seed) == ("running", 7)
     queue.start()
-    assert all(job.wait(5) for job in jobs)
+    assert all(job.wait(120) for job in jobs)
     assert again.order == ["running", "first", "second"]
     assert all(job.status is JobStatus.DONE for job in jobs)
     queue.close()
@@ -322,7 +322,7 @@ def test_an_edited_record_fails_its_job_and_no_other(tmp_path: Path, executor: S
     queue = restored(path, again)
     first, second = queue.known.get("first"), queue.known.get("second")
     queue.start()
-    assert first.wait(5) and second.wait(5)
+    assert first.wait(120) and second.wait(120)
     assert second.status is JobStatus.DONE
     assert first.status is JobStatus.FAILED and str(first.error) == "steps is 'many'; allowed is 1 to 1000."
     assert [entry.task_id for entry in queue.pending()] == []
@@ -339,7 +339,7 @@ def test_what_a_shutdown_cuts_off_goes_on_at_the_next_start(tmp_path: Path, exec
         time.sleep(0.01)
     queue.close()
     queue.close()  # twice does no harm
-    assert running.wait(1) and len(running.result().samples) == 1
+    assert running.wait(120) and len(running.result().samples) == 1
     with pytest.raises(Interrupted, match="goes on when the server is started again"):
         waiting.result()
     queue = restored(tmp_path / "jobs.sqlite", retries=0)
@@ -393,11 +393,11 @@ def test_a_job_whose_model_is_gone_waits_and_says_for_what(executor: Stepping) -
     waits, runs = (queue.submit(GenerationRequest(prompt=name), task_id=name) for name in ("x", "y"))
     executor.go.set()
     queue.start()
-    assert runs.wait(5) and not waits.status.is_final
+    assert runs.wait(120) and not waits.status.is_final
     assert waits.standing.waits_for == "for x"
     gone.clear()
     queue.submit(GenerationRequest(prompt="z"))  # wakes the worker, as time does
-    assert waits.wait(5) and waits.status is JobStatus.DONE
+    assert waits.wait(120) and waits.status is JobStatus.DONE
     queue.close()
 
 
@@ -441,13 +441,15 @@ def test_when_done_happens_once_and_only_after_work(executor: Stepping) -> None:
     queue.start()
     executor.go.set()
     first = queue.submit(GenerationRequest())
-    assert first.wait(5)
+    assert first.wait(120)
     time.sleep(0.05)
     queue.dispatcher.set_when_done(WhenDone.UNLOAD)
     time.sleep(0.05)
     assert done == []
     for _ in range(2):
-        assert queue.submit(GenerationRequest()).wait(5)
+        assert queue.submit(GenerationRequest()).wait(120)
+        while not done:  # told by the dispatcher's thread, after the job
+            time.sleep(0.01)
         time.sleep(0.05)
     assert done == [WhenDone.UNLOAD]
     queue.close()
@@ -470,7 +472,7 @@ def test_thousands_of_jobs_stand_in_line_and_come_back(tmp_path: Path) -> None:
     began = time.monotonic()
     queue = restored(path, max_waiting=2000)
     line = queue.first()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     assert len(queue.pending()) == 2000 and [entry.task_id for entry in line[:3]] == ["one", "n1", "n2"]
     with pytest.raises(BusyError, match="2000 jobs wait"):
         queue.submit(GenerationRequest())
@@ -497,7 +499,7 @@ def test_a_clock_that_jumps_changes_neither_order_nor_times(
     for name, seconds in (("a", 1e7), ("b", -1e7), ("c", 0.0), ("d", -3e9)):  # the last is before 1970
         shift[0] = seconds
         queue.submit(GenerationRequest(), task_id=name)
-    until = time.monotonic() + 5
+    until = time.monotonic() + 120
     while running.progress().step < 3 and time.monotonic() < until:
         time.sleep(0.01)
     for seconds in (-1e7, 1e7):
@@ -539,7 +541,7 @@ def test_whatever_is_edited_into_a_record_the_others_run(tmp_path: Path, executo
     queue = restored(path, again)
     queue.start()
     second = queue.known.get("second")
-    assert second.wait(5) and second.status is JobStatus.DONE
+    assert second.wait(120) and second.status is JobStatus.DONE
     assert queue.store.recent() and queue.store.ended_jobs()
     queue.close()
     executor.go.set()

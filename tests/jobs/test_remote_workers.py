@@ -54,7 +54,7 @@ from tests.recordings import TINY
 SIZE = {"width": 64, "height": 64}
 
 
-def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -149,7 +149,7 @@ def head(ours: tuple[int, Services], tmp_path: Path, catalogue: CheckpointCatalo
 
 def test_a_server_of_ours_makes_images_that_are_saved_and_recorded_here(head: Head) -> None:
     job = head.submit("a cat", batch_count=2)
-    assert job.wait(20) and job.status is JobStatus.DONE
+    assert job.wait(120) and job.status is JobStatus.DONE
     images = job.result().images
     assert [image.seed for image in images] == [5, 6] and [image.key for image in head.told] == ["0/0/0", "0/1/0"]
     assert all(image.path is not None and image.path.is_relative_to(head.folder) for image in images)
@@ -164,8 +164,8 @@ def test_an_interrupt_is_passed_on_to_this_job_alone(head: Head, ours: tuple[int
     until(lambda: job.progress().step > 2 and remote.running())
     other = remote.submit(GenerationRequest(prompt="theirs", steps=2, **SIZE))  # type: ignore[arg-type]
     head.queue.interrupt(job.task_id)
-    assert job.wait(10) and job.status is JobStatus.INTERRUPTED and job.result().interrupted
-    assert other.wait(10) and other.status is JobStatus.DONE
+    assert job.wait(120) and job.status is JobStatus.INTERRUPTED and job.result().interrupted
+    assert other.wait(120) and other.status is JobStatus.DONE
 
 
 def test_what_cannot_be_the_same_there_stays_here(head: Head) -> None:
@@ -177,14 +177,14 @@ def test_what_cannot_be_the_same_there_stays_here(head: Head) -> None:
         head.submit("a <lora:mine:1>"),
         head.submit(settings=Settings().with_changes({"sd_vae": "mine.vae.pt"})),
     ]
-    assert all(job.wait(10) for job in jobs) and head.local.ran == [job.task_id for job in jobs]
+    assert all(job.wait(120) for job in jobs) and head.local.ran == [job.task_id for job in jobs]
 
 
 def test_a_server_of_ours_makes_images_from_images(head: Head, ours: tuple[int, Services]) -> None:
     source = SourceImage.of(Image.new("RGB", (64, 64), "red"))
     mask = Mask(image=SourceImage.of(Image.new("L", (64, 64), 255)), fill=MaskedContent.LATENT_NOISE, blur_x=2)
     job = head.submit(start=FromImage(images=(source,), denoising_strength=0.4, mask=mask, outpaint_left=64))
-    assert job.wait(20) and job.status is JobStatus.DONE and head.local.ran == [], job.error
+    assert job.wait(120) and job.status is JobStatus.DONE and head.local.ran == [], job.error
     there = ours[1].queue.known.get(f"{job.task_id}@remote").request
     assert there.start == job.request.start and there.size_px == (128, 64)  # as equal as images by their pixels are
     assert job.result().info.denoising_strength == 0.4 and job.result().images[0].image.size == (128, 64)
@@ -321,7 +321,7 @@ def foreign(stub: Stub, tmp_path: Path, catalogue: CheckpointCatalogue) -> Itera
 def test_a_foreign_server_is_asked_in_its_own_words(foreign: Head, stub: Stub) -> None:
     settings = Settings().with_changes({"CLIP_stop_at_last_layers": 2})
     job = foreign.submit("a cat", settings=settings, styles=("s",))
-    assert job.wait(10) and job.status is JobStatus.DONE and job.result().images[0].path is not None
+    assert job.wait(120) and job.status is JobStatus.DONE and job.result().images[0].path is not None
     (body,) = stub.asked
     assert body["override_settings"] == {"sd_model_checkpoint": "tiny [abc]", "CLIP_stop_at_last_layers": 2}
     assert body["save_images"] is False and body["styles"] == [] and "force_task_id" not in body
@@ -334,7 +334,7 @@ def test_img2img_and_inpainting_are_asked_in_the_words_of_the_reference_ui(forei
     start = FromImage(images=(source,), resize_mode=ResizeMode.RESIZE_AND_FILL, denoising_strength=0.5, mask=mask)
     stub.reply = lambda body: good(body, images=[png((96, 80))])  # only the masked area is made, and put back
     job = foreign.submit("a cat", start=start)
-    assert job.wait(10) and job.status is JobStatus.DONE and job.result().images[0].image.size == (96, 80)
+    assert job.wait(120) and job.status is JobStatus.DONE and job.result().images[0].image.size == (96, 80)
     (body,), (path,) = stub.asked, stub.paths
     assert path == "/sdapi/v1/img2img" and body["init_images"] == [source.to_text()]
     wanted: dict[str, Any] = {
@@ -380,7 +380,7 @@ UPSCALED = {"Upscale": {"upscale_by": 2.0, "upscaler_1_name": "4x-real"}}
 def test_extras_are_done_there_and_saved_here(foreign: Head, stub: Stub) -> None:
     stub.reply = lambda body: {"image": png((32, 24)), "html_info": "<p>Postprocess upscale by: 2</p>"}
     run = extras_of(foreign, Image.new("RGB", (16, 12)), UPSCALED)
-    assert run.task.wait(10) and run.task.status is JobStatus.DONE, run.task.error
+    assert run.task.wait(120) and run.task.status is JobStatus.DONE, run.task.error
     (body,), (found,) = stub.asked, run.task.result()["results"]
     assert (body["upscaling_resize"], body["upscaler_1"], stub.paths) == (
         *(2.0, "4x-real"),
@@ -396,7 +396,7 @@ def test_extras_that_go_wrong_there_are_done_here(foreign: Head, stub: Stub, is_
     run = extras_of(foreign, Image.new("RGB", (16, 12)), UPSCALED, is_batch)
     until(lambda: run.task.standing.avoids)
     foreign.works_here()
-    assert run.task.wait(10) and run.task.status is JobStatus.DONE and len(stub.asked) == 1
+    assert run.task.wait(120) and run.task.status is JobStatus.DONE and len(stub.asked) == 1
     assert [image["width"] for image in run.task.result()["results"]] == [32]
 
 
@@ -441,7 +441,7 @@ def test_a_job_that_goes_wrong_there_is_made_here(
     job = foreign.submit()
     until(lambda: job.standing.avoids)
     foreign.works_here()
-    assert job.wait(10) and job.status is JobStatus.DONE and foreign.local.ran == [job.task_id]
+    assert job.wait(120) and job.status is JobStatus.DONE and foreign.local.ran == [job.task_id]
     assert sentence in job.result().notices[0] and "tried again" in job.result().notices[0]
     assert job.standing.attempts == 1 and foreign.told == [] and len(stub.asked) == 1
     assert foreign.worker.facts.restarts == 1
@@ -461,7 +461,7 @@ def test_a_server_that_hangs_or_goes_silent_loses_its_job(foreign: Head, stub: S
     until(lambda: foreign.worker.facts.state is WorkerState.WAITING)
     assert "cannot be reached" in foreign.worker.facts.message or "did not say" in foreign.worker.facts.message
     foreign.works_here()
-    assert job.wait(5) and second.wait(5)
+    assert job.wait(120) and second.wait(120)
 
 
 def test_a_foreign_server_is_told_to_interrupt(foreign: Head, stub: Stub) -> None:
@@ -469,7 +469,7 @@ def test_a_foreign_server_is_told_to_interrupt(foreign: Head, stub: Stub) -> Non
     job = foreign.submit()
     until(lambda: stub.asked)
     foreign.queue.interrupt(job.task_id)
-    assert job.wait(5) and job.status is JobStatus.INTERRUPTED and stub.interrupts == 1
+    assert job.wait(120) and job.status is JobStatus.INTERRUPTED and stub.interrupts == 1
 
 
 # -- what fits ---------------------------------------------------------------------------------------------------------
@@ -538,7 +538,7 @@ def test_a_reply_that_never_comes_in_full_is_not_waited_for(
     job = foreign.submit()
     until(lambda: job.standing.avoids)
     foreign.works_here()
-    assert job.wait(10) and job.status is JobStatus.DONE and foreign.local.ran == [job.task_id]
+    assert job.wait(120) and job.status is JobStatus.DONE and foreign.local.ran == [job.task_id]
     assert sentence in job.result().notices[0]
 
 
@@ -550,4 +550,4 @@ def test_a_reply_that_is_far_larger_than_its_images_is_not_read(
     job = foreign.submit()
     until(lambda: job.standing.avoids)
     foreign.works_here()
-    assert job.wait(10) and "sent more than 1 MiB" in job.result().notices[0]
+    assert job.wait(120) and "sent more than 1 MiB" in job.result().notices[0]

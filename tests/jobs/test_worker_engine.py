@@ -30,7 +30,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services.history.close()
 
 
-def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

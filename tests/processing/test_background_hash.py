@@ -27,7 +27,7 @@ class Slow(CheckpointCatalogue):
     def with_hash(
         self, info: CheckpointInfo, on_read: Callable[[int], None] = lambda read_bytes: None
     ) -> CheckpointInfo:
-        assert self.go.wait(30)
+        assert self.go.wait(120)
         return super().with_hash(info, on_read)
 
 

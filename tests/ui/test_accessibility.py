@@ -21,7 +21,7 @@ from tests.ui.browser import needs_browser
 pytestmark = needs_browser
 AXE = Path(__file__).parent / "axe"
 NPM = shutil.which("npm")
-INSTALL_S = 120
+INSTALL_S = 600
 WIDTHS = (390, 1400)  # of a phone and of a desktop window, in pixels
 TABS: tuple[str, ...] = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "precision", "getmodels", "queue")
 TABS += ("history", "settings", "extensions")

@@ -31,6 +31,18 @@ SEEN = """(points) => {
   const context = pictures.seen(doc, { x: 0, y: 0, width: 128, height: 128 }).getContext("2d");
   return points.map(([x, y]) => [...context.getImageData(x, y, 1, 1).data].slice(0, 3));
 }"""
+LAID_OUT = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""The canvas has the size of its place: what watches that is told once in a frame."""
+KEPT_MEANWHILE = """() => {
+  const { canvasStore } = featherweight;
+  const { put } = canvasStore;
+  canvasStore.put = async (name, value) => {
+    await put(name, value);
+    if (value.blob) await featherweight.tab("img2img").layers.keep();
+  };
+  return () => (canvasStore.put = put);
+}"""
+"""The document is kept, as after each change, while a picture is on its way into it."""
 Point = tuple[float, float]
 
 
@@ -73,6 +85,7 @@ def requests(fakes: Services, monkeypatch: pytest.MonkeyPatch) -> list[Generatio
 
 def draw(page: sync_api.Page, *points: Point) -> None:
     """A stroke with the mouse over points of the canvas, in its pixels."""
+    page.evaluate(LAID_OUT)
     box = page.locator(STAGE).bounding_box()
     assert box is not None
     places = [page.evaluate(ON_SCREEN, list(point)) for point in points]
@@ -147,6 +160,13 @@ def test_masks_paint_and_an_expanded_frame_are_sent_and_a_result_becomes_a_layer
     press(page, "Undo (Ctrl+Z)")
     assert page.inner_text(".fw-layers-which") == "2 of 2", "the results wait again"
     press(page, "Throw all away")
+
+
+def test_a_picture_is_not_dropped_before_it_is_in_the_document(canvas: sync_api.Page) -> None:
+    put_back = canvas.evaluate_handle(KEPT_MEANWHILE)
+    begin(canvas)
+    put_back.evaluate("(put_back) => put_back()")
+    assert canvas.evaluate(SEEN, [[20, 20], [100, 100]]) == [[250, 200, 0], [40, 90, 200]]
 
 
 def test_layers_are_renamed_moved_and_hidden(canvas: sync_api.Page, requests: list[GenerationRequest]) -> None:

@@ -54,5 +54,5 @@ def test_the_file_alone_draws_it_and_has_a_table_without_scripts(
         context = browser.new_context(java_script_enabled=has_scripts)
         page = context.new_page()
         page.goto(file.as_uri())
-        page.wait_for_selector(shown, timeout=10_000)
+        page.wait_for_selector(shown, timeout=60_000)
         context.close()

@@ -7,6 +7,7 @@ from playwright import sync_api
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from tests.ui.browser import needs_browser
+from tests.ui.dragging import drag
 
 pytestmark = needs_browser
 
@@ -27,7 +28,7 @@ def test_the_line_is_reordered_by_dragging_and_paused(page: sync_api.Page, fakes
         sync_api.expect(waiting).to_have_text(["one", "two", "three"])
         rows = page.locator("#fw_queue li[draggable]")
         first, last = (rows.filter(has=page.get_by_text(title, exact=True)) for title in ("one", "three"))
-        last.drag_to(first, target_position={"x": 200, "y": 3})
+        drag(last, first, (200, 3))
         sync_api.expect(waiting).to_have_text(["three", "one", "two"])
         assert [entry.title for entry in fakes.queue.first(3)] == ["three", "one", "two"]
         page.once("dialog", lambda asked: asked.accept())

@@ -11,6 +11,7 @@ from modules.jobs.job import Job
 from modules.services import Services
 from tests.history.test_history import png
 from tests.ui.browser import needs_browser
+from tests.ui.dragging import drag
 
 pytestmark = needs_browser
 DIALOG = "#fw_history_dialog"
@@ -55,7 +56,8 @@ def test_images_are_dragged_on_a_board_that_is_renamed_and_deleted(tab: sync_api
     tab.once("dialog", lambda asked: asked.accept("Warm <b>light</b>"))
     tab.click(".fw-boards button:has-text('New board')")
     board = tab.locator(".fw-board", has_text="Warm <b>light</b>")
-    tab.drag_and_drop(".fw-history-cell >> nth=0", ".fw-board:has-text('Warm')")
+    cell = tab.locator(".fw-history-cell").first
+    drag(cell, board)
     sync_api.expect(board.locator("small")).to_have_text("1")
     tab.locator(".fw-history-choose").nth(1).check(force=True)
     tab.locator(".fw-history-item").nth(2).click(modifiers=["Control"])
@@ -63,8 +65,9 @@ def test_images_are_dragged_on_a_board_that_is_renamed_and_deleted(tab: sync_api
     tab.select_option(".fw-history-chosen select", label="Warm <b>light</b>")
     sync_api.expect(board.locator("small")).to_have_text("3")
     board.click()
+    sync_api.expect(board).to_have_attribute("aria-pressed", "true")
     sync_api.expect(tab.locator(".fw-history-item")).to_have_count(3)
-    tab.drag_and_drop(".fw-history-cell >> nth=0", ".fw-board:has-text('On no board')")
+    drag(cell, tab.locator(".fw-board", has_text="On no board"))
     sync_api.expect(tab.locator(".fw-history-item")).to_have_count(2)
     tab.once("dialog", lambda asked: asked.accept("Lanterns"))
     tab.click(".fw-boards button:has-text('Rename')")
@@ -79,11 +82,12 @@ def test_images_are_dragged_on_a_board_that_is_renamed_and_deleted(tab: sync_api
 
 def test_arrows_go_from_image_to_image(tab: sync_api.Page) -> None:
     tab.locator(".fw-history-item").first.click()
-    names = []
-    for _ in range(3):
-        names.append((title(tab).text_content() or "").split(" ")[0])
+    names = [(title(tab).text_content() or "").split(" ")[0]]
+    for _ in range(2):
         tab.keyboard.press("ArrowRight")
-        tab.wait_for_timeout(50)
+        sync_api.expect(title(tab)).not_to_contain_text(names[-1])
+        names.append((title(tab).text_content() or "").split(" ")[0])
+    tab.keyboard.press("ArrowRight")
     assert len(set(names)) == 3
     sync_api.expect(tab.locator(f"{DIALOG} [data-step='1']")).to_be_disabled()
     tab.click(f"{DIALOG} [data-step='-1']")

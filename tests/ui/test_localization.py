@@ -261,6 +261,9 @@ def untranslated(page: sync_api.Page, tab: str, within: str = "body") -> list[st
     """What a tab shows that does not come out of the table; names and what lists hold are nobody's language."""
     page.evaluate(f"featherweight.showTab('{tab}')")
     page.wait_for_function(f"document.querySelector('#tab_{tab}')?.offsetParent")
-    page.wait_for_timeout(400)
-    found: list[str] = page.evaluate(UNTRANSLATED, [sorted(NO_TEXTS), within])
+    for _ in range(40):  # texts are translated as they appear
+        page.wait_for_timeout(400)
+        found: list[str] = page.evaluate(UNTRANSLATED, [sorted(NO_TEXTS), within])
+        if not found:
+            break
     return found

@@ -93,7 +93,7 @@ def test_progress_survives_a_reload_and_can_be_cancelled(page: sync_api.Page, se
     page.click("#modelmerger_cancel:enabled")
     page.wait_for_selector("#modelmerger_result :text('Cancelled by the user')")
     page.wait_for_selector("#modelmerger_cancel:disabled")
-    assert task.wait(5)
+    assert task.wait(120)
 
 
 def test_metadata_of_the_chosen_models_is_read(page: sync_api.Page, folder: Path) -> None:

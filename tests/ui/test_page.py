@@ -73,8 +73,7 @@ def test_a_setting_is_kept_over_a_reload(page: sync_api.Page, address: str, serv
     open_page(page, address)
     page.click("button[role=tab]:has-text('Settings')")
     page.wait_for_selector("#setting_samples_save")
-    page.wait_for_timeout(500)
-    assert page.locator("#setting_samples_save input[type=checkbox]").is_checked() is not before
+    sync_api.expect(page.locator("#setting_samples_save input[type=checkbox]")).to_be_checked(checked=not before)
 
 
 def test_settings_can_be_searched(page: sync_api.Page) -> None:
@@ -147,10 +146,13 @@ def test_a_narrow_page_has_one_column_and_generate_in_reach(page: sync_api.Page)
     wide = page.viewport_size
     assert wide is not None
     page.set_viewport_size({"width": 390, "height": 844})
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    box = page.locator("#txt2img_generate").bounding_box()
-    assert box is not None and box["y"] + box["height"] <= 844 and box["width"] > 300
+    page.wait_for_function("document.documentElement.scrollWidth <= 390")
+    page.wait_for_function(
+        """() => {
+          const { bottom, width } = document.querySelector("#txt2img_generate").getBoundingClientRect();
+          return bottom <= 844 && width > 300;
+        }"""
+    )
     page.set_viewport_size(wide)
 
 
@@ -245,7 +247,7 @@ def test_generating_forever_goes_on_until_it_is_ended(page: sync_api.Page, servi
     page.fill(PROMPT, "again and again")
     page.fill("#txt2img_steps input[type=number]", "2")
     page.click("#txt2img_generate", button="right")
-    for _ in range(300):
+    for _ in range(1200):
         if finished_jobs(services) >= before + 2:
             break
         page.wait_for_timeout(100)
@@ -313,7 +315,7 @@ def test_listed_settings_stand_at_the_top_and_are_stored(page: sync_api.Page, ad
     page.click("#quicksettings_more #setting_tiling input")
     page.fill("#quicksettings_more #setting_CLIP_stop_at_last_layers input[type=number]", "3")
     page.keyboard.press("Tab")
-    for _ in range(100):
+    for _ in range(1200):
         if services.settings.current["CLIP_stop_at_last_layers"] == 3 and services.settings.current["tiling"]:
             break
         page.wait_for_timeout(100)

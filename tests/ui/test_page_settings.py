@@ -132,7 +132,7 @@ def finished_job(services: Services, task: str) -> None:
 
     services.dispatcher.start()
     request = GenerationRequest(prompt="x", width=64, height=64, steps=1, batch_size=2, seed=3)
-    assert services.queue.submit(request, task_id=task).wait(10)
+    assert services.queue.submit(request, task_id=task).wait(120)
 
 
 def test_the_save_button_saves_one_image_or_all(services: Services) -> None:

@@ -50,7 +50,7 @@ def test_all_sub_tabs_are_in_sight(phone: sync_api.Page, tab: str, sub_tabs: str
     """Without a menu, in as few lines as they need."""
     phone.evaluate("name => featherweight.showTab(name)", tab)
     phone.wait_for_selector(f"#{sub_tabs}", state="visible")
-    phone.wait_for_timeout(300)
+    phone.wait_for_function(f"([id, count]) => ({SUB_TABS})(id).reachable === count", arg=[sub_tabs, count])
     found = phone.evaluate(SUB_TABS, sub_tabs)
     assert found["reachable"] == count, found
     assert found["lines"] <= found["fewest"] + 1 and not found["scrolled"], found

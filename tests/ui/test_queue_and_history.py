@@ -39,7 +39,7 @@ def test_waiting_jobs_are_reordered_edited_and_cancelled(page: sync_api.Page, fa
 def test_an_image_is_found_starred_and_deleted(page: sync_api.Page, fakes: Services, tmp_path: Path) -> None:
     png(tmp_path / "seen.png", (200, 10, 10), "a scarlet dot\nSteps: 5, Sampler: Euler, Seed: 1, Size: 8x8")
     fakes.history.importer.add(tmp_path)
-    assert fakes.history.importer.wait(20)
+    assert fakes.history.importer.wait(120)
     open_tab(page, "History")
     page.fill("#fw_history_search", "scarlet steps:<9")
     page.click(".fw-history-item[aria-label='a scarlet dot']")

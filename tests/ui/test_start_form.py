@@ -82,7 +82,7 @@ def pictures(uploads: Uploads, **images: bytes) -> Pictures:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.01)

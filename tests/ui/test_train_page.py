@@ -13,6 +13,8 @@ from modules.services import Services
 from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
+TRAINED_MS = 240_000
+"""For what a real training has to do first."""
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def test_a_training_is_started_and_ends_among_the_cards(page: Page, fakes: Servi
     page.wait_for_selector("#train_refusal >> text=Give the adapter a name")
     fill(page, "by page", images, 1)
     page.click("#train_start")
-    page.wait_for_selector("#train_result >> text=by page.safetensors is ready")
+    page.wait_for_selector("#train_result >> text=by page.safetensors is ready", timeout=TRAINED_MS)
     assert "held-out images" in (page.get_attribute("#train_result .fw-training-curves svg", "aria-label") or "")
     assert page.locator("#train_result .fw-training-sample img").count() == 1
     assert (fakes.paths.lora_dirs[0] / "by page.safetensors").is_file()
@@ -55,14 +57,14 @@ def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
     page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")
     fill(page, "cut off", images, 2000)
     page.click("#train_start")
-    page.wait_for_selector("#train_result >> text=/step [2-9]\\d* of 2000/")
+    page.wait_for_selector("#train_result >> text=/step [2-9]\\d* of 2000/", timeout=TRAINED_MS)
     image = fakes.queue.submit(GenerationRequest(steps=1, width=64, height=64))
-    assert image.wait(30) and image.is_let_in
+    assert image.wait(120) and image.is_let_in
     page.wait_for_selector("#train_start:disabled")  # nothing is started beside a training
     page.click("#train_pause:has-text('Pause')")
-    page.wait_for_selector("#train_result >> text=/Paused at step \\d+/")
+    page.wait_for_selector("#train_result >> text=/Paused at step \\d+/", timeout=TRAINED_MS)
     page.click("#train_pause:has-text('Resume')")
-    page.wait_for_selector("#train_result >> text=Resumed at step")
+    page.wait_for_selector("#train_result >> text=Resumed at step", timeout=TRAINED_MS)
     page.click("#train_pause:has-text('Pause')")
-    page.wait_for_selector("#train_result >> text=/Paused at step \\d+/")
+    page.wait_for_selector("#train_result >> text=/Paused at step \\d+/", timeout=TRAINED_MS)
     assert (fakes.paths.lora_dirs[0] / "cut off.training").is_file()

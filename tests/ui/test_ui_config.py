@@ -204,7 +204,8 @@ class TestInTheBrowser:
         page.evaluate("featherweight.showTab('settings')")
         page.wait_for_selector("#settings_list [aria-current=true]:has-text('Saving images/grids')")
         page.fill("#settings_search", "clip skip")  # before the settings are there
-        page.wait_for_timeout(200)
+        while not held:
+            page.wait_for_timeout(50)
         held[0].continue_()
         page.unroute("**/internal/settings")
         page.wait_for_selector("#setting_CLIP_stop_at_last_layers", state="visible")

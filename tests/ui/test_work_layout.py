@@ -7,11 +7,18 @@ from playwright import sync_api
 
 from modules.services import Services
 from tests.ui.browser import needs_browser, open_page
+from tests.ui.dragging import drag
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
 WAITING = "#fw_line li[draggable=true]"
 HEIGHTS = "[document.documentElement.scrollHeight, innerHeight, document.querySelector('#quicksettings').offsetHeight]"
+IN_PLACE = """(name) => {
+  const [results, line, button] = [`${name}_results`, "fw_line", `${name}_generate`].map(
+    (id) => document.getElementById(id).getBoundingClientRect());
+  return results.width && results.right <= line.left + 4 && button.bottom < innerHeight;
+}"""
+"""The line lies beside the shown tab, into which the page moves it."""
 IDS = ("prompt", "neg_prompt", "generate", "interrupt", "skip", "enqueue", "settings", "results", "gallery", "styles")
 
 
@@ -51,7 +58,7 @@ def test_jobs_are_put_in_line_moved_edited_and_followed(page: sync_api.Page, ser
     assert "512x512 · 7 steps" in page.inner_text(f"{WAITING} >> nth=0")
     assert "balloon" in page.inner_text(f"{WAITING} >> nth=1 >> .fw-line-adapters")
     assert page.inner_text("#fw_line h2 b") == "3"
-    page.drag_and_drop(f"{WAITING} >> nth=2", f"{WAITING} >> nth=0", target_position={"x": 40, "y": 4})
+    drag(page.locator(WAITING).nth(2), page.locator(WAITING).first, (40, 4))
     page.wait_for_function("document.querySelector('#fw_line li[draggable=true] strong').textContent === 'three'")
     page.locator(WAITING).nth(0).focus()
     page.keyboard.press("Alt+ArrowDown")
@@ -96,7 +103,7 @@ def test_from_1200_px_on_three_zones_fill_the_window(page: sync_api.Page, servic
     for name in ("txt2img", "img2img"):
         page.evaluate(f"featherweight.showTab('{name}')")
         page.wait_for_selector(f"#{name}_generate", state="visible")
-        page.wait_for_timeout(700)
+        page.wait_for_function(IN_PLACE, arg=name)
         _, window, header = page.evaluate(HEIGHTS)
         page.mouse.wheel(0, 2000)
         assert page.evaluate("scrollY") == 0 and header <= 72
@@ -128,8 +135,7 @@ def test_on_a_phone_the_header_is_one_row_and_opens(
 ) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 844})
     open_page(page, address)
-    page.wait_for_timeout(500)
-    assert page.evaluate(HEIGHTS)[2] == 56
+    page.wait_for_function("document.querySelector('#quicksettings').offsetHeight === 56")
     assert not page.is_visible("#setting_fp8_storage")
     page.click("#fw_more")
     assert page.is_visible("#setting_fp8_storage") and page.is_visible("#fw_scales")

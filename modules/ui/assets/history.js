@@ -14,6 +14,8 @@
   let lastChosen = null;
   let boards = [];
   let changes = 0; // of images, by what was done here
+  let drawn = ""; // the images whose tiles are there
+  let drawnBoards = "";
   let shownBoard = null; // the id of the board whose images are shown, 0 for those on none; null: all images
   const DRAGGED = "application/x-featherweight-images";
 
@@ -83,7 +85,11 @@
     return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
   };
 
+  // Tiles are made again only where they differ: one that is pressed or dragged stays what it is.
   function draw() {
+    const now = JSON.stringify(images);
+    if (now === drawn) return drawChosen();
+    drawn = now;
     const days = new Map();
     for (const image of images) {
       const day = fw.dayOf(image.created_at);
@@ -196,6 +202,7 @@
       })),
       button(isTrash ? "Restore" : "Delete", isTrash ? "Bring the files back" : "Move the files to outputs/trash", trying(async () => {
         await fw.post(`${ROUTE}/${isTrash ? "restore" : "delete"}`, { ids });
+        changes += 1;
         images = images.filter(({ id }) => !chosen.has(id));
         chooseNone();
         draw();
@@ -233,6 +240,7 @@
 
   async function put(ids, board) {
     const fresh = await fw.post(`${ROUTE}/boards/put`, { ids, board });
+    changes += 1;
     for (const one of fresh) Object.assign(images.find(({ id }) => id === one.id) || {}, one);
     if (shownBoard !== null) images = images.filter((one) => (one.board ?? 0) === shownBoard);
     chooseNone();
@@ -243,8 +251,12 @@
   async function showBoards() {
     boards = await fw.get(`${ROUTE}/boards?${whose().slice(1)}`);
     if (shownBoard && !boards.some(({ id }) => id === shownBoard)) shownBoard = null;
-    const bar = find(".fw-boards");
     const shown = boards.find(({ id }) => id === shownBoard);
+    const isMine = Boolean(shown && fw.mayChange(shown.user));
+    const now = JSON.stringify([boards, shownBoard, isMine]);
+    if (now === drawnBoards) return;
+    drawnBoards = now;
+    const bar = find(".fw-boards");
     const chips = [[null, "All images", "Images on all boards and on none"], [0, "On no board", "Images that lie on no board"]].map(([id, text, title]) => chip(id, text, title, id));
     for (const { id, name, images: count, newest: cover } of boards) {
       const made = chip(id, name, `Show this board; drag images here to put them on it`, id);
@@ -258,7 +270,7 @@
       chips.push(made);
     }
     const tools = [button("New board", "A folder of images; their files stay where they are", newBoard)];
-    if (shown && fw.mayChange(shown.user)) {
+    if (isMine) {
       tools.push(button("Rename", "Give this board another name", renameBoard), button("Delete board", "Its images stay in the history", removeBoard));
     }
     for (const one of tools) one.dataset.for = "user";
@@ -328,6 +340,7 @@
     precisions: () => [...JSON.parse(place().dataset.precisions), ["fp16", "full precision"]],
     merged: (fresh) => merged([fresh]),
     without: (id) => {
+      changes += 1;
       images = images.filter((one) => one.id !== id);
       chosen.delete(id);
       drawChosen();

@@ -98,7 +98,11 @@
     }
 
     // The images of a job that was sent with this frame.
-    async receive(images, frame) {
+    receive(images, frame) {
+      return this.board.adding(() => this.receiveAll(images, frame));
+    }
+
+    async receiveAll(images, frame) {
       const made = [];
       for (const image of images.filter(({ role }) => role === "sample")) {
         const reply = await fetch(image.url);

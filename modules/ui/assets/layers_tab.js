@@ -22,6 +22,7 @@
       this.listeners = [];
       this.liveListeners = [];
       this.isKept = false;
+      this.coming = 0; // additions under way: their pictures are not in the document yet
     }
 
     get doc() {
@@ -155,7 +156,17 @@
 
     // -- images --------------------------------------------------------------------------------------------------------
 
-    // Keep a picture here and over a reload: {id, width, height}.
+    // Run what takes in pictures and then puts them into the document. None is dropped meanwhile.
+    async adding(run) {
+      this.coming += 1;
+      try {
+        await run();
+      } finally {
+        this.coming -= 1;
+      }
+    }
+
+    // Keep a picture here and over a reload: {id, width, height}. Only within `adding`.
     async keepPicture(blob) {
       const made = await this.pictures.add(blob);
       await fw.canvasStore.put(`${KEPT}.${made.id}`, { blob });
@@ -163,7 +174,11 @@
     }
 
     // An image as a layer. The first one is the base: the frame goes around it, and a mask lies ready.
-    async addImage(blob, name = "") {
+    addImage(blob, name = "") {
+      return this.adding(() => this.addKept(blob, name));
+    }
+
+    async addKept(blob, name) {
       const { id, width, height } = await this.keepPicture(blob);
       const { doc } = this;
       const isFirst = !doc.layers.length;
@@ -199,6 +214,7 @@
       clearTimeout(this.keeping);
       const { steps, pending, tool, brush, color, grid } = this;
       await fw.canvasStore.put(KEPT, { steps, pending, tools: { tool, brush, color, grid } });
+      if (this.coming) return this.keepSoon();
       const left = this.pictures.drop(fw.layers.imagesOf(this.steps));
       for (const id of left) await fw.canvasStore.remove(`${KEPT}.${id}`);
     }

@@ -6,6 +6,7 @@
   let tip = null;
   let shown = null; // the element that the tip is about
   let timer = 0;
+  const pointer = { x: NaN, y: NaN };
   let pressed = null; // who presses a control knows it: nothing is said of it until the pointer has been elsewhere
 
   const texts = () => fw.help || {};
@@ -41,6 +42,7 @@
 
   document.addEventListener("pointerover", (event) => {
     if (event.pointerType === "touch") return;
+    if (event.clientX === pointer.x && event.clientY === pointer.y) return; // at rest: the page moved below it
     clearTimeout(timer);
     const element = about(event.target);
     if (element !== pressed) pressed = null;
@@ -48,6 +50,7 @@
     if (!element) return shown && !shown.matches(":focus-visible") && hide();
     timer = setTimeout(() => show(element, event.target), WAIT_MS);
   });
+  document.addEventListener("pointermove", ({ clientX, clientY }) => Object.assign(pointer, { x: clientX, y: clientY }), { passive: true });
   document.addEventListener("focusin", (event) => {
     const element = about(event.target);
     if (element && event.target.matches(":focus-visible")) timer = setTimeout(() => show(element, event.target), WAIT_MS);

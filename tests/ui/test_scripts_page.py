@@ -226,3 +226,20 @@ def test_saving_under_no_name_is_refused_in_a_sentence(page: sync_api.Page) -> N
     open_tab(page, "Precision", "Save as")
     page.click("#precision_convert")
     page.wait_for_selector("#precision_result .fw-error:has-text('is no name for a checkpoint')")
+
+
+def test_a_smaller_file_that_fits_is_saved_and_offered(page: sync_api.Page, services: Services) -> None:
+    open_tab(page, "Precision", "Save as")
+    page.fill("#precision_name :is(input, textarea)", "smaller")
+    choose(page, "precision_convert_format", "fp8 e4m3fn, one scale per row")
+    if not page.is_visible("#precision_convert_budget"):
+        page.click("#precision_tabs button:has-text('More'):visible")
+    page.fill("#precision_convert_budget input", "0.0004")
+    page.click("#precision_convert")
+    page.wait_for_selector("#precision_result :text('smaller.safetensors is ready')")
+    keep(page, "precision-saved")
+    assert (services.paths.checkpoint_dirs[0] / "smaller.safetensors").stat().st_size < TINY.stat().st_size
+    open_tab(page, "txt2img")
+    page.click("#setting_sd_model_checkpoint input")
+    page.wait_for_selector(f"{LIST} li:has-text('smaller.safetensors')")
+    page.keyboard.press("Escape")

@@ -234,7 +234,7 @@ def test_a_smaller_file_that_fits_is_saved_and_offered(page: sync_api.Page, serv
     choose(page, "precision_convert_format", "fp8 e4m3fn, one scale per row")
     if not page.is_visible("#precision_convert_budget"):
         page.click("#precision_tabs button:has-text('More'):visible")
-    page.fill("#precision_convert_budget input", "0.0004")
+    page.fill("#precision_convert_budget input", "0.035")
     page.click("#precision_convert")
     page.wait_for_selector("#precision_result :text('smaller.safetensors is ready')")
     keep(page, "precision-saved")
@@ -243,3 +243,24 @@ def test_a_smaller_file_that_fits_is_saved_and_offered(page: sync_api.Page, serv
     page.click("#setting_sd_model_checkpoint input")
     page.wait_for_selector(f"{LIST} li:has-text('smaller.safetensors')")
     page.keyboard.press("Escape")
+
+
+def test_weights_are_fitted_and_a_wildcard_file_is_drawn_from(page: sync_api.Page, services: Services) -> None:
+    wildcards = services.paths.data_dir / "wildcards"
+    wildcards.mkdir()
+    (wildcards / "beasts.txt").write_text("heron\n", encoding="utf-8")
+    open_tab(page, "Settings")
+    page.wait_for_selector("#setting_samples_save", state="attached")
+    page.fill("#settings_search", "Fit weights into")
+    page.fill("#setting_weights_budget_gb input", "0.035")
+    page.click("#settings_submit")
+    open_tab(page, "txt2img")
+    try:
+        page.wait_for_selector("#fw_scales:has-text('changes to fit 0.035 GB with the next job')")
+        choose(page, "txt2img_script_list", "None")
+        page.fill(PROMPT, "a gray __beasts__")
+        page.click("#txt2img_generate")
+        page.wait_for_selector("#txt2img_infotext:has-text('a gray heron')")
+        page.wait_for_selector("#fw_scales:has-text('at most 0.035 GB')")
+    finally:
+        services.settings.update({"weights_budget_gb": 0})

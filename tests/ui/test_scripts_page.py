@@ -72,6 +72,23 @@ def keep(page: sync_api.Page, name: str) -> None:
         page.screenshot(path=Path(KEEP) / f"{name}.png", full_page=True)
 
 
+def test_weights_are_fitted_into_what_the_settings_say(page: sync_api.Page, services: Services) -> None:
+    open_tab(page, "Settings")
+    page.wait_for_selector("#setting_samples_save", state="attached")
+    page.fill("#settings_search", "Fit weights into")
+    page.fill("#setting_weights_budget_gb input", "0.035")
+    page.click("#settings_submit")
+    page.wait_for_selector("#settings_result .fw-message")
+    open_tab(page, "txt2img")
+    for field, value in (("txt2img_width", SIDE), ("txt2img_height", SIDE), ("txt2img_steps", 2)):
+        page.fill(f"#{field} input[type=number]", str(value))
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_infotext:has-text('Weights budget: 0.035')")
+    page.wait_for_selector("#fw_scales:has-text('at most 0.035 GB')")
+    services.settings.update({"weights_budget_gb": 0})
+    page.wait_for_selector("#fw_scales:has-text('changes to 16 bits with the next job')")
+
+
 def test_a_two_by_two_plot_from_the_script_panel(page: sync_api.Page, services: Services) -> None:
     page.fill(PROMPT, "a red cat")
     for field, value in (("txt2img_width", SIDE), ("txt2img_height", SIDE), ("txt2img_steps", 2)):
@@ -243,24 +260,3 @@ def test_a_smaller_file_that_fits_is_saved_and_offered(page: sync_api.Page, serv
     page.click("#setting_sd_model_checkpoint input")
     page.wait_for_selector(f"{LIST} li:has-text('smaller.safetensors')")
     page.keyboard.press("Escape")
-
-
-def test_weights_are_fitted_and_a_wildcard_file_is_drawn_from(page: sync_api.Page, services: Services) -> None:
-    wildcards = services.paths.data_dir / "wildcards"
-    wildcards.mkdir()
-    (wildcards / "beasts.txt").write_text("heron\n", encoding="utf-8")
-    open_tab(page, "Settings")
-    page.wait_for_selector("#setting_samples_save", state="attached")
-    page.fill("#settings_search", "Fit weights into")
-    page.fill("#setting_weights_budget_gb input", "0.035")
-    page.click("#settings_submit")
-    page.wait_for_selector("#settings_result .fw-message")
-    open_tab(page, "txt2img")
-    try:
-        choose(page, "txt2img_script_list", "None")
-        page.fill(PROMPT, "a gray __beasts__")
-        page.click("#txt2img_generate")
-        page.wait_for_selector("#txt2img_infotext:has-text('a gray heron')")
-        page.wait_for_selector("#fw_scales:has-text('at most 0.035 GB')")
-    finally:
-        services.settings.update({"weights_budget_gb": 0})

@@ -118,6 +118,7 @@ WIDTHS = {1440: 900, 1280: 800, 390: 844}
 """In pixels, with their heights."""
 GAP_PX = 12
 SETTLE_MS = 1500
+SHEET_SCALE = 0.6
 
 
 def show_tabs(browser: Browser, address: str, folder: Path) -> None:
@@ -155,7 +156,7 @@ def _sheet(shots: Mapping[tuple[str, int], bytes]) -> Image.Image:
             with Image.open(io.BytesIO(shots[theme, width])) as shot:
                 sheet.paste(shot.convert("RGB"), (left, row * (max(WIDTHS.values()) + GAP_PX)))
             left += width + GAP_PX
-    return sheet
+    return sheet.resize((round(sheet.width * SHEET_SCALE), round(sheet.height * SHEET_SCALE)), Image.Resampling.LANCZOS)
 
 
 def main(words: Sequence[str] = ()) -> None:

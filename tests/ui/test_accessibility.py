@@ -17,6 +17,7 @@ from playwright import sync_api
 from modules.images.encode import encode_image
 from tests.thorough import is_thorough
 from tests.ui.browser import needs_browser
+from tests.ui.test_train_page import fill, write_images
 
 pytestmark = needs_browser
 AXE = Path(__file__).parent / "axe"
@@ -127,6 +128,51 @@ def test_the_canvas_with_layers_and_waiting_results(axe_page: sync_api.Page) -> 
     page.wait_for_function("document.querySelector('.fw-layers-stage').getBoundingClientRect().top < 844 / 2")
     page.evaluate("featherweight.tab('img2img').setImage('canvas', null)")
     page.wait_for_selector(".fw-layers-list .fw-empty")
+
+
+def test_the_dialogs_of_the_history(axe_page: sync_api.Page) -> None:
+    page = axe_page
+    page.set_viewport_size({"width": WIDTHS[-1], "height": 900})
+    page.evaluate("featherweight.showTab('txt2img')")
+    page.fill("#txt2img_batch_count input[type=number]", "2")
+    page.fill("#txt2img_steps input[type=number]", "2")
+    page.fill("#txt2img_prompt textarea", "two to compare")
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_infotext:has-text('two to compare')")
+    page.evaluate("featherweight.showTab('history')")
+    page.locator(".fw-history-item").nth(1).wait_for()
+    page.locator(".fw-history-item").first.click()
+    page.click("#fw_history_dialog button:has-text('Choose to compare')")
+    check_state(page)
+    page.keyboard.press("ArrowRight")
+    page.click("#fw_history_dialog button:has-text('Compare with the chosen one')")
+    sync_api.expect(page.locator("#fw_history_compare [role=status]")).to_contain_text("PSNR")
+    check_state(page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    page.click("button:has-text('Choose none')")
+
+
+def test_a_training_that_runs(axe_page: sync_api.Page, tmp_path: Path) -> None:
+    page = axe_page
+    page.set_viewport_size({"width": WIDTHS[-1], "height": 900})
+    page.evaluate("featherweight.showTab('train')")
+    page.locator("#train_name").wait_for()
+    fill(page, "seen by axe", write_images(tmp_path), 5000)
+    page.click("#train_start")
+    page.wait_for_selector("#train_result >> text=/step [2-9]\\d* of 5000/")
+    check_state(page)
+    page.click("#train_pause:has-text('Pause')")
+    page.wait_for_selector("#train_result >> text=/Paused at step \\d+/")
+    check_state(page)
+
+
+def check_state(page: sync_api.Page) -> None:
+    """Nothing serious is found in what the page shows at this moment, in both themes."""
+    for theme in ("light", "dark"):
+        set_theme(page, theme)
+        assert page.evaluate(SERIOUS, RULES) == [], theme
+    set_theme(page, "light")
 
 
 def check(page: sync_api.Page) -> None:

@@ -79,14 +79,6 @@ def test_escape_closes_the_list_and_lets_a_job_run(page: sync_api.Page, fakes: S
     page.wait_for_selector("#txt2img_generate", state="visible")
 
 
-@pytest.mark.usefixtures("tags")
-def test_a_line_of_a_wildcard_file_stands_in_the_image(page: sync_api.Page) -> None:
-    page.fill(PROMPT, "a __colors__ ball")
-    page.fill("#txt2img_steps input[type=number]", "2")
-    page.click("#txt2img_generate")
-    page.wait_for_selector("#txt2img_infotext:has-text('a red ball')")
-
-
 def test_the_fields_of_dynamic_prompts_are_sent_with_the_form(page: sync_api.Page, fakes: Services) -> None:
     page.click("#txt2img_settings button:has-text('Dynamic prompts')")
     page.click("label:has-text('All combinations') input")

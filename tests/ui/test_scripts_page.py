@@ -25,6 +25,8 @@ from tests.ui.test_page import IMAGE, PROMPT
 pytestmark = needs_browser
 SIDE = 64
 LIST = "ul[role=listbox]"
+MODEL_MS = 240_000
+"""For a first job that loads the model and measures every layer in every format, on a busy machine."""
 KEEP = os.environ.get("FEATHERWEIGHT_SCREENSHOTS")
 """A folder to look at the pages that the tests see."""
 
@@ -72,7 +74,10 @@ def keep(page: sync_api.Page, name: str) -> None:
         page.screenshot(path=Path(KEEP) / f"{name}.png", full_page=True)
 
 
-def test_weights_are_fitted_into_what_the_settings_say(page: sync_api.Page, services: Services) -> None:
+def test_weights_fit_what_the_settings_say_and_wildcard_files_are_read(page: sync_api.Page, services: Services) -> None:
+    wildcards = services.paths.data_dir / "wildcards"
+    wildcards.mkdir()
+    (wildcards / "beasts.txt").write_text("heron\n", encoding="utf-8")
     open_tab(page, "Settings")
     page.wait_for_selector("#setting_samples_save", state="attached")
     page.fill("#settings_search", "Fit weights into")
@@ -82,8 +87,10 @@ def test_weights_are_fitted_into_what_the_settings_say(page: sync_api.Page, serv
     open_tab(page, "txt2img")
     for field, value in (("txt2img_width", SIDE), ("txt2img_height", SIDE), ("txt2img_steps", 2)):
         page.fill(f"#{field} input[type=number]", str(value))
+    page.fill(PROMPT, "a gray __beasts__")
     page.click("#txt2img_generate")
-    page.wait_for_selector("#txt2img_infotext:has-text('Weights budget: 0.035')")
+    page.wait_for_selector("#txt2img_infotext:has-text('a gray heron')", timeout=MODEL_MS)
+    assert "Weights budget: 0.035" in page.inner_text("#txt2img_infotext")
     page.wait_for_selector("#fw_scales:has-text('at most 0.035 GB')")
     services.settings.update({"weights_budget_gb": 0})
     page.wait_for_selector("#fw_scales:has-text('changes to 16 bits with the next job')")

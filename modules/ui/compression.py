@@ -75,4 +75,5 @@ class BrotliResponder(IdentityResponder):
         if self._compressor is None:
             self._compressor = brotli.Compressor(quality=BROTLI_QUALITY)
         packed: bytes = self._compressor.process(body)
-        return packed + (self._compressor.flush() if more_body else self._compressor.finish())
+        rest: bytes = self._compressor.flush() if more_body else self._compressor.finish()
+        return packed + rest

@@ -81,7 +81,7 @@ def test_weights_fit_what_the_settings_say_and_wildcard_files_are_read(page: syn
     open_tab(page, "Settings")
     page.wait_for_selector("#setting_samples_save", state="attached")
     page.fill("#settings_search", "Fit weights into")
-    page.fill("#setting_weights_budget_gb input", "0.035")
+    page.fill("#setting_weights_budget_gb input[type=number]", "0.035")
     page.click("#settings_submit")
     page.wait_for_selector("#settings_result .fw-message")
     open_tab(page, "txt2img")

@@ -15,8 +15,11 @@ from PIL import Image
 from playwright import sync_api
 
 from modules.images.encode import encode_image
+from modules.services import Services
+from tests.history.test_history import png
 from tests.thorough import is_thorough
 from tests.ui.browser import needs_browser
+from tests.ui.test_history_page import import_folder
 from tests.ui.test_train_page import fill, write_images
 
 pytestmark = needs_browser
@@ -130,17 +133,14 @@ def test_the_canvas_with_layers_and_waiting_results(axe_page: sync_api.Page) -> 
     page.wait_for_selector(".fw-layers-list .fw-empty")
 
 
-def test_the_dialogs_of_the_history(axe_page: sync_api.Page) -> None:
+def test_the_dialogs_of_the_history(axe_page: sync_api.Page, fakes: Services, tmp_path: Path) -> None:
     page = axe_page
     page.set_viewport_size({"width": WIDTHS[-1], "height": 900})
-    page.evaluate("featherweight.showTab('txt2img')")
-    page.fill("#txt2img_batch_count input[type=number]", "2")
-    page.fill("#txt2img_steps input[type=number]", "2")
-    page.fill("#txt2img_prompt textarea", "two to compare")
-    page.click("#txt2img_generate")
-    page.wait_for_selector("#txt2img_infotext:has-text('two to compare')")
-    page.evaluate("featherweight.showTab('history')")
-    page.locator(".fw-history-item").nth(1).wait_for()
+    for steps in (10, 11):
+        png(tmp_path / f"{steps}.png", (20 * steps, 20, 10), f"a beacon\nSteps: {steps}, Sampler: Euler, Size: 64x64")
+    import_folder(page, fakes, tmp_path)
+    page.fill("#fw_history_search", "beacon")
+    sync_api.expect(page.locator(".fw-history-item")).to_have_count(2)
     page.locator(".fw-history-item").first.click()
     page.click("#fw_history_dialog button:has-text('Choose to compare')")
     check_state(page)
@@ -151,6 +151,7 @@ def test_the_dialogs_of_the_history(axe_page: sync_api.Page) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     page.click("button:has-text('Choose none')")
+    page.fill("#fw_history_search", "")
 
 
 def test_a_training_that_runs(axe_page: sync_api.Page, tmp_path: Path) -> None:

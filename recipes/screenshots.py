@@ -1,18 +1,22 @@
 """The pictures of the page in `docs/images`: the page with an image, the memory of its job, inpainting, the canvas, a
 comparison of precisions.
 
-`python -m recipes.screenshots tabs FOLDER` saves every tab in both themes at three widths, to be looked at.
+`python -m recipes.screenshots tabs` saves a sheet of each tab in both themes at three widths in `docs/images/tabs`, to
+be looked at; `tabs FOLDER` saves them there, and every picture by itself.
 
 Run `python -m recipes.screenshots` (needs Chromium and the packages of requirements-test.txt). A server of its own
 with the bundled model is started, its page is used as a user would, and what stands there is saved.
 """
 
+import io
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.page import ARGUMENTS, program
@@ -106,32 +110,53 @@ def compare_precisions(page: Page) -> None:
 
 
 TABS = (
-    *("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "queue", "history", "settings"),
+    *("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "getmodels", "queue", "history"),
+    *("settings", "extensions"),
 )
+THEMES = ("light", "dark")
 WIDTHS = {1440: 900, 1280: 800, 390: 844}
 """In pixels, with their heights."""
+GAP_PX = 12
+SETTLE_MS = 1500
+SHEET_SCALE = 0.6
 
 
 def show_tabs(browser: Browser, address: str, folder: Path) -> None:
-    """Every tab in light and dark at each width, after one image was made."""
+    """Every tab in light and dark at each width, after one image was made, and a sheet of each tab."""
     folder.mkdir(parents=True, exist_ok=True)
-    for theme in ("light", "dark"):
+    shots: dict[tuple[str, str, int], bytes] = {}
+    for theme in THEMES:
         for width, height in WIDTHS.items():
             page = browser.new_page(viewport={"width": width, "height": height}, locale="en-US")
             page.set_default_timeout(LIMIT_MS)
             page.goto(f"{address}/?__theme={theme}")
             page.wait_for_selector("#txt2img_generate")
-            page.wait_for_timeout(3000)
+            page.wait_for_function("featherweight.tab('txt2img').hasKeptForm !== undefined")
             page.keyboard.press("Escape")
-            if (theme, width) == ("light", 1440):
+            if not shots:
                 page.fill("#txt2img_prompt textarea", PROMPT)
                 page.press("#txt2img_prompt textarea", "Control+Enter")
                 page.wait_for_selector("#txt2img_messages:has-text('Time taken')")
             for tab in TABS:
                 page.evaluate("name => featherweight.showTab(name)", tab)
-                page.wait_for_timeout(1500)
-                page.screenshot(path=folder / f"{tab}-{width}-{theme}.png")
+                page.wait_for_function("name => document.querySelector(`#tab_${name}`)?.offsetParent", arg=tab)
+                page.wait_for_timeout(SETTLE_MS)
+                shots[tab, theme, width] = page.screenshot(path=folder / f"{tab}-{width}-{theme}.png")
             page.close()
+    for tab in TABS:
+        _sheet({key[1:]: shot for key, shot in shots.items() if key[0] == tab}).save(folder / f"{tab}.webp", quality=70)
+
+
+def _sheet(shots: Mapping[tuple[str, int], bytes]) -> Image.Image:
+    """The pictures of a tab: a row for each theme, a column for each width."""
+    sheet = Image.new("RGB", (sum(WIDTHS) + GAP_PX * (len(WIDTHS) - 1), 2 * max(WIDTHS.values()) + GAP_PX), "gray")
+    for row, theme in enumerate(THEMES):
+        left = 0
+        for width in WIDTHS:
+            with Image.open(io.BytesIO(shots[theme, width])) as shot:
+                sheet.paste(shot.convert("RGB"), (left, row * (max(WIDTHS.values()) + GAP_PX)))
+            left += width + GAP_PX
+    return sheet.resize((round(sheet.width * SHEET_SCALE), round(sheet.height * SHEET_SCALE)), Image.Resampling.LANCZOS)
 
 
 def main(words: Sequence[str] = ()) -> None:
@@ -142,7 +167,13 @@ def main(words: Sequence[str] = ()) -> None:
     with program() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
         if words[:1] == ["tabs"]:
-            show_tabs(browser, address, Path(words[1] if len(words) > 1 else IMAGES / "tabs"))
+            with tempfile.TemporaryDirectory() as folder:
+                kept = Path(words[1]) if len(words) > 1 else Path(folder)
+                show_tabs(browser, address, kept)
+                if len(words) == 1:
+                    (IMAGES / "tabs").mkdir(exist_ok=True)
+                    for sheet in kept.glob("*.webp"):
+                        shutil.copy(sheet, IMAGES / "tabs" / sheet.name)
             return
         page = browser.new_page(viewport={"width": 1440, "height": 900}, locale="en-US", color_scheme="light")
         page.set_default_timeout(LIMIT_MS)

@@ -360,7 +360,8 @@ def details_of(request: GenerationRequest) -> str:
     width, height = request.size_px
     count = request.batch_count * request.batch_size
     size = f"{width}x{height}" + ("" if request.hires is None else " · hires")
-    return f"{size} · {request.steps} steps" + (f" · {count} images" if count > 1 else "")
+    steps = "1 step" if request.steps == 1 else f"{request.steps} steps"
+    return f"{size} · {steps}" + (f" · {count} images" if count > 1 else "")
 
 
 def record_reply(record: JobRecord) -> QueueEntry:

@@ -324,7 +324,7 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
     words = list(argv)
     if "--test-server" not in words:
         words += _environment_words(environ or {})
-    parser = _Parser(prog="launch.py", allow_abbrev=False, epilog=_EPILOG)
+    parser = _Parser(prog="launch.py", usage=_USAGE, allow_abbrev=False, epilog=_EPILOG)
     add_arguments(parser)
     namespace, unknown = parser.parse_known_args(words)
     if unknown and not set(_options_in(unknown)) <= extension_options(namespace):
@@ -332,11 +332,13 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
     return flags_from(namespace)
 
 
+_USAGE = "launch.py [flags] serves the page; launch.py COMMAND [--help] does one thing and ends"
 _EPILOG = (
-    "Commands, each with --help: txt2img and img2img (images without a server), plan (what an image needs), train, "
-    "merge, convert, precision-report and precision-compare, user, import FOLDER (of the reference UI), doctor (what "
-    "is wrong), update, texts (translations). launch.py --test [pytest arguments] runs all checks. Words in the "
-    "environment variable COMMANDLINE_ARGS are added at the end."
+    "Commands, each with --help: txt2img and img2img (images without a server), plan (what an image needs), get "
+    "(model files), train, merge, convert, precision-report and precision-compare, lora (example adapters), user, "
+    "import FOLDER (of the reference UI), offload-clean, doctor (what is wrong), update, texts (translations). "
+    "launch.py --test [pytest arguments] runs all checks. Words in the environment variable COMMANDLINE_ARGS are "
+    "added at the end."
 )
 
 

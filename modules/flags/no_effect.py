@@ -41,12 +41,12 @@ NO_EFFECT: dict[str, str] = {
     "disable_tls_verify": "the server makes no HTTPS request to itself",
     "use_textbox_seed": "the seed is a number field",
     "no_progressbar_hiding": "the page has its own progress bar",
-    "enable_console_prompts": "prompts are not written to the terminal yet",
+    "enable_console_prompts": "Settings > System has it: print prompts to the console",
     "show_negative_prompt": _NOT_IN_REFERENCE,
     "gradio_img2img_tool": _NOT_IN_REFERENCE,
     "gradio_inpaint_tool": _NOT_IN_REFERENCE,
     "allow_code": "there is no script that runs code",
-    "administrator": "there are no administrative functions yet",
+    "administrator": "users and their roles come from --auth-file",
 }
 
 TUNNELS = ("share", "ngrok", "ngrok_options", "ngrok_region")

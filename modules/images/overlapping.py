@@ -31,7 +31,10 @@ class Tiles:
                 "width and height smaller, or the image larger."
             )
         if not 0 <= overlap < min(tile):
-            raise InvalidValueError(f"{title}: tiles overlap by {overlap} pixels; allowed is 0 to {min(tile) - 1}.")
+            raise InvalidValueError(
+                f"{title}: tiles of {tile[0]}x{tile[1]} pixels can overlap by 0 to {min(tile) - 1} pixels, not by "
+                f"{overlap}. Choose a smaller overlap, or a larger tile or image."
+            )
         lefts, tops = (_starts(*sides, overlap) for sides in zip(size, tile, strict=True))
         return cls(size, tile, lefts, tops, overlap)
 

@@ -1,22 +1,21 @@
 """The page: header, tabs, assets; mounted on the app that serves the API."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import gradio as gr
 from fastapi import FastAPI
-from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
 from modules.api.auth import identity_of
 from modules.api.extensions import add_extension_routes
-from modules.plots.drawing import STYLE as PLOT_STYLE
 from modules.scripts.callbacks import Moment, UiTrainTabParams
 from modules.scripts.gradio_habits import telling_of_components
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
+from modules.ui.compression import compress
 from modules.ui.extension_files import extension_files, extension_scripts, frame_hosts
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extensions_tab import build_extensions_tab
@@ -30,32 +29,19 @@ from modules.ui.looks import theme_of, user_css
 from modules.ui.merger_tab import build_merger_tab
 from modules.ui.models_tab import build_models_tab
 from modules.ui.page_calls import refuse_unknown_calls
-from modules.ui.page_scripts import ASSETS, page_files, page_head
+from modules.ui.page_scripts import page_files, page_head
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.queue_tab import build_queue_tab
 from modules.ui.reload_routes import page_app, reload_routes
 from modules.ui.routes import page_routes
+from modules.ui.scripts_panel import Switch
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.tab_order import TAB_ORDER, WhenOpened, is_hidden, ordered
-from modules.ui.tooltips import tooltips
 from modules.ui.train_tab import build_train_tab
 from modules.ui.txt2img_tab import build_txt2img_tab
 from modules.ui.ui_config import UiConfig
 
-STYLES = (
-    "style.css",
-    "extra_networks.css",
-    "precision.css",
-    "memory.css",
-    "canvas.css",
-    "layers.css",
-    "extras.css",
-    "queue.css",
-    "train.css",
-    "extensions.css",
-    "models.css",
-)
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -65,6 +51,7 @@ class BuiltPage:
 
     blocks: gr.Blocks
     faults: tuple[str, ...]
+    switches: Mapping[str, Sequence[Switch]]  # of scripts, by the prefix of their tab
 
 
 def build_page(services: Services) -> BuiltPage:
@@ -99,7 +86,7 @@ def _build_page(services: Services) -> BuiltPage:
             "pnginfo": build_png_info_tab,
             "modelmerger": lambda: build_merger_tab(services, when_opened("modelmerger"), checkpoint),
             "train": lambda: _build_train(services, when_opened("train")),
-            "precision": lambda: build_precision_tab(services, when_opened("precision")),
+            "precision": lambda: build_precision_tab(services, when_opened("precision"), checkpoint),
             "getmodels": build_models_tab,
             "queue": build_queue_tab,
             "history": build_history_tab,
@@ -129,7 +116,7 @@ def _build_page(services: Services) -> BuiltPage:
             wire(config)
     assert isinstance(page, GuardedBlocks)
     page.services = services
-    return BuiltPage(page, faults)
+    return BuiltPage(page, faults, {tab.prefix: tab.scripts.switches for tab in image_tabs})
 
 
 def _build_train(services: Services, when_opened: WhenOpened) -> None:
@@ -161,12 +148,6 @@ def _mount_again(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
     return _mount(app, services)
 
 
-def compress(app: FastAPI) -> None:
-    """Send page, scripts and styles compressed. JSON is not: most of it are images in base64."""
-    unpacked = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/json")
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, exclude_content_types=unpacked)
-
-
 def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
     """Build the page and put it at "/"; gives the app and the page."""
     is_closed = services.access.page_is_closed
@@ -174,7 +155,6 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
     theme, theme_fault = theme_of(services.settings.current.interface.gradio_theme)
     css, css_fault = user_css(services.paths.data_dir)
     faults = [fault for fault in (*built.faults, theme_fault, css_fault) if fault]
-    styles = (PLOT_STYLE, *(ASSETS / name for name in STYLES))
     mounted: FastAPI = gr.mount_gradio_app(
         app,
         built.blocks,
@@ -183,8 +163,8 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
         ssr_mode=False,
         footer_links=[],
         theme=theme,
-        css_paths=[*styles, *services.scripts.page_styles, *([css] if css else [])],
-        head=_head(services, faults),
+        css_paths=[*services.scripts.page_styles, *([css] if css else [])],
+        head=_head(services, faults, built.switches),
         allowed_paths=[],
         max_file_size="256mb",
     )
@@ -192,13 +172,15 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
     return mounted, built.blocks
 
 
-def _head(services: Services, faults: Sequence[str]) -> str:
+def _head(services: Services, faults: Sequence[str], switches: Mapping[str, Sequence[Switch]]) -> str:
     """The page's head: what its scripts know from the start, and where they are."""
     known = {
-        "tabs": [txt2img_tab.SCRIPT_IDS, img2img_tab.SCRIPT_IDS],
+        "tabs": [
+            {**ids, "switches": switches.get(ids["prefix"], ())}
+            for ids in (txt2img_tab.SCRIPT_IDS, img2img_tab.SCRIPT_IDS)
+        ],
         "cards": list(services.cards.pages),
         "theme": services.flags.theme or "",
-        "help": tooltips(),
         "faults": list(faults),
     }
     theirs = extension_scripts(services.scripts)

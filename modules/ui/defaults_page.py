@@ -27,7 +27,7 @@ def build_defaults_page() -> Callable[[UiConfig], None]:
         apply = gr.Button("Apply", elem_id="ui_defaults_apply", variant="primary")
     chosen = gr.CheckboxGroup([], label="Changes", elem_id="ui_defaults_changes")
     message = gr.HTML(elem_id="ui_defaults_review")
-    with gr.Accordion("Range and visibility of a control", open=False, elem_id="ui_defaults_control"):
+    with gr.Accordion("Range and visibility of a control", open=False, elem_id="ui_defaults_control") as of_control:
         name = gr.Dropdown([], value=None, label="Control", elem_id="ui_defaults_name")
         shown = gr.Checkbox(True, label="Visible", elem_id="ui_defaults_visible")
         with gr.Row():
@@ -39,8 +39,11 @@ def build_defaults_page() -> Callable[[UiConfig], None]:
             reset = gr.Button("Back to the page's own", elem_id="ui_defaults_reset")
 
     def wire(config: UiConfig) -> None:
-        name.choices = [(one, one) for one in config.controls]
         controls = [config.controls[one] for one in config.names]
+
+        def offer() -> Any:
+            """All controls: a list too long to come with the page, which few ever open."""
+            return gr.update(choices=list(config.controls))
 
         def changed(values: tuple[Any, ...]) -> dict[str, tuple[Any, Any]]:
             return config.changes(dict(zip(config.names, values, strict=True)))
@@ -88,6 +91,7 @@ def build_defaults_page() -> Callable[[UiConfig], None]:
             entries = {key: None for key in config.own if key.rpartition("/")[0] == one}
             return _saved(config, entries, f"{one} is as the page has it. {RELOAD}")
 
+        of_control.expand(offer, outputs=[name], **HIDDEN)
         view.click(look, controls, [chosen, message], **HIDDEN)
         apply.click(store, [chosen, *controls], [message], **HIDDEN)
         name.change(about, [name], [shown, low, high, step], **HIDDEN)

@@ -213,7 +213,11 @@ def _gallery(task: Task | None) -> str:
     elif shown:
         parts.append(f'<ul class="fw-extras">{"".join(_small(task.task_id, *one) for one in shown)}</ul>')
     if results and not shown:
-        parts.append(note_box(f"{len(results)} images are done, in {Path(results[-1]['path'] or '').parent}."))
+        folder = Path(results[-1]["path"] or "").parent
+        is_one = len(results) == 1
+        parts.append(
+            note_box(f"1 image is done, in {folder}." if is_one else f"{len(results)} images are done, in {folder}.")
+        )
     if failures:
         rows = "".join(f"<li><b>{escape(one['name'])}</b>: {escape(one['error'])}</li>" for one in failures)
         parts.append(

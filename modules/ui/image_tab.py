@@ -374,9 +374,12 @@ def build_style_editor(services: Services, form: Components, tab: str) -> None:
             elem_id=f"{tab}_styles_edit_name",
         )
         prompt = gr.Textbox(
-            label="Prompt of the style", lines=2, info="{prompt} stands for what you typed; without it, text is added"
+            label="Prompt of the style",
+            lines=2,
+            info="{prompt} stands for what you typed; without it, text is added",
+            elem_id=f"{tab}_styles_edit_prompt",
         )
-        negative = gr.Textbox(label="Negative prompt of the style", lines=2)
+        negative = gr.Textbox(label="Negative prompt of the style", lines=2, elem_id=f"{tab}_styles_edit_neg_prompt")
         with gr.Row():
             save = gr.Button("Save style", size="sm", elem_id=f"{tab}_styles_edit_save")
             delete = gr.Button("Delete style", size="sm", elem_id=f"{tab}_styles_edit_delete")

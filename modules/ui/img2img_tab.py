@@ -227,7 +227,7 @@ def _build_batch(form: Components) -> None:
     )
     form["batch_mask_dir"] = gr.Textbox(
         label="Inpaint batch mask directory",
-        info="For inpainting: masks named as their images, or one for all",
+        info="For inpainting: masks named as their images, or one mask for all images",
         elem_id="img2img_batch_inpaint_mask_dir",
     )
     with gr.Accordion("PNG info", open=False):

@@ -17,7 +17,7 @@ def build_models_tab() -> None:
         '<div id="fw_models"><form class="fw-models-bar">'
         '<input type="text" id="fw_models_source" autocomplete="off" spellcheck="false" aria-label="What to get" '
         'placeholder="A name of the list below, owner/repository/file.safetensors, or an address">'
-        '<button type="submit" data-do="look">What is it?</button>'
+        '<button type="submit" data-do="look">Inspect</button>'
         '<button type="button" data-do="get" class="fw-primary">Get it</button>'
         '<label><input type="checkbox" id="fw_models_pickle"> Allow a pickle (.ckpt, .pt) this once</label></form>'
         '<p class="fw-models-status" role="status"></p><div class="fw-models-found"></div>'

@@ -13,8 +13,11 @@ from fastapi.responses import Response
 from modules.api.documentation import documented
 from modules.errors import UnknownNameError
 from modules.plots.drawing import SCRIPT as PLOT_SCRIPT
+from modules.plots.drawing import STYLE as PLOT_STYLE
 from modules.scripts.library import ScriptLibrary
 from modules.ui.extension_files import own_scripts
+from modules.ui.page_styles import below_root
+from modules.ui.tooltips import tooltips
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
@@ -30,6 +33,10 @@ SCRIPTS = (
 )
 FOR_EXTENSIONS = "extensions_page.js"
 """The names that scripts of users' extensions call; only where there are such scripts."""
+STYLES = (
+    *("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "layers.css", "extras.css"),
+    *("queue.css", "train.css", "extensions.css", "models.css"),
+)
 LOOKS = ("icons.css", "work.css", "looks.css", "layers_place.css")
 """Styles that follow a class of the body, or replace what Gradio says of its own elements: not put below the page's
 root as the others are."""
@@ -77,7 +84,10 @@ def _files(library: ScriptLibrary, is_extended: bool) -> dict[str, str]:
     by itself, so that a mistake in one costs no other."""
     ours = [ASSETS / "core.js", PLOT_SCRIPT, *(ASSETS / name for name in SCRIPTS)]
     ours += [ASSETS / FOR_EXTENSIONS] if is_extended else []
-    found = {"looks.css": _text(*(ASSETS / name for name in LOOKS)), f"page{is_extended:d}.js": _text(*ours)}
+    styles = below_root(_text(PLOT_STYLE, *(ASSETS / name for name in STYLES)))
+    looks = _text(*(ASSETS / name for name in LOOKS))
+    help_texts = f"window.featherweightHelp = {json.dumps(tooltips())};\n"
+    found = {"page.css": styles, "looks.css": looks, f"page{is_extended:d}.js": help_texts + _text(*ours)}
     for file in own_scripts(library):
         found[f"{library.extension_of(file).name}-{file.name}"] = _text(file)
     return found

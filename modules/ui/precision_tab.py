@@ -26,6 +26,7 @@ from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.processing.engine.precision import INT8_FORMATS, split_patterns
 from modules.services import Services
 from modules.ui.defaults import EXAMPLES, is_shipped, wanted_checkpoint
+from modules.ui.header import checkpoint_choice
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.precision_view import outcome_view
@@ -50,8 +51,9 @@ NOTHING_YET = (
 Fields = list[gr.components.Component]
 
 
-def build_precision_tab(services: Services, when_opened: WhenOpened) -> None:
-    """Build the tab's contents inside of the tab that is open now."""
+def build_precision_tab(services: Services, when_opened: WhenOpened, header_checkpoint: gr.Dropdown) -> None:
+    """Build the tab's contents inside of the tab that is open now. A file that was saved is offered in
+    `header_checkpoint` too."""
     work = precision_work(services)
     with gr.Row(equal_height=False):
         with gr.Column(scale=2, min_width=320):
@@ -97,6 +99,12 @@ def build_precision_tab(services: Services, when_opened: WhenOpened) -> None:
         working = _is_working(services)
         return [_shown(services), gr.Timer(active=working), gr.update(interactive=working)]
 
+    def look_and_tell() -> list[Any]:
+        """Like `look`; when the work is over, both lists of checkpoints get the new file."""
+        if _is_working(services):
+            return [*look(), gr.skip(), gr.skip()]
+        return [*look(), gr.update(choices=_models(services)), checkpoint_choice(services)]
+
     def started(start: Callable[[], Task]) -> list[Any]:
         try:
             start()
@@ -129,7 +137,7 @@ def build_precision_tab(services: Services, when_opened: WhenOpened) -> None:
     compare.click(start_comparison, inputs=[model, *compare_fields], outputs=watched, **HIDDEN_EVENT)
     cancel.click(stop, outputs=watched, **HIDDEN_EVENT)
     refresh.click(look_again, outputs=[model], **HIDDEN_EVENT)
-    timer.tick(look, outputs=watched, **HIDDEN_EVENT)
+    timer.tick(look_and_tell, outputs=[*watched, model, header_checkpoint], **HIDDEN_EVENT)
     when_opened(look, outputs=watched, **HIDDEN_EVENT)
     when_opened(lambda: gr.update(choices=_models(services), value=_chosen(services)), outputs=[model], **HIDDEN_EVENT)
 

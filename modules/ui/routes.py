@@ -86,12 +86,22 @@ def page_routes(services: Services) -> APIRouter:
     def engine() -> dict[str, Any]:
         """State of the engine, the loaded model on the scales, and the settings that the page's script follows."""
         status = services.models.status
-        model, wanted = status.model, services.settings.current.optimizations.fp8_storage
+        model, optimizations = status.model, services.settings.current.optimizations
+        pending = (
+            pending_line(
+                model,
+                optimizations.fp8_storage,
+                services.queue.running_job() is not None,
+                optimizations.weights_budget_gb,
+            )
+            if model
+            else ""
+        )
         return {
             "state": status.state.value,
             "message": status.message,
             "line": scales_line(model) if model else "",
-            "pending": pending_line(model, wanted, services.queue.running_job() is not None) if model else "",
+            "pending": pending,
             "facts": scales_facts(model) if model else "",
             "hashing": hashing_line(services.models.hashing),
             "is_bundled": is_shipped(wanted_checkpoint(services)),

@@ -3,6 +3,8 @@
 from modules.models.files.hashing import HashProgress
 from modules.processing.engine.status import ModelFacts
 
+MIXED = "mixed"
+"""How `ModelFacts.storage` begins where a budget chose a format for each layer."""
 UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
@@ -29,11 +31,16 @@ def scales_facts(model: ModelFacts) -> str:
     return "\n".join(lines)
 
 
-def pending_line(model: ModelFacts, fp8_storage: str, is_busy: bool) -> str:
-    """What a chosen "FP8 weight" will change about the loaded model, and when; empty where it is as chosen, or where
-    that depends on the model."""
-    is_quantized = model.storage.startswith(("fp8", "int8"))
+def pending_line(model: ModelFacts, fp8_storage: str, is_busy: bool, budget_gb: float = 0.0) -> str:
+    """What a chosen "FP8 weight", or a budget of all weights, will change about the loaded model, and when; empty where
+    it is as chosen, or where that depends on the model."""
+    is_mixed = model.storage.startswith(MIXED)
+    is_quantized = is_mixed or model.storage.startswith(("fp8", "int8"))
     when = "after this job" if is_busy else "with the next job"
+    if budget_gb and model.device != "mps":  # it goes before "FP8 weight"
+        return "" if is_mixed else f"changes to fit {budget_gb:g} GB {when}"
+    if fp8_storage == "Enable" and is_mixed:
+        return f"changes to 8 bits {when}"
     if fp8_storage == "Disable" and is_quantized:
         return f"changes to 16 bits {when}"
     if fp8_storage == "Enable" and not is_quantized and model.device != "mps":

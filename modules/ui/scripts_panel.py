@@ -1,8 +1,8 @@
 """The Script dropdown with the chosen script's own fields, and the fields of scripts that take part in every job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 
@@ -17,6 +17,18 @@ from modules.ui.form import TAB_NAMES
 NO_SCRIPT = "None"
 
 
+ON = "✓"
+"""Stands in the head of a script's section while the script is on."""
+
+
+class Switch(NamedTuple):
+    """What turns a script on, for the head of its section."""
+
+    section: int  # among those of the tab
+    place: int  # among the components
+    text: str  # what the head says while it is on
+
+
 @dataclass(frozen=True)
 class ScriptFields:
     """All components, the dropdown first, and which of them belong to which script."""
@@ -25,6 +37,7 @@ class ScriptFields:
     places: tuple[tuple[Script, int, int], ...]  # script, first and last + 1 of its components
     pasting: tuple[PastedFields, ...] = ()
     is_img2img: bool = False
+    switches: tuple[Switch, ...] = ()
 
     def chosen(self, request: GenerationRequest, values: Sequence[Any]) -> GenerationRequest:
         """The request with the chosen script and all arguments; `values` are the components' values."""
@@ -69,6 +82,8 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
     places: list[tuple[Script, int, int]] = []
     components: list[Any] = []
     pasting: list[PastedFields] = []
+    switches: list[Switch] = []
+    section = 0
     is_img2img = tab is Tab.IMG2IMG
     selectable = services.scripts.selectable_of(is_img2img)
     for script in services.scripts.alwayson_of(is_img2img):
@@ -76,7 +91,9 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
             places.append((script, len(components) + 1, len(components) + 1))
             continue
         with gr.Accordion(script.title(), open=False, elem_classes=["fw-script"]):
-            _add(script, is_img2img, components, places, pasting)
+            built = _add(script, is_img2img, components, places, pasting)
+        switches += _switches(script.title(), section, len(components) - len(built) + 1, built)
+        section += 1
     titles = [script.title() for script in selectable]
     dropdown = gr.Dropdown(
         [NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id=f"{TAB_NAMES[tab]}_script_list"
@@ -93,7 +110,23 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
 
     if groups:
         dropdown.change(show, inputs=[dropdown], outputs=groups, queue=False, api_visibility="private")
-    return ScriptFields([dropdown, *components], tuple(places), tuple(pasting), is_img2img)
+    return ScriptFields([dropdown, *components], tuple(places), tuple(pasting), is_img2img, tuple(switches))
+
+
+def _switches(title: str, section: int, begin: int, built: Sequence[Any]) -> Iterator[Switch]:
+    """The checkboxes that a script's fields begin with, as far as they are off at first; one that enables the whole
+    script stands alone. A hidden text, which a script's own form fills while something in it is on, is one as well."""
+    for place, component in enumerate(built, begin):
+        if isinstance(component, gr.Textbox) and component.visible == "hidden" and not component.value:
+            yield Switch(section, place, ON)
+        if not isinstance(component, gr.Checkbox):
+            return
+        label = str(component.label or "")
+        is_whole = label.lower() == title.lower() or label.lower().startswith(("enable", "active"))
+        if not component.value:
+            yield Switch(section, place, ON if is_whole else label)
+        if is_whole:
+            return
 
 
 def _update(value: Any) -> Any:
@@ -107,14 +140,16 @@ def _add(
     components: list[Any],
     places: list[tuple[Script, int, int]],
     pasting: list[PastedFields],
-) -> None:
+) -> Sequence[Any]:
+    """Build a script's fields and note them; gives its components, none where that failed."""
     try:
         built = build_ui(script, is_img2img)
         fields = PastedFields.of(script.title(), built, script.infotext_fields)
     except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
         script.failed("ui", error)
-        return
+        return ()
     begin = len(components) + 1  # behind the dropdown
     components.extend(built)
     places.append((script, begin, begin + len(built)))
     pasting.append(fields)
+    return built

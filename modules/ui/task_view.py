@@ -11,7 +11,7 @@ def task_bar(state: TaskState) -> str:
     """A bar with title, percentage, phase and time left."""
     left = f" · {state.eta_s:.0f} s left" if state.eta_s is not None else ""
     return (
-        f'<div class="fw-bar" role="progressbar" aria-valuemin="0" aria-valuemax="100" '
+        f'<div class="fw-bar" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax="100" '
         f'aria-valuenow="{state.fraction * 100:.0f}"><span style="width: {state.fraction:.1%}"></span></div>'
         f'<p class="fw-progress-text">{escape(state.title)}: {state.fraction:.0%} · {escape(state.phase)}{left}</p>'
     )

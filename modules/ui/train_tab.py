@@ -242,7 +242,7 @@ def _build_captions(services: Services) -> None:
             count = save_captions(services, place, rows)
         except FeatherweightError as error:
             return error_box(str(error))
-        return note_box(f"{count} captions were saved.")
+        return note_box("1 caption was saved." if count == 1 else f"{count} captions were saved.")
 
     def interrogate(place: str, rows: list[list[str]], name: str) -> list[Any]:
         try:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from modules.errors import InvalidValueError
 from modules.processing.request.model_use import Guided, ModelCall
@@ -257,6 +258,23 @@ def test_how_a_prompt_divides_the_image() -> None:
 def test_a_prompt_that_does_not_fit_its_ratios(prompt: str, changed: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidValueError, match=words):
         regions(prompt, **changed)
+
+
+def test_of_an_inpainted_part_regions_are_those_of_the_part() -> None:
+    part_of = module("regional-prompter", "regional_prompter").part_of
+    regions = Image.new("RGB", (64, 32), "red")
+    regions.paste("blue", (32, 0, 64, 32))
+    painted = Image.new("L", (128, 64))
+    painted.paste(255, (80, 8, 112, 40))
+    job = SimpleNamespace(
+        image_mask=painted, inpaint_full_res=True, inpaint_full_res_padding=16, inpainting_mask_invert=0,
+        mask_blur_x=0, mask_blur_y=0, width=64, height=64,
+    )  # fmt: skip
+    part = part_of(regions, job)
+    assert part.size == (64, 64) and part.getcolors() == [(64 * 64, (0, 0, 255))]
+    job.inpaint_full_res = False
+    assert part_of(regions, job) is regions
+    assert part_of(regions, SimpleNamespace()) is regions, "of txt2img"
 
 
 def test_hues_of_a_mask() -> None:

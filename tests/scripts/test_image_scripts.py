@@ -143,7 +143,7 @@ def test_sd_upscale_joins_its_tiles(library: ScriptLibrary, engine: Engine, tmp_
         ("Prompts from file or textbox", [False, False, "start", "--outpath_grids x"], "is not supported here"),
         ("loopback", [4, 0.5, "Bent", "None"], "'Bent' is none of: Aggressive, Linear, Lazy"),
         ("loopback", [4, 0.5, "Linear", "Guess"], "appends captions by 'Guess'"),
-        ("sd upscale", ["", 64, "Lanczos", 2.0], "tiles overlap by 64 pixels; allowed is 0 to 63"),
+        ("sd upscale", ["", 64, "Lanczos", 2.0], "tiles of 64x64 pixels can overlap by 0 to 63 pixels, not by 64"),
         ("sd upscale", ["", 8, "Magic", 2.0], "there is no upscaler 'Magic'"),
         ("poor man's outpainting", [16, 0, 0, []], "choose at least one direction"),
         ("poor man's outpainting", [16, 0, "grey", ["up"]], "'grey' is none of: fill, original"),

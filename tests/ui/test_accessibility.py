@@ -15,13 +15,19 @@ from PIL import Image
 from playwright import sync_api
 
 from modules.images.encode import encode_image
+from modules.services import Services
+from tests.history.test_history import png
 from tests.thorough import is_thorough
 from tests.ui.browser import needs_browser
+from tests.ui.test_history_page import import_folder
+from tests.ui.test_train_page import fill, write_images
 
 pytestmark = needs_browser
 AXE = Path(__file__).parent / "axe"
 NPM = shutil.which("npm")
 INSTALL_S = 600
+TRAINING_MS = 240_000
+"""Until a training begins or pauses on a busy machine."""
 WIDTHS = (390, 1400)  # of a phone and of a desktop window, in pixels
 TABS: tuple[str, ...] = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "precision", "getmodels", "queue")
 TABS += ("history", "settings", "extensions")
@@ -127,6 +133,51 @@ def test_the_canvas_with_layers_and_waiting_results(axe_page: sync_api.Page) -> 
     page.wait_for_function("document.querySelector('.fw-layers-stage').getBoundingClientRect().top < 844 / 2")
     page.evaluate("featherweight.tab('img2img').setImage('canvas', null)")
     page.wait_for_selector(".fw-layers-list .fw-empty")
+
+
+def test_the_dialogs_of_the_history(axe_page: sync_api.Page, fakes: Services, tmp_path: Path) -> None:
+    page = axe_page
+    page.set_viewport_size({"width": WIDTHS[-1], "height": 900})
+    for steps in (10, 11):
+        png(tmp_path / f"{steps}.png", (20 * steps, 20, 10), f"a beacon\nSteps: {steps}, Sampler: Euler, Size: 64x64")
+    import_folder(page, fakes, tmp_path)
+    page.fill("#fw_history_search", "beacon")
+    sync_api.expect(page.locator(".fw-history-item")).to_have_count(2)
+    page.locator(".fw-history-item").first.click()
+    page.click("#fw_history_dialog button:has-text('Choose to compare')")
+    check_state(page)
+    page.keyboard.press("ArrowRight")
+    page.click("#fw_history_dialog button:has-text('Compare with the chosen one')")
+    sync_api.expect(page.locator("#fw_history_compare [role=status]")).to_contain_text("PSNR")
+    check_state(page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    page.click("button:has-text('Choose none')")
+    page.fill("#fw_history_search", "")
+
+
+def test_a_training_that_runs(axe_page: sync_api.Page, tmp_path: Path) -> None:
+    page = axe_page
+    page.set_viewport_size({"width": WIDTHS[-1], "height": 900})
+    page.evaluate("featherweight.showTab('train')")
+    page.locator("#train_name").wait_for()
+    fill(page, "seen by axe", write_images(tmp_path), 5000)
+    page.click("#train_start")
+    page.wait_for_selector("#train_result >> text=/step \\d+ of 5000/", timeout=TRAINING_MS)
+    try:
+        check_state(page)
+    finally:
+        page.click("#train_pause:has-text('Pause')")
+        page.wait_for_selector("#train_result >> text=/Paused at step \\d+/", timeout=TRAINING_MS)
+    check_state(page)
+
+
+def check_state(page: sync_api.Page) -> None:
+    """Nothing serious is found in what the page shows at this moment, in both themes."""
+    for theme in ("light", "dark"):
+        set_theme(page, theme)
+        assert page.evaluate(SERIOUS, RULES) == [], theme
+    set_theme(page, "light")
 
 
 def check(page: sync_api.Page) -> None:

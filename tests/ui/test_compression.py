@@ -1,12 +1,16 @@
-"""Page and scripts are sent compressed to those who take it; replies with images are not."""
+"""Page and scripts are sent compressed to those who take it; replies with images are not. The page stays small."""
+
+import urllib.request
 
 import pytest
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.testclient import TestClient
 
-from modules.ui.app import compress
+from modules.ui.compression import compress
+from modules.ui.page_styles import ROOT, below_root
 
+MAX_PAGE_BYTES = 60_000
 LONG = "<p>words and words</p>" * 500
 
 
@@ -21,10 +25,13 @@ def client() -> TestClient:
     return TestClient(app)
 
 
+@pytest.mark.parametrize(
+    ("accepted", "coding"), [("gzip", "gzip"), ("gzip, deflate, br, zstd", "br"), ("gzip;q=0.5, br;q=0", "gzip")]
+)
 @pytest.mark.parametrize(("path", "text"), [("/page", LONG), ("/parts", LONG * 2)])
-def test_html_is_compressed(client: TestClient, path: str, text: str) -> None:
-    reply = client.get(path, headers={"Accept-Encoding": "gzip"})
-    assert reply.headers["content-encoding"] == "gzip" and reply.headers["vary"] == "Accept-Encoding"
+def test_html_is_compressed(client: TestClient, path: str, text: str, accepted: str, coding: str) -> None:
+    reply = client.get(path, headers={"Accept-Encoding": accepted})
+    assert reply.headers["content-encoding"] == coding and reply.headers["vary"] == "Accept-Encoding"
     assert reply.num_bytes_downloaded < len(text) // 10
     assert reply.text == text
 
@@ -37,3 +44,24 @@ def test_short_pages_and_other_types_are_not(client: TestClient, path: str) -> N
 def test_nobody_gets_what_they_do_not_take(client: TestClient) -> None:
     reply = client.get("/page", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in reply.headers and reply.text == LONG
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br"])
+def test_the_page_itself_is_small(address: str, coding: str) -> None:
+    request = urllib.request.Request(f"{address}/", headers={"Accept-Encoding": coding})
+    with urllib.request.urlopen(request) as reply:
+        assert reply.headers["Content-Encoding"] == coding
+        assert len(reply.read()) <= MAX_PAGE_BYTES
+
+
+def test_styles_go_before_gradios_own_and_follow_the_theme() -> None:
+    css = "/* {said} */ a, b { x: y }\n.dark i { p: q }\n"
+    css += "@media (max-width: 9px) { u { v: w } }\n@keyframes k { to { o: 0 } }"
+    assert below_root(css).splitlines() == [
+        "a, b{x: y}",
+        f"{ROOT}a, {ROOT}b{{x: y}}",
+        ".dark i{p: q}",
+        f".dark {ROOT}i{{p: q}}",
+        f"@media (max-width: 9px){{{ROOT}u{{v: w}}}}",
+        "@keyframes k{to { o: 0 }}",
+    ]

@@ -1,4 +1,4 @@
-"""What one does every day, by mouse: the line by dragging, defaults of the forms, theme and density."""
+"""What one does every day, by mouse: the line by dragging, styles, defaults of the forms, theme and density."""
 
 import json
 
@@ -37,6 +37,29 @@ def test_the_line_is_reordered_by_dragging_and_paused(page: sync_api.Page, fakes
     finally:
         fakes.queue.clear()
         fakes.queue.pause(False)
+
+
+def test_a_style_is_saved_used_and_deleted(page: sync_api.Page, fakes: Services) -> None:
+    page.click("#txt2img_styles_edit > button")
+    name = page.locator("#txt2img_styles_edit_name input")
+    name.fill("late")
+    name.press("Tab")
+    sync_api.expect(name).to_have_attribute("aria-expanded", "false")  # the list does not stay open, over other fields
+    page.fill("#txt2img_styles_edit_prompt textarea", "{prompt}, at night")
+    page.click("#txt2img_styles_edit_save")
+    page.wait_for_selector("#txt2img_styles_message :text(\"Style 'late' saved.\")")
+    page.click("#txt2img_styles input")
+    page.click("#txt2img_styles [role=option]:has-text('late')")
+    page.keyboard.press("Escape")
+    page.fill("#txt2img_prompt textarea", "a house")
+    page.fill("#txt2img_steps input[type=number]", "2")
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_infotext:has-text('a house, at night')")
+    page.click("#txt2img_styles_edit_delete")
+    page.wait_for_selector("#txt2img_styles_message :text(\"Style 'late' deleted.\")")
+    sync_api.expect(page.locator("#txt2img_styles .token")).to_have_count(0)
+    assert "late" not in fakes.paths.styles_files[0].read_text("utf-8")
+    page.click("#txt2img_styles_edit > button")
 
 
 def test_defaults_are_taken_from_the_form(page: sync_api.Page, fakes: Services) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from PIL import Image
 from playwright import sync_api
 
 from modules.services import Services
@@ -195,6 +196,31 @@ def test_notes_are_edited_in_a_dialog(cards: sync_api.Page, services: Services) 
     assert page.input_value(PROMPT) == "a cat <lora:plain 77:0.25>"
     file = services.paths.lora_dirs[0] / "many" / "plain 77.json"
     assert json.loads(file.read_text()) == {"description": "number seventy-seven", "preferred weight": 0.25}
+
+
+def test_the_selected_image_becomes_the_preview_of_a_card(cards: sync_api.Page, services: Services) -> None:
+    page = cards
+    page.fill(SEARCH, "bold")
+    card = page.locator(f"{CARDS}[data-name='bold']")
+    card.hover()
+    card.locator("[data-do=edit]").click()
+    use = page.get_by_role("button", name="Use the selected image as preview")
+    sync_api.expect(use).to_be_disabled()
+    page.keyboard.press("Escape")
+    open_tab(page, "Generation")
+    for name, value in {"width": 64, "height": 64, "steps": 2}.items():
+        page.fill(f"#txt2img_{name} input[type=number]", str(value))
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_gallery .fw-image img")
+    open_tab(page, "Lora")
+    card.hover()
+    card.locator("[data-do=edit]").click()
+    use.click()
+    page.wait_for_selector("#fw_card_dialog .fw-card-preview img")
+    page.keyboard.press("Escape")
+    sync_api.expect(card.locator("img")).to_be_visible()
+    with Image.open(services.paths.lora_dirs[0] / "bold.preview.png") as preview:
+        assert preview.size == (64, 64)
 
 
 def test_metadata_and_words_are_shown(cards: sync_api.Page) -> None:

@@ -28,14 +28,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def import_folder(page: sync_api.Page, fakes: Services, folder: Path) -> None:
+    """Press the button of the History tab, and wait until all images are in."""
+    page.once("dialog", lambda asked: asked.accept(str(folder)))
+    page.get_by_role("tab", name="History", exact=True).first.click()
+    page.click("#fw_history [data-do=import]")
+    assert fakes.history.importer.wait(60)
+
+
 @pytest.fixture
 def tab(page: sync_api.Page, fakes: Services, folder: Path) -> Iterator[sync_api.Page]:
     """The tab with these images; a test's boards are removed."""
     if not fakes.history.history.count("lantern"):
-        page.once("dialog", lambda asked: asked.accept(str(folder)))
-        page.get_by_role("tab", name="History", exact=True).first.click()
-        page.click("#fw_history [data-do=import]")
-        assert fakes.history.importer.wait(60)
+        import_folder(page, fakes, folder)
     page.get_by_role("tab", name="History", exact=True).first.click()
     page.fill("#fw_history_search", "lantern")
     sync_api.expect(page.locator(".fw-history-item")).to_have_count(3)

@@ -2,6 +2,7 @@
 that the shipped ones are complete."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,19 @@ def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: st
     for source, shown in table.items():
         places = [f"{{{n}}}" for n in range(6)]
         assert [p for p in places if p in source] == [p for p in places if p in shown], source
+
+
+FORMS = {"ru": {"one", "few", "many", "other"}}
+"""The plural forms (CLDR) of a language beside those that German has; languages without plurals use none."""
+
+
+@pytest.mark.parametrize("name", sorted(LANGUAGES))
+def test_words_that_go_with_a_number_have_the_forms_of_the_language(name: str) -> None:
+    known = FORMS.get(name, {"one", "other"})
+    for source, shown in json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8")).items():
+        for place, forms in re.findall(r"\{(\d):([^}]*)\}", str(shown)):
+            names = {form.partition("=")[0] for form in forms.split(";")}
+            assert f"{{{place}}}" in source and "other" in names and names <= known, source
 
 
 TABS: tuple[str, ...] = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "getmodels")

@@ -82,6 +82,7 @@ def test_escape_closes_the_list_and_lets_a_job_run(page: sync_api.Page, fakes: S
 def test_the_fields_of_dynamic_prompts_are_sent_with_the_form(page: sync_api.Page, fakes: Services) -> None:
     page.click("#txt2img_settings button:has-text('Dynamic prompts')")
     page.click("label:has-text('All combinations') input")
+    page.wait_for_selector("#txt2img_settings .label-wrap [data-state='All combinations']")
     page.fill(PROMPT, "{a|b}")
     page.fill("#txt2img_steps input[type=number]", "2")
     page.click("#txt2img_generate")

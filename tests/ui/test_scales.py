@@ -49,6 +49,17 @@ def test_a_hash_that_is_being_taken_is_shown_with_its_progress() -> None:
     assert hashing_line(HashProgress("100%.safetensors", 0.344)) == "hash of 100%.safetensors 34 %"
 
 
+def test_a_budget_goes_before_the_choice_of_fp8() -> None:
+    mixed = replace(RESIDENT, storage="mixed, at most 4 GB")
+    assert (
+        pending_line(replace(RESIDENT, storage="fp16"), "Disable", False, 4.5)
+        == "changes to fit 4.5 GB with the next job"
+    )
+    assert pending_line(mixed, "Disable", False, 4.5) == ""
+    assert pending_line(mixed, "Disable", True) == "changes to 16 bits after this job"
+    assert pending_line(mixed, "Enable", True) == "changes to 8 bits after this job"
+
+
 @pytest.mark.parametrize(
     ("storage", "chosen", "is_busy", "line"),
     [

@@ -25,6 +25,8 @@ from tests.ui.test_page import IMAGE, PROMPT
 pytestmark = needs_browser
 SIDE = 64
 LIST = "ul[role=listbox]"
+MODEL_MS = 240_000
+"""For a first job that loads the model and measures every layer in every format, on a busy machine."""
 KEEP = os.environ.get("FEATHERWEIGHT_SCREENSHOTS")
 """A folder to look at the pages that the tests see."""
 
@@ -70,6 +72,28 @@ def choose_plot(page: sync_api.Page) -> None:
 def keep(page: sync_api.Page, name: str) -> None:
     if KEEP:
         page.screenshot(path=Path(KEEP) / f"{name}.png", full_page=True)
+
+
+def test_weights_fit_what_the_settings_say_and_wildcard_files_are_read(page: sync_api.Page, services: Services) -> None:
+    wildcards = services.paths.data_dir / "wildcards"
+    wildcards.mkdir()
+    (wildcards / "beasts.txt").write_text("heron\n", encoding="utf-8")
+    open_tab(page, "Settings")
+    page.wait_for_selector("#setting_samples_save", state="attached")
+    page.fill("#settings_search", "Fit weights into")
+    page.fill("#setting_weights_budget_gb input[type=number]", "0.035")
+    page.click("#settings_submit")
+    page.wait_for_selector("#settings_result .fw-message")
+    open_tab(page, "txt2img")
+    for field, value in (("txt2img_width", SIDE), ("txt2img_height", SIDE), ("txt2img_steps", 2)):
+        page.fill(f"#{field} input[type=number]", str(value))
+    page.fill(PROMPT, "a gray __beasts__")
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_infotext:has-text('a gray heron')", timeout=MODEL_MS)
+    assert "Weights budget: 0.035" in page.inner_text("#txt2img_infotext")
+    page.wait_for_selector("#fw_scales:has-text('at most 0.035 GB')")
+    services.settings.update({"weights_budget_gb": 0})
+    page.wait_for_selector("#fw_scales:has-text('changes to 16 bits with the next job')")
 
 
 def test_a_two_by_two_plot_from_the_script_panel(page: sync_api.Page, services: Services) -> None:
@@ -226,3 +250,20 @@ def test_saving_under_no_name_is_refused_in_a_sentence(page: sync_api.Page) -> N
     open_tab(page, "Precision", "Save as")
     page.click("#precision_convert")
     page.wait_for_selector("#precision_result .fw-error:has-text('is no name for a checkpoint')")
+
+
+def test_a_smaller_file_that_fits_is_saved_and_offered(page: sync_api.Page, services: Services) -> None:
+    open_tab(page, "Precision", "Save as")
+    page.fill("#precision_name :is(input, textarea)", "smaller")
+    choose(page, "precision_convert_format", "fp8 e4m3fn, one scale per row")
+    if not page.is_visible("#precision_convert_budget"):
+        page.click("#precision_tabs button:has-text('More'):visible")
+    page.fill("#precision_convert_budget input", "0.035")
+    page.click("#precision_convert")
+    page.wait_for_selector("#precision_result :text('smaller.safetensors is ready')")
+    keep(page, "precision-saved")
+    assert (services.paths.checkpoint_dirs[0] / "smaller.safetensors").stat().st_size < TINY.stat().st_size
+    open_tab(page, "txt2img")
+    page.click("#setting_sd_model_checkpoint input")
+    page.wait_for_selector(f"{LIST} li:has-text('smaller.safetensors')")
+    page.keyboard.press("Escape")

@@ -17,13 +17,18 @@ TRAINED_MS = 240_000
 """For what a real training has to do first."""
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
+def write_images(folder: Path) -> Path:
+    """Five with captions; gives the folder."""
     for index in range(5):
         pixels = np.random.default_rng(index).integers(0, 255, (64, 64, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"{index}.png")
-        (tmp_path / f"{index}.txt").write_text(f"toy, number {index}", encoding="utf-8")
-    return tmp_path
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+        (folder / f"{index}.txt").write_text(f"toy, number {index}", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return write_images(tmp_path)
 
 
 def fill(page: Page, name: str, folder: Path, steps: int) -> None:

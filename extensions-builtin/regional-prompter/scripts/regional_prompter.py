@@ -29,6 +29,7 @@ if FOLDER not in sys.path:
 
 from lib_regional.words import SeenWords, places_of  # noqa: E402
 from modules.errors import InvalidValueError  # noqa: E402
+from modules.images.masks import blur_mask, grown_to_aspect, masked_area  # noqa: E402
 from modules.memory.hook_chain import HookOrder  # noqa: E402
 from modules.processing.request.model_use import rows_of_context  # noqa: E402
 from modules.scripts.fields import Field, FieldScript, switch  # noqa: E402
@@ -43,6 +44,8 @@ KEYS = ("BREAK", "ADDCOL", "ADDROW", "ADDBASE", "ADDCOMM")
 KEY = re.compile(r"\b(BREAK|ADDCOL|ADDROW|ADDBASE|ADDCOMM)\b")
 AND = re.compile(r"\bAND\b")
 KEEP_AND = "disable convert 'AND' to 'BREAK'"
+WHOLE_IMAGE = "mask of the whole image"
+"""The mask of regions is one of the image that a job starts from: of an inpainted part it gets the same part."""
 MATRIX, MASK, PROMPT = "Matrix", "Mask", "Prompt"
 COLUMNS, ROWS = ("Columns", "Horizontal"), ("Rows", "Vertical")
 SHARED, COVERED = "Prompt", "Prompt-Ex"
@@ -168,6 +171,8 @@ class RegionalPrompter(FieldScript):
         if values is None:
             return
         mask = mask_image(values["mask"]) if values["divide"] == MASK else None
+        if mask is not None and WHOLE_IMAGE in values["options"]:
+            mask = part_of(mask, p)
         texts = zip(use.facts.prompts, use.facts.negative_prompts, strict=True)
         regions = [Regions.of(*pair, values, mask) if has_regions(pair[0], values) else None for pair in texts]
         if not any(regions):
@@ -375,6 +380,21 @@ def mask_image(text: str) -> Image.Image:
         return image.convert("RGB")
     except (binascii.Error, ValueError, OSError) as error:
         raise InvalidValueError(f"{TITLE}: the mask is no picture in base64 ({error}).") from error
+
+
+def part_of(mask: Image.Image, p: Any) -> Image.Image:
+    """Where a job paints only the masked area, what the mask of regions shows of that area; else the whole."""
+    painted = getattr(p, "image_mask", None)
+    if painted is None or not p.inpaint_full_res:
+        return mask
+    painted = painted.convert("L")
+    if int(p.inpainting_mask_invert):
+        painted = painted.point(lambda value: 255 - value)
+    area = masked_area(blur_mask(painted, p.mask_blur_x, p.mask_blur_y), p.inpaint_full_res_padding)
+    if area is None:
+        return mask
+    area = grown_to_aspect(area, (p.width, p.height), painted.size)
+    return mask.resize(painted.size, Image.Resampling.NEAREST).crop(area)
 
 
 def hue_of(region: int) -> float:

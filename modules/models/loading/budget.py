@@ -8,6 +8,7 @@ to a rounding of bytes: small layers and those that lose most keep more bits.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,8 +59,8 @@ class BudgetPlan:
         layers = ", ".join(f"{counts[name]} in {name}" for name in ("16 bits", *CANDIDATES) if counts[name])
         per_layer = self.error / max(sum(counts.values()), 1) ** 0.5
         return (
-            f"Fits {self.budget_bytes / GB:.2f} GB: {self.size_bytes / GB:.2f} GB, of which "
-            f"{self.fixed_bytes / GB:.2f} GB have no choice (VAE, norms, small and skipped layers). Layers: {layers}. "
+            f"Fits {self.budget_bytes / GB:.3g} GB: {self.size_bytes / GB:.3g} GB, of which "
+            f"{self.fixed_bytes / GB:.3g} GB have no choice (VAE, norms, small and skipped layers). Layers: {layers}. "
             "Each layer's error was measured in every format, and the formats were chosen for which the sum of the "
             f"squared relative errors of all layers is least: its root is {self.error:.3g}, {per_layer:.2%} per layer."
         )
@@ -132,8 +133,8 @@ def solve(layers: Sequence[Sequence[Choice]], budget_bytes: int, fixed_bytes: in
     least = sum(min(choice.size_bytes for choice in choices) for choices in layers)
     if least > budget_bytes:
         raise InvalidValueError(
-            f"The weights do not fit {(budget_bytes + fixed_bytes) / GB:.2f} GB: in 4 bits, with what must stay in 16, "
-            f"they take {(least + fixed_bytes) / GB:.2f} GB. Allow that, or stream weights."
+            f"The weights do not fit {(budget_bytes + fixed_bytes) / GB:.3g} GB: in 4 bits, with what must stay in 16, "
+            f"they take {math.ceil((least + fixed_bytes) / 1e6) / 1e3:.4g} GB. Allow that, or stream weights."
         )
     best = [max(choices, key=lambda choice: choice.size_bytes) for choices in layers]
     if sum(choice.size_bytes for choice in best) <= budget_bytes:

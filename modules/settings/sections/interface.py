@@ -50,6 +50,16 @@ class CanvasHotkeySettings(SettingsGroup):
     canvas_hotkey_move = text("Move the canvas while this key is held", "F")
     canvas_hotkey_fullscreen = text("Canvas on the full screen, and back", "S")
     canvas_hotkey_reset = text("Show the whole canvas", "R")
+    canvas_blur_prompt = flag("Take the focus off the prompt where the pointer is on a canvas", False)
+    canvas_disabled_functions = many(
+        "Functions of the canvas that are switched off",
+        ("Overlap",),
+        (
+            *("Zoom", "Adjust brush size", "Hotkey enlarge brush", "Hotkey shrink brush", "Moving canvas"),
+            *("Fullscreen", "Reset Zoom", "Overlap"),
+        ),
+        hint="Overlap is the reference UI's and always off.",
+    )
 
 
 class GallerySettings(SettingsGroup):

@@ -105,8 +105,6 @@ SETTINGS = (
             "canvas_hotkey_overlap": "O",
             "canvas_show_tooltip": True,
             "canvas_auto_expand": True,
-            "canvas_blur_prompt": False,
-            "canvas_disabled_functions": ("Overlap",),
         },
     ),
     *kept(

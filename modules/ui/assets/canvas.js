@@ -21,10 +21,17 @@
   // it is not the key of something else.
   function wheelDoes(event, settings) {
     const isHeld = (key) => event[{ Shift: "shiftKey", Ctrl: "ctrlKey", Alt: "altKey" }[key]];
-    if (isHeld(settings.canvas_hotkey_zoom || "Alt")) return "zoom";
-    if (isHeld(settings.canvas_hotkey_adjust || "Ctrl")) return "brush";
-    return event.shiftKey ? "zoom" : "";
+    const zoom = isOff("Zoom", settings) ? "" : "zoom";
+    if (isHeld(settings.canvas_hotkey_zoom || "Alt")) return zoom;
+    if (isHeld(settings.canvas_hotkey_adjust || "Ctrl")) return isOff("Adjust brush size", settings) ? "" : "brush";
+    return event.shiftKey ? zoom : "";
   }
+
+  // Whether the settings switch off a function, by the reference UI's name for it.
+  const isOff = (name, settings) => Boolean(settings.canvas_disabled_functions?.includes(name));
+  const FUNCTIONS = {
+    shrink: "Hotkey shrink brush", grow: "Hotkey enlarge brush", move: "Moving canvas", fullscreen: "Fullscreen", reset: "Reset Zoom",
+  };
 
   // What the settings call a key: "shrink", "grow", "move", "fullscreen", "reset"; null for any other.
   function actionOfKey(key, settings) {
@@ -35,7 +42,8 @@
       fullscreen: settings.canvas_hotkey_fullscreen ?? "S",
       reset: settings.canvas_hotkey_reset ?? "R",
     };
-    return Object.keys(keys).find((name) => keys[name] && keys[name].toLowerCase() === key.toLowerCase()) ?? null;
+    const isMeant = (name) => keys[name] && keys[name].toLowerCase() === key.toLowerCase() && !isOff(FUNCTIONS[name], settings);
+    return Object.keys(keys).find(isMeant) ?? null;
   }
 
   const isMoveKey = (key, settings) => key.toLowerCase() === "f" || actionOfKey(key, settings) === "move";
@@ -194,6 +202,9 @@
       this.root.addEventListener("keydown", (event) => this.key(event));
       this.root.addEventListener("keyup", (event) => isMoveKey(event.key, fw.settings) && this.setMoving(false));
       this.root.addEventListener("blur", () => this.setMoving(false));
+      this.root.addEventListener("pointerenter", () => {
+        if (fw.settings.canvas_blur_prompt && document.activeElement?.matches("textarea")) this.root.focus({ preventScroll: true });
+      });
       this.scroll.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
       this.file.addEventListener("change", () => {
         if (this.file.files.length) this.onFiles([...this.file.files]);

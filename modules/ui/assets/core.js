@@ -4,10 +4,11 @@ window.featherweight = (() => {
 
   // A form with its Generate button and its images. Its elements are named by its prefix, a few by `ids`.
   class Tab {
-    constructor({ prefix, ids = {}, fields = [], takes = {} }) {
+    constructor({ prefix, ids = {}, fields = [], takes = {}, switches = [] }) {
       this.prefix = prefix;
       this.ids = ids;
       this.fields = fields; // names of the form's fields, in the order in which their values arrive
+      this.switches = switches; // of scripts: number of the section, place among their values, what its head says
       this.takes = takes; // labels of the buttons that send an image to it, by name
       this.form = {}; // what the form holds, also in fields that were never shown
     }
@@ -78,7 +79,7 @@ window.featherweight = (() => {
     cardPages: page.cards,
     forcedTheme: page.theme,
     pageFaults: page.faults || [], // what was left out when the page was built
-    help: page.help || {}, // what is said of controls, by the ids of their elements
+    help: window.featherweightHelp || {}, // what is said of controls, by the ids of their elements
     settings: {}, // as the server has them; see page_settings.py
 
     text: (text) => text, // in the page's language; localization.js replaces both

@@ -30,6 +30,7 @@
       const others = values.slice(tab.fields.length).map((value) => (isFile(value) ? null : value));
       fw.keep(KEY, JSON.stringify({ fields: tab.form, others }));
       tab.describeForm();
+      describeScripts(others);
       return [];
     };
 
@@ -72,9 +73,22 @@
     tab.describeForm = () => {
       describe("hr", tab.form.hires_enabled ? fw.hiresLine(tab.form) : "");
       describe("refiner", fw.refinerLine(tab.form));
+      describe("seed_extras", fw.variationLine(tab.form));
+      describe("outpaint", fw.outpaintLine(tab.form));
       const size = tab.find("hr_size");
       if (size) size.textContent = tab.form.hires_enabled ? "" : fw.hiresLine(tab.form); // else the head says it
     };
+
+    // The head of each script's section says what of it is on.
+    function describeScripts(values) {
+      const sections = tab.find("script_container")?.querySelectorAll(".fw-script:has(> .label-wrap)") || [];
+      const said = new Map(tab.switches.map(([section]) => [section, []]));
+      for (const [section, place, text] of tab.switches) if (values[place]) said.get(section).push(fw.text(text));
+      for (const [section, texts] of said) {
+        const head = sections[section]?.querySelector(".label-wrap > span");
+        if (head) head.dataset.state = texts.join(", ");
+      }
+    }
 
     function describe(name, text) {
       const head = tab.find(name, ".label-wrap > span");
@@ -125,6 +139,21 @@
     else if (wantWidth) size = [wantWidth, (wantWidth * height) / width];
     else if (wantHeight) size = [(wantHeight * width) / height, wantHeight];
     return `from ${width}x${height} to ${size.map(Math.floor).join("x")}`;
+  };
+
+  // "Variation strength 0.3, 768x512": what the extra seed settings change; empty where they change nothing.
+  fw.variationLine = (form) => {
+    const [width, height] = [Number(form.seed_resize_from_width) || 0, Number(form.seed_resize_from_height) || 0];
+    const strength = Number(form.subseed_strength) || 0;
+    const size = width && height ? `${width}x${height}` : "";
+    return [strength ? `${fw.text("Variation strength")} ${strength}` : "", size].filter(Boolean).join(", ");
+  };
+
+  // "← 64 ↓ 128": by how many pixels the image grows on its sides; empty where it does not.
+  fw.outpaintLine = (form) => {
+    const sides = { "←": "left", "→": "right", "↑": "up", "↓": "down" };
+    const grows = Object.entries(sides).map(([sign, side]) => [sign, Number(form[`outpaint_${side}`]) || 0]);
+    return grows.filter(([, pixels]) => pixels > 0).map((one) => one.join(" ")).join(" ");
   };
 
   // "sharp.safetensors at 0.8"; empty where no refiner is chosen.

@@ -197,7 +197,7 @@
       [named("span", model.good_for), ...costs(model), named("span", model.licence)],
       [
         button(`Get it (${model.download_gb} GB)`, "The model, its text encoders and its VAE", () => getAll(model), "fw-primary"),
-        button("What is it?", "Look at the beginning of the file", () => look({ source: model.name })),
+        button("Inspect", "Look at the beginning of the file", () => look({ source: model.name })),
       ],
     );
   }
@@ -215,7 +215,7 @@
           named("span", model.licence),
         ],
         [
-          button("What is it?", "Look at the beginning of the file", () => look({ source: model.name })),
+          button("Inspect", "Look at the beginning of the file", () => look({ source: model.name })),
           button("Get it", "The model, its text encoders and its VAE", () => getAll(model)),
         ],
       )),

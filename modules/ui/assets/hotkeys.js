@@ -19,10 +19,12 @@
   }, true);
 
   // Browsers let Tab stop at what scrolls. An open list of choices leaves the page as soon as its field loses the focus,
-  // and the focus would be lost with it.
+  // and the focus would be lost with it. Gradio's own handler, which runs after the field was left, would open the list
+  // again: it would stay, and fail as soon as an entry is deleted.
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Tab") return;
     for (const list of document.querySelectorAll("ul[role=listbox]")) list.tabIndex = -1;
+    if (event.target.matches?.("input[role=combobox]")) event.stopPropagation();
   }, true);
 
   document.addEventListener("contextmenu", (event) => {

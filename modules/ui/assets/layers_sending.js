@@ -2,6 +2,7 @@
 // images for ControlNet, in the form in which callers of the API give them.
 (() => {
   const fw = window.featherweight;
+  const OF_FRAME = "mask of the whole image"; // an option of Regional Prompter: with Only masked, regions are cut as the image is
   const REGIONS = "Regional Prompter";
   const CONTROL = "ControlNet";
   const BASE = " ADDBASE "; // before it stands the prompt for all of the image
@@ -51,15 +52,12 @@
   // The twenty arguments of Regional Prompter's extension.
   function regionArguments(map, mode) {
     const [columns, prompt, none] = ["Columns", "Prompt", "0"];
-    return [true, false, "Mask", columns, "Mask", prompt, "1,1", BASE_SHARE, true, false, false, mode, [], none, none, none, base64(map), none, none, false];
+    return [true, false, "Mask", columns, "Mask", prompt, "1,1", BASE_SHARE, true, false, false, mode, [OF_FRAME], none, none, none, base64(map), none, none, false];
   }
 
   function withRegions(board, tab, sent) {
     const regions = fw.layers.regionsOf(board.doc);
     if (!regions.length) return;
-    if (sent.mask && String(tab.form.mask_full_resolution) === "1") {
-      throw new Error("Regions count for the whole frame: choose the inpaint area Whole picture, or hide the regions.");
-    }
     const mode = tab.find("rp_generation_mode", "input:checked")?.value || tab.field("rp_generation_mode")?.value;
     sent.prompt_end = BASE + regions.map(({ prompt }) => prompt.trim()).join(" BREAK ");
     sent.scripts[REGIONS] = regionArguments(regionMap(board, regions), mode === "Latent" ? mode : "Attention");

@@ -9,6 +9,8 @@
   const SHORT = 8; // letters; a pattern of fewer takes numbers only, or it would fit everybody's words
   const MAX_CACHED = 4000;
   const BETWEEN = [/( · )/, /(?<=[.!?])( )(?=\p{Lu})/u, /( \([^()]*\)$)/]; // what a text is put together with
+  const PLACE = /\{(\d)(?::([^}]*))?\}/g; // "{0}", or "{0:one=...;other=...}": the word that goes with the number
+  let rules = null; // of plurals
   let texts = null;
   let patterns = [];
   let cached = new Map();
@@ -50,13 +52,22 @@
     for (const pattern of patterns) {
       if (!source.includes(pattern.piece)) continue;
       const parts = pattern.regex.exec(source);
-      if (parts) return pattern.shown.replace(/\{(\d)\}/g, (_, place) => translated(parts[pattern.places.indexOf(place) + 1]));
+      if (!parts) continue;
+      const put = (place) => parts[pattern.places.indexOf(place) + 1];
+      return pattern.shown.replace(PLACE, (_, place, forms) => (forms ? counted(put(place), forms) : translated(put(place))));
     }
     for (const between of BETWEEN) {
       const pieces = source.split(between);
       if (pieces.length > 1) return pieces.map((piece, place) => (place % 2 ? piece : translated(piece))).join("");
     }
     return source;
+  }
+
+  // The form of a word that goes with a number, by the language's rules (CLDR): "one=Bild;other=Bilder".
+  function counted(number, forms) {
+    const byName = Object.fromEntries(forms.split(";").map((form) => form.split("=")));
+    const value = Number(number.replace(/[\s,](?=\d{3})/g, ""));
+    return byName[rules?.select(value)] ?? byName.other ?? "";
   }
 
   function pattern([source, shown]) {
@@ -144,10 +155,19 @@
     if (reply.faults.length) fw.showNotices();
     if (!Object.keys(reply.texts).length) return;
     texts = reply.texts;
+    rules = pluralRules(reply.name);
     patterns = Object.entries(texts).filter(([source]) => /\{\d\}/.test(source)).map(pattern);
     patterns.sort((one, other) => other.letters - one.letters); // the one that says most first
     showAll(document.body);
     follow();
+  }
+
+  function pluralRules(name) {
+    try {
+      return new Intl.PluralRules(name);
+    } catch {
+      return null; // a translation of the user's own, with a name that is no language's
+    }
   }
 
   function offer(reply) {

@@ -155,6 +155,7 @@
     weigh();
     setInterval(weigh, 2000);
     setInterval(nameButtons, 2000);
+    document.addEventListener("click", () => setTimeout(nameButtons)); // a tab that is opened for the first time
     setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
     fw.tabs.forEach(resumeWhenThere);
     fw.showNotices();

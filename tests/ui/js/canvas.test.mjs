@@ -101,4 +101,7 @@ test("keys and wheel of the canvas are those of the settings", () => {
   assert.equal(wheelDoes({ ctrlKey: true }, settings), "zoom");
   assert.equal(wheelDoes({ shiftKey: true }, settings), "brush");
   assert.equal(wheelDoes({}, settings), "");
+  const off = { canvas_disabled_functions: ["Zoom", "Hotkey shrink brush", "Fullscreen"] };
+  assert.deepEqual([{ altKey: true }, { shiftKey: true }, { ctrlKey: true }].map((held) => wheelDoes(held, off)), ["", "", "brush"]);
+  assert.deepEqual(["q", "w", "s", "r"].map((key) => actionOfKey(key, off)), [null, "grow", null, "reset"]);
 });

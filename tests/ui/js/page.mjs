@@ -45,12 +45,14 @@ class StubImage {
 }
 
 // `featherweight` with these scripts loaded, for tabs with these prefixes; `elements` by selector, `replies` by path.
-export function load(names, { prefixes = ["one"], fields = [], elements = {}, replies = {}, stores = {} } = {}) {
+export function load(names, { prefixes = ["one"], fields = [], elements = {}, replies = {}, stores = {}, globals = {} } = {}) {
   const timers = [];
   const heard = [];
   const document = {
     title: "",
     activeElement: null,
+    documentElement: {},
+    body: {},
     addEventListener: (kind, run) => heard.push([kind, run]),
     querySelector: (selector) => elements[selector] || null,
     querySelectorAll: () => [],
@@ -73,6 +75,7 @@ export function load(names, { prefixes = ["one"], fields = [], elements = {}, re
     setInterval: (run) => timers.push(run) && timers.length,
     clearInterval: (number) => { timers[number - 1] = null; },
     setTimeout, clearTimeout, encodeURIComponent, Image: StubImage,
+    ...globals,
   };
   vm.createContext(context);
   for (const name of ["core.js", ...names]) {

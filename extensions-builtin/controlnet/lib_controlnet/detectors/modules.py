@@ -5,17 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from lib_controlnet.detectors import anime_lines, body, depth, lineart, soft_edges
+from lib_controlnet.detectors import (
+    anime_lines,
+    body,
+    depth,
+    lineart,
+    lines,
+    midas,
+    normals,
+    parts,
+    soft_edges,
+    uniformer,
+)
 from lib_controlnet.pixels import Pixels
+from lib_controlnet.poses import drawn
 from lib_controlnet.preprocessors import Job
 
 Detect = Callable[[Pixels, Job, Path], Pixels]
 
 
-def _pose(image: Pixels, job: Job, path: Path) -> Pixels:
-    drawn, found = body.drawing(image, path)
-    job.poses.append(found)
-    return drawn
+HANDS, FACES = "hand_pose_model.pth", "facenet.pth"
+
+
+def _pose(hands: bool = False, faces: bool = False, bodies: bool = True) -> Detect:
+    """What finds people, with these parts of them; without `bodies` they are found, and not drawn."""
+
+    def detect(image: Pixels, job: Job, path: Path) -> Pixels:
+        files = [job.find((name,)) if wanted else None for name, wanted in ((HANDS, hands), (FACES, faces))]
+        found = body.bodies(image, path)
+        for file, add in zip(files, (parts.add_hands, parts.add_faces), strict=True):
+            if file is not None:
+                add(image, found, file)
+        job.poses.append(found)
+        hidden = {} if bodies else {"pose_keypoints_2d": []}
+        return drawn({**found, "people": [{**person, **hidden} for person in found["people"]]}, "pose")
+
+    return detect
 
 
 DETECT: Mapping[str, Detect] = {
@@ -30,7 +55,16 @@ DETECT: Mapping[str, Detect] = {
     "lineart_anime": lambda image, job, path: anime_lines.drawing(image, path),
     "depth_anything": lambda image, job, path: depth.anything(image, path, is_second=False),
     "depth_anything_v2": lambda image, job, path: depth.anything(image, path, is_second=True),
-    "openpose": _pose,
+    "depth": lambda image, job, path: midas.depth_map(image, path),
+    "normal_map": lambda image, job, path: midas.normal_map(image, path, background=job.a),
+    "normal_bae": lambda image, job, path: normals.normal_map(image, path),
+    "mlsd": lambda image, job, path: lines.drawing(image, path, min_score=job.a, min_length=job.b),
+    "segmentation": lambda image, job, path: uniformer.segments(image, path),
+    "openpose": _pose(),
+    "openpose_hand": _pose(hands=True),
+    "openpose_face": _pose(faces=True),
+    "openpose_faceonly": _pose(faces=True, bodies=False),
+    "openpose_full": _pose(hands=True, faces=True),
 }
 
 

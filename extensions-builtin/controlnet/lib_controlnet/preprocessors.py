@@ -80,6 +80,7 @@ class Module:
     tags: tuple[str, ...] = ()
     make: Make | None = None
     file: str = ""
+    groups: tuple[tuple[str, ...], ...] = ()  # of the weights that its network reads; of each group one file
     is_model_free: bool = False
     keeps_mask: bool = False
     hidden_resolution: Slider = UNUSED  # what infotexts say of a module without that slider
@@ -105,6 +106,11 @@ class Module:
         first, second = (*own, UNUSED, UNUSED)[:2]
         return first, second
 
+    def check_files(self, find: Callable[[Sequence[str]], Path]) -> None:
+        """Raise `InvalidValueError` where a file of weights is missing."""
+        for names in self.groups:
+            find(names)
+
     def run(self, job: Job) -> Pixels:
         """The map [h,w,3]. Raises `InvalidValueError` where its file is missing, or it is not known."""
         if self.make is None:
@@ -129,21 +135,25 @@ def _padded(make: Callable[[Pixels, Job], Pixels], reads_alpha: bool = False) ->
     return run
 
 
-def _by_weights(name: str, files: Sequence[str]) -> Make:
-    """A module of `detectors.modules`, with the weights of one of these files."""
+def _by_weights(name: str, groups: Sequence[Sequence[str]]) -> Make:
+    """A module of `detectors.modules`, with one file of weights of each group."""
 
     def run(image: Pixels, job: Job) -> Pixels:
-        path = job.find(files)
+        paths = [job.find(files) for files in groups]
         from lib_controlnet.detectors.modules import made  # PyTorch, which the server does without
 
-        return made(name, image, job, path)
+        return made(name, image, job, paths)
 
     return _padded(run)
 
 
-def _weighted(name: str, alias: str, tag: str, *files: str, sliders: tuple[Slider, ...] = ()) -> Module:
+def _weighted(
+    name: str, alias: str, tag: str, *files: str, sliders: tuple[Slider, ...] = (), also: tuple[str, ...] = ()
+) -> Module:
+    """One of `files` is needed, and all of `also`."""
     tags = ("Scribble", "SparseCtrl") if tag == "Scribble" else (tag,)
-    return Module(name, alias, _with(*sliders), tags, file=files[0], make=_by_weights(name, files))
+    groups = (files, *((name,) for name in also))
+    return Module(name, alias, _with(*sliders), tags, _by_weights(name, groups), file=files[0], groups=groups)
 
 
 def _with(*sliders: Slider) -> tuple[Slider, ...]:
@@ -241,7 +251,8 @@ def smooth_noise(random: np.random.RandomState, height: int, width: int) -> npt.
 
 
 PIDINET, HED = "table5_pidinet.pth", "ControlNetHED.pth"
-BODY, MIDAS = "body_pose_model.pth", "dpt_hybrid-midas-501f0c75.pt"
+BODY, HANDS, FACES = "body_pose_model.pth", "hand_pose_model.pth", "facenet.pth"
+MIDAS = "dpt_hybrid-midas-501f0c75.pt"
 THRESHOLDS = (Slider("Low Threshold", 1, 255, 100, 1), Slider("High Threshold", 1, 255, 200, 1))
 FIDELITY = Slider("Style Fidelity (only for Balanced mode)", 0.0, 1.0, 0.5)
 GAMMA = Slider("Gamma Correction", 0.1, 2.0, 1.0, 0.001)
@@ -285,7 +296,7 @@ _ALL = (
     Module("revision_clipvision", sliders=_with(NOISE), tags=("Revision",), is_model_free=True),
     _reference("reference_only"),
     Module("recolor_luminance", sliders=_with(GAMMA), tags=("Recolor",), make=_luminance),
-    _weighted("openpose_full", "", "OpenPose", BODY),
+    _weighted("openpose_full", "", "OpenPose", BODY, also=(HANDS, FACES)),
     _weighted("normal_bae", "", "NormalMap", "scannet.pt"),
     _weighted("mlsd", "", "MLSD", "mlsd_large_512_fp32.pth", sliders=LINE_LIMITS),
     Module("lineart_standard", f"lineart_standard{WHITE_TO_BLACK}", tags=("Lineart",), make=_padded(_lineart)),
@@ -331,9 +342,9 @@ _ALL = (
     _reference("reference_adain+attn"),
     _reference("reference_adain"),
     Module("recolor_intensity", sliders=_with(GAMMA), tags=("Recolor",), make=_intensity),
-    _weighted("openpose_hand", "", "OpenPose", BODY),
-    _weighted("openpose_faceonly", "", "OpenPose", BODY),
-    _weighted("openpose_face", "", "OpenPose", BODY),
+    _weighted("openpose_hand", "", "OpenPose", BODY, also=(HANDS,)),
+    _weighted("openpose_faceonly", "", "OpenPose", BODY, also=(FACES,)),
+    _weighted("openpose_face", "", "OpenPose", BODY, also=(FACES,)),
     _weighted("openpose", "", "OpenPose", BODY),
     _weighted("normal_map", "normal_midas", "NormalMap", MIDAS, sliders=(BACKGROUND,)),
     Module(

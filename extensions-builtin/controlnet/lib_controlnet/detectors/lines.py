@@ -22,19 +22,18 @@ WIDTH, OUTPUTS, FIRST_USED = 64, 16, 7
 """Of the maps; what comes before the seventh is for training. The middle is the first then, then the ends' offsets."""
 
 
-class BackboneConv(nn.Sequential):
-    """Convolution, norm and ReLU6; with stride 2 the padding is right and below, as TensorFlow has it."""
+class BackboneConv(nn.ModuleList):
+    """Convolution and norm, then ReLU6; with stride 2 the padding is right and below, as TensorFlow has it."""
 
     def __init__(self, into: int, out: int, side: int = 3, stride: int = 1, groups: int = 1) -> None:
         padding = 0 if stride == 2 else side // 2
-        super().__init__(
-            nn.Conv2d(into, out, side, stride, padding, groups=groups, bias=False), nn.BatchNorm2d(out), nn.ReLU6()
-        )
+        conv = nn.Conv2d(into, out, side, stride, padding, groups=groups, bias=False)
+        super().__init__([conv, nn.BatchNorm2d(out)])
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = super().forward(F.pad(x, (0, 1, 0, 1)) if self.stride == 2 else x)
-        return found
+        conv, norm = self
+        return F.relu6(norm(conv(F.pad(x, (0, 1, 0, 1)) if self.stride == 2 else x)))
 
 
 class Inverted(nn.Module):

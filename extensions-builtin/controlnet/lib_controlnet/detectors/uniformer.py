@@ -83,7 +83,8 @@ class GlobalBlock(nn.Module):
         tokens = x.flatten(2).transpose(1, 2)
         tokens = tokens + self.attn(self.norm1(tokens))
         tokens = tokens + self.mlp(self.norm2(tokens))
-        return tokens.transpose(1, 2).reshape(x.shape)
+        found: Tensor = tokens.transpose(1, 2).reshape(x.shape)
+        return found
 
 
 def _normed(norm: nn.LayerNorm, x: Tensor) -> Tensor:
@@ -99,7 +100,8 @@ class PatchEmbed(nn.Module):
         self.proj, self.norm = nn.Conv2d(into, width, side, stride=side), nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _normed(self.norm, self.proj(x))
+        patches: Tensor = self.proj(x)
+        return _normed(self.norm, patches)
 
 
 class UniFormer(nn.Module):
@@ -131,7 +133,8 @@ class ConvNorm(nn.Module):
         self.conv, self.bn = nn.Conv2d(into, out, side, padding=side // 2, bias=False), nn.BatchNorm2d(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.bn(self.conv(x)))
+        found: Tensor = F.relu(self.bn(self.conv(x)))
+        return found
 
 
 def _sized(x: Tensor, like: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 Run `python -m benchmarks.control_cost [--rounds N] [--cases N]`: the bundled model and its control net, computed in
 fp32 on one thread. Cost: a call of the denoiser alone, with the unit, and of the network alone, in turns; the least CPU
-time of each counts, since other work on the machine only adds to it. 8 bits: images of the cases of `benchmarks.control`
+time of each counts, since other work on the machine only adds to it. 8 bits: images of cases of `benchmarks.control`
 with the network stored in a format, over those with it in 16 bits; the model itself is in 16 bits in both. Writes
 `results/control-cost.json`.
 """

@@ -342,6 +342,100 @@ def test_segments_against_parts_of_other_libraries(tmp_path: Path, monkeypatch: 
     assert len(palettes.ADE20K) == 150
 
 
+ONEFORMER = {
+    "pixel_level_module.encoder.swin.embeddings.patch_embeddings.projection": "backbone.patch_embed.proj",
+    "pixel_level_module.encoder.swin.embeddings.norm": "backbone.patch_embed.norm",
+    "pixel_level_module.encoder.swin.encoder.layers": "backbone.layers",
+    "pixel_level_module.decoder.level_embed": "sem_seg_head.pixel_decoder.transformer.level_embed",
+    "pixel_level_module.decoder.encoder": "sem_seg_head.pixel_decoder.transformer.encoder",
+    "pixel_level_module.decoder.input_projections": "sem_seg_head.pixel_decoder.input_proj",
+    "pixel_level_module.decoder.mask_projection": "sem_seg_head.pixel_decoder.mask_features",
+    "pixel_level_module.decoder": "sem_seg_head.pixel_decoder",
+    "transformer_module.queries_embedder": "sem_seg_head.predictor.query_embed",
+    "transformer_module.level_embed": "sem_seg_head.predictor.level_embed",
+    "transformer_module.decoder.query_input_projection": "sem_seg_head.predictor.class_input_proj",
+    "transformer_module.decoder.query_transformer": "sem_seg_head.predictor.class_transformer",
+    "transformer_module.decoder": "sem_seg_head.predictor",
+    "task_encoder.task_mlp": "task_mlp",
+}
+"""What names of transformers' class begin with, and those of the authors' files; the first that fits counts."""
+
+
+def oneformer_authors_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names of the authors' files, as transformers' script that converts these reads them."""
+    found: dict[str, torch.Tensor] = {}
+    for key, tensor in tensors.items():
+        begin, leaf = next((word for word in ONEFORMER if key.startswith(word)), ""), key.rpartition(".")[2]
+        name = f"{ONEFORMER.get(begin, '')}{key.removeprefix(begin)}"
+        if key.startswith("pixel_level_module.encoder.hidden_states_norms.stage"):
+            name = f"backbone.norm{int(key.split('.')[3][-1]) - 1}.{leaf}"
+        for ours, theirs in (
+            ("layernorm_before", "norm1"), ("layernorm_after", "norm2"), ("attention.o_proj", "attn.proj"),
+            ("attention.relative_position_bias.relative", "attn.relative"), ("self_attn_layer_norm", "norm1"),
+            ("final_layer_norm", "norm2"), ("adapter_1.0", "adapter_1"), ("adapter_1.1", "adapter_1.norm"),
+            ("layer_1.0", "layer_1"), ("layer_1.1", "layer_1.norm"),
+        ):  # fmt: skip
+            name = name.replace(ours, theirs)
+        if name.startswith("sem_seg_head.pixel_decoder.transformer.encoder"):
+            name = name.replace(".fc", ".linear")
+        words = name.split(".")
+        if name.startswith("sem_seg_head.predictor.layers."):
+            kind = {"cross_attn": "cross_attention", "self_attn": "self_attention", "ffn": "ffn"}[words[4]]
+            name = ".".join(["sem_seg_head.predictor", f"transformer_{kind}_layers", words[3], *words[5:]])
+        if "mask_embed.layers" in name or name.startswith("task_mlp.layers"):
+            name = name.replace(".0.weight", ".weight").replace(".0.bias", ".bias")
+            name = name if words[-2] == "0" else ".".join(words)
+        if "_proj." in name and words[-2] in ("q_proj", "k_proj", "v_proj"):
+            if words[-2] != "q_proj":
+                continue
+            whole = torch.cat([tensors[key.replace("q_proj", f"{letter}_proj")] for letter in "qkv"])
+            own = f"attn.qkv.{leaf}" if "blocks" in key else f"in_proj_{leaf}"
+            found[name.replace(f"attention.q_proj.{leaf}", own).replace(f"q_proj.{leaf}", own)] = whole
+            continue
+        found[name] = tensor
+    return {key: tensor.contiguous() for key, tensor in found.items()}
+
+
+def test_oneformer_from_a_file_of_its_authors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small size: as transformers' class computes and post-processes it; and every pixel has a class's color."""
+    from transformers import OneFormerConfig, OneFormerForUniversalSegmentation, SwinConfig
+
+    oneformer, palettes = part("oneformer"), part("palettes")
+    backbone = {"embed_dim": 4, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2], "window_size": 2, "image_size": 64}
+    backbone |= {"drop_path_rate": 0.0, "out_features": ["stage1", "stage2", "stage3", "stage4"]}
+    sizes = {"hidden_dim": 32, "mask_dim": 32, "conv_dim": 32, "encoder_layers": 1, "decoder_layers": 3}
+    sizes |= {"encoder_feedforward_dim": 16, "dim_feedforward": 16, "query_dec_layers": 1, "num_attention_heads": 8}
+    classes = oneformer.Classes(palettes.ADE20K, 6, 64, 128)
+    for name, value in {"BACKBONE": backbone, "SIZES": sizes, "OF_ADE20K": classes}.items():
+        monkeypatch.setattr(oneformer, name, value)
+    config = OneFormerConfig(
+        backbone_config=SwinConfig(**backbone), num_labels=150, num_queries=6, is_training=False, **sizes
+    )
+    torch.manual_seed(5)
+    theirs = OneFormerForUniversalSegmentation(config).eval()
+    tensors = {
+        key.removeprefix("model."): value for key, value in theirs.state_dict().items() if "criterion" not in key
+    }
+    tensors = {key: value for key, value in tensors.items() if "swin.layernorm" not in key}
+    path = tmp_path / "ControlNetPreprocessor" / "oneformer" / "250_16_swin_l_oneformer_ade20k_160k.pth"
+    path.parent.mkdir(parents=True)
+    written = oneformer_authors_names(tensors)
+    assert all(key.startswith(("backbone.", "sem_seg_head.", "task_mlp.")) for key in written)
+    torch.save({"model": written}, path)
+    image = torch.randn(1, 3, 64, 96)
+    task = torch.zeros(1, 77)
+    task[0, :7] = torch.tensor([49406.0, 518, 10549, 533, 29119, 1550, 49407])
+    with torch.no_grad():
+        found = theirs(image, task)
+        masks = torch.nn.functional.interpolate(found.masks_queries_logits, size=(64, 96), mode="bilinear").sigmoid()
+        wanted = torch.einsum("bqc,bqhw->bchw", found.class_queries_logits.softmax(-1)[..., :-1], masks)
+        torch.testing.assert_close(oneformer.class_shares(oneformer.net_of(path, classes), image), wanted)
+    made, _ = run("seg_ofade20k", tmp_path, picture())
+    colors = {tuple(color) for color in palettes.ADE20K.tolist()}
+    assert made.shape == (64, 96, 3) and {tuple(color) for color in made.reshape(-1, 3).tolist()} <= colors
+    assert len(palettes.COCO) == 133
+
+
 def test_lines_by_their_middles_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line with a sure middle; one that is not sure, and one that is too short, do not count. Then a map of the
     network on a small square."""

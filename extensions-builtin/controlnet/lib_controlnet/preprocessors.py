@@ -291,7 +291,7 @@ _ALL = (
         make=_tile,
     ),
     _weighted("pidinet", "softedge_pidinet", "SoftEdge", PIDINET),
-    Module("oneformer_ade20k", "seg_ofade20k", tags=("Segmentation",), file="250_16_swin_l_oneformer_ade20k_160k.pth"),
+    _weighted("oneformer_ade20k", "seg_ofade20k", "Segmentation", "250_16_swin_l_oneformer_ade20k_160k.pth"),
     _weighted("pidinet_scribble", "scribble_pidinet", "Scribble", PIDINET),
     Module("revision_clipvision", sliders=_with(NOISE), tags=("Revision",), is_model_free=True),
     _reference("reference_only"),
@@ -329,7 +329,7 @@ _ALL = (
     ),
     Module("shuffle", sliders=(), tags=("Shuffle",), make=_shuffle, hidden_resolution=RESOLUTION),
     _weighted("segmentation", "seg_ufade20k", "Segmentation", "upernet_global_small.pth"),
-    Module("oneformer_coco", "seg_ofcoco", tags=("Segmentation",), file="150_16_swin_l_oneformer_coco_100ep.pth"),
+    _weighted("oneformer_coco", "seg_ofcoco", "Segmentation", "150_16_swin_l_oneformer_coco_100ep.pth"),
     Module("anime_face_segment", "seg_anime_face", tags=("Segmentation",), file="UNet.pth"),
     Module(
         "scribble_xdog",

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,7 +136,7 @@ def cost(services: Services, rounds: int) -> dict[str, float]:
             passes.begin_pass([each], job, use, services.scripts.program)
             see("with_unit_s", predict)
         net = services.engine.auxiliaries.here[-1]
-        see("network_s", lambda net=net: net.module(x, times, context.crossattn, hint, return_dict=False))
+        see("network_s", partial(net.module, x, times, context.crossattn, hint, return_dict=False))
     return found
 
 

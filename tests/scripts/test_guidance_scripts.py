@@ -189,7 +189,7 @@ class ToyNet:
         for here, there in pairwise(levels):
             noise = self.noise(x / (there**2 + 1) ** 0.5, self.timestep(there) / retouch)
             x = x + (there - here) * noise
-        return x / levels[-1]
+        return x.div(levels[-1])
 
 
 @pytest.mark.parametrize(("retouch", "strength"), [(1.0, 0.0), (2.0, 0.0), (1.5, 0.5)])

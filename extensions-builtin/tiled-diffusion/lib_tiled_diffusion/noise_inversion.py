@@ -69,7 +69,7 @@ def noise_of(denoise: Denoise, x: Tensor, sigmas: Tensor, asks: Asks | None = No
         at = x * scale
         direction = (at - denoise(at, x.new_full((len(x),), asked))) / asked
         x = x + direction * (there - here)
-    return x / levels[-1]
+    return x.div(levels[-1])
 
 
 def asking(levels: Tensor, retouch: float) -> Asks:

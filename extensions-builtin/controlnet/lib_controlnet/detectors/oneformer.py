@@ -96,7 +96,7 @@ def our_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for key, tensor in tensors.items():
         name = key
         for pattern, word in RENAMED:
-            name = pattern.sub(word, name)  # type: ignore[call-overload]
+            name = pattern.sub(word, name)
         for pattern, word in FUSED:
             if pattern.match(name):
                 for letter, part in zip("qkv", tensor.chunk(3), strict=True):

@@ -4,7 +4,7 @@ diffusers' pipeline in a process of its own.
 Run `python -m benchmarks.server_memory [sd1] [sdxl] [--steps N] [--lines WORD]`; both families without a word; what is
 not named, and lines without WORD in their titles, keep their last result. With `--steps 0` an image of one step is
 made, and no time is measured. *One unit*: with a ControlNet of full size, 0.7 GB (SD1) or 2.5 GB (SDXL). Random weights
-in a file of 2.1 GB (SD1) and 6.9 GB (SDXL), written and removed; with `--holes` all are 0, which is as large in memory.
+in a file of 2.1 GB (SD1) and 6.9 GB (SDXL), written and removed.
 Each line is a process of its own on two threads. Memory is counted in two parts: what only the process has (RssAnon),
 and the pages of files that it maps (RssFile), which the system's file cache holds for all and drops where memory is
 short. Linux only.
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.full_size import write_full_size_checkpoint, write_full_size_control_net, write_full_size_header
+from benchmarks.full_size import write_full_size_checkpoint, write_full_size_control_net
 from benchmarks.long_run import Server
 from benchmarks.report import print_table, read_result, write_result
 
@@ -187,7 +187,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             checkpoint = folder / f"{family}.safetensors"
-            (write_full_size_header if "--holes" in words else write_full_size_checkpoint)(checkpoint, family)
+            write_full_size_checkpoint(checkpoint, family)
             measured: dict[str, Callable[[], dict[str, float]]] = {
                 f"ours, {start}": partial(ours, checkpoint, start, steps, folder) for start in FLAGS
             }

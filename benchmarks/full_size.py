@@ -96,13 +96,22 @@ def write_full_size_checkpoint(path: Path, family: str = "sd1") -> int:
 
     Returns the number of weights. Values are small (normal, deviation 0.02) so that a forward pass stays finite.
     """
-    make, yaml = FAMILIES[family]
-    shapes: dict[str, tuple[int, ...]] = {}
-    for module, keymap in make(read_architecture(yaml)):
-        for key, tensor in module.state_dict().items():
-            original = keymap.to_original(key)
-            assert original is not None
-            shapes[original] = tuple(keymap.tensor_to_original(key, tensor).shape)
+    shapes = _shapes(family)
+    _write_random(path, shapes)
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def write_full_size_control_net(path: Path, family: str) -> None:
+    """Write fp16 weights of a ControlNet for such a checkpoint, by diffusers' names."""
+    from diffusers import ControlNetModel
+
+    with torch.device("meta"):
+        unet: Any = build_unet(read_architecture(FAMILIES[family][1]).unet_sizes)
+        net: Any = ControlNetModel.from_unet(unet, load_weights_from_unet=False)
+    _write_random(path, {key: tuple(tensor.shape) for key, tensor in net.state_dict().items()})
+
+
+def _write_random(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randn(1 << 24, generator=generator).mul_(0.02).half()
     with LayoutWriter(path, {name: (torch.float16, shape) for name, shape in shapes.items()}, 1024) as writer:
@@ -110,21 +119,31 @@ def write_full_size_checkpoint(path: Path, family: str = "sd1") -> int:
             count = math.prod(shape)
             repeated = numbers.roll(index).repeat(-(-count // numbers.numel()))
             writer.write(name, repeated[:count].reshape(shape))
-    return sum(math.prod(shape) for shape in shapes.values())
 
 
 def write_full_size_header(path: Path, family: str) -> None:
     """Write the header of such a checkpoint, with a hole instead of the weights: it takes no room on the disk."""
+    _write_header(path, _shapes(family))
+
+
+def _shapes(family: str) -> dict[str, tuple[int, ...]]:
+    """Of the tensors of such a checkpoint, by their names in it."""
     make, yaml = FAMILIES[family]
-    header: dict[str, Any] = {}
-    end = 0
+    shapes: dict[str, tuple[int, ...]] = {}
     for module, keymap in make(read_architecture(yaml)):
         for key, tensor in module.state_dict().items():
             original = keymap.to_original(key)
             assert original is not None
-            shape = list(keymap.tensor_to_original(key, tensor).shape)
-            begin, end = end, end + 2 * math.prod(shape)
-            header[original] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, end]}
+            shapes[original] = tuple(keymap.tensor_to_original(key, tensor).shape)
+    return shapes
+
+
+def _write_header(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "F16", "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)

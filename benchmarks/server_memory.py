@@ -2,12 +2,16 @@
 diffusers' pipeline in a process of its own.
 
 Run `python -m benchmarks.server_memory [sd1] [sdxl] [--steps N] [--lines WORD]`; both families without a word; what is
-not named, and lines without WORD in their titles, keep their last result. Random weights in a file of 2.1 GB (SD1) and
-6.9 GB (SDXL), written and removed. Each line is a process of its own on two threads. Memory is counted in two parts:
-what only the process has (RssAnon), and the pages of files that it maps (RssFile), which the system's file cache holds
-for all and drops where memory is short. Linux only.
+not named, and lines without WORD in their titles, keep their last result. With `--steps 0` an image of one step is
+made, and no time is measured. *One unit*: with a ControlNet of full size, 0.7 GB (SD1) or 2.5 GB (SDXL). Random weights
+in a file of 2.1 GB (SD1) and 6.9 GB (SDXL), written and removed.
+Each line is a process of its own on two threads. Memory is counted in two parts: what only the process has (RssAnon),
+and the pages of files that it maps (RssFile), which the system's file cache holds for all and drops where memory is
+short. Linux only.
 """
 
+import base64
+import io
 import json
 import subprocess
 import sys
@@ -20,18 +24,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.full_size import write_full_size_checkpoint
+from PIL import Image
+
+from benchmarks.full_size import write_full_size_checkpoint, write_full_size_control_net
 from benchmarks.long_run import Server
 from benchmarks.report import print_table, read_result, write_result
 
 ROOT = Path(__file__).parent.parent
 SIDE_PX = 512
 FLAGS = {
-    "fp8 --lowvram": (["--lowvram"], True),
-    "fp8": ([], True),
-    "16-bit file": ([], False),
+    "fp8 --lowvram": (["--lowvram"], True, False),
+    "fp8 --lowvram, one unit": (["--lowvram"], True, True),
+    "fp8": ([], True, False),
+    "16-bit file": ([], False, False),
 }
-"""Starts of our server: flags, and whether weights are stored in fp8."""
+"""Starts of our server: flags, whether weights are stored in fp8, and whether a unit of ControlNet takes part."""
 PEERS = ("bfloat16", "float32")
 REPLY_S = 3600.0
 
@@ -73,9 +80,15 @@ def watched(pid: int) -> Iterator[Peak]:
 
 def ours(checkpoint: Path, name: str, steps: int, folder: Path) -> dict[str, float]:
     """Peaks of our server over one image, and seconds per step: of two requests, the second with twice the steps."""
-    flags, in_fp8 = FLAGS[name]
+    flags, in_fp8, has_unit = FLAGS[name]
     data = folder / f"data-{name.replace(' ', '')}"
     data.mkdir()
+    unit: dict[str, object] = {}
+    if has_unit:
+        nets = data / "models" / "ControlNet"
+        nets.mkdir(parents=True)
+        write_full_size_control_net(nets / "full.safetensors", checkpoint.stem)
+        unit = {"alwayson_scripts": {"ControlNet": {"args": [{"module": "none", "model": "full", "image": _white()}]}}}
     settings = {"fp8_storage": "Enable" if in_fp8 else "Disable"}
     (data / "config.json").write_text(json.dumps(settings), encoding="utf-8")  # before a model is loaded
     server = Server(data, [*flags, "--nowebui", "--workers", "0"], checkpoint)  # one process, as the peer has
@@ -88,6 +101,7 @@ def ours(checkpoint: Path, name: str, steps: int, folder: Path) -> dict[str, flo
             "height": SIDE_PX,
             "steps": count,
             "sampler_name": "Euler",
+            **unit,
         }
         began = time.monotonic()
         status, text = server.ask("/sdapi/v1/txt2img", body, REPLY_S)
@@ -100,6 +114,12 @@ def ours(checkpoint: Path, name: str, steps: int, folder: Path) -> dict[str, flo
     finally:
         server.process.terminate()
         server.process.wait(60)
+
+
+def _white() -> str:
+    stream = io.BytesIO()
+    Image.new("RGB", (SIDE_PX, SIDE_PX), "white").save(stream, "PNG")
+    return base64.b64encode(stream.getvalue()).decode()
 
 
 def peer(checkpoint: Path, family: str, dtype: str, steps: int) -> dict[str, float]:
@@ -125,6 +145,8 @@ def peer(checkpoint: Path, family: str, dtype: str, steps: int) -> dict[str, flo
 def _line(pid: int, make: Callable[[int], float], steps: int) -> dict[str, float]:
     with watched(pid) as peak:
         make(1)  # loads, and fills caches
+        if not steps:
+            return {"own_bytes": peak.own, "mapped_bytes": peak.mapped}
         short, long = make(steps), make(2 * steps)
     return {"own_bytes": peak.own, "mapped_bytes": peak.mapped, "step_s": (long - short) / steps}
 
@@ -158,7 +180,8 @@ def main() -> None:
     steps = int(words.pop(words.index("--steps") + 1)) if "--steps" in words else 2
     chosen = words.pop(words.index("--lines") + 1) if "--lines" in words else ""
     families = [word for word in words if not word.startswith("--")] or ["sd1", "sdxl"]
-    results: dict[str, dict[str, dict[str, float]]] = read_result("server_memory").get("families", {})
+    known = read_result("server_memory")
+    results: dict[str, dict[str, dict[str, float]]] = known.get("families", {})
     rows: list[tuple[str, ...]] = []
     for family in families:
         with tempfile.TemporaryDirectory() as name:
@@ -173,10 +196,12 @@ def main() -> None:
             for title in (title for title in measured if chosen in title):
                 line = lines[title] = measured[title]()
                 print(json.dumps({"family": family, "line": title, **line}), flush=True)
-                write_result("server_memory", {"side_px": SIDE_PX, "steps": steps, "families": results})
+                write_result(
+                    "server_memory", {"side_px": SIDE_PX, "steps": steps or known.get("steps", 0), "families": results}
+                )
         for title, line in lines.items():
             sizes = (f"{line[part] / 1e9:.2f} GB" for part in ("own_bytes", "mapped_bytes"))
-            rows.append((family, title, *sizes, f"{line['step_s']:.1f} s"))
+            rows.append((family, title, *sizes, f"{line['step_s']:.1f} s" if "step_s" in line else ""))
     print_table(("family", "process", "own memory", "mapped files", "step"), rows)
 
 

@@ -4,11 +4,11 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from PIL import Image
 
@@ -31,6 +31,7 @@ from modules.jobs.line import Line, QueueOptions
 from modules.jobs.needed_models import models_of
 from modules.jobs.store import JobStore
 from modules.jobs.tasks import Starter
+from modules.jobs.work.calls import call, call_starters
 from modules.jobs.work.captions import interrogation_starters
 from modules.jobs.work.downloads import download_starters, with_downloads
 from modules.jobs.work.extras import Extras
@@ -194,7 +195,10 @@ def offer_to_extensions(host: Host, services: Services) -> None:
         if queue.running_job() is not None:
             queue.skip()
 
-    host.run, host.job, host.interrupt, host.skip = run, running, interrupt, skip
+    def compute(name: str, values: Mapping[str, Any], user: str) -> Mapping[str, Any]:
+        return call(queue, services.scripts.callbacks.compute, name, values, user)
+
+    host.run, host.job, host.interrupt, host.skip, host.compute = run, running, interrupt, skip, compute
     host.facts = lambda: services.models.status.model
     host.unload = services.models.unload
     host.embeddings = services.models.list_embeddings
@@ -219,6 +223,8 @@ class Parts(Protocol):
     @property
     def captioners(self) -> Captioners: ...
     @property
+    def scripts(self) -> ScriptLibrary: ...
+    @property
     def operations(self) -> Operations: ...
     @property
     def estimator(self) -> MemoryEstimator: ...
@@ -236,6 +242,7 @@ def task_starters(parts: Parts) -> dict[str, Starter]:
         **extras_of(parts).starters,
         **training_of(parts).starters,
         **interrogation_starters(parts.captioners),
+        **call_starters(parts.scripts.callbacks.compute),
     }
 
 
@@ -291,7 +298,7 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed, loads))
     captioners = captioners_of(flags, paths)
-    program = program_of(paths, catalogue, engine, settings, captioners)
+    program = program_of(paths, catalogue, engine, settings, captioners, lambda *asked: _computed(host, *asked))
     scripts = ScriptLibrary(program=program)
     host = Host(
         flags, paths, settings, engine, program, scripts, facts=lambda: engine.status.model, unload=engine.unload
@@ -319,6 +326,7 @@ class WorkerParts:
     catalogue: CheckpointCatalogue
     engine: Engine
     captioners: Captioners
+    scripts: ScriptLibrary
     operations: Operations
     estimator: MemoryEstimator
     queue: Line
@@ -341,6 +349,7 @@ def worker_host(flags: Flags, root: Path, allowed: tuple[Path, ...] | None, data
         found.catalogue,
         found.engine,
         found.captioners,
+        found.scripts,
         found.operations,
         estimator,
         Line(JobStore(None)),
@@ -526,8 +535,20 @@ def _has_room(estimator: MemoryEstimator, request: GenerationRequest) -> bool:
         return False
 
 
+def _computed(host: Host, name: str, values: Mapping[str, Any], user: str = "") -> Mapping[str, Any]:
+    """Work of an extension: in line where there is one, else here."""
+    if host.compute is not None:
+        return host.compute(name, values, user)
+    return host.library.callbacks.compute(name, values)
+
+
 def program_of(
-    paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, settings: SettingsStore, captioners: Captioners
+    paths: Paths,
+    catalogue: CheckpointCatalogue,
+    engine: Engine,
+    settings: SettingsStore,
+    captioners: Captioners,
+    compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]],
 ) -> Program:
     """The names that extensions may ask for, looked up when they ask."""
     detectors = Detectors(engine.faces.find, paths.models_dir / DETECTORS_FOLDER)
@@ -548,6 +569,7 @@ def program_of(
         detectors=lambda: list(detectors.names),
         detector=detectors.check,
         detect=detectors.find,
+        compute=compute,
         measured=lambda result: measured(engine, result),
         report=lambda report: write_series(Reports(paths.outputs_dir / REPORTS_FOLDER), report),
     )

@@ -119,6 +119,12 @@ def on_script_unloaded(callback: Callback, *, name: str | None = None) -> None:
     register_callback(Moment.SCRIPT_UNLOADED, callback, name)
 
 
+def on_work(callback: Callback, *, name: str) -> None:
+    """`callback(values)` returns values, both by name, ready for JSON: work that is done where images are computed, in
+    its turn. `Program.compute(name, values)` asks for it and waits."""
+    register_callback(Moment.WORK, callback, name)
+
+
 def on_ui_train_tabs(callback: Callback, *, name: str | None = None) -> None:
     """`callback(UiTrainTabParams)` builds tabs inside of the Train tab: `with gr.Tab("Mine"): ...`."""
     register_callback(Moment.UI_TRAIN_TABS, callback, name)

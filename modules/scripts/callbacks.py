@@ -7,11 +7,12 @@ the `on_...` functions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from modules.errors import UnknownNameError
 from modules.scripts.acting import Acting, acting
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Moment(StrEnum):
     IMAGE_SAVED = "image_saved"  # (ImageSaveParams)
     IMAGE_GRID = "image_grid"  # (ImageGridLoopParams)
     BEFORE_TOKEN_COUNTER = "before_token_counter"  # (BeforeTokenCounterParams)
+    WORK = "work"  # (values by name) -> values, by the callback's name; in the process that computes images
     BEFORE_RELOAD = "before_reload"  # (); the page is about to be built again
     SCRIPT_UNLOADED = "script_unloaded"  # (); while the program ends
 
@@ -227,6 +229,14 @@ class Callbacks:
                 self.run(entry, LoadedView(view(), model) if is_foreign else model)
             except (Exception, SystemExit) as error:  # as above
                 entry.failed(error)
+
+    def compute(self, name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have the work of this name done here. Raises `UnknownNameError`, and what the work raises."""
+        works = {str(entry.name): entry for entry in self.at(Moment.WORK)}
+        if name not in works:
+            raise UnknownNameError.of("work of extensions", name, list(works))
+        found: Mapping[str, Any] = self.run(works[name], values)
+        return found
 
     def run(self, entry: Registered, *args: Any, **facts: Any) -> Any:
         """Call one, as code of its extension; what it raises is raised."""

@@ -58,6 +58,7 @@ class Host:
     program: Program
     library: ScriptLibrary = field(default_factory=ScriptLibrary)
     run: Callable[[GenerationRequest], Result] | None = None
+    compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]] | None = None  # work in line; None in a worker
     job: Callable[[], JobView] = _no_job
     interrupt: Callable[[], None] = _nothing
     skip: Callable[[], None] = _nothing

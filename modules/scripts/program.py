@@ -1,8 +1,9 @@
 """What an extension may ask the running program: which files and names there are, looked up when it asks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -40,6 +41,10 @@ def _nothing_found(image: Image.Image, name: str, min_score: float = 0.0) -> lis
     raise UnknownNameError.of("detector", name, [])
 
 
+def _no_work(name: str, values: Mapping[str, Any], user: str = "") -> Mapping[str, Any]:
+    raise UnknownNameError.of("work of extensions", name, [])
+
+
 @dataclass(frozen=True)
 class Program:
     """The names that a user can choose from; empty for a library that was loaded without a program."""
@@ -65,6 +70,9 @@ class Program:
     says what to put where."""
     detect: Callable[[Image.Image, str, float], list[Detection]] = _nothing_found
     """(image, name of a detector, least score 0 to 1) -> what it finds, the best first. Raises as `detector` does."""
+    compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]] = _no_work
+    """(name, values, user) -> values: work that an extension registered by `script_callbacks.on_work`, done where
+    images are computed, in its turn among them. Waits for it, and raises what it raises."""
     measured: Callable[[Result], Measured] = lambda result: Measured()
     """What a job took, to be asked when it has just ended."""
     report: Callable[[SeriesReport], str] = lambda report: ""

@@ -30,13 +30,24 @@ def picture(height: int = 64, width: int = 96) -> "np.ndarray[Any, np.dtype[np.u
     return image
 
 
+def random(net: Any) -> Any:
+    """A network with weights of such sizes that its outputs are neither 0 nor huge."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in net.parameters():
+            if weight.ndim < 2:
+                weight.normal_(mean=1.0, std=0.1)
+            else:
+                weight.normal_(std=(2 / weight[0].numel()) ** 0.5)
+    return net.eval()
+
+
 def written(net: torch.nn.Module, path: Path, prefix: str = "") -> Path:
     """The file of a network, in the form in which it is trained."""
     torch.manual_seed(1)
     with torch.no_grad():
-        for name, weight in net.named_parameters():
+        for weight in net.parameters():
             weight.normal_(std=0.0 if weight.ndim < 2 else (2 / weight[0].numel()) ** 0.5)
-            assert name
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"state_dict": {f"{prefix}{key}": tensor for key, tensor in net.state_dict().items()}}, path)
     return path
@@ -45,8 +56,10 @@ def written(net: torch.nn.Module, path: Path, prefix: str = "") -> Path:
 def run(name: str, folder: Path, image: "np.ndarray[Any, np.dtype[np.uint8]]") -> Any:
     modules, files = library("preprocessors"), library("files")
     program = Program(folders=lambda kind: (folder / kind,))
-    job = modules.Job(image, 64, 0.5, 0.5, find=lambda names: files.preprocessor_file(program, names))
-    return modules.module_of(name).run(job), job
+    module = modules.module_of(name)
+    a, b = (slider.value for slider in module.numbers)
+    job = modules.Job(image, 64, a, b, find=lambda names: files.preprocessor_file(program, names))
+    return module.run(job), job
 
 
 FILES: dict[str, tuple[str, str, str, int, str]] = {
@@ -55,6 +68,21 @@ FILES: dict[str, tuple[str, str, str, int, str]] = {
     "lineart": ("lineart", "Generator", "sk_model.pth", 4_300_000, "model2.2.conv_block.5.weight"),
     "lineart_anime": ("anime_lines", "AnimeLines", "netG.pth", 54_400_000, "model.model.1.model.3.model.5.weight"),
     "openpose": ("body", "BodyNet", "body_pose_model.pth", 52_000_000, "Mconv7_stage6_L2.bias"),
+    "mlsd": ("lines", "LineNet", "mlsd/mlsd_large_512_fp32.pth", 1_534_000, "block23.conv3.bias"),
+    "normal_bae": (
+        "normals",
+        "NormalNet",
+        "scannet.pt",
+        72_400_000,
+        "encoder.original_model.blocks.0.0.conv_dw.weight",
+    ),
+    "segmentation": (
+        "uniformer",
+        "SegmentNet",
+        "upernet_global_small.pth",
+        50_700_000,
+        "backbone.blocks3.7.attn.qkv.bias",
+    ),
 }
 """By module: file and class of the network, the weights' file, about how many weights it has, a name among them."""
 
@@ -70,17 +98,18 @@ def test_a_network_is_that_of_its_authors(name: str, tmp_path: Path) -> None:
         run(name, tmp_path, picture())
 
 
-@pytest.mark.parametrize("name", ["hed_safe", "scribble_hed", "pidinet", "lineart"])
-def test_a_file_makes_a_map(name: str, tmp_path: Path) -> None:
-    module, kind, file, _, _ = FILES[{"hed_safe": "hed", "scribble_hed": "hed"}.get(name, name)]
+@pytest.mark.parametrize("names", [("hed_safe", "scribble_hed"), ("pidinet",), ("lineart",)])
+def test_a_file_makes_a_map(names: tuple[str, ...], tmp_path: Path) -> None:
+    module, kind, file, _, _ = FILES[{"hed_safe": "hed"}.get(names[0], names[0])]
     path = written(getattr(part(module), kind)(), tmp_path / "ControlNetPreprocessor" / file, "module.")
-    made, _ = run(name, tmp_path, picture())
-    assert made.shape == (64, 96, 3) and made.dtype == np.uint8
-    levels = len(np.unique(made))
-    assert levels <= 3 if name in ("hed_safe", "scribble_hed") else levels > 3
+    for name in names:
+        made, _ = run(name, tmp_path, picture())
+        assert made.shape == (64, 96, 3) and made.dtype == np.uint8
+        levels = len(np.unique(made))
+        assert levels <= 3 if name in ("hed_safe", "scribble_hed") else levels > 3
     torch.save({"other": torch.zeros(2)}, path)
     with pytest.raises(CheckpointError, match=r"is missing, and .* another network's file"):
-        run(name, tmp_path, picture())
+        run(names[0], tmp_path, picture())
 
 
 @pytest.mark.parametrize("kind", ["central", "angular", "radial"])
@@ -105,6 +134,395 @@ def test_differences_of_pixels(kind: str) -> None:
             for place, (i, j) in zip(places, rays, strict=True)
         )
     torch.testing.assert_close(layer(x)[0, 0, 2, 2].detach(), wanted)
+
+
+TINY_DEPTH: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "neck_hidden_sizes": [8, 16, 16, 16],
+    "fusion_hidden_size": 8,
+    "backbone_featmap_shape": [1, 32, 4, 4],
+    "backbone_config": {
+        **{"model_type": "bit", "global_padding": "same", "layer_type": "bottleneck", "depths": [1, 2, 1]},
+        **{"out_features": ["stage1", "stage2", "stage3"], "embedding_dynamic_padding": True},
+        **{"embedding_size": 8, "hidden_sizes": [8, 16, 32], "num_groups": 2},
+    },
+}
+
+
+def test_midas_from_a_file_of_its_authors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small size, whose tensors get the authors' names: a square as transformers' class computes it, and maps."""
+    from transformers import DPTConfig, DPTForDepthEstimation
+
+    midas = part("midas")
+    monkeypatch.setattr(midas, "SIZES", TINY_DEPTH)
+    monkeypatch.setattr(midas, "SIDE", 64)
+    config = DPTConfig(
+        is_hybrid=True, reassemble_factors=[1, 1, 1, 0.5], image_size=64, layer_norm_eps=1e-6, **TINY_DEPTH
+    )
+    theirs = random(DPTForDepthEstimation(config))
+    path = tmp_path / "ControlNetPreprocessor" / "midas" / "dpt_hybrid-midas-501f0c75.pt"
+    path.parent.mkdir(parents=True)
+    torch.save(midas_authors_names(theirs.state_dict()), path)
+    net, image = midas.net_of(path), torch.rand(1, 3, 64, 64) * 2 - 1
+    with torch.no_grad():
+        wanted = theirs(image).predicted_depth[0]
+        assert wanted.std() > 0
+        torch.testing.assert_close(midas.depth_of(net, image), wanted)
+        assert midas.depth_of(net, torch.cat([image, image], dim=3)).shape == (64, 128)
+    depth, _ = run("depth_midas", tmp_path, picture())
+    assert depth.shape == (64, 96, 3) and depth.max() > 200
+    normal, _ = run("normal_midas", tmp_path, picture())
+    assert normal.shape == (64, 96, 3) and normal[..., 2].min() >= 127
+
+
+def test_normals_of_a_plane() -> None:
+    """Sobel's differences of a slope of 3 a pixel are 24; what is flat faces the eye."""
+    slope = 3.0 * np.broadcast_to(np.arange(8, dtype=np.float32), (6, 8))
+    is_flat = np.zeros((6, 8), bool)
+    is_flat[0] = True
+    normal = part("midas").normals_of(slope, is_flat)
+    length = np.hypot(24, 2 * np.pi)
+    wanted = [int(127.5 * (1 + 24 / length)), 127, int(127.5 * (1 + 2 * np.pi / length))]
+    assert (normal[1:, 1:-1] == wanted).all() and (normal[0] == [127, 127, 255]).all()
+
+
+def midas_authors_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names of the authors' files, written from their program's structure."""
+    found: dict[str, torch.Tensor] = {}
+    for key, tensor in tensors.items():
+        words = key.split(".")
+        leaf = words[-1]
+        if key.startswith("dpt.embeddings.backbone.bit.embedder."):
+            found[f"pretrained.model.patch_embed.backbone.stem.{words[5].replace('convolution', 'conv')}.{leaf}"] = (
+                tensor
+            )
+        elif key.startswith("dpt.embeddings.backbone.bit.encoder.stages."):
+            stage = f"pretrained.model.patch_embed.backbone.stages.{words[6]}.blocks.{words[8]}"
+            found[".".join([stage, *words[9:]])] = tensor
+        elif key.startswith("dpt.embeddings."):
+            short = {"projection": f"patch_embed.proj.{leaf}", "position_embeddings": "pos_embed"}
+            found[f"pretrained.model.{short.get(words[2], words[2])}"] = tensor
+        elif key.startswith("dpt.encoder.layer."):
+            block, rest = f"pretrained.model.blocks.{words[3]}", ".".join(words[4:-1])
+            names = {
+                **{"attention.output.dense": "attn.proj", "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2"},
+                **{"layernorm_before": "norm1", "layernorm_after": "norm2"},
+            }
+            if rest == "attention.attention.query":
+                parts = [tensors[key.replace("query", word)] for word in ("query", "key", "value")]
+                found[f"{block}.attn.qkv.{leaf}"] = torch.cat(parts)
+            elif rest in names:
+                found[f"{block}.{names[rest]}.{leaf}"] = tensor
+        elif key.startswith("dpt.layernorm."):
+            found[f"pretrained.model.norm.{leaf}"] = tensor
+        elif key.startswith("neck.reassemble_stage.readout_projects."):
+            found[f"pretrained.act_postprocess{int(words[3]) + 1}.0.project.0.{leaf}"] = tensor
+        elif key.startswith("neck.reassemble_stage.layers."):
+            place = {"projection": 3, "resize": 4}[words[4]]
+            found[f"pretrained.act_postprocess{int(words[3]) + 1}.{place}.{leaf}"] = tensor
+        elif key.startswith("neck.convs."):
+            found[f"scratch.layer{int(words[2]) + 1}_rn.{leaf}"] = tensor
+        elif key.startswith("neck.fusion_stage.layers."):
+            rest = ".".join(words[4:]).replace("projection", "out_conv").replace("residual_layer", "resConfUnit")
+            found[f"scratch.refinenet{4 - int(words[3])}.{rest.replace('convolution', 'conv')}"] = tensor
+        elif key.startswith("head.head."):
+            found[f"scratch.output_conv.{words[2]}.{leaf}"] = tensor
+    return {key: tensor.contiguous() for key, tensor in found.items()}
+
+
+EFFICIENT = {"conv_dw": "depthwise_conv.depthwise_conv", "se": "squeeze_excite", "conv_pwl": "projection.project_conv"}
+EFFICIENT_NORMS = ("expansion.expand_bn", "depthwise_conv.depthwise_norm", "projection.project_bn")
+
+
+def test_the_encoder_of_normals_is_an_efficientnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of small widths, against transformers' class with the same weights; and the map that such a network makes."""
+    from transformers import EfficientNetConfig, EfficientNetModel
+
+    normals = part("normals")
+    stages = (
+        (16, 2, 3, 1, 1),
+        (24, 1, 5, 2, 6),
+        (32, 2, 5, 2, 6),
+        (40, 1, 3, 2, 6),
+        (48, 1, 3, 1, 6),
+        (56, 1, 3, 2, 6),
+    )
+    for name, value in {"STEM": 8, "TOP": 320, "FIRST_DECODED": 32, "STAGES": stages, "HIDDEN": 8}.items():
+        monkeypatch.setattr(normals, name, value)
+    ours = random(normals.NormalNet())
+    encoder = ours.encoder["original_model"]
+    # its stem of 32 times the width coefficient has 8 channels
+    config = EfficientNetConfig(
+        width_coefficient=0.25, depth_coefficient=1.0, hidden_dim=32,
+        in_channels=[32, 64, 96, 128, 160, 192], out_channels=[64, 96, 128, 160, 192, 224],
+        strides=[1, 2, 2, 2, 1, 2], kernel_sizes=[3, 5, 5, 3, 3, 3], num_block_repeats=[2, 1, 2, 1, 1, 1],
+        expand_ratios=[1, 6, 6, 6, 6, 6], depthwise_padding=[], drop_connect_rate=0.0,
+    )  # fmt: skip
+    theirs = EfficientNetModel(config).eval()
+    blocks = [block for stage in encoder.blocks for block in stage]
+    weights = {
+        "embeddings.convolution.weight": encoder.conv_stem.weight,
+        "encoder.top_conv.weight": encoder.conv_head.weight,
+    }
+    weights |= {f"embeddings.batchnorm.{key}": value for key, value in encoder.bn1.state_dict().items()}
+    for number, block in enumerate(blocks):
+        names = {**EFFICIENT, "conv_pw": "expansion.expand_conv"} | {
+            f"bn{place}": norm for place, norm in enumerate(EFFICIENT_NORMS, start=1)
+        }
+        if not block.widens:
+            names |= {"conv_pw": "projection.project_conv", "bn1": EFFICIENT_NORMS[1], "bn2": EFFICIENT_NORMS[2]}
+        for key, value in block.state_dict().items():
+            layer, _, rest = key.partition(".")
+            rest = rest.replace("conv_reduce", "reduce").replace("conv_expand", "expand")
+            weights[f"encoder.blocks.{number}.{names[layer]}.{rest}"] = value
+    missing = theirs.load_state_dict(weights, strict=False)
+    assert not missing.unexpected_keys and all("top_bn" in key for key in missing.missing_keys)
+    image = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        *levels, last = encoder(image)
+        x = theirs.embeddings(image)
+        found = [x := layer(x) for layer in theirs.encoder.blocks]
+        for level, wanted in zip(levels, (found[1], found[2], found[4], found[6]), strict=True):
+            torch.testing.assert_close(level, wanted)
+        torch.testing.assert_close(last, theirs.encoder.top_conv(x))
+        length = ours(image)[:, :3].square().sum(1).sqrt()
+    assert length.shape == (1, 64, 96)
+    torch.testing.assert_close(length, torch.ones_like(length))
+    path = tmp_path / "ControlNetPreprocessor" / "normal_bae" / "scannet.pt"
+    path.parent.mkdir(parents=True)
+    torch.save({"model": {f"module.{key}": value for key, value in ours.state_dict().items()}}, path)
+    made, _ = run("normal_bae", tmp_path, picture())
+    assert made.shape == (64, 96, 3) and len(np.unique(made)) > 3
+
+
+def test_segments_against_parts_of_other_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head as transformers' UPerNet, a block of attention as PyTorch's; and every pixel has a color of a class."""
+    from transformers import UperNetConfig
+    from transformers.models.upernet.modeling_upernet import UperNetHead
+
+    uniformer, palettes = part("uniformer"), part("palettes")
+    for name, value in {"WIDTHS": (4, 6, 16, 16), "DEPTHS": (1, 1, 1, 1), "HEAD_WIDTH": 8, "CHANNELS": 8}.items():
+        monkeypatch.setattr(uniformer, name, value)
+    ours = random(uniformer.SegmentNet())
+    config = UperNetConfig(hidden_size=8, num_labels=150, pool_scales=[1, 2, 3, 6])
+    head = UperNetHead(config, [4, 6, 16, 16]).eval()
+    head.load_state_dict(
+        {
+            key.replace(".bn.", ".batch_norm.").replace("conv_seg", "classifier"): value
+            for key, value in ours.decode_head.state_dict().items()
+        }
+    )
+    block, layer = ours.backbone.blocks3[0], torch.nn.TransformerEncoderLayer(
+        16, 2, 64, dropout=0.0, activation="gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True
+    ).eval()  # fmt: skip
+    names = {"attn.qkv.": "self_attn.in_proj_", "attn.proj.": "self_attn.out_proj.", "mlp.fc1.": "linear1."}
+    names |= {"mlp.fc2.": "linear2.", "norm1.": "norm1.", "norm2.": "norm2."}
+    weights = block.state_dict()
+    layer.load_state_dict(
+        {new + leaf: weights[old + leaf] for old, new in names.items() for leaf in ("weight", "bias")}
+    )
+    with torch.no_grad():
+        levels = ours.backbone(torch.randn(1, 3, 64, 96))
+        assert [level.shape[2:] for level in levels] == [(16, 24), (8, 12), (4, 6), (2, 3)]
+        torch.testing.assert_close(ours.decode_head(levels), head(levels))
+        x = torch.randn(1, 16, 4, 6)
+        places = (x + block.pos_embed(x)).flatten(2).transpose(1, 2)
+        wanted = layer.linear2(torch.nn.functional.gelu(layer.linear1(layer.norm2(
+            places := places + layer.self_attn(*[layer.norm1(places)] * 3, need_weights=False)[0]
+        )))) + places  # fmt: skip
+        torch.testing.assert_close(block(x), wanted.transpose(1, 2).reshape(x.shape))
+    path = tmp_path / "ControlNetPreprocessor" / "uniformer" / "upernet_global_small.pth"
+    path.parent.mkdir(parents=True)
+    torch.save({"state_dict": ours.state_dict(), "meta": {"epoch": 1}}, path)
+    made, _ = run("seg_ufade20k", tmp_path, picture())
+    colors = {tuple(color) for color in palettes.ADE20K.tolist()}
+    assert made.shape == (64, 96, 3) and {tuple(color) for color in made.reshape(-1, 3).tolist()} <= colors
+    assert len(palettes.ADE20K) == 150
+
+
+ONEFORMER = {
+    "pixel_level_module.encoder.swin.embeddings.patch_embeddings.projection": "backbone.patch_embed.proj",
+    "pixel_level_module.encoder.swin.embeddings.norm": "backbone.patch_embed.norm",
+    "pixel_level_module.encoder.swin.encoder.layers": "backbone.layers",
+    "pixel_level_module.decoder.level_embed": "sem_seg_head.pixel_decoder.transformer.level_embed",
+    "pixel_level_module.decoder.encoder": "sem_seg_head.pixel_decoder.transformer.encoder",
+    "pixel_level_module.decoder.input_projections": "sem_seg_head.pixel_decoder.input_proj",
+    "pixel_level_module.decoder.mask_projection": "sem_seg_head.pixel_decoder.mask_features",
+    "pixel_level_module.decoder": "sem_seg_head.pixel_decoder",
+    "transformer_module.queries_embedder": "sem_seg_head.predictor.query_embed",
+    "transformer_module.level_embed": "sem_seg_head.predictor.level_embed",
+    "transformer_module.decoder.query_input_projection": "sem_seg_head.predictor.class_input_proj",
+    "transformer_module.decoder.query_transformer": "sem_seg_head.predictor.class_transformer",
+    "transformer_module.decoder": "sem_seg_head.predictor",
+    "task_encoder.task_mlp": "task_mlp",
+}
+"""What names of transformers' class begin with, and those of the authors' files; the first that fits counts."""
+
+
+def oneformer_authors_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names of the authors' files, as transformers' script that converts these reads them."""
+    found: dict[str, torch.Tensor] = {}
+    for key, tensor in tensors.items():
+        begin, leaf = next((word for word in ONEFORMER if key.startswith(word)), ""), key.rpartition(".")[2]
+        name = f"{ONEFORMER.get(begin, '')}{key.removeprefix(begin)}"
+        if key.startswith("pixel_level_module.encoder.hidden_states_norms.stage"):
+            name = f"backbone.norm{int(key.split('.')[3][-1]) - 1}.{leaf}"
+        for ours, theirs in (
+            ("layernorm_before", "norm1"), ("layernorm_after", "norm2"), ("attention.o_proj", "attn.proj"),
+            ("attention.relative_position_bias.relative", "attn.relative"), ("self_attn_layer_norm", "norm1"),
+            ("final_layer_norm", "norm2"), ("adapter_1.0", "adapter_1"), ("adapter_1.1", "adapter_1.norm"),
+            ("layer_1.0", "layer_1"), ("layer_1.1", "layer_1.norm"),
+        ):  # fmt: skip
+            name = name.replace(ours, theirs)
+        if name.startswith("sem_seg_head.pixel_decoder.transformer.encoder"):
+            name = name.replace(".fc", ".linear")
+        words = name.split(".")
+        if name.startswith("sem_seg_head.predictor.layers."):
+            kind = {"cross_attn": "cross_attention", "self_attn": "self_attention", "ffn": "ffn"}[words[4]]
+            name = ".".join(["sem_seg_head.predictor", f"transformer_{kind}_layers", words[3], *words[5:]])
+        if "mask_embed.layers" in name or name.startswith("task_mlp.layers"):
+            name = name.replace(".0.weight", ".weight").replace(".0.bias", ".bias")
+            name = name if words[-2] == "0" else ".".join(words)
+        if "_proj." in name and words[-2] in ("q_proj", "k_proj", "v_proj"):
+            if words[-2] != "q_proj":
+                continue
+            whole = torch.cat([tensors[key.replace("q_proj", f"{letter}_proj")] for letter in "qkv"])
+            own = f"attn.qkv.{leaf}" if "blocks" in key else f"in_proj_{leaf}"
+            found[name.replace(f"attention.q_proj.{leaf}", own).replace(f"q_proj.{leaf}", own)] = whole
+            continue
+        found[name] = tensor
+    return {key: tensor.contiguous() for key, tensor in found.items()}
+
+
+def test_oneformer_from_a_file_of_its_authors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small size: as transformers' class computes and post-processes it; and every pixel has a class's color."""
+    from transformers import OneFormerConfig, OneFormerForUniversalSegmentation, SwinConfig
+
+    oneformer, palettes = part("oneformer"), part("palettes")
+    backbone = {"embed_dim": 4, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2], "window_size": 2, "image_size": 64}
+    backbone |= {"drop_path_rate": 0.0, "out_features": ["stage1", "stage2", "stage3", "stage4"]}
+    sizes = {"hidden_dim": 32, "mask_dim": 32, "conv_dim": 32, "encoder_layers": 1, "decoder_layers": 3}
+    sizes |= {"encoder_feedforward_dim": 16, "dim_feedforward": 16, "query_dec_layers": 1, "num_attention_heads": 8}
+    classes = oneformer.Classes(palettes.ADE20K, 6, 64, 128)
+    for name, value in {"BACKBONE": backbone, "SIZES": sizes, "OF_ADE20K": classes}.items():
+        monkeypatch.setattr(oneformer, name, value)
+    config = OneFormerConfig(
+        backbone_config=SwinConfig(**backbone), num_labels=150, num_queries=6, is_training=False, **sizes
+    )
+    torch.manual_seed(5)
+    theirs = OneFormerForUniversalSegmentation(config).eval()
+    tensors = {
+        key.removeprefix("model."): value for key, value in theirs.state_dict().items() if "criterion" not in key
+    }
+    tensors = {key: value for key, value in tensors.items() if "swin.layernorm" not in key}
+    path = tmp_path / "ControlNetPreprocessor" / "oneformer" / "250_16_swin_l_oneformer_ade20k_160k.pth"
+    path.parent.mkdir(parents=True)
+    written = oneformer_authors_names(tensors)
+    assert all(key.startswith(("backbone.", "sem_seg_head.", "task_mlp.")) for key in written)
+    torch.save({"model": written}, path)
+    image = torch.randn(1, 3, 64, 96)
+    task = torch.zeros(1, 77)
+    task[0, :7] = torch.tensor([49406.0, 518, 10549, 533, 29119, 1550, 49407])
+    with torch.no_grad():
+        found = theirs(image, task)
+        masks = torch.nn.functional.interpolate(found.masks_queries_logits, size=(64, 96), mode="bilinear").sigmoid()
+        wanted = torch.einsum("bqc,bqhw->bchw", found.class_queries_logits.softmax(-1)[..., :-1], masks)
+        torch.testing.assert_close(oneformer.class_shares(oneformer.net_of(path, classes), image), wanted)
+    made, _ = run("seg_ofade20k", tmp_path, picture())
+    colors = {tuple(color) for color in palettes.ADE20K.tolist()}
+    assert made.shape == (64, 96, 3) and {tuple(color) for color in made.reshape(-1, 3).tolist()} <= colors
+    assert len(palettes.COCO) == 133
+
+
+def test_lines_by_their_middles_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with a sure middle; one that is not sure, and one that is too short, do not count. Then a map of the
+    network on a small square."""
+    maps = torch.zeros(1, 9, 32, 32)
+    maps[:, 0] = -20.0
+    for score, x, y, ends in (
+        (4.0, 16, 8, (-10, -2, 10, 2)),
+        (-4.0, 6, 20, (-4, 0, 4, 0)),
+        (5.0, 26, 26, (0, 0, 1, 0)),
+    ):
+        maps[0, 0, y, x] = score
+        maps[0, 1:5, y, x] = torch.tensor([float(value) for value in ends])
+    assert part("lines").lines_of(maps, 0.1, 2.0) == [(6.0, 6.0, 26.0, 10.0)]
+    monkeypatch.setattr(part("lines"), "SIDE", 64)
+    monkeypatch.setattr(part("lines"), "MAP_SIDE", 32)
+    net = random(part("lines").LineNet())
+    with torch.no_grad():  # a sure line of 16 cells at every place
+        net.block23.conv3.weight.zero_()
+        net.block23.conv3.bias[7:12] = torch.tensor([3.0, -8.0, 0.0, 8.0, 0.0])
+    path = tmp_path / "ControlNetPreprocessor" / "mlsd" / "mlsd_large_512_fp32.pth"
+    path.parent.mkdir(parents=True)
+    torch.save(net.state_dict(), path)
+    made, _ = run("mlsd", tmp_path, picture())
+    assert made.shape == (64, 96, 3) and set(np.unique(made)) == {0, 255}
+
+
+def at(points: int, places: dict[int, tuple[int, int]]) -> Any:
+    """A network that sees these points, in cells of its maps of an image of 368 pixels (46 cells a side)."""
+
+    def net(x: torch.Tensor) -> torch.Tensor:
+        side = x.shape[-1] // 8
+        rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+        maps = torch.zeros(1, points + 1, side, side)
+        for number, (column, row) in places.items():
+            away = (columns - column * side / 46) ** 2 + (rows - row * side / 46) ** 2
+            maps[0, number] = torch.exp(-away / 2 / (side / 46) ** 2)
+        return maps
+
+    return net
+
+
+def test_hands_and_faces_of_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the body says, a network finds the points; they are in the JSON, and drawn."""
+    body, parts = part("body"), part("parts")
+    values = [number for x, y in JOINTS for number in (float(4 * x), float(4 * y), 1.0)]
+    monkeypatch.setattr(
+        body,
+        "bodies",
+        lambda image, path: {
+            "people": [{"pose_keypoints_2d": values}], "canvas_width": image.shape[1], "canvas_height": image.shape[0]
+        },
+    )  # fmt: skip
+    joints = parts.joints_of({"pose_keypoints_2d": values})
+    square = parts.hand_square(joints, True, (384, 384))
+    elbow, wrist = np.array([216.0, 128.0]), np.array([224.0, 176.0])
+    middle, side = wrist + 0.33 * (wrist - elbow), 1.5 * float(np.hypot(8, 48))
+    assert (square.left, square.top) == tuple((middle - side / 2).astype(int)) and square.side == int(side)
+    face = parts.face_square(joints, (384, 384))
+    assert (face.left, face.top, face.side) == (160 - 30, 40 - 30, 60)  # ears are 20 pixels away, times 1.5, both ways
+    assert parts.hand_square([None] * 18, True, (384, 384)) is None
+
+    with pytest.raises(InvalidValueError, match=r"body_pose_model.pth"):
+        run("openpose_full", tmp_path, picture(384, 384))
+    folder = tmp_path / "ControlNetPreprocessor"
+    folder.mkdir()
+    (folder / "body_pose_model.pth").touch()
+    with pytest.raises(InvalidValueError, match=r"hand_pose_model.pth.*models/ControlNetPreprocessor"):
+        run("openpose_full", tmp_path, picture(384, 384))
+    for name in ("hand_pose_model.pth", "facenet.pth"):
+        (folder / name).touch()
+    hand_net, face_net = at(21, {0: (23, 40), 8: (10, 5)}), at(70, {30: (23, 23)})
+    monkeypatch.setattr(parts, "SCALES", (0.5, 1.0))
+    monkeypatch.setattr(parts, "filled", lambda net, path: hand_net if path.stem == "hand_pose_model" else face_net)
+    modules, files = library("preprocessors"), library("files")
+    program = Program(folders=lambda kind: (tmp_path / kind,))
+    job = modules.Job(picture(384, 384), 384, 0.5, 0.5, find=lambda names: files.preprocessor_file(program, names))
+    made = modules.module_of("openpose_full").run(job)
+    person = job.poses[0]["people"][0]
+    hand = np.array(person["hand_left_keypoints_2d"]).reshape(21, 3)
+    assert hand[:, 2].nonzero()[0].tolist() == [0, 8]
+    wanted = np.array([square.left, square.top]) + np.array([[23, 40], [10, 5]]) * square.side / 46
+    assert np.abs(hand[[0, 8], :2] - wanted).max() <= 2.5
+    assert len(person["face_keypoints_2d"]) == 210
+    assert np.abs(np.array(person["face_keypoints_2d"][90:92]) - (160, 40)).max() <= 2
+    x, y = (int(value) for value in hand[8, :2])
+    assert made[y, x].tolist() == [0, 0, 255]
+    assert (modules.module_of("openpose_faceonly").run(job) == 255).any(axis=2).sum() in range(20, 60)
 
 
 def test_depth_from_a_file_of_its_authors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,6 +162,70 @@ def test_tiles_cover_latents_as_recorded() -> None:
     assert np.unravel_index(int(weights.argmax()), weights.shape)[0] == 8
 
 
+class ToyNet:
+    """A model of SD1's noise levels that is a formula of its input at unit variance and of the timestep, as a denoiser,
+    and the walk up the levels as the extension describes it, written down plainly."""
+
+    betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, dtype=torch.float64) ** 2
+    sigmas = ((1 - (1 - betas).cumprod(0)) / (1 - betas).cumprod(0)).sqrt()
+
+    def noise(self, x: torch.Tensor, timestep: float) -> torch.Tensor:
+        return torch.tanh(x * (1 + timestep / 500)) * (0.5 + timestep / 2000)
+
+    def timestep(self, sigma: float) -> float:
+        return float(np.interp(np.log(sigma), self.sigmas.log().numpy(), np.arange(1000)))
+
+    def denoise(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        level = float(sigma[0])
+        return x - level * self.noise(x / (level**2 + 1) ** 0.5, self.timestep(level))
+
+    def schedule(self, steps: int) -> torch.Tensor:
+        places = torch.linspace(999, 0, steps, dtype=torch.float64).numpy()
+        levels = np.exp(np.interp(places, np.arange(1000), self.sigmas.log().numpy()))
+        return torch.tensor([*levels, 0.0])
+
+    def walked(self, x: torch.Tensor, steps: int, retouch: float) -> torch.Tensor:
+        levels = self.schedule(steps).flip(0).tolist()
+        for here, there in pairwise(levels):
+            noise = self.noise(x / (there**2 + 1) ** 0.5, self.timestep(there) / retouch)
+            x = x + (there - here) * noise
+        return x.div(levels[-1])
+
+
+@pytest.mark.parametrize(("retouch", "strength"), [(1.0, 0.0), (2.0, 0.0), (1.5, 0.5)])
+def test_noise_inversion_walks_up_the_levels(retouch: float, strength: float) -> None:
+    """On one tile and on several, whose predictions are those of the whole for a model that sees single cells."""
+    script, toy = module("tiled-diffusion", "tiled_diffusion"), ToyNet()
+    x = torch.randn(1, 4, 12, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    drawn = torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    image = Image.fromarray(np.random.default_rng(5).integers(0, 256, (96, 192, 3), dtype=np.uint8))
+    wanted = toy.walked(x, 7, retouch)
+    if strength:
+        gray = np.asarray(image.convert("L")).astype(np.float64) / 255
+        padded = np.pad(gray, (4, 3), mode="reflect")  # a mean over 8 pixels: 4 before, this one, 3 after
+
+        def mean(values: Any) -> Any:
+            rows = sum(values[n : n + 96] for n in range(8)) / 8
+            return sum(rows[:, n : n + 192] for n in range(8)) / 8
+
+        middle = mean(padded)
+        slope = (mean(padded**2) - middle**2) / (mean(padded**2) - middle**2 + 0.01)
+        apart = (slope * gray + middle - slope * middle - gray) * 255
+        share = 1 - torch.from_numpy((np.trunc(apart) % 256) / 255)[None, None]
+        cells = torch.nn.functional.interpolate(share, size=(12, 24), mode="bilinear")[0, 0] * strength
+        wanted = ((1 - cells) * wanted + cells * drawn) / (cells**2 + (1 - cells) ** 2).sqrt()
+    for tile in (8, 32):
+        values = {"tile_width": tile, "tile_height": tile, "overlap": 2, "method": script.MULTI, "inversion_steps": 7}
+        values |= {"retouch": retouch, "renoise_strength": strength, "renoise_kernel": 8}
+        tiles = lambda denoise, values=values: partial(script.averaged_tiles, denoise, values)  # noqa: E731
+        inversion = script.Inversion(values, ["a"], [""], image, tiles)
+        computing = SimpleNamespace(schedule=toy.schedule, denoiser=lambda *asked: toy.denoise)
+        start = SimpleNamespace(x=x, noise=drawn.clone(), is_hires=False, computing=computing)
+        inversion(start)
+        apart_share = float(((start.noise - wanted).abs() > 1e-3).double().mean())
+        assert apart_share < 0.02  # where a difference lies between two levels, the last digits decide
+
+
 TILED = [True, "MultiDiffusion", False, True, 1024, 1024, 16, 16, 8, 4, "None", 2.0, False, 10, 1, 1, 64, False]
 OFF = [False, 0.4, 0.4, 0.2, 0.2, "", "", "Background", 0.2, -1]
 
@@ -301,6 +367,11 @@ def test_hues_of_a_mask() -> None:
             [True, "MultiDiffusion", False, True, 1024, 1024, 16, 24, 4, 1],
             {2: 16, 3: 24, 4: 4, 5: 1},
         ),
+        (
+            "Tiled Diffusion",
+            [True, "MultiDiffusion", False, True, 1024, 1024, 16, 16, 4, 1, "None", 2.0, True, 12, 1.5, 0.4, 32, False],
+            {8: True, 9: 12, 10: 1.5, 11: 0.4, 12: 32},
+        ),
     ],
 )
 def test_arguments_by_title(title: str, args: list[Any], values: dict[int, Any]) -> None:
@@ -316,7 +387,7 @@ def test_arguments_by_title(title: str, args: list[Any], values: dict[int, Any])
         ("FreeU", [True, 0, 1, 0, "Version 3", 1, 1, 0, 0.5, 0, 1], "the version is 'Version 3'"),
         ("FreeU", [True, "x"], "allowed is a number"),
         ("Tiled Diffusion", [True, "Nothing"], "Method is 'Nothing'"),
-        ("Tiled Diffusion", [True, "MultiDiffusion", False, True, *[16] * 6, "None", 2.0, True], "noise inversion"),
+        ("Tiled Diffusion", [True, "MultiDiffusion", False, True, *[16] * 6, "None", 2.0, True, 0], "Inversion steps"),
         ("Tiled VAE", [True, 256, "x"], "Decoder tile size is 'x'"),
         ("Regional Prompter", [True, False, "Words"], "Divide mode is .Words."),
         ("Kohya Hires.fix", ["yes"], "allowed is true or false"),

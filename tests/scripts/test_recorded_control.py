@@ -20,6 +20,7 @@ from modules.assembly import build_services
 from modules.flags.flags import Flags
 from tests.processing.recorded_techniques import fields_of
 from tests.recordings import REFERENCE, TINY
+from tests.scripts.test_control_nets import library, random_weights
 from tests.thorough import usually
 
 CONTROL = REFERENCE / "control"
@@ -136,6 +137,30 @@ def test_a_folder_as_input_is_refused_with_what_to_do_instead(client: TestClient
         unit = {"module": "canny", "model": "None", "input_mode": mode, "batch_images": "/pictures"}
         reply = client.post("/sdapi/v1/txt2img", json={**payload, "alwayson_scripts": {"ControlNet": {"args": [unit]}}})
         assert reply.status_code == 422 and said in reply.json()["errors"], reply.text
+
+
+def test_a_module_with_weights_waits_in_line(client: TestClient) -> None:
+    """It is a task of what computes images; where its file is missing, nothing is put in line."""
+    image = base64.b64encode((CONTROL / "inputs" / "ctl128.png").read_bytes()).decode()
+    body = {"controlnet_module": "softedge_pidinet", "controlnet_input_images": [image], "controlnet_processor_res": 64}
+
+    def tasks() -> list[Any]:
+        found = client.get("/featherweight/v1/tasks").json()
+        return [task["title"] for task in found if task["type"] == "extension"]
+
+    reply = client.post("/controlnet/detect", json=body)
+    assert reply.status_code == 422 and "table5_pidinet.pth" in reply.json()["errors"] and tasks() == []
+    folder = Path(client.get("/internal/sysinfo").json()["Data path"]) / "models" / "ControlNetPreprocessor"
+    folder.mkdir()
+    net = random_weights(library("detectors.soft_edges").PidiNet())
+    torch.save(net.state_dict(), folder / "table5_pidinet.pth")
+    reply = client.post("/controlnet/detect", json=body)
+    assert reply.status_code == 200, reply.text
+    made = Image.open(io.BytesIO(base64.b64decode(reply.json()["images"][0])))
+    assert min(made.size) == 64 and reply.json()["info"] == "Success" and tasks() == ["ControlNet preprocessor"]
+    torch.save({"other": torch.zeros(2)}, folder / "table5_pidinet.pth")
+    reply = client.post("/controlnet/detect", json=body)
+    assert 400 <= reply.status_code < 500 and "another network's file" in reply.json()["errors"]
 
 
 BAD_POSES: tuple[Any, ...] = ([[]], [{"people": 5}], [{"people": [], "canvas_width": 0, "canvas_height": 8}])

@@ -80,12 +80,13 @@ def hint_of(model: Any) -> Tensor:
     return latents
 
 
-def controlled(engine: Engine, model: Any, path: Path, inputs: ModelInputs, **unit: Any) -> Tensor:
-    """What the model predicts with a unit around it."""
+def controlled(engine: Engine, model: Any, path: Path, inputs: ModelInputs, painted: Any = None, **unit: Any) -> Tensor:
+    """What the model predicts with a unit around it; `painted` [H,W,1] is the mask of an inpaint map."""
     facts = PassFacts(("",), ("",), (8 * SIDE, 8 * SIDE), 4, 1.0)
     use = ModelUse(model, facts, lambda *_: None, lambda _: None, engine.auxiliary)
     values = library("units").read_unit({"model": path.stem, **unit}, "unit 0")
-    shown = library("maps").ControlMap(picture(), values.resize_mode)
+    pixels = picture() if painted is None else np.concatenate([picture(), painted], axis=2)
+    shown = library("maps").ControlMap(pixels, values.resize_mode)
     each = SimpleNamespace(
         unit=values,
         map=shown,
@@ -131,21 +132,23 @@ FLUX_FORMS: dict[str, dict[str, Any]] = {
     "union": {"num_layers": 1, "num_single_layers": 0, "guidance_embeds": True, "num_mode": 10},
     "XLabs": {"num_layers": 1, "num_single_layers": 0, "guidance_embeds": True, "patch_size": 2,
               "conditioning_embedding_channels": 16},
+    "Alimama": {"num_layers": 1, "num_single_layers": 0, "guidance_embeds": True},
 }  # fmt: skip
 
 
 def flux_net(form: str, model: Any) -> Any:
     config = model.unet.config
-    return random_weights(
-        FluxControlNetModel(
-            attention_head_dim=config.attention_head_dim,
-            num_attention_heads=config.num_attention_heads,
-            joint_attention_dim=config.joint_attention_dim,
-            pooled_projection_dim=config.pooled_projection_dim,
-            axes_dims_rope=config.axes_dims_rope,
-            **FLUX_FORMS[form],
-        )
+    net = FluxControlNetModel(
+        attention_head_dim=config.attention_head_dim,
+        num_attention_heads=config.num_attention_heads,
+        joint_attention_dim=config.joint_attention_dim,
+        pooled_projection_dim=config.pooled_projection_dim,
+        axes_dims_rope=config.axes_dims_rope,
+        **FLUX_FORMS[form],
     )
+    if form == "Alimama":  # its own class adds 4 channels of the mask to diffusers'
+        net.controlnet_x_embedder = torch.nn.Linear(64 + 4, net.inner_dim)
+    return random_weights(net)
 
 
 @pytest.mark.parametrize(("form", "layout"), [(form, "diffusers") for form in FLUX_FORMS] + [("XLabs", "original")])
@@ -163,7 +166,17 @@ def test_flux(engine: Engine, tmp_path: Path, form: str, layout: str) -> None:
     path = saved(tmp_path / "net.safetensors", tensors)
     takes_pixels, is_union = form == "XLabs", form == "union"
     image = torch.from_numpy(picture()).permute(2, 0, 1)[None].float() / 127.5 - 1.0
-    if not takes_pixels:
+    mask = None
+    if form == "Alimama":
+        mask = np.zeros((8 * SIDE, 8 * SIDE, 1), np.uint8)
+        mask[: 4 * SIDE, 8:] = 255
+        masked = image.clone()
+        masked[:, :, : 4 * SIDE, 8:] = -1
+        kept = torch.ones(1, 1, SIDE, SIDE)
+        kept[:, :, : SIDE // 2, 1:] = 0
+        image = torch.cat([model.encode(masked), kept], dim=1)
+        image = FluxControlNetPipeline._pack_latents(image, 1, 17, SIDE, SIDE)
+    elif not takes_pixels:
         image = FluxControlNetPipeline._pack_latents(hint_of(model), 1, 16, SIDE, SIDE)
     pack = FluxControlNetPipeline._pack_latents(inputs.x, ROWS, 16, SIDE, SIDE)
     with torch.no_grad():
@@ -186,7 +199,11 @@ def test_flux(engine: Engine, tmp_path: Path, form: str, layout: str) -> None:
         "controlnet_blocks_repeat": takes_pixels,
     }
     kind = {"union_control_type": "Depth"} if is_union else {}
-    ours = controlled(engine, model, path, inputs, weight=0.7, **kind)
+    if mask is not None:
+        with pytest.raises(CheckpointError, match="is for inpainting and takes a mask"):
+            controlled(engine, model, path, inputs)
+        kind = {"module": "inpaint_global_harmonious"}
+    ours = controlled(engine, model, path, inputs, mask, weight=0.7, **kind)
     same(ours, with_extra(model, inputs, extra), with_extra(model, inputs, {}))
     if is_union:
         with pytest.raises(InvalidValueError, match="union_control_type to one of: Hard Edge"):

@@ -178,6 +178,19 @@ def put_around_transformer(use: ModelUse, controls: Sequence[FlowControl]) -> No
     use.hook(use.model.unet, control, HookOrder.OBSERVE)
 
 
+def inpaint_hint(net: Auxiliary, values: Tensor, mask: Tensor | None, model: Any) -> Hint:
+    """Latents of an image [1,3,H,W] in -1..1 without what is to be painted, and beside them [1,1,h,w] what is kept.
+    Raises `CheckpointError` where there is no mask."""
+    if mask is None:
+        raise CheckpointError(
+            f"{net.path.name} is for inpainting and takes a mask. Choose the module inpaint_global_harmonious, and "
+            "paint a mask."
+        )
+    latents = model.encode(values * (1.0 - mask) - mask)
+    kept = 1.0 - F.interpolate(mask, size=latents.shape[-2:])
+    return Hint(torch.cat([latents, kept.to(latents)], dim=1))
+
+
 def placed(values: Any, net: Auxiliary) -> Any:
     """Tensors of a call where a network computes."""
     return None if values is None else values.to(net.device, net.dtype)

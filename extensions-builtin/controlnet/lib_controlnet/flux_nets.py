@@ -1,5 +1,5 @@
-"""ControlNets of FLUX.1: those of diffusers' names (InstantX, Shakker, union networks with a type of control) and
-XLabs' in the original layout, which take the image itself."""
+"""ControlNets of FLUX.1: those of diffusers' names (InstantX, Shakker, union networks with a type of control; Alimama's
+for inpainting, which see a mask beside the latents) and XLabs' in the original layout, which take the image itself."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib_controlnet.files import Kind
-from lib_controlnet.flow_nets import Call, Hint, Rest, placed, spread
+from lib_controlnet.flow_nets import Call, Hint, Rest, inpaint_hint, placed, spread
 from lib_controlnet.nets import HINT_CONVOLUTIONS, NOT_FITTING, NetFacts, OwnNames
 from lib_controlnet.units import UNION_TAGS
 from modules.errors import CheckpointError
@@ -59,10 +59,11 @@ class FluxNets:
         channels = PATCH**2 * LATENT_CHANNELS
         if shapes.get(first, (0, 0))[0] != width or context[1] != config.joint_attention_dim:
             raise CheckpointError(f"{file.path.name}: {NOT_FITTING.format(family=model.family.label)}")
-        if shapes[first][1] != channels:
+        with_mask = channels + PATCH**2
+        if shapes[first][1] not in (channels, with_mask):
             raise CheckpointError(
-                f"{file.path.name}: takes {shapes[first][1]} channels of control, as networks for inpainting do, which "
-                f"are not supported. Choose one of {channels}."
+                f"{file.path.name}: takes {shapes[first][1]} channels of control. Choose a network of {channels}, or "
+                f"of {with_mask} for inpainting."
             )
         modes = shapes.get("controlnet_mode_embedder.weight")
         takes_pixels = "input_hint_block.conv_in.weight" in names
@@ -81,12 +82,15 @@ class FluxNets:
                 num_mode=modes[0] if modes else None,
                 conditioning_embedding_channels=16 if takes_pixels else None,
             )
+            if shapes[first][1] == with_mask:
+                net.controlnet_x_embedder = nn.Linear(with_mask, width)
         keymap = OwnNames() if rows is None else rows.keymap()
         component = Component("control", net, keymap, ("",), "", skip=SKIP)
         return AuxiliaryParts(component, facts=NetFacts(self.kind), rows=rows)
 
     def hint(self, net: Auxiliary, color: Tensor, mask: Tensor | None, model: Any) -> Hint:
-        del mask
+        if net.module.controlnet_x_embedder.in_features > net.module.config.in_channels:
+            return inpaint_hint(net, color * 2.0 - 1.0, mask, model)
         if net.module.input_hint_block is None:
             return Hint(model.encode(color * 2.0 - 1.0))
         return Hint(color * 2.0 - 1.0, model.downscale)

@@ -80,6 +80,7 @@ class Module:
     tags: tuple[str, ...] = ()
     make: Make | None = None
     file: str = ""
+    groups: tuple[tuple[str, ...], ...] = ()  # of the weights that its network reads; of each group one file
     is_model_free: bool = False
     keeps_mask: bool = False
     hidden_resolution: Slider = UNUSED  # what infotexts say of a module without that slider
@@ -88,6 +89,11 @@ class Module:
     def label(self) -> str:
         """The name that people see."""
         return self.alias or self.name
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether its weights are of a form that this program has no runtime for."""
+        return self.file.endswith(".onnx")
 
     @property
     def resolution(self) -> Slider | None:
@@ -100,11 +106,17 @@ class Module:
         first, second = (*own, UNUSED, UNUSED)[:2]
         return first, second
 
+    def check_files(self, find: Callable[[Sequence[str]], Path]) -> None:
+        """Raise `InvalidValueError` where a file of weights is missing."""
+        for names in self.groups:
+            find(names)
+
     def run(self, job: Job) -> Pixels:
         """The map [h,w,3]. Raises `InvalidValueError` where its file is missing, or it is not known."""
         if self.make is None:
+            why = f" Its weights {self.file} are an ONNX file, which is not computed here." if self.is_onnx else ""
             raise InvalidValueError(
-                f"The preprocessor {self.label} is not there. Make its map elsewhere and use the module none, or "
+                f"The preprocessor {self.label} is not there.{why} Make its map elsewhere and use the module none, or "
                 f"choose one of: {', '.join(sorted(name for name, each in MODULES.items() if each.make is not None))}."
             )
         return self.make(job)
@@ -123,21 +135,29 @@ def _padded(make: Callable[[Pixels, Job], Pixels], reads_alpha: bool = False) ->
     return run
 
 
-def _by_weights(name: str, files: Sequence[str]) -> Make:
-    """A module of `detectors.modules`, with the weights of one of these files."""
+def _by_weights(name: str, groups: Sequence[Sequence[str]]) -> Make:
+    """A module of `detectors.modules`, with one file of weights of each group."""
 
     def run(image: Pixels, job: Job) -> Pixels:
-        path = job.find(files)
+        paths = [job.find(files) for files in groups]
         from lib_controlnet.detectors.modules import made  # PyTorch, which the server does without
 
-        return made(name, image, job, path)
+        return made(name, image, job, paths)
 
     return _padded(run)
 
 
-def _weighted(name: str, alias: str, tag: str, *files: str) -> Module:
+def _weighted(
+    name: str, alias: str, tag: str, *files: str, sliders: tuple[Slider, ...] = (), also: tuple[str, ...] = ()
+) -> Module:
+    """One of `files` is needed, and all of `also`."""
     tags = ("Scribble", "SparseCtrl") if tag == "Scribble" else (tag,)
-    return Module(name, alias, tags=tags, file=files[0], make=_by_weights(name, files))
+    groups = (files, *((name,) for name in also))
+    return Module(name, alias, _with(*sliders), tags, _by_weights(name, groups), file=files[0], groups=groups)
+
+
+def _with(*sliders: Slider) -> tuple[Slider, ...]:
+    return (RESOLUTION, *sliders)
 
 
 def _unchanged(job: Job) -> Pixels:
@@ -231,12 +251,19 @@ def smooth_noise(random: np.random.RandomState, height: int, width: int) -> npt.
 
 
 PIDINET, HED = "table5_pidinet.pth", "ControlNetHED.pth"
+BODY, HANDS, FACES = "body_pose_model.pth", "hand_pose_model.pth", "facenet.pth"
+MIDAS = "dpt_hybrid-midas-501f0c75.pt"
 THRESHOLDS = (Slider("Low Threshold", 1, 255, 100, 1), Slider("High Threshold", 1, 255, 200, 1))
 FIDELITY = Slider("Style Fidelity (only for Balanced mode)", 0.0, 1.0, 0.5)
 GAMMA = Slider("Gamma Correction", 0.1, 2.0, 1.0, 0.001)
 VARIATION, SHARPNESS = Slider("Variation", 3.0, 32.0, 8.0, 1.0), Slider("Sharpness", 0.0, 2.0, 1.0)
 NOISE = Slider("Noise Augmentation", 0.0, 1.0, 0.0)
 SAFE = Slider("Safe Steps", 0, 10, 2, 1)
+BACKGROUND = Slider("Normal Background Threshold", 0.0, 1.0, 0.4)
+LINE_LIMITS = (
+    Slider("MLSD Value Threshold", 0.01, 2.0, 0.1),
+    Slider("MLSD Distance Threshold", 0.01, 20.0, 0.1),
+)
 NEAR, FAR = Slider("Remove Near %", 0, 100, 0, 0.1), Slider("Remove Background %", 0, 100, 0, 0.1)
 
 REFERENCES = ("reference_only", "reference_adain", "reference_adain+attn")
@@ -244,10 +271,6 @@ INPAINTING = ("inpaint", "inpaint_only", "inpaint_only+lama")
 RECOLORING = ("recolor_luminance", "recolor_intensity")
 IP_ADAPTERS = ("ip-adapter-auto", "ip-adapter_clip_sd15", "ip-adapter_clip_sdxl", "ip-adapter_clip_sdxl_plus_vith")
 """By name, for those who treat them alike."""
-
-
-def _with(*sliders: Slider) -> tuple[Slider, ...]:
-    return (RESOLUTION, *sliders)
 
 
 def _reference(name: str) -> Module:
@@ -268,25 +291,18 @@ _ALL = (
         make=_tile,
     ),
     _weighted("pidinet", "softedge_pidinet", "SoftEdge", PIDINET),
-    Module("oneformer_ade20k", "seg_ofade20k", tags=("Segmentation",), file="250_16_swin_l_oneformer_ade20k_160k.pth"),
+    _weighted("oneformer_ade20k", "seg_ofade20k", "Segmentation", "250_16_swin_l_oneformer_ade20k_160k.pth"),
     _weighted("pidinet_scribble", "scribble_pidinet", "Scribble", PIDINET),
     Module("revision_clipvision", sliders=_with(NOISE), tags=("Revision",), is_model_free=True),
     _reference("reference_only"),
     Module("recolor_luminance", sliders=_with(GAMMA), tags=("Recolor",), make=_luminance),
-    Module("openpose_full", tags=("OpenPose",), file="body_pose_model.pth"),
-    Module("normal_bae", tags=("NormalMap",), file="scannet.pt"),
-    Module(
-        "mlsd",
-        sliders=_with(
-            Slider("MLSD Value Threshold", 0.01, 2.0, 0.1), Slider("MLSD Distance Threshold", 0.01, 20.0, 0.1)
-        ),
-        tags=("MLSD",),
-        file="mlsd_large_512_fp32.pth",
-    ),
+    _weighted("openpose_full", "", "OpenPose", BODY, also=(HANDS, FACES)),
+    _weighted("normal_bae", "", "NormalMap", "scannet.pt"),
+    _weighted("mlsd", "", "MLSD", "mlsd_large_512_fp32.pth", sliders=LINE_LIMITS),
     Module("lineart_standard", f"lineart_standard{WHITE_TO_BLACK}", tags=("Lineart",), make=_padded(_lineart)),
     _ip("ip-adapter_clip_sd15", "ip-adapter_clip_h"),
     Module("inpaint_only", sliders=(), tags=("Inpaint",), make=_unchanged, keeps_mask=True),
-    Module("depth", "depth_midas", tags=("Depth",), file="dpt_hybrid-midas-501f0c75.pt"),
+    _weighted("depth", "depth_midas", "Depth", MIDAS),
     Module("canny", sliders=_with(*THRESHOLDS), tags=("Canny",), make=_padded(_canny, reads_alpha=True)),
     Module(
         "invert",
@@ -312,8 +328,8 @@ _ALL = (
         file="MTEED.pth",
     ),
     Module("shuffle", sliders=(), tags=("Shuffle",), make=_shuffle, hidden_resolution=RESOLUTION),
-    Module("segmentation", "seg_ufade20k", tags=("Segmentation",), file="upernet_global_small.pth"),
-    Module("oneformer_coco", "seg_ofcoco", tags=("Segmentation",), file="150_16_swin_l_oneformer_coco_100ep.pth"),
+    _weighted("segmentation", "seg_ufade20k", "Segmentation", "upernet_global_small.pth"),
+    _weighted("oneformer_coco", "seg_ofcoco", "Segmentation", "150_16_swin_l_oneformer_coco_100ep.pth"),
     Module("anime_face_segment", "seg_anime_face", tags=("Segmentation",), file="UNet.pth"),
     Module(
         "scribble_xdog",
@@ -326,17 +342,11 @@ _ALL = (
     _reference("reference_adain+attn"),
     _reference("reference_adain"),
     Module("recolor_intensity", sliders=_with(GAMMA), tags=("Recolor",), make=_intensity),
-    Module("openpose_hand", tags=("OpenPose",), file="body_pose_model.pth"),
-    Module("openpose_faceonly", tags=("OpenPose",), file="facenet.pth"),
-    Module("openpose_face", tags=("OpenPose",), file="body_pose_model.pth"),
-    _weighted("openpose", "", "OpenPose", "body_pose_model.pth"),
-    Module(
-        "normal_map",
-        "normal_midas",
-        sliders=_with(Slider("Normal Background Threshold", 0.0, 1.0, 0.4)),
-        tags=("NormalMap",),
-        file="dpt_hybrid-midas-501f0c75.pt",
-    ),
+    _weighted("openpose_hand", "", "OpenPose", BODY, also=(HANDS,)),
+    _weighted("openpose_faceonly", "", "OpenPose", BODY, also=(FACES,)),
+    _weighted("openpose_face", "", "OpenPose", BODY, also=(FACES,)),
+    _weighted("openpose", "", "OpenPose", BODY),
+    _weighted("normal_map", "normal_midas", "NormalMap", MIDAS, sliders=(BACKGROUND,)),
     Module(
         "normal_dsine",
         sliders=_with(Slider("Fov", 0, 360, 60, 0.1), Slider("Iterations", 1, 20, 5, 1)),

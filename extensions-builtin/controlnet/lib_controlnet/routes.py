@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from modules.errors import InvalidValueError
 from modules.scripts.program import Program
 
 VERSION = 3
+DETECT = "ControlNet preprocessor"
+"""The work of a module with weights, by the name that the queue shows."""
 ALL = "All"
 TYPES = (
     *(ALL, "Canny", "Depth", "IP-Adapter", "Inpaint", "Instant-ID", "InstructP2P", "Lineart", "MLSD", "NormalMap"),
@@ -46,6 +50,7 @@ WORDS = {"SoftEdge": ("softedge", "hed", "pidi"), "T2I-Adapter": ("t2i_adapter",
 
 def add_routes(app: Any, program: Program) -> None:
     """Called when page and API are built."""
+    from modules.api.auth import user_of
     from modules.api.documentation import documented
 
     routes = APIRouter(prefix="/controlnet", tags=["lists"])
@@ -87,9 +92,16 @@ def add_routes(app: Any, program: Program) -> None:
 
     @routes.post("/detect", **documented({"images": [], "info": "Success"}))
     @script_callbacks.open_to("user")
-    def detect(body: dict[str, Any] = Body(default={}, examples=[EXAMPLE])) -> dict[str, Any]:  # noqa: B008
+    def detect(
+        request: Request,
+        body: dict[str, Any] = Body(default={}, examples=[EXAMPLE]),  # noqa: B008
+    ) -> dict[str, Any]:
         """Run a preprocessor on images."""
-        return detected(body, lambda names: preprocessor_file(program, names))
+        asked = Detection.read(body)
+        asked.module.check_files(lambda names: preprocessor_file(program, names))
+        if asked.module.groups:  # its networks need PyTorch, and the time of what makes images
+            return dict(program.compute(DETECT, body, user_of(request)))
+        return asked.run()
 
     @routes.post("/render_openpose_json", **documented({"images": [], "info": "Success"}))
     @script_callbacks.open_to("user")
@@ -172,30 +184,56 @@ def type_of(name: str, models: list[str]) -> dict[str, Any]:
     }
 
 
-def detected(body: dict[str, Any], find: Callable[[Sequence[str]], Path]) -> dict[str, Any]:
-    """The maps of images; `find` gives the files of weights. Raises `InvalidValueError` for what cannot be read."""
-    module = module_of(str(body.get("controlnet_module") or "none"))
-    given = body.get("controlnet_input_images") or []
-    if not isinstance(given, list) or not given:
-        raise InvalidValueError("controlnet_input_images is empty; give at least one image as base64.")
-    read = _Reader(body, "detect")
-    first, second = module.numbers
-    side = (module.resolution or UNUSED).read(read.number("controlnet_processor_res", 512))
-    a = first.read(read.number("controlnet_threshold_a", -1))
-    b = second.read(read.number("controlnet_threshold_b", -1))
-    masks = body.get("controlnet_masks") or []
-    if not isinstance(masks, list) or len(masks) not in (0, len(given)):
-        raise InvalidValueError("controlnet_masks takes one mask for each image, or none.")
-    images = []
-    poses: list[Any] = []
-    for number, value in enumerate(given):
-        one = _Reader({"image": value, "mask": masks[number] if masks else None}, "detect").images()
-        if not one:
-            raise InvalidValueError(f"controlnet_input_images: image {number} is empty; give it as base64.")
-        pixels = one[0].image
-        seed = int(np.random.default_rng().integers(2**32))
-        images.append(_as_base64(module.run(Job(pixels, int(side), a, b, seed, find, poses))))
-    return {"images": images, "info": "Success"} | ({"poses": poses} if poses else {})
+@dataclass(frozen=True)
+class Detection:
+    """A body of the route that runs a module: its images [H,W,3 or 4], the short side to work at, its numbers."""
+
+    module: Module
+    images: tuple[Pixels, ...]
+    side: int
+    a: float
+    b: float
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any]) -> Detection:
+        """Raises `InvalidValueError` for what cannot be read, `UnknownNameError`."""
+        module = module_of(str(body.get("controlnet_module") or "none"))
+        given = body.get("controlnet_input_images") or []
+        if not isinstance(given, list) or not given:
+            raise InvalidValueError("controlnet_input_images is empty; give at least one image as base64.")
+        read = _Reader(body, "detect")
+        first, second = module.numbers
+        side = (module.resolution or UNUSED).read(read.number("controlnet_processor_res", 512))
+        a = first.read(read.number("controlnet_threshold_a", -1))
+        b = second.read(read.number("controlnet_threshold_b", -1))
+        masks = body.get("controlnet_masks") or []
+        if not isinstance(masks, list) or len(masks) not in (0, len(given)):
+            raise InvalidValueError("controlnet_masks takes one mask for each image, or none.")
+        images = []
+        for number, value in enumerate(given):
+            one = _Reader({"image": value, "mask": masks[number] if masks else None}, "detect").images()
+            if not one:
+                raise InvalidValueError(f"controlnet_input_images: image {number} is empty; give it as base64.")
+            images.append(one[0].image)
+        return cls(module, tuple(images), int(side), a, b)
+
+    def run(self, find: Callable[[Sequence[str]], Path] | None = None) -> dict[str, Any]:
+        """The reply of the route; `find` gives the files of weights. Raises as `Module.run`."""
+        more = {} if find is None else {"find": find}
+        images = []
+        poses: list[Any] = []
+        for pixels in self.images:
+            seed = int(np.random.default_rng().integers(2**32))
+            images.append(
+                _as_base64(self.module.run(Job(pixels, self.side, self.a, self.b, seed, poses=poses, **more)))
+            )
+        return {"images": images, "info": "Success"} | ({"poses": poses} if poses else {})
+
+
+def add_work(program: Program) -> None:
+    """Have modules with weights run where images are computed. At the top level of the script's file."""
+    find = partial(preprocessor_file, program)
+    script_callbacks.on_work(lambda values: Detection.read(values).run(find), name=DETECT)
 
 
 def _as_base64(pixels: Pixels) -> str:

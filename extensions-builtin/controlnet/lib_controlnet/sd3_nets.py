@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib_controlnet.files import Kind
-from lib_controlnet.flow_nets import Call, Hint, Rest, placed
+from lib_controlnet.flow_nets import Call, Hint, Rest, inpaint_hint, placed
 from lib_controlnet.nets import NOT_FITTING, NetFacts, OwnNames
 from modules.errors import CheckpointError
 from modules.models.files.tensor_source import TensorSource
@@ -123,14 +123,7 @@ class Sd3Nets:
         if not net.module.config.extra_conditioning_channels:
             latents = model.encode(values)
             return Hint(latents if facts.is_shifted else _without_shift(latents, model))
-        if mask is None:
-            raise CheckpointError(
-                f"{net.path.name} is for inpainting and takes a mask. Choose the module "
-                "inpaint_global_harmonious, and paint a mask."
-            )
-        latents = model.encode(values * (1.0 - mask) - mask)
-        kept = 1.0 - F.interpolate(mask, size=latents.shape[-2:])
-        return Hint(torch.cat([latents, kept.to(latents)], dim=1))
+        return inpaint_hint(net, values, mask, model)
 
     def outputs(
         self, net: Auxiliary, hint: Tensor, call: Call, control_type: int | None, weight: float, model: Any

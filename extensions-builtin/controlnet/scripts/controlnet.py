@@ -20,7 +20,7 @@ from lib_controlnet.files import Kind, ModelFile, find_model, kind_of_file, prep
 from lib_controlnet.grid_axes import add_axes  # noqa: E402
 from lib_controlnet.maps import ControlMap, control_map, images_after_first, shown  # noqa: E402
 from lib_controlnet.preprocessors import INPAINTING, RECOLORING  # noqa: E402
-from lib_controlnet.routes import add_routes  # noqa: E402
+from lib_controlnet.routes import add_routes, add_work  # noqa: E402
 from lib_controlnet.units import (  # noqa: E402
     NO_MODEL,
     ControlMode,
@@ -46,6 +46,7 @@ PROGRAM = program_now()
 
 script_callbacks.on_ui_settings(lambda settings: settings.add(ControlNetSettings))
 add_axes(TITLE)
+add_work(PROGRAM)
 script_callbacks.on_app_started(lambda page, app: add_routes(app, PROGRAM))
 
 

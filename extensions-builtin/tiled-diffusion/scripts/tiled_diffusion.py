@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.errors import InvalidValueError
-from modules.processing.request.model_use import OUTSIDE, Window
-from modules.scripts.fields import Field, FieldScript, switch
+FOLDER = str(Path(__file__).resolve().parents[1])
+if FOLDER not in sys.path:
+    sys.path.append(FOLDER)
+
+from lib_tiled_diffusion.noise_inversion import Inversion  # noqa: E402
+
+from modules.errors import InvalidValueError  # noqa: E402
+from modules.processing.request.model_use import OUTSIDE, Window  # noqa: E402
+from modules.scripts.fields import Field, FieldScript, switch  # noqa: E402
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor
@@ -34,11 +42,11 @@ BACKGROUND, FOREGROUND = "Background", "Foreground"
 MAX_REGIONS = 64
 CHUNK = 77
 """Tokens of a chunk of the prompt."""
-NOISE_INVERSION_ON = 12
 LEAST_BESIDE_OVERLAP = 4
 PLACES = {
     **{"enabled": 0, "method": 1, "overwrite_size": 2, "keep_size": 3, "width": 4, "height": 5},
     **{"tile_width": 6, "tile_height": 7, "overlap": 8, "batch": 9, "upscaler": 10, "factor": 11},
+    **{"inverts": 12, "inversion_steps": 13, "retouch": 14, "renoise_strength": 15, "renoise_kernel": 16},
 }
 """Where the extension's arguments have the rows."""
 INFO = {"method": "Method", "tile_width": "Tile tile width", "tile_height": "Tile tile height"} | {
@@ -47,6 +55,12 @@ INFO = {"method": "Method", "tile_width": "Tile tile width", "tile_height": "Til
 }
 INFO |= {"regions": "Region control", "draws_background": "Draw full canvas background"}
 """What an image records, in one field; the last two where there are regions."""
+INVERSION_INFO = {"inverts": "NoiseInv", "inversion_steps": "NoiseInv Steps", "retouch": "NoiseInv Retouch"} | {
+    "renoise_strength": "NoiseInv Renoise strength",
+    "renoise_kernel": "NoiseInv Kernel size",
+}
+"""What it records besides where the noise is inverted."""
+INVERTING_SAMPLER = "Euler"
 
 
 def _cells(name: str, label: str, default: int, low: int, high: int) -> Field:
@@ -77,6 +91,26 @@ class TiledDiffusion(FieldScript):
             low=1.0, high=8.0, step=0.05,
         ),
         Field(
+            name="inverts", label="Noise inversion", default=False, elem_id="tiled_diffusion_noise_inverse",
+            hint="img2img only, by Euler: begins with the noise that the image comes of",
+        ),
+        Field(
+            name="inversion_steps", label="Inversion steps", default=10, elem_id="tiled_diffusion_noise_inverse_steps",
+            low=1, high=200, step=1,
+        ),
+        Field(
+            name="retouch", label="Retouch", default=1.0, elem_id="tiled_diffusion_noise_inverse_retouch",
+            low=1.0, high=100.0, step=0.1, hint="Above 1 less noise is found, and the image gets smoother",
+        ),
+        Field(
+            name="renoise_strength", label="Renoise strength", default=1.0,
+            elem_id="tiled_diffusion_noise_inverse_renoise_strength", low=0.0, high=2.0, step=0.01,
+        ),
+        Field(
+            name="renoise_kernel", label="Renoise kernel size", default=64,
+            elem_id="tiled_diffusion_noise_inverse_renoise_kernel", low=2, high=512, step=1,
+        ),
+        Field(
             name="keep_size", label="Keep input image size", default=True, elem_id="tiled_diffusion_keep_size"
         ),
         Field(
@@ -101,7 +135,8 @@ class TiledDiffusion(FieldScript):
         return TITLE
 
     def pasting(self, row: Field) -> Any:
-        return partial(_pasted, INFO[row.name], row) if row.name in INFO else None
+        known = INFO | INVERSION_INFO
+        return partial(_pasted, known[row.name], row) if row.name in known else None
 
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
         """The extension's 21 arguments and those of its regions; Forge's six; or this script's own."""
@@ -116,13 +151,16 @@ class TiledDiffusion(FieldScript):
         if values is None:
             return
         images = getattr(p, "init_images", None)
+        inverts = bool(images) and values["inverts"]
+        if inverts:
+            p.sampler_name = INVERTING_SAMPLER
         if images:
             self._resize_start(p, values)
         elif values["overwrite_size"]:
             p.width, p.height = values["width"], values["height"]
         regions = regions_of(values["regions"])
         is_whole = len(Grid.of(p.width // LATENT_PX, p.height // LATENT_PX, values).windows) == 1
-        if is_whole and not p.enable_hr and not regions:
+        if is_whole and not p.enable_hr and not regions and not inverts:
             return
         info = {name: values[key] for key, name in INFO.items() if key not in ("regions", "draws_background")}
         if regions:
@@ -130,6 +168,8 @@ class TiledDiffusion(FieldScript):
             info |= {INFO["draws_background"]: values["draws_background"]}
         if images and values["upscaler"] != "None":
             info |= {"Upscaler": values["upscaler"], "Upscale factor": values["factor"]}
+        if inverts:
+            info |= {name: values[key] for key, name in INVERSION_INFO.items()}
         p.extra_generation_params[TITLE] = info
 
     def _resize_start(self, p: Any, values: Mapping[str, Any]) -> None:
@@ -150,6 +190,17 @@ class TiledDiffusion(FieldScript):
         if values is not None:
             regions = RegionTexts.of(use, regions_of(values["regions"]))
             use.around_denoiser(lambda denoise: partial(in_tiles, denoise, use, values, regions), OUTSIDE)
+            images = getattr(p, "init_images", None)
+            if images and values["inverts"] and not use.facts.is_hires:
+                before = p.before_sampling
+                p.before_sampling = Inversion(
+                    values,
+                    use.facts.prompts,
+                    use.facts.negative_prompts,
+                    images[0],
+                    lambda denoise: partial(averaged_tiles, denoise, values),
+                    before.before if isinstance(before, Inversion) else before,
+                )
 
 
 def _pasted(key: str, row: Field, parsed: Mapping[str, Any]) -> Any:
@@ -171,8 +222,6 @@ def _of_extension(args: Sequence[Any], title: str) -> list[Any]:
             f"{title} takes {LEADING} arguments and {REGION} for each region; {len(given)} were given."
         )
     given += [None] * (LEADING - len(given))
-    if bool(given[0]) and bool(given[NOISE_INVERSION_ON]):
-        raise InvalidValueError(f"{title}: noise inversion is not supported. Switch it off.")
     found = {name: given[place] for name, place in PLACES.items()}
     if bool(given[0]) and bool(given[REGIONS_ON]):
         if given[CAUSAL]:
@@ -421,6 +470,22 @@ def in_tiles(
     found = torch.where(counts > 0, total / counts.clamp_min(1e-12), x)
     deep = layers.clamp_min(1)
     return found + (over / deep - found) * (covers / deep)
+
+
+def averaged_tiles(denoise: Any, values: Mapping[str, Any], x: Tensor, sigma: Tensor) -> Tensor:
+    """The prediction for latents [N,C,h,w] by a denoiser of whole batches, put together from those for tiles."""
+    import torch
+
+    windows = Grid.of(x.shape[-1], x.shape[-2], values).windows
+    if len(windows) == 1:
+        found: Tensor = denoise(x, sigma)
+        return found
+    total, counts = torch.zeros_like(x), x.new_zeros(x.shape[-2:])
+    weights = weights_of(windows[0], values["method"], x)
+    for window in windows:
+        _cut(total, window).add_(denoise(_cut(x, window), sigma) * weights)
+        _cut(counts, window).add_(weights)
+    return total / counts
 
 
 def _cut(x: Tensor, window: Window) -> Tensor:

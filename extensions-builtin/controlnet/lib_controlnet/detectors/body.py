@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from lib_controlnet.detectors.weights import as_batch, filled
 from lib_controlnet.pixels import Pixels, blurred, resize_area, resize_cubic
-from lib_controlnet.poses import drawn
 
 Floats = npt.NDArray[np.float32]
 
@@ -124,12 +123,6 @@ def bodies(image: Pixels, path: Path) -> dict[str, Any]:
         "canvas_width": width,
         "canvas_height": height,
     }
-
-
-def drawing(image: Pixels, path: Path) -> tuple[Pixels, dict[str, Any]]:
-    """The people in [H,W,3] as an image of sticks, and in JSON."""
-    found = bodies(image, path)
-    return drawn(found, "pose"), found
 
 
 def _enlarged(maps: Tensor, seen: tuple[int, int], size: tuple[int, int]) -> Floats:

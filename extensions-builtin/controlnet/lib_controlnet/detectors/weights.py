@@ -17,6 +17,8 @@ from modules.models.files.tensor_source import open_tensors
 
 PREFIXES = ("module.", "netNetwork.")
 """What training programs put before all names."""
+COUNTER = ".num_batches_tracked"
+"""How many batches a norm has seen, which counts in training only and old files do without."""
 
 
 def tensors_of(path: Path) -> dict[str, Tensor]:
@@ -37,7 +39,7 @@ def filled(net: nn.Module, path: Path, rename: Callable[[dict[str, Tensor]], dic
     tensors = tensors_of(path)
     if rename is not None:
         tensors = rename(tensors)
-    wanted = net.state_dict()
+    wanted = {name: weight for name, weight in net.state_dict().items() if not name.endswith(COUNTER)}
     missing = [name for name in wanted if name not in tensors]
     wrong = [name for name in wanted if name in tensors and tensors[name].shape != wanted[name].shape]
     if missing or wrong:
@@ -46,7 +48,7 @@ def filled(net: nn.Module, path: Path, rename: Callable[[dict[str, Tensor]], dic
             f"{path.name}: {what}, and {len(missing) + len(wrong) - 1} more of {len(wanted)} tensors. It is another "
             "network's file, or damaged; put the right one in its place."
         )
-    net.load_state_dict({name: tensors[name] for name in wanted})
+    net.load_state_dict({name: tensors[name] for name in wanted}, strict=False)
     return net.eval().requires_grad_(False)
 
 

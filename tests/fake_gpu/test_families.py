@@ -12,12 +12,11 @@ import torch
 
 from modules.models.loading.precision import ComputeMode
 from tests.fake_gpu import CardFacts, fake_gpu
-from tests.fake_gpu.jobs import FAMILIES, engine_of, leave, made, pixels, watching_dtypes
+from tests.fake_gpu.jobs import FAMILIES, TABLES_BYTES, engine_of, leave, made, pixels, watching_dtypes
 from tests.thorough import thoroughly, usually
 
 Pixels = np.ndarray[Any, np.dtype[np.int64]]
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
-TABLES_BYTES = 1 << 20  # of formats that look values up, 0.6 MB to encode code4: they are kept for the next model
 GTX_1660 = CardFacts("NVIDIA GeForce GTX 1660 SUPER", (7, 5), (FP16,))
 WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "medvram": (("--medvram",), {}),

@@ -27,6 +27,7 @@ from modules.processing.request.stages import Stage
 from modules.scripts.library import ScriptLibrary, filled_args
 from modules.scripts.program import Program
 from tests.fake_gpu import FakeCard, fake_gpu
+from tests.fake_gpu.failing import Failing
 from tests.fake_gpu.jobs import engine_of, leave, made, pixels, request_of
 from tests.recordings import CONFIGS, REFERENCE, tiny_adapters
 from tests.scripts.test_detailer import BUILT_IN, find_boxes
@@ -143,18 +144,6 @@ def test_the_detailer_paints_what_is_found(tmp_path: Path, card: FakeCard) -> No
 
 
 # -- memory that runs out ------------------------------------------------------------------------------------------
-
-
-class Failing(Silent):
-    """Memory runs out at the first request of a stage."""
-
-    def __init__(self, card: FakeCard, stage: Stage) -> None:
-        self._card, self._stage, self.is_done = card, stage, False
-
-    def stage(self, stage: Stage, parts: Any = ()) -> None:
-        if stage is self._stage and not self.is_done:
-            self.is_done = True
-            self._card.memory.is_failing = True
 
 
 STAGES = (Stage.LOAD, Stage.ENCODE_TEXT, Stage.ENCODE_IMAGE, Stage.SAMPLE, Stage.DECODE)

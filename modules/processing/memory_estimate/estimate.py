@@ -227,7 +227,7 @@ class MemoryEstimator:
         if device.type == "cpu":
             yield StageNeed(stage, program + needs, program + needs, program + on_device)
             return
-        main = self._corrections.correct((_main_key(device, stage),), _main_bytes(stage, predicted))
+        main = self._corrections.correct((_main_key(device, stage),), _main_bytes(case, stage, predicted))
         yield StageNeed(stage, needs, program + in_main + main, on_device)
 
     def _held(self, case: _Case, stage: Stage) -> tuple[int, int]:
@@ -268,7 +268,7 @@ class MemoryEstimator:
                 self._corrections.learn(_keys(case, stage), predicted, on_top)
                 if not on_cpu and peak.rss is not None:
                     main = max(0, peak.rss - program - in_main[stage])
-                    self._corrections.learn((_main_key(device, stage),), _main_bytes(stage, predicted), main)
+                    self._corrections.learn((_main_key(device, stage),), _main_bytes(case, stage, predicted), main)
 
     def _held_in(self, case: _Case, record: MemoryRecord) -> dict[str, tuple[int, int]]:
         """What was held in each stage of a job that has ended, as `_held`. Upscaler and face restorer: from the stage
@@ -693,8 +693,10 @@ def _main_memory() -> torch.device:
     return torch.device("cpu")
 
 
-def _main_bytes(stage: Stage, predicted: int) -> int:
-    """What a stage takes of main memory where a GPU computes."""
+def _main_bytes(case: _Case, stage: Stage, predicted: int) -> int:
+    """What a stage takes of main memory where a GPU computes; loading one tensor after the other."""
+    if stage is Stage.LOAD:
+        return case.meta_model.max_tensor_bytes
     return predicted if stage in IN_MAIN_MEMORY else 0
 
 

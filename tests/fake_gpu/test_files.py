@@ -81,7 +81,7 @@ def write_net(root: Path, family: str, path: Path) -> None:
     """The file of a control net that fits the family's tiny model."""
     if family == "flux1":
         engine = engine_of(root, family)
-        net = flux_net("InstantX", engine.model("model.safetensors"))
+        net = flux_net("InstantX", engine.model("flux1.safetensors"))
         engine.unload()
     else:
         net = controlnet(family)

@@ -101,7 +101,9 @@ class CardTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        found = next(value for value in tree_flatten((args, kwargs))[0] if isinstance(value, CardTensor))
+        found = next((value for value in args if isinstance(value, CardTensor)), None)
+        if found is None:  # in a list
+            found = next(value for value in tree_flatten((args, kwargs))[0] if isinstance(value, CardTensor))
         with torch._C.DisableTorchFunction():  # what PyTorch computes on the way is nobody's request of the card
             return found.card.dispatch(func, args, dict(kwargs or {}))
 

@@ -149,22 +149,30 @@ def test_the_detailer_paints_what_is_found(tmp_path: Path, card: FakeCard) -> No
 STAGES = (Stage.LOAD, Stage.ENCODE_TEXT, Stage.ENCODE_IMAGE, Stage.SAMPLE, Stage.DECODE)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("settings", [{}, thoroughly(STREAMED)])
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("sd1", {}),
+        thoroughly("sd1", STREAMED),
+        thoroughly("flux2", {"fp8_storage": "Enable"}),
+        thoroughly("z-image", STREAMED),
+    ],
+)
 def test_memory_that_runs_out_once_costs_nothing_but_time(
-    root: Path, stage: Stage, settings: dict[str, Any], card: FakeCard
+    root: Path, family: str, settings: dict[str, Any], card: FakeCard
 ) -> None:
-    expected = engine_of(root, "sd1")
-    wanted = request_of("sd1", settings, **painted())
-    plain = pixels(generate(wanted, expected, Output(Path()), Silent()))
-    leave(expected)
-    engine = engine_of(root, "sd1")
-    failing = Failing(card, stage)
-    found = pixels(generate(wanted, engine, Output(Path()), failing))
-    assert failing.is_done and card.memory.failures == 1 and card.memory.emptied > 0
-    assert np.array_equal(found, plain)
-    leave(engine)
-    assert card.memory.tensors == 0
+    """Once at each stage, each time in a fresh engine."""
+    wanted = request_of(family, settings, steps=1, **painted())
+    images = []
+    for number, stage in enumerate((None, *STAGES)):
+        engine = engine_of(root, family)
+        failing = None if stage is None else Failing(card, stage)
+        images.append(pixels(generate(wanted, engine, Output(Path()), failing or Silent())))
+        assert card.memory.failures == number and (failing is None or failing.is_done)
+        leave(engine)
+        assert card.memory.tensors == 0
+    assert card.memory.emptied > 0 and images[0].std() > 1
+    assert all(np.array_equal(image, images[0]) for image in images)
 
 
 def test_a_model_that_does_not_fit_is_streamed_by_itself(root: Path) -> None:

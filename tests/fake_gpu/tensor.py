@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CPU = torch.device("cpu")
 FLOATS_OF_8_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
 NOT_ON_APPLE = FLOATS_OF_8_BITS | {torch.float64}
-_PARSE_TO = torch._C._nn._parse_to  # type: ignore[attr-defined] # what `Module.to` reads its arguments with
+_PARSE_TO = torch._C._nn._parse_to  # what `Module.to` reads its arguments with
 _UNWRITTEN = frozenset({torch.empty, torch.empty_strided})
 
 

@@ -58,15 +58,15 @@ def tensors_of(name: str, blocks: int | None) -> dict[str, tuple[str, tuple[int,
         return found
     matches = {key: BLOCK.fullmatch(key) for key in found if not any(word in key for word in WHOLE)}
     last: dict[str, int] = {}
-    for match in filter(None, matches.values()):
+    for match in (each for each in matches.values() if each is not None):
         last[match[1]] = max(last.get(match[1], 0), int(match[2]))
     few = {}
     for key, value in found.items():
-        match = matches.get(key)
-        if match is None or int(match[2]) < blocks - 1:
+        own = matches.get(key)
+        if own is None or int(own[2]) < blocks - 1:
             few[key] = value
-        elif int(match[2]) == last[match[1]]:  # which may lack what nothing reads behind it
-            few[f"{match[1]}{min(blocks - 1, last[match[1]])}{match[3]}"] = value
+        elif int(own[2]) == last[own[1]]:  # which may lack what nothing reads behind it
+            few[f"{own[1]}{min(blocks - 1, last[own[1]])}{own[3]}"] = value
     return few
 
 

@@ -154,8 +154,6 @@ STAGES = (Stage.LOAD, Stage.ENCODE_TEXT, Stage.ENCODE_IMAGE, Stage.SAMPLE, Stage
     [
         ("sd1", {}),
         thoroughly("sd1", STREAMED),
-        thoroughly("flux2", {"fp8_storage": "Enable"}),
-        thoroughly("z-image", STREAMED),
     ],
 )
 def test_memory_that_runs_out_once_costs_nothing_but_time(

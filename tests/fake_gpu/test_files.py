@@ -35,7 +35,6 @@ from tests.models.gguf_files import write_gguf
 from tests.scripts.test_control_nets import controlnet
 from tests.scripts.test_detailer import BUILT_IN
 from tests.scripts.test_transformer_nets import flux_net
-from tests.thorough import thoroughly
 from tests.upscalers.models import save_esrgan
 
 CUDA = torch.device("cuda")
@@ -93,10 +92,6 @@ def write_net(root: Path, family: str, path: Path) -> None:
     [
         ("sd1", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn_row"}),
         ("flux1", {}),
-        thoroughly("sdxl", {}),
-        thoroughly("sd1", {}),
-        thoroughly("sdxl", {"fp8_storage": "Enable", "fp8_format": "int8_row"}),
-        thoroughly("flux1", {"fp8_storage": "Enable", "fp8_format": "code4"}),
     ],
 )
 def test_a_job_with_a_control_net(root: Path, tmp_path: Path, family: str, settings: dict[str, Any]) -> None:

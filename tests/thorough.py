@@ -5,7 +5,7 @@ cases says beside it which others prove the same.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pytest
@@ -26,3 +26,9 @@ def thoroughly(*values: Any) -> Any:
 def usually(values: Iterable[str], is_usual: Callable[[str], bool]) -> list[Any]:
     """The cases of `parametrize`, of which only the usual ones are run by default."""
     return [value if is_usual(value) else thoroughly(value) for value in values]
+
+
+def pairs(firsts: Iterable[str], seconds: Iterable[str], usual: Collection[tuple[str, str]]) -> list[Any]:
+    """The cases of `parametrize` over two names: all pairs, of which only the usual ones are run by default."""
+    every = [(first, second) for second in seconds for first in firsts]
+    return [pair if pair in usual else thoroughly(*pair) for pair in every]

@@ -15,8 +15,8 @@ from modules.prompting.schedule import parse_schedule
 class Conditioning:
     """What the denoiser attends to: `crossattn` [tokens, D] and, in families that have one, a `vector` [P].
 
-    `mask` [tokens], True where a token counts, says how it is padded to the length of another: with zeros that the
-    mask leaves out. None: by repeating the last vector, as CLIP wants it.
+    `mask` [tokens], on the CPU, True where a token counts, says how it is padded to the length of another: with zeros
+    that the mask leaves out. None: by repeating the last vector, as CLIP wants it.
     """
 
     crossattn: Tensor

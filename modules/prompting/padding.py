@@ -51,14 +51,14 @@ def stack_encodings(encodings: Sequence[Tensor]) -> Tensor:
 
 
 def stack_masks(conditionings: Sequence[Conditioning]) -> Tensor | None:
-    """The masks of `stack_conditionings` [B, max T]; None where no conditioning has one."""
+    """The masks of `stack_conditionings` [B, max T], on the CPU; None where no conditioning has one."""
     if all(item.mask is None for item in conditionings):
         return None
     longest = max(item.crossattn.shape[0] for item in conditionings)
     rows = []
     for item in conditionings:
         tokens = item.crossattn.shape[0]
-        mask = item.crossattn.new_ones(tokens, dtype=torch.bool) if item.mask is None else item.mask
+        mask = torch.ones(tokens, dtype=torch.bool) if item.mask is None else item.mask.cpu()
         rows.append(F.pad(mask, (0, longest - tokens)))
     return torch.stack(rows)
 

@@ -40,6 +40,7 @@ UNETS = ("sd1", "sd1-inpainting", "sd2", "sdxl", "sdxl-refiner", "sd3")
 TRANSFORMERS = {"flux1": "dev", "flux2": "klein", "chroma": "chroma"}
 FAMILIES = ("sd1", "sd2", "sdxl", "sd3", *TRANSFORMERS, "z-image", "anima")
 PRODUCTS = NARROW | {"_int_mm", "_scaled_mm"}
+TABLES_BYTES = 1 << 20  # of formats that look values up, 0.6 MB to encode code4: they are kept for the next model
 LORA_KEYS = {
     "lora_unet_middle_block_1_transformer_blocks_0_attn1_to_q": 64,
     "lora_unet_transformer_blocks_0_attn_to_q": 128,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CPU = torch.device("cpu")
 FLOATS_OF_8_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
 NOT_ON_APPLE = FLOATS_OF_8_BITS | {torch.float64}
+_PARSE_TO = torch._C._nn._parse_to  # what `Module.to` reads its arguments with
 _UNWRITTEN = frozenset({torch.empty, torch.empty_strided})
 
 
@@ -100,7 +101,9 @@ class CardTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        found = next(value for value in tree_flatten((args, kwargs))[0] if isinstance(value, CardTensor))
+        found = next((value for value in args if isinstance(value, CardTensor)), None)
+        if found is None:  # in a list
+            found = next(value for value in tree_flatten((args, kwargs))[0] if isinstance(value, CardTensor))
         with torch._C.DisableTorchFunction():  # what PyTorch computes on the way is nobody's request of the card
             return found.card.dispatch(func, args, dict(kwargs or {}))
 
@@ -195,7 +198,7 @@ class CardFunctions(TorchFunctionMode):
             if found is not NotImplemented:
                 return found
         device = kwargs.get("device")
-        if device is not None and self.card.is_named_by(device):
+        if device is not None and func is not _PARSE_TO and self.card.is_named_by(device):
             return self._made_there(func, args, kwargs)
         return func(*args, **kwargs)
 

@@ -27,6 +27,7 @@ from modules.processing.request.stages import Stage
 from modules.scripts.library import ScriptLibrary, filled_args
 from modules.scripts.program import Program
 from tests.fake_gpu import FakeCard, fake_gpu
+from tests.fake_gpu.failing import Failing
 from tests.fake_gpu.jobs import engine_of, leave, made, pixels, request_of
 from tests.recordings import CONFIGS, REFERENCE, tiny_adapters
 from tests.scripts.test_detailer import BUILT_IN, find_boxes
@@ -145,37 +146,31 @@ def test_the_detailer_paints_what_is_found(tmp_path: Path, card: FakeCard) -> No
 # -- memory that runs out ------------------------------------------------------------------------------------------
 
 
-class Failing(Silent):
-    """Memory runs out at the first request of a stage."""
-
-    def __init__(self, card: FakeCard, stage: Stage) -> None:
-        self._card, self._stage, self.is_done = card, stage, False
-
-    def stage(self, stage: Stage, parts: Any = ()) -> None:
-        if stage is self._stage and not self.is_done:
-            self.is_done = True
-            self._card.memory.is_failing = True
-
-
 STAGES = (Stage.LOAD, Stage.ENCODE_TEXT, Stage.ENCODE_IMAGE, Stage.SAMPLE, Stage.DECODE)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("settings", [{}, thoroughly(STREAMED)])
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("sd1", {}),
+        thoroughly("sd1", STREAMED),
+    ],
+)
 def test_memory_that_runs_out_once_costs_nothing_but_time(
-    root: Path, stage: Stage, settings: dict[str, Any], card: FakeCard
+    root: Path, family: str, settings: dict[str, Any], card: FakeCard
 ) -> None:
-    expected = engine_of(root, "sd1")
-    wanted = request_of("sd1", settings, **painted())
-    plain = pixels(generate(wanted, expected, Output(Path()), Silent()))
-    leave(expected)
-    engine = engine_of(root, "sd1")
-    failing = Failing(card, stage)
-    found = pixels(generate(wanted, engine, Output(Path()), failing))
-    assert failing.is_done and card.memory.failures == 1 and card.memory.emptied > 0
-    assert np.array_equal(found, plain)
-    leave(engine)
-    assert card.memory.tensors == 0
+    """Once at each stage, each time in a fresh engine."""
+    wanted = request_of(family, settings, steps=1, **painted())
+    images = []
+    for number, stage in enumerate((None, *STAGES)):
+        engine = engine_of(root, family)
+        failing = None if stage is None else Failing(card, stage)
+        images.append(pixels(generate(wanted, engine, Output(Path()), failing or Silent())))
+        assert card.memory.failures == number and (failing is None or failing.is_done)
+        leave(engine)
+        assert card.memory.tensors == 0
+    assert card.memory.emptied > 0 and images[0].std() > 1
+    assert all(np.array_equal(image, images[0]) for image in images)
 
 
 def test_a_model_that_does_not_fit_is_streamed_by_itself(root: Path) -> None:

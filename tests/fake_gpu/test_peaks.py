@@ -1,5 +1,5 @@
 """The peak of each stage, as the recorder of memory sees it on a made-up GPU, against the estimate: models in full
-size, of which nothing is computed but shapes."""
+size, or in full width with few of their blocks, of which nothing is computed but shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from modules.flags.flags import parse_flags
 from modules.memory.streaming.source import RamSource, WatchedFile
 from modules.models.files import tensor_file
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine
+from modules.models.files.modules_catalogue import ModuleCatalogue
+from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import machine_of
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.generate import generate
@@ -21,14 +22,17 @@ from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.fake_gpu import fake_gpu
-from tests.fake_gpu.jobs import leave
+from tests.fake_gpu.jobs import TABLES_BYTES, leave
 from tests.models.full_size import write_full
 from tests.recordings import CONFIGS
 from tests.thorough import thoroughly
 
 TOLERANCE = 0.05
+SMALL_BYTES = 32 << 20
+"""What may be left out besides: prompts that are kept, the image."""
 FP8 = {"fp8_storage": "Enable"}
 BLOCKS = {"stream_weights": "Blocks"}
+FEW = 3
 
 
 @pytest.fixture
@@ -41,27 +45,46 @@ def no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_bytes")
 @pytest.mark.parametrize(
-    ("name", "memory_gb", "side_px", "settings"),
+    ("name", "blocks", "memory_gb", "side_px", "cfg_scale", "settings"),
     [
-        ("sd1", 4, 512, {}),
-        ("sdxl", 4, 1024, BLOCKS),
-        thoroughly("sdxl", 6, 1024, FP8),
-        thoroughly("sdxl", 12, 1024, {}),
+        ("sd1", None, 4, 512, 7.0, {}),
+        ("z-image", FEW, 6, 1024, 1.0, FP8),
+        ("flux1-dev", FEW, 8, 1024, 1.0, BLOCKS),
+        ("anima", FEW, 4, 1024, 4.0, {}),
+        thoroughly("sdxl", None, 4, 1024, 7.0, BLOCKS),
+        thoroughly("sdxl", None, 6, 1024, 7.0, FP8),
+        thoroughly("sdxl", None, 12, 1024, 7.0, {}),
+        thoroughly("flux1-dev", FEW, 12, 1024, 4.0, FP8),
+        thoroughly("flux2-klein-4b", FEW, 12, 1024, 1.0, BLOCKS),
+        thoroughly("chroma1", FEW, 12, 1024, 1.0, {}),
+        thoroughly("sd35-large", FEW, 12, 1024, 5.0, {}),
     ],
 )
 def test_each_stage_takes_what_is_estimated(
-    name: str, memory_gb: float, side_px: int, settings: dict[str, Any], tmp_path: Path
+    name: str,
+    blocks: int | None,
+    memory_gb: float,
+    side_px: int,
+    cfg_scale: float,
+    settings: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
-    write_full(tmp_path, name)
+    write_full(tmp_path, name, blocks)
     catalogue = CheckpointCatalogue([tmp_path / "Stable-diffusion"], HashCache(tmp_path / "hashes.json"))
+    modules = ModuleCatalogue([tmp_path / "text_encoder", tmp_path / "VAE"])
     fields: dict[str, Any] = {
         **{"prompt": "a red cat", "seed": 1, "subseed": 0, "steps": 1, "sampler": "Euler", "save_images": False},
-        **{"width": side_px, "height": side_px, "cfg_scale": 7.0},
+        **{"width": side_px, "height": side_px, "cfg_scale": cfg_scale},
     }
     chosen = Settings().with_changes({**settings, "live_previews_enable": False})
     request = GenerationRequest(**fields, settings=chosen)
     with fake_gpu("cuda", memory_gb, has_values=False) as card:
-        engine = Engine(catalogue, CONFIGS, lambda: machine_of(parse_flags([]), tmp_path / "off"))
+        engine = Engine(
+            catalogue,
+            CONFIGS,
+            lambda: machine_of(parse_flags([]), tmp_path / "off"),
+            models=ExtraModels(modules=modules),
+        )
         estimate = MemoryEstimator(engine, CONFIGS).plan(request)
         assert estimate.available_bytes is not None and estimate.needs_bytes <= estimate.available_bytes
         result = generate(request, engine, Output(tmp_path), Silent())
@@ -69,6 +92,6 @@ def test_each_stage_takes_what_is_estimated(
         found = {need.stage: (need.needs_bytes, result.memory.peak(need.stage).allocated) for need in estimate.stages}
         assert {"load", "text", "denoise", "decode"} <= set(found)
         for stage, (needs, peak) in found.items():
-            assert needs == pytest.approx(peak, rel=TOLERANCE), f"{stage} of {found}"
+            assert needs == pytest.approx(peak, rel=TOLERANCE, abs=SMALL_BYTES), f"{stage} of {found}"
         leave(engine)
-        assert card.memory.tensors == 0
+        assert card.memory.allocated < TABLES_BYTES

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKL, FluxTransformer2DModel, UNet2DConditionModel
+from diffusers import AutoencoderKL, CosmosTransformer3DModel, FluxTransformer2DModel, UNet2DConditionModel
 from diffusers.models.attention_dispatch import _AttentionBackendRegistry as AttentionRegistry
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import Tensor
@@ -173,3 +173,38 @@ def test_unusable_xformers_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatc
 def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(UnknownNameError, match="sub-quadratic"):
         choose("subquad")
+
+
+@torch.inference_mode()
+def test_transformers_that_call_the_dispatch_without_a_backend_have_every_way_too() -> None:
+    torch.manual_seed(0)
+    transformer: Any = CosmosTransformer3DModel(
+        in_channels=4,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=32,
+        num_layers=1,
+        text_embed_dim=16,
+        adaln_lora_dim=8,
+        max_size=(8, 8, 8),
+        concat_padding_mask=False,
+        extra_pos_embed_type=None,
+    ).eval()
+    generator = torch.Generator().manual_seed(1)
+    x, text = torch.randn(1, 4, 1, 8, 8, generator=generator), torch.randn(1, 5, 16, generator=generator)
+
+    def run_it() -> Tensor:
+        output: Tensor = transformer(x, torch.tensor([0.5]), text, return_dict=False)[0]
+        return output
+
+    way = ATTENTIONS.get("sub-quadratic")(AttentionOptions(query_chunk=4, key_chunk=5, threshold_percent=0))
+    expected, calls = run_it(), []
+
+    def counted(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        calls.append(query.shape)
+        return way(query, key, value)
+
+    with using_attention([transformer], counted):
+        torch.testing.assert_close(run_it(), expected, rtol=0, atol=1e-5)
+    assert calls == [(1, 2, 16, 32)] * 2  # to the image, and to the text
+    assert torch.equal(run_it(), expected)

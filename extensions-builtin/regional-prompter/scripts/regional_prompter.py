@@ -631,7 +631,7 @@ class Encoded:
                     own,
                     crossattn=found.crossattn[None].to(own.crossattn),
                     vector=None if found.vector is None else found.vector[None].to(x),
-                    mask=None if found.mask is None else found.mask[None].to(x.device),
+                    mask=None if found.mask is None else found.mask[None],
                 )
             with self.use.calling(call.rows([row])):
                 outputs.setdefault(row, []).append(denoise(x[row : row + 1], sigma[row : row + 1], own)[0])

@@ -26,6 +26,10 @@ from modules.memory.formats.format import (
 
 DECODED_AT_ONCE = 1 << 18
 """Elements: on the CPU what is on the way stays in the caches."""
+DECODED_AT_ONCE_ON_GPU = 1 << 23
+"""There each step costs a launch, and what is on the way some bytes per element."""
+UNPACKING_BYTES = 8
+"""About so many: 4 to 13 by format."""
 PACKED_AT_ONCE = 1 << 16
 
 
@@ -83,7 +87,7 @@ class BlockFormat:
         data = torch.empty((count, row_bytes), dtype=torch.uint8, device=rows.device)
         for where, part, _ in checked_slices(rows):
             blocks, packed = part.reshape(-1, self.block), data[where].view(-1, self.block_bytes)
-            step = len(blocks) if part.is_cuda else max(1, PACKED_AT_ONCE // self.block)
+            step = max(1, PACKED_AT_ONCE // self.block) if part.device.type == "cpu" else len(blocks)
             for begin in range(0, len(blocks), step):
                 packed[begin : begin + step] = self.pack(blocks[begin : begin + step].float())
         return Encoded(data)
@@ -92,10 +96,15 @@ class BlockFormat:
         """See `StorageFormat`; `out` has the weight's shape, `data` the same rows."""
         assert scale is None, f"{self.name} holds its scales in its blocks"
         blocks, wide = data.reshape(-1, self.block_bytes), out.view(-1, self.block)
-        step = len(blocks) if data.is_cuda else max(1, DECODED_AT_ONCE // self.block)
-        for begin in range(0, len(blocks), max(step, 1)):
+        step = decoded_at_once(data.device) // self.block
+        for begin in range(0, len(blocks), step):
             wide[begin : begin + step] = self.unpack(blocks[begin : begin + step])
         return out
+
+
+def decoded_at_once(device: torch.device) -> int:
+    """Elements of a weight that are decoded in one step: what is on the way takes memory."""
+    return DECODED_AT_ONCE if device.type == "cpu" else DECODED_AT_ONCE_ON_GPU
 
 
 def weight_shape(storage: StorageFormat | None, data: Tensor) -> torch.Size:

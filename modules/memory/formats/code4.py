@@ -15,7 +15,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from modules.memory.formats.blocks import BlockFormat
+from modules.memory.formats.blocks import DECODED_AT_ONCE_ON_GPU, BlockFormat
 from modules.memory.formats.format import Encoded, Rows, checked_slices, row_count, row_width
 
 BLOCK = 16
@@ -101,8 +101,9 @@ class Code4Format(BlockFormat):
         assert scale is None, f"{self.name} holds its scales in its rows"
         wide = out.view(len(data), -1)
         blocks = wide.shape[1] // BLOCK
-        step = len(data) if data.is_cuda else max(1, DECODED_AT_ONCE // max(1, wide.shape[1]))
-        for begin in range(0, len(data), max(step, 1)):
+        at_once = DECODED_AT_ONCE if data.device.type == "cpu" else DECODED_AT_ONCE_ON_GPU
+        step = max(1, at_once // max(1, wide.shape[1]))
+        for begin in range(0, len(data), step):
             part = data[begin : begin + step]
             top = part[:, :SCALE_BYTES].contiguous().view(torch.float32)
             heads, codes = part[:, SCALE_BYTES : SCALE_BYTES + blocks], part[:, SCALE_BYTES + blocks :]

@@ -40,7 +40,8 @@ def single_references(stacked: Tensor, channels: int) -> list[Tensor]:
 class DenoiserContext:
     """What a denoiser is given alongside the noisy latents and the timestep, in rows of the batch.
 
-    `crossattn` [N,tokens,width] is attended to, where `mask` [N,tokens] is True (None: everywhere); `vector` [N,V] is
+    `crossattn` [N,tokens,width] is attended to, where `mask` [N,tokens], on the CPU, is True (None: everywhere): from
+    the first token to the last of a text, and padding follows. `vector` [N,V] is
     added to the time embedding, in families that have one; `image` [N,C,h,w] is put behind the latents on the channel
     axis (inpainting models); `extra` is passed to the denoiser by the names of its own arguments (residuals of a
     control model, for one).
@@ -56,7 +57,7 @@ class DenoiserContext:
 @dataclass(frozen=True, eq=False)
 class ModelInputs:
     """One call of a denoiser, on its device and in its dtype: `x` [N,C,h,w] with all channels, `timesteps` [N], and
-    the rest as in `DenoiserContext`."""
+    the rest as in `DenoiserContext`; `mask` on the CPU."""
 
     x: Tensor
     timesteps: Tensor
@@ -64,3 +65,11 @@ class ModelInputs:
     vector: Tensor | None = None
     extra: Mapping[str, Extra] = field(default_factory=dict)
     mask: Tensor | None = None
+
+
+def text_lengths(inputs: ModelInputs) -> list[int]:
+    """How many tokens of each row's text are no padding. The GPU is not asked: it would have to be waited for."""
+    if inputs.mask is None:
+        return [inputs.crossattn.shape[1]] * len(inputs.crossattn)
+    lengths: list[int] = inputs.mask.sum(1).tolist()
+    return lengths

@@ -207,7 +207,7 @@ class LoadedModel:
             context.crossattn.to(device, dtype),
             None if vector is None else vector.to(device, dtype),
             {name: _placed(value, device, dtype) for name, value in extra.items()},
-            None if context.mask is None else context.mask.to(device),
+            None if context.mask is None else context.mask.cpu(),
         )
         with self.computing():
             output = self.family.run(self.unet, inputs)

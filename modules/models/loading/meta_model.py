@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modules.memory.formats.blocks import kept_bytes
+from modules.memory.formats.blocks import UNPACKING_BYTES, decoded_at_once, is_packed, kept_bytes
+from modules.memory.formats.code4 import ENCODED_AT_ONCE_ON_GPU
+from modules.memory.formats.format import FORMATS, LARGE_SLICE_ELEMENTS
 from modules.memory.storage import CASTABLE
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level, make_groups
 from modules.memory.streaming.offload_storage import SMALL_BYTES
@@ -29,6 +31,7 @@ from modules.models.loading.precision import PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.models.names.component import Component
 
+BLOCK_SEARCH_BYTES = 42  # per element, as measured
 MIN_BLOCKS = 2
 """Of equal blocks one after the other so many tell what all take: the second works while the first output is there."""
 
@@ -65,8 +68,37 @@ class MetaModel:
 
     @cached_property
     def max_tensor_bytes(self) -> int:
-        """Bytes of the largest tensor in the file: what loading holds besides the model."""
+        """Bytes of the largest tensor in the file."""
         return max((entry.size_bytes for entry in self.entries.values()), default=0)
+
+    def loading_bytes(self, plan: PrecisionPlan) -> int:
+        """What loading takes at most on the device besides the weights that are there after it. On the CPU, where
+        several are read ahead, the largest tensor. On a GPU a tensor comes as the file has it and is converted or
+        encoded there; of weights that stay, those that come later are not there yet, in the file's order."""
+        if plan.device.type == "cpu":
+            return self.max_tensor_bytes
+        sizes = {}
+        for component in self.components:
+            tensors, rest = (
+                self._tensors_of(component),
+                plan.vae_dtype if component.name == "vae" else plan.offload_dtype,
+            )
+            for key, size in self.weights(plan)[component.name].items():
+                original = component.keymap.to_original(key)
+                if original is not None:
+                    sizes[original] = (size, tensors[key].numel(), rest)
+        stays = plan.streaming is None
+        placed = peak = 0
+        for name, entry in self.entries.items():
+            if name in sizes:
+                size, count, dtype = sizes[name]
+                is_kept = entry.dtype in (dtype, torch.uint8) or not entry.dtype.is_floating_point
+                beside = 0 if size == entry.size_bytes and is_kept else entry.size_bytes
+                if size < min(entry.size_bytes, 2 * count):
+                    beside += _encoding_bytes(count, 8 * size / count)
+                peak = max(peak, placed + size + beside)
+                placed += size if stays else 0
+        return max(0, peak - (sum(sum(found.values()) for found in self.weights(plan).values()) if stays else 0))
 
     def weights(self, plan: PrecisionPlan) -> dict[str, dict[str, int]]:
         """Bytes of every parameter and buffer as it will be stored, by component and name."""
@@ -162,18 +194,40 @@ class MetaModel:
         return any(1 < entry.dtype.itemsize < plan.compute_dtype.itemsize for entry in self.entries.values())
 
     def scratch_bytes(self, plan: PrecisionPlan, component: str) -> int:
-        """The largest weight of a component decoded to the compute dtype; 0 where none needs it."""
-        if plan.rules(component) is None and not self._is_narrower_in_file(plan):
-            return 0
+        """The largest weight of a component decoded to the compute dtype, and what is on the way to it; 0 where none
+        needs it. Rows of an embedding table are decoded one by one."""
         item = next(item for item in self.components if item.name == component)
-        sizes = (tensor.numel() for tensor in self._tensors_of(item).values() if tensor.ndim > 1)
-        return max(sizes, default=0) * plan.compute_dtype.itemsize
+        is_packed = self._is_packed(item, plan)
+        if plan.rules(component) is None and not self._is_narrower_in_file(plan) and not is_packed:
+            return 0
+        tables = {f"{name}.weight" for name, layer in item.module.named_modules() if isinstance(layer, nn.Embedding)}
+        largest = max(
+            (each.numel() for key, each in self._tensors_of(item).items() if each.ndim > 1 and key not in tables),
+            default=0,
+        )
+        beside = UNPACKING_BYTES * min(largest, decoded_at_once(plan.device)) if is_packed else 0
+        return largest * plan.compute_dtype.itemsize + beside
+
+    def _is_packed(self, component: Component, plan: PrecisionPlan) -> bool:
+        """Whether weights of a component are in blocks, in the file or by the plan."""
+        rules = component.rules(plan.rules(component.name))
+        if rules is not None and is_packed(FORMATS.get(rules.storage)):
+            return True
+        return any(
+            entry.packed is not None and key.startswith(component.prefixes) for key, entry in self.entries.items()
+        )
 
     def _tensors_of(self, component: Component) -> dict[str, Tensor]:
         """Its parameters and buffers as they were first: estimates give them other dtypes, but no other shape."""
         if component.name not in self._tensors:
             self._tensors[component.name] = component.module.state_dict()
         return self._tensors[component.name]
+
+
+def _encoding_bytes(count: int, bits: float) -> int:
+    """What encoding a weight on a GPU takes besides the weight: a slice of it in float32, or, of formats that choose
+    codebooks for each block, what each of those would give."""
+    return BLOCK_SEARCH_BYTES * min(count, ENCODED_AT_ONCE_ON_GPU) if bits < 8 else 4 * min(count, LARGE_SLICE_ELEMENTS)
 
 
 def _scaled(weights: dict[str, dict[str, int]], most: int) -> dict[str, dict[str, int]]:

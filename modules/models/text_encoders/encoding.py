@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """Texts as a text encoder gives them: `tokens` [B,T,D]; `mask` [B,T], True where a token is of the text and not
-    padding (None: every token counts); `pooled` [B,P], one vector per text, where the encoder makes one."""
+    """Texts as a text encoder gives them: `tokens` [B,T,D]; `mask` [B,T] on the CPU, True where a token is of the text
+    and not padding, which follows it (None: every token counts); `pooled` [B,P], one vector per text, where the encoder
+    makes one."""
 
     tokens: Tensor
     mask: Tensor | None = None
@@ -29,7 +30,7 @@ class Encoding:
 
     def real_tokens(self, row: int) -> Tensor:
         """The tokens [n,D] of one text without padding."""
-        return self.tokens[row] if self.mask is None else self.tokens[row][self.mask[row]]
+        return self.tokens[row] if self.mask is None else self.tokens[row, : int(self.mask[row].sum())]
 
     def masked(self, row: int) -> Conditioning:
         """One text as a conditioning of its real tokens alone, to be padded with zeros that a mask leaves out."""
@@ -37,7 +38,7 @@ class Encoding:
         return Conditioning(
             tokens,
             None if self.pooled is None else self.pooled[row],
-            tokens.new_ones(tokens.shape[0], dtype=_bool()),
+            _all_true(tokens.shape[0]),
         )
 
 
@@ -77,7 +78,7 @@ class TextRequest:
     has_gradients: bool = False
 
 
-def _bool() -> torch.dtype:
+def _all_true(tokens: int) -> Tensor:
     import torch
 
-    return torch.bool
+    return torch.ones(tokens, dtype=torch.bool)

@@ -182,8 +182,7 @@ class LlmEncoder:
             self._states_of(ids[start : start + TEXTS_PER_CALL], mask[start : start + TEXTS_PER_CALL])
             for start in range(0, len(rows), TEXTS_PER_CALL)
         ]
-        tokens = torch.cat(parts)
-        return Encoding(tokens, mask.to(tokens.device))
+        return Encoding(torch.cat(parts), mask)
 
     def _states_of(self, ids: Tensor, mask: Tensor) -> Tensor:
         ids, seen = ids.to(self._device), None if bool(mask.all()) else mask.to(self._device)

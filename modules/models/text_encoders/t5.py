@@ -164,5 +164,4 @@ class T5Encoder:
             seen = mask[part].to(self._device) if self._is_masked else None
             output = self._model(input_ids=ids[part].to(self._device), attention_mask=seen)
             parts.append(output.last_hidden_state)
-        tokens = torch.cat(parts)
-        return Encoding(tokens, mask.to(tokens.device))
+        return Encoding(torch.cat(parts), mask)

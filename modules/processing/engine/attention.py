@@ -137,11 +137,14 @@ def _registered(attention: Attention) -> Iterator[AttentionBackendName]:
 
 
 @cache
-def _replacements() -> Mapping[type, type[Processor | JointProcessor]]:
+def _replacements() -> Mapping[type, type[Processor | JointProcessor | RotaryProcessor]]:
     """Which processor of ours does the work of which of diffusers'. Ours are in it too: the innermost use counts."""
     from diffusers.models.attention_processor import AttnProcessor, AttnProcessor2_0, JointAttnProcessor2_0
+    from diffusers.models.transformers.transformer_cosmos import CosmosAttnProcessor2_0
 
     return {
+        CosmosAttnProcessor2_0: RotaryProcessor,
+        RotaryProcessor: RotaryProcessor,
         AttnProcessor: Processor,
         AttnProcessor2_0: Processor,
         Processor: Processor,
@@ -232,3 +235,41 @@ class JointProcessor:
             return image
         words = out[:, x.shape[1] :]
         return image, words if attn.context_pre_only else attn.to_add_out(words)
+
+
+class RotaryProcessor:
+    """Attention with normed queries and keys that are turned by their positions (Su et al. 2021, arXiv:2104.09864):
+    projects, attends, projects back."""
+
+    def __init__(self, backend: AttentionBackendName, own: Any) -> None:
+        self.backend = backend
+        self.own = own
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        image_rotary_emb: Any = None,
+    ) -> Tensor:
+        """Tokens [B,T,C] to the same shape; over those of a text [B,S,D] where they are given."""
+        if attention_mask is not None:
+            result: Tensor = self.own(attn, hidden_states, encoder_hidden_states, attention_mask, image_rotary_emb)
+            return result
+        seen = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        query = _heads(attn.to_q(hidden_states), attn.heads, attn.norm_q)
+        key = _heads(attn.to_k(seen), attn.heads, attn.norm_k)
+        if image_rotary_emb is not None:
+            query, key = _turned(query, image_rotary_emb), _turned(key, image_rotary_emb)
+        out = _dispatched(query, key, _heads(attn.to_v(seen), attn.heads), self.backend).type_as(query)
+        output: Tensor = attn.to_out[1](attn.to_out[0](out))
+        return output
+
+
+def _turned(tokens: Tensor, positions: Any) -> Tensor:
+    """[B,T,H,D] turned by the cosines and sines of their positions, halves of D together."""
+    from diffusers.models.embeddings import apply_rotary_emb
+
+    turned: Tensor = apply_rotary_emb(tokens, positions, use_real=True, use_real_unbind_dim=-2, sequence_dim=1)
+    return turned

@@ -40,7 +40,7 @@ class EncodedStore:
         self._folder, self._limit = folder, limit_bytes
 
     def get_or_make(self, identity: ResultIdentity, device: torch.device, make: Callable[[], T]) -> T:
-        """The stored encoding, its tensors on this device; else what `make` makes, which is stored."""
+        """The stored encoding, its tensors on this device (masks on the CPU); else what `make` makes and stores."""
         if self._limit <= 0:
             return make()
         path = self._folder / f"{key_of(identity)}{SUFFIX}"
@@ -56,7 +56,10 @@ class EncodedStore:
             return None
         try:
             with TensorFile(path) as file:
-                tensors = {name: file.read(name).to(device) for name in file.entries}
+                read = {name: file.read(name) for name in file.entries}
+                tensors = {
+                    name: each.cpu() if each.dtype == torch.bool else each.to(device) for name, each in read.items()
+                }
                 structure = json.loads(file.metadata[STRUCTURE])
             os.utime(path)
             if all("parts" in item for item in structure):

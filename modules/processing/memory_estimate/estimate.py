@@ -7,9 +7,9 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from modules.processing.request.stages import (
     upscaler_of,
 )
 from modules.processing.request.texts import prepare_text
+from modules.sampling.catalog import SAMPLERS
 from modules.settings.sections.stable_diffusion import FULL, TINY
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class MemoryEstimator:
         if device.type == "cpu":
             yield StageNeed(stage, program + needs, program + needs, program + on_device)
             return
-        main = self._corrections.correct((_main_key(device, stage),), _main_bytes(stage, predicted))
+        main = self._corrections.correct((_main_key(device, stage),), _main_bytes(case, stage, predicted))
         yield StageNeed(stage, needs, program + in_main + main, on_device)
 
     def _held(self, case: _Case, stage: Stage) -> tuple[int, int]:
@@ -267,7 +268,7 @@ class MemoryEstimator:
                 self._corrections.learn(_keys(case, stage), predicted, on_top)
                 if not on_cpu and peak.rss is not None:
                     main = max(0, peak.rss - program - in_main[stage])
-                    self._corrections.learn((_main_key(device, stage),), _main_bytes(stage, predicted), main)
+                    self._corrections.learn((_main_key(device, stage),), _main_bytes(case, stage, predicted), main)
 
     def _held_in(self, case: _Case, record: MemoryRecord) -> dict[str, tuple[int, int]]:
         """What was held in each stage of a job that has ended, as `_held`. Upscaler and face restorer: from the stage
@@ -382,15 +383,15 @@ class MemoryEstimator:
         latent = (item.height_px // scale, item.width_px // scale)
         adapters = self._adapter_bytes(request)
         if stage is Stage.LOAD:
-            return case.meta_model.max_tensor_bytes
+            return case.meta_model.loading_bytes(case.plan)
         if stage is Stage.ADAPTERS:
             return adapters or None
         if stage is Stage.ENCODE_TEXT:
             return self._text_bytes(case)
         if stage.samples:
-            rows = request.batch_size * (2 if request.settings.optimizations.batch_cond_uncond else 1)
             seen = self._with_references(case, *latent)
-            unet = adapters + case.meta_model.scratch_bytes(case.plan, "unet") + self._denoise_bytes(case, rows, *seen)
+            run = self._denoise_bytes(case, _rows(request), *seen)
+            unet = adapters + case.meta_model.scratch_bytes(case.plan, "unet") + run
             return max(unet, self._preview_bytes(case, *latent))
         if stage is Stage.ENCODE_IMAGE:
             return self._encoder_bytes(case, *latent)
@@ -436,14 +437,16 @@ class MemoryEstimator:
 
     @staticmethod
     def _text_bytes(case: _Case) -> int:
-        """The widest layer of a text encoder over the tokens of a short prompt: small, whatever the prompt."""
+        """The widest layer of a text encoder over the tokens of a short prompt, which is little, and the largest weight
+        that is decoded."""
         from torch import nn
 
-        encoders = (item.module for item in case.meta_model.components if item.name.startswith("text_encoder"))
-        layers = (layer for encoder in encoders for layer in encoder.modules() if isinstance(layer, nn.Linear))
+        encoders = [item for item in case.meta_model.components if item.name.startswith("text_encoder")]
+        layers = (layer for item in encoders for layer in item.module.modules() if isinstance(layer, nn.Linear))
         widest = max((layer.out_features for layer in layers), default=0)
         tokens = case.meta_model.family.context_tokens
-        return 4 * case.request.batch_size * tokens * widest * case.plan.compute_dtype.itemsize
+        run = 4 * case.request.batch_size * tokens * widest * case.plan.compute_dtype.itemsize
+        return run + max((case.meta_model.scratch_bytes(case.plan, item.name) for item in encoders), default=0)
 
     def _denoise_bytes(self, case: _Case, rows: int, height: int, width: int) -> int:
         key = ("denoise", *_model_key(case), case.plan.offload_dtype, rows, height, width, _split(case))
@@ -570,8 +573,26 @@ def _attending(case: _Case, module: Any) -> Any:
     attention: Attention = _output_only
     if case.attention not in OUTPUT_ONLY:
         attention = ATTENTIONS.get(case.attention)(AttentionOptions())
-    with using_attention((module,), upcast(attention) if case.upcast else attention):
+    beside = nullcontext() if case.plan.device.type == "cpu" else _fused_attention()()
+    with using_attention((module,), upcast(attention) if case.upcast else attention), beside:
         yield
+
+
+@cache
+def _fused_attention() -> type[AbstractContextManager[Any]]:
+    """While open, PyTorch's attention makes its output alone, as the kernels of GPUs do: what has a processor of its
+    own calls it, and in a dry run PyTorch would hold all scores."""
+    from torch.nn import functional as F
+    from torch.overrides import TorchFunctionMode
+
+    class FusedAttention(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is F.scaled_dot_product_attention:
+                named = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
+                return _output_only(named["query"], named["key"], named["value"])
+            return func(*args, **(kwargs or {}))
+
+    return FusedAttention
 
 
 def _output_only(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -648,6 +669,13 @@ def _keys(case: _Case, stage: Stage) -> tuple[str, ...]:
     return f"{shared}/{case.meta_model.family.label}/{case.attention}/{own}", shared
 
 
+def _rows(request: GenerationRequest) -> int:
+    """Latents in one call of the denoiser: with those of the negative prompts, unless these do not count."""
+    is_without = request.cfg_scale == 1.0 and not SAMPLERS.get(request.sampler).needs_uncond
+    is_apart = is_without or not request.settings.optimizations.batch_cond_uncond
+    return request.batch_size * (1 if is_apart else 2)
+
+
 def _split(case: _Case) -> str:
     return case.request.settings.optimizations.split_feed_forward
 
@@ -665,8 +693,10 @@ def _main_memory() -> torch.device:
     return torch.device("cpu")
 
 
-def _main_bytes(stage: Stage, predicted: int) -> int:
-    """What a stage takes of main memory where a GPU computes."""
+def _main_bytes(case: _Case, stage: Stage, predicted: int) -> int:
+    """What a stage takes of main memory where a GPU computes; loading one tensor after the other."""
+    if stage is Stage.LOAD:
+        return case.meta_model.max_tensor_bytes
     return predicted if stage in IN_MAIN_MEMORY else 0
 
 

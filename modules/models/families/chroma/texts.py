@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.models.text_encoders.t5 import T5Encoder, t5_tokenizer
 from modules.models.text_encoders.tokenizers import T5Tokenizer
@@ -50,7 +52,7 @@ class T5Conditioner:
         found = {}
         for text, row, encoded in zip(texts, rows, tokens, strict=True):
             seen = encoded[: len(row) + SEEN_PADDING]
-            found[text] = Conditioning(seen, None, seen.new_ones(len(seen)).bool())
+            found[text] = Conditioning(seen, None, torch.ones(len(seen), dtype=torch.bool))
         return [{text: found[text] for text in group.texts} for group in groups]
 
     def _ids(self, text: str) -> list[int]:

@@ -8,7 +8,7 @@ from diffusers.models.embeddings import get_timestep_embedding
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.families.denoiser_context import ModelInputs
+from modules.models.families.denoiser_context import ModelInputs, text_lengths
 from modules.models.families.exact_times import exact_times
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
@@ -103,7 +103,7 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     """The velocity, see `ModelFamily.run`. Texts of unequal length are called one after the other, each without the
     padding that the mask leaves out: it has no position, so nothing else depends on it."""
     x, ids, (height, width) = packed(inputs.x)
-    lengths = [inputs.crossattn.shape[1]] * len(x) if inputs.mask is None else inputs.mask.sum(1).tolist()
+    lengths = text_lengths(inputs)
     output = torch.empty_like(x[..., : transformer.proj_out.out_features])
     for length in sorted(set(lengths)):
         rows = torch.tensor([row for row, own in enumerate(lengths) if own == length], device=x.device)

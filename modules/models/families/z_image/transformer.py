@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.families.denoiser_context import ModelInputs
+from modules.models.families.denoiser_context import ModelInputs, text_lengths
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.z_image.layout import transformer_rows
@@ -91,7 +91,7 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
             "were asked for. Choose a smaller size."
         )
     x = F.pad(inputs.x, (0, -width % PATCH, 0, -height % PATCH), mode="replicate")
-    texts = [tokens if inputs.mask is None else tokens[inputs.mask[row]] for row, tokens in enumerate(inputs.crossattn)]
+    texts = [tokens[:length] for tokens, length in zip(inputs.crossattn, text_lengths(inputs), strict=True)]
     time = 1.0 - inputs.timesteps.float() / TRAINED_TIMESTEPS
     output: list[Tensor] = transformer(
         list(x.unsqueeze(2)),  # not by name: hooks look at it

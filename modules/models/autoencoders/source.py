@@ -23,12 +23,11 @@ class VaeSource(Closing):
     layout) or over the VAE of a whole checkpoint; either way names are the original ones and begin with
     `first_stage_model.`. Raises `CheckpointError` as `open_tensors` does."""
 
-    has_offsets = False
-
     def __init__(self, path: Path) -> None:
         self._file: TensorSource = open_tensors(path)
         self.path = path
         self.metadata = self._file.metadata
+        self.has_offsets = self._file.has_offsets  # names and shapes differ, the bytes do not
         named = _named(self._file.entries)
         self._names = {there.name: name for name, there in named.items()}
         self.entries: Mapping[str, TensorEntry] = {

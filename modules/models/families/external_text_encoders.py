@@ -28,15 +28,14 @@ class WithExternalEncoders(Closing):
         with ExitStack() as stack:
             stack.push(file)
             self._origins: dict[str, tuple[TensorSource, str]] = {key: (file, key) for key in file.entries}
-            entries: dict[str, TensorEntry] = dict(file.entries)
-            self.has_offsets = file.has_offsets
+            entries = {key: _known(entry, file) for key, entry in file.entries.items()}
+            self.has_offsets = True  # of those entries that do not say that they have none
             for path, prefix in external_encoders.items():
                 other = stack.enter_context(open_tensors(path))
-                self.has_offsets &= other.has_offsets
                 for key, entry in other.entries.items():
                     name = f"{prefix}.{key}"
                     self._origins[name] = (other, key)
-                    entries[name] = replace(entry, file=path)
+                    entries[name] = replace(_known(entry, other), file=path)
             self.entries: Mapping[str, TensorEntry] = entries
             self._stack = stack.pop_all()
 
@@ -48,6 +47,10 @@ class WithExternalEncoders(Closing):
         """The tensor as it lies in its file, see `TensorSource`."""
         file, key = self._origins[name]
         return file.read(key, into)
+
+
+def _known(entry: TensorEntry, file: TensorSource) -> TensorEntry:
+    return entry if file.has_offsets else replace(entry, has_offset=False)
 
 
 def with_external_encoders(

@@ -60,14 +60,16 @@ class DiffusersLayout(Closing):
             part: {name: file.entries[key] for name, (file, key) in tensors.items()} for part, tensors in parts.items()
         }
         layout = _layout_of(headers, families)
-        self.has_offsets = all(file.has_offsets for tensors in parts.values() for file, _ in tensors.values())
+        self.has_offsets = True  # of those entries that do not say that they have none
         self._origins: dict[str, _Origin] = {}
         entries: dict[str, TensorEntry] = {}
         for (part, name), named in original_names(headers, layout, _vae_names(headers)).items():
             file, key = parts[part][name]
             if named.name in layout.unused_if_identity and not _is_identity(file.read(key)):
                 named = replace(named, name=layout.unused_if_identity[named.name])
-            entry = replace(headers[part][name], shape=named.shape, file=file.path)
+            own = headers[part][name]
+            is_known = own.has_offset and file.has_offsets
+            entry = replace(own, shape=named.shape, file=file.path, has_offset=is_known)
             self._add(entries, named, entry, _Origin(file, key))
         for name, entry in left_out_layer(headers, layout).items():
             self._add(entries, Named(name, entry.shape), entry, _Origin(None, name))

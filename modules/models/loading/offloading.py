@@ -38,6 +38,10 @@ class OffloadPlan:
         is_plain = self.on_disk and _converts(stored, dtype) and name in layer._parameters
         return is_plain and self.place.wants(shape, dtype)
 
+    def leaves_codes(self, shape: torch.Size, dtype: torch.dtype) -> bool:
+        """Whether a weight that the file has contiguously in 8 bits, as the model needs it, is left there."""
+        return self.on_disk and dtype.itemsize == 1 and self.place.wants(shape, dtype)
+
     def leave(
         self, file: TensorSource, key: str, shape: torch.Size, layer: nn.Module, name: str, dtype: torch.dtype
     ) -> None:
@@ -52,7 +56,7 @@ class OffloadPlan:
         parameter = layer._parameters.get(name)
         dtype = file.entries[key].dtype
         is_same = parameter is not None and dtype.itemsize == 1 and parameter.dtype == dtype
-        if self.on_disk and shape is not None and is_same and self.place.wants(shape, dtype):
+        if shape is not None and is_same and self.leaves_codes(shape, dtype):
             self.leave(file, key, shape, layer, name, dtype)
         else:
             self.place.take(layer, name, is_sure=True)

@@ -28,14 +28,17 @@ class RenamedFile(Closing):
     ) -> None:
         self.path = path
         self.metadata: Mapping[str, str] = metadata or {}
-        self.has_offsets = all(place.file.has_offsets for place in tensors.values())
+        self.has_offsets = any(place.file.has_offsets for place in tensors.values())
         self._tensors = tensors
         self._files = files
         entries: dict[str, TensorEntry] = {}
         for name, place in tensors.items():
             entry = place.file.entries[place.key]
             entries[name] = replace(
-                entry, shape=entry.shape if place.shape is None else place.shape, file=entry.file or place.file.path
+                entry,
+                shape=entry.shape if place.shape is None else place.shape,
+                file=entry.file or place.file.path,
+                has_offset=entry.has_offset and place.file.has_offsets,
             )
         self.entries: Mapping[str, TensorEntry] = entries
 

@@ -17,10 +17,10 @@ from modules.models.families.sdxl.family import BIG_G_PREFIX, CLIP_L_PREFIX
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.load_model import load_model
 from modules.models.loading.loaded import LoadedModel
-from modules.models.loading.open_clip_layout import LayoutWriter
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.models.names.clip_text import clip_text_keymap, open_clip_keymap
+from modules.models.names.fused import LayoutWriter
 from modules.models.names.keymap import KeyMap
 from modules.models.names.ldm_unet import UNetLayout, unet_keymap
 from modules.processing.engine.precision import storage_rules

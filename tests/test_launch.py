@@ -168,7 +168,7 @@ def test_a_subcommand_gets_its_words(root: Path, monkeypatch: pytest.MonkeyPatch
 def test_checks_all_run_and_the_first_failure_is_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    codes = {"ruff": 0, "pytest": 1}
+    codes = {"ruff": 0, "pytest": 2}
     commands: list[list[str]] = []
 
     def run(command: list[str], **keywords: object) -> SimpleNamespace:
@@ -203,6 +203,26 @@ def test_checks_all_run_and_the_first_failure_is_the_exit_code(
         ["pytest", "-p", "hypothesispytest", *checks.SIDE_BY_SIDE, "-k", "x"],
     ]
     assert capsys.readouterr().out.endswith("== mypy\nFound 1 error\n== failed: mypy, pytest\n")
+
+
+@pytest.mark.parametrize("failing", ["never", "beside others", "always"])
+def test_what_failed_side_by_side_is_run_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """The real pytest, with a test that fails in a process of pytest-xdist."""
+    condition = {"never": "True", "beside others": "'PYTEST_XDIST_WORKER' not in os.environ", "always": "False"}
+    (tmp_path / "test_it.py").write_text(f"import os\n\ndef test_it():\n    assert {condition[failing]}\n")
+    (tmp_path / "test_other.py").write_text("def test_other():\n    pass\n")
+    (tmp_path / "pyproject.toml").write_text("")
+    names = ("ruff check", "ruff format", "mypy")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    monkeypatch.setattr(checks, "CHECKS", {**checks.CHECKS, **dict.fromkeys(names, ("platform",))})
+    code = checks.run_checks(Path(sys.executable), tmp_path, ("-n", "1"), environ)
+    said = capfd.readouterr().out
+    assert code == (failing == "always")
+    assert ("they pass alone" in said) == (failing == "beside others")
+    assert ("== failed: pytest" in said) == (failing == "always")
+    assert said.count("2 passed") == (failing == "never"), "where all is well, nothing runs twice"
 
 
 def test_the_processes_of_the_tests_keep_what_is_compiled_and_load_few_plugins() -> None:

@@ -13,7 +13,7 @@ from modules.adapters.block_weights import block_of
 from modules.errors import InvalidValueError
 from modules.memory.changes import LayerChange
 from modules.memory.layer import shape_of
-from modules.models.loading.open_clip_layout import original_name
+from modules.models.names.fused import original_name
 from modules.models.names.row_map import Rows
 
 TEXT_ENCODER = "text_encoder"

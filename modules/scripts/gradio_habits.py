@@ -81,8 +81,8 @@ _TOLD: ContextVar[Told | None] = ContextVar("told", default=None)
 
 @contextmanager
 def telling_of_components(told: Told) -> Iterator[None]:
-    """While open, `told(component, after, arguments)` is called before (with None) and after each component with an id
-    is made in this thread."""
+    """While open, `told(component, after, arguments)` is called before (with None) and after each component is made in
+    this thread."""
     install()
     token = _TOLD.set(told)
     try:
@@ -96,14 +96,21 @@ def _tell_of_components(meta: type) -> None:
 
     def making(made: type, *args: Any, **keywords: Any) -> Any:
         told = _TOLD.get()
-        if told is None or not keywords.get("elem_id"):
+        if told is None:
             return make(made, *args, **keywords)
-        told(None, False, keywords)
+        facts = {"elem_id": None, **dict(zip(_arguments_of(made), args, strict=False)), **keywords}
+        told(None, False, facts)
         component = make(made, *args, **keywords)
-        told(component, True, keywords)
+        told(component, True, facts)
         return component
 
     setattr(meta, "__call__", making)  # noqa: B010 - mypy allows no assignment to a method
+
+
+@cache
+def _arguments_of(made: type) -> tuple[str, ...]:
+    """The names of what a class is made of, in their order."""
+    return tuple(inspect.signature(made.__init__).parameters)[1:]  # type: ignore[misc] # of a class, not of an object
 
 
 def _is_gradios(made: type) -> bool:

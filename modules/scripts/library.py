@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 BUILT_IN = Path(__file__).resolve().parents[2] / "extensions-builtin"
+IDS_OF_IMG2IMG = ("img2img", "img2mask", "img_inpaint", "inpaint_sketch")
+"""How ids of components of the tab img2img begin."""
 CUSTOM_CODE = "custom code"  # a script of the reference UI, in lower case
 
 
@@ -59,6 +61,7 @@ class ScriptLibrary:
     flags: dict[str, Any] = field(default_factory=dict)  # of the command line, that extensions add
     has_told_before_ui: bool = False  # whether `on_before_ui` was called in this process
     _telling: str = ""  # the id of the control of a form that is being built
+    _is_img2img: bool = False  # the tab of what was told last
 
     @classmethod
     def load(
@@ -241,7 +244,8 @@ class ScriptLibrary:
         """Tell scripts and callbacks of a control of a form: before it is built (`component` is None) and after."""
         after = component is not None
         self._telling = "" if after else elem_id
-        self._tell(component, after, {"elem_id": elem_id, "label": label})
+        facts = {"elem_id": elem_id, "label": label}
+        self._tell(component, after, {**facts, "value": getattr(component, "value", None)} if after else facts)
 
     @property
     def is_page_extended(self) -> bool:
@@ -253,14 +257,13 @@ class ScriptLibrary:
         )
 
     def page_component(self, component: Any, after: bool, facts: Mapping[str, Any]) -> None:
-        """Tell the user's extensions of any component of the page with an id, by the arguments that it is made of.
-        Controls of a form are told of by `component`."""
-        elem_id = facts.get("elem_id")
-        if elem_id and elem_id != self._telling:
+        """Tell the user's extensions of any component of the page, by the arguments that it is made of. Controls of a
+        form are told of by `component`."""
+        if not self._telling or facts.get("elem_id") != self._telling:
             self._tell(component, after, {**facts, "label": facts.get("label") or ""}, only_foreign=True)
 
     def _tell(self, component: Any, after: bool, facts: Mapping[str, Any], only_foreign: bool = False) -> None:
-        moment, elem_id = Moment.AFTER_COMPONENT if after else Moment.BEFORE_COMPONENT, str(facts["elem_id"])
+        moment, elem_id = Moment.AFTER_COMPONENT if after else Moment.BEFORE_COMPONENT, str(facts["elem_id"] or "")
         for entry in self.callbacks.at(moment):
             if only_foreign and (entry.acting is None or not entry.acting.is_foreign):
                 continue
@@ -268,7 +271,9 @@ class ScriptLibrary:
                 self.callbacks.run(entry, component, **facts)
             except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
                 entry.failed(error)
-        is_img2img = elem_id.startswith(("img2img", "img2mask", "img_inpaint", "inpaint_sketch"))
+        if elem_id.startswith(IDS_OF_IMG2IMG) or elem_id.startswith("txt2img"):
+            self._is_img2img = elem_id.startswith(IDS_OF_IMG2IMG)  # as what comes next without an id
+        is_img2img = elem_id.startswith(IDS_OF_IMG2IMG) or (not elem_id and self._is_img2img)
         for script in self.scripts:
             if (only_foreign and not script.is_foreign) or (
                 script.own_tab is not None and script.own_tab != is_img2img

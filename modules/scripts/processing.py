@@ -444,9 +444,13 @@ class StableDiffusionProcessing:
         name = self.sampler_name or self._request.sampler
         return name if name in SAMPLERS else split_legacy_name(name)[0]
 
+    def as_values(self) -> dict[str, Any]:
+        """What the request's own parameters are now, by name and unchecked."""
+        return split_names(self._values(rows_of(type(self._request))))
+
     def to_request(self) -> GenerationRequest:
         """The frozen request. Raises `InvalidValueError` and `SettingsError` for values that are not allowed."""
-        values = split_names(self._values(rows_of(type(self._request))))
+        values = self.as_values()
         values["styles"] = tuple(values["styles"] or ())
         hires = split_names(self._values(HIRES_ROWS)) if self.enable_hr else None
         checkpoint = (self.override_settings or {}).get("sd_model_checkpoint") or self._request.checkpoint
@@ -647,7 +651,7 @@ class Processed:
 
     def __init__(
         self,
-        result: Result | StableDiffusionProcessing,
+        p: Result | StableDiffusionProcessing,
         images_list: Sequence[Image.Image] = (),
         seed: Any = -1,
         info: str = "",
@@ -668,13 +672,13 @@ class Processed:
         self._images: list[Image.Image] = []
         self._infotexts: list[str] = []
         self._shown: tuple[tuple[int, ...], tuple[str, ...]] = ((), ())  # what was handed out
-        if isinstance(result, Result):
-            self.result = result
-            self.generated: list[GeneratedImage] = list(result.images)
-            roles = [image.role for image in result.images]
+        if isinstance(p, Result):
+            self.result = p
+            self.generated: list[GeneratedImage] = list(p.images)
+            roles = [image.role for image in p.images]
             self.index_of_first_image = roles.index(ImageRole.SAMPLE) if ImageRole.SAMPLE in roles else 0
             return
-        p = self.job = result
+        self.job = p
         texts = list(infotexts or ())
         first = p.seed if seed in (-1, None) else seed
         lists = (all_seeds or p.all_seeds or p.seeds, all_subseeds or p.all_subseeds or p.subseeds)
@@ -876,33 +880,33 @@ def _facts_of(
     negatives: Sequence[str] | None,
 ) -> GenerationInfo:
     """The facts of images that a script made itself, as far as its job has them."""
-    request = p.to_request()
+    values = p.as_values()  # unchecked: scripts set the counts to 0 when they are done
     samples = [image for image in images if image.role is ImageRole.SAMPLE]
     return GenerationInfo(
         prompts=tuple(prompts or p.all_prompts or (p.prompt,)),
         negative_prompts=tuple(negatives or p.all_negative_prompts or (p.negative_prompt,)),
         seeds=tuple(image.seed for image in samples),
         subseeds=tuple(image.subseed for image in samples),
-        subseed_strength=request.subseed_strength,
-        width=request.width,
-        height=request.height,
-        sampler=request.sampler,
-        scheduler=request.scheduler,
-        cfg_scale=request.cfg_scale,
-        steps=request.steps,
-        batch_size=request.batch_size,
+        subseed_strength=values["subseed_strength"],
+        width=values["width"],
+        height=values["height"],
+        sampler=values["sampler"],
+        scheduler=values["scheduler"],
+        cfg_scale=values["cfg_scale"],
+        steps=values["steps"],
+        batch_size=values["batch_size"],
         checkpoint_name=p.sd_model_name,
         checkpoint_hash=p.sd_model_hash,
         vae_name=None,
         vae_hash=None,
-        seed_resize_from_width=request.seed_resize_from_width,
-        seed_resize_from_height=request.seed_resize_from_height,
+        seed_resize_from_width=values["seed_resize_from_width"],
+        seed_resize_from_height=values["seed_resize_from_height"],
         denoising_strength=getattr(p, "denoising_strength", None),
         extra_params=dict(p.extra_generation_params),
         infotexts=tuple(image.infotext for image in images),
-        styles=request.styles,
+        styles=tuple(values["styles"] or ()),
         job_timestamp=datetime.now().astimezone().strftime("%Y%m%d%H%M%S"),
-        clip_skip=request.settings.stable_diffusion.CLIP_stop_at_last_layers,
+        clip_skip=p.settings.stable_diffusion.CLIP_stop_at_last_layers,
         version=PROGRAM_VERSION,
     )
 

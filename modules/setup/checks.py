@@ -18,23 +18,31 @@ CHECKS: dict[str, tuple[str, ...]] = {
 # One process for each core; each file of tests in one of them, in the order of tests/conftest.py. More than four
 # processes would need more memory than they save time.
 SIDE_BY_SIDE = ("-p", "xdist", "-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+TESTS_FAILED = 1
+"""pytest's exit code where tests ran and some failed."""
+ALONE = ("-n", "0", "--last-failed", "--last-failed-no-failures", "none", "--maxfail", "20")
+"""Only the tests that failed, in one process: more than 20 failures are no matter of what ran beside them."""
 
 
 def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run all checks even if one fails; returns the exit code of the first in `CHECKS` that is not 0.
 
-    Types are checked while the tests run; what mypy says is shown after them, so that the lines do not mix.
+    Types are checked while the tests run; what mypy says is shown after them, so that the lines do not mix. Tests that
+    fail side by side run once more, alone and after all others: what a test waits for comes late on a machine with
+    more to do than cores, and that is no fault of the program. Which ones they were is said.
     """
     commands = {name: [str(python), "-m", *words] for name, words in CHECKS.items()}
     pytest_words = chosen(root, pytest_words)
-    commands["pytest"] += [*side_by_side(pytest_words), *pytest_words]
+    beside = side_by_side(pytest_words)
+    commands["pytest"] += [*beside, *pytest_words]
     codes: dict[str, int] = {}
+
+    def code_of(command: Sequence[str], own: Mapping[str, str]) -> int:
+        return subprocess.run(command, cwd=root, env=dict(own), stdin=subprocess.DEVNULL).returncode
 
     def run(name: str) -> None:
         say(f"== {name}")
-        own = tests_environ(environ) if name == "pytest" else dict(environ)
-        done = subprocess.run(commands[name], cwd=root, env=own, stdin=subprocess.DEVNULL)
-        codes[name] = done.returncode
+        codes[name] = code_of(commands[name], tests_environ(environ) if name == "pytest" else environ)
 
     run("ruff check")
     run("ruff format")
@@ -52,6 +60,11 @@ def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: M
         said, _ = mypy.communicate()
     say(f"== mypy\n{said.rstrip()}")
     codes["mypy"] = mypy.returncode
+    if codes["pytest"] == TESTS_FAILED and beside:
+        say("== pytest: the tests that failed, once more and alone")
+        if code_of([*commands["pytest"], *ALONE], tests_environ(environ)) == 0:
+            say("== they pass alone: they fail only beside others (the summary above has the reason of each)")
+            codes["pytest"] = 0
     failed = [name for name in CHECKS if codes[name] != 0]
     say("== all checks passed" if not failed else f"== failed: {', '.join(failed)}")
     return codes[failed[0]] if failed else 0

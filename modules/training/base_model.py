@@ -16,7 +16,7 @@ from modules.models.files.catalogue import CheckpointInfo, old_hash, sha256_of
 from modules.models.files.diffusers_folder import stamp
 from modules.models.loading.load_model import every, load_model
 from modules.models.loading.loaded import LoadedModel
-from modules.models.loading.open_clip_layout import open_checkpoint
+from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.processing.engine.precision import storage_rules

@@ -28,7 +28,7 @@ from modules.memory.changes import AllBranches, Branches, convolved, with_geomet
 from modules.memory.layer import SideBranches, full_weight, restore_class, stored_state
 from modules.models.families.family import LoraBase, LoraNaming
 from modules.models.loading.loaded import LoadedModel
-from modules.models.loading.open_clip_layout import original_name
+from modules.models.names.fused import original_name
 from modules.training.config import AdapterConfig
 from modules.training.failures import TrainingError
 

@@ -8,7 +8,7 @@ from modules.models.families.architecture import read_architecture
 from modules.models.families.header_sizes import sized_by_header
 from modules.models.families.registry import FAMILIES
 from modules.models.loading.assembled import with_whole_names
-from modules.models.loading.open_clip_layout import OpenClipLayout
+from modules.models.names.fused import unfused
 from tests.models.dit_files import HeaderOnly, full_header
 from tests.recordings import CONFIGS
 
@@ -34,7 +34,7 @@ def table_of(name: str) -> TargetTable:
     header = {**whole.entries, **full_header(vae, "first_stage_model.")}
     for text, prefix in texts.items():
         header |= full_header(text, prefix)
-    file = OpenClipLayout(HeaderOnly(header), [family])
+    file = unfused(HeaderOnly(header), [family])
     architecture = sized_by_header(file.entries, read_architecture(CONFIGS / family.config_name))
     components = family.components(file.entries, architecture, ())
     return TargetTable({item.name: (item.module, item.keymap.to_original) for item in components})

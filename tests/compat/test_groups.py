@@ -21,7 +21,7 @@ Program = Callable[[Files], Services]
 def made(services: Services, request: GenerationRequest) -> Result:
     """The result of a job of the queue."""
     job = services.queue.submit(request)
-    assert job.wait(60)
+    assert job.wait(600)
     return job.result()
 
 
@@ -120,7 +120,9 @@ class Twice(scripts.Script):
             styles=None, override_settings={"no_such_setting": 1}, mask=None, seed_resize_from_w=-1,
         )
         second = process_images(again)
-        combined = Processed(p, [second.images[0]], second.seed, first.info, index_of_first_image=0)
+        p.n_iter = p.batch_size = 0
+        one = [second.images[0]]
+        combined = Processed(p=p, images_list=one, seed=second.seed, info=first.info, index_of_first_image=0)
         combined.images.insert(0, images.image_grid([first.images[0], second.images[0]], rows=1))
         combined.infotexts.insert(0, first.info)
         combined.index_of_first_image = 1
@@ -235,6 +237,8 @@ from modules.call_queue import wrap_gradio_gpu_call, queue_lock, wrap_queued_cal
 from modules.ui_components import ToolButton, FormRow, InputAccordion, DropdownMulti
 from modules.ui import create_refresh_button, gr_show, versions_html
 from modules.launch_utils import is_installed
+from launch import run_pip
+from webui import wrap_gradio_gpu_call as by_its_first_name
 from modules import safe, errors, sd_hijack, upscaler, styles, timer, util, modelloader, script_loading, shared_items
 from modules.sd_samplers_kdiffusion import samplers_k_diffusion
 from modules.sd_hijack import model_hijack
@@ -364,13 +368,14 @@ from modules.sd_samplers_kdiffusion import KDiffusionSampler
 class Tabs(scripts.Script):
     seen = []
     def __init__(self):
-        self.found = {}
+        self.found, self.values = {}, []
     def title(self):
         return "Per tab"
     def show(self, is_img2img):
         return scripts.AlwaysVisible
     def after_component(self, component, **kwargs):
         self.found[kwargs["elem_id"]] = component
+        self.values.append(kwargs.get("value"))
     def ui(self, is_img2img):
         assert self.is_img2img == is_img2img and self.is_txt2img != is_img2img
         return [gr.Slider(0, 1, value=0, label="Shift")]
@@ -409,6 +414,8 @@ def test_each_tab_has_its_own_script_which_hears_of_all_components(
     found = (vars(text)["found"], vars(image)["found"])
     assert {"txt2img_prompt", "txt2img_generate", "txt2img_width", "txt2img_enable_hr"} <= set(found[0])
     assert "img2img_generate" in found[1] and "txt2img_prompt" not in found[1]
+    said = vars(text)["values"]
+    assert "Generate" in said and "Swap X/Y axes" in said, "also where it is the first word, or has no id"
     plain = made(services, small_request())
     shifted = made(services, small_request(alwayson_args={"Per tab": (0.5,)}))
     assert plain.images[0].image.tobytes() != shifted.images[0].image.tobytes()

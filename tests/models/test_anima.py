@@ -5,7 +5,8 @@ from modules.models.families.header_sizes import sized_by_header
 from modules.models.families.registry import FAMILIES, detect_family
 from modules.models.loading.assembled import with_whole_names
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_clip_layout import OpenClipLayout
+from modules.models.loading.open_checkpoint import registered
+from modules.models.names.fused import unfused
 from tests.models.dit_files import HeaderOnly, full_header
 from tests.recordings import CONFIGS
 
@@ -16,7 +17,7 @@ def test_the_full_models_tensors_all_have_a_place() -> None:
     denoiser = with_whole_names(HeaderOnly(full_header("anima")), [FAMILY])
     text = full_header("te-qwen3-0.6b", "text_encoders.qwen3_06b.transformer.")
     vae = full_header("vae-qwen-image", "first_stage_model.")
-    file = OpenClipLayout(HeaderOnly({**denoiser.entries, **text, **vae}))
+    file = unfused(HeaderOnly({**denoiser.entries, **text, **vae}), registered())
     assert detect_family(file) is FAMILY
     architecture = sized_by_header(file.entries, read_architecture(CONFIGS / FAMILY.config_name))
     components = FAMILY.components(file.entries, architecture, ())

@@ -15,7 +15,7 @@ from modules.models.autoencoders.packed_kl import PackedKlAutoencoder
 from modules.models.autoencoders.qwen_image import QwenImageAutoencoder
 from modules.models.autoencoders.registry import autoencoder_type, holds_autoencoder, read_autoencoder
 from modules.models.autoencoders.running import VaeRules, VaeRunner
-from modules.models.autoencoders.source import VaeSource
+from modules.models.autoencoders.source import open_vae
 from modules.models.files.tensor_source import open_tensors
 from modules.models.loading.matching import assign_tensors
 
@@ -119,7 +119,7 @@ def test_a_file_of_either_layout_gives_sizes_and_all_weights(name: str, layout: 
     with open_tensors(path) as file:
         found = autoencoder_type(file.entries)
         assert holds_autoencoder(file.entries) and found is not None and found[1] == (layout == "diffusers")
-    with VaeSource(path) as source:
+    with open_vae(path) as source:
         sized = UNSIZED[name].sized_by(source.entries)
         again = sized.component()
         assert {key: value.shape for key, value in again.module.state_dict().items()} == {

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
-from modules.models.autoencoders.source import VaeSource
+from modules.models.autoencoders.source import open_vae
 from modules.models.families.registry import detect_family
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.loading.load_model import architecture_of
-from modules.models.loading.open_clip_layout import open_checkpoint
+from modules.models.loading.open_checkpoint import open_checkpoint
 from tests.models.diffusers_folders import UNETS, text_tensors, unet_tensors, vae_tensors, write_folder
 from tests.models.family_files import kl, write_family
 from tests.recordings import CONFIGS
@@ -128,8 +128,8 @@ def test_old_names_of_the_autoencoders_attention_are_known(folders: Path, tmp_pa
 
 def test_a_vae_file_in_this_layout(folders: Path, tmp_path: Path) -> None:
     with (
-        VaeSource(folders / "sd1" / "vae" / "diffusion_pytorch_model.safetensors") as found,
-        VaeSource(write_family(tmp_path, "sd1")) as original,
+        open_vae(folders / "sd1" / "vae" / "diffusion_pytorch_model.safetensors") as found,
+        open_vae(write_family(tmp_path, "sd1")) as original,
     ):
         assert found.entries.keys() == original.entries.keys()
         assert {key: entry.shape for key, entry in found.entries.items()} == {

@@ -15,8 +15,9 @@ from modules.models.families.architecture import read_architecture
 from modules.models.families.family import ModelFamily
 from modules.models.families.registry import FAMILIES, detect_family
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_clip_layout import OpenClipLayout, open_checkpoint
+from modules.models.loading.open_checkpoint import open_checkpoint, registered
 from modules.models.names.component import Component, Header
+from modules.models.names.fused import unfused
 from tests.models.dit_files import HeaderOnly, full_header, recipe_tensors
 from tests.models.dit_models import TINY, write_parts
 from tests.recordings import CONFIGS
@@ -47,7 +48,7 @@ def components_of(family: ModelFamily, file: Any) -> tuple[Component, ...]:
 
 @pytest.mark.parametrize("name", FULL)
 def test_the_full_models_tensors_all_have_a_place(name: str) -> None:
-    file = OpenClipLayout(HeaderOnly(full(name)))
+    file = unfused(HeaderOnly(full(name)), registered())
     family = detect_family(file)
     assert family is FAMILIES.get(FULL[name][0])
     components = components_of(family, file)
@@ -67,7 +68,7 @@ def test_names_of_the_folder_are_those_of_the_file(name: str) -> None:
     assert not any(other.folder.detects({"transformer": header}) for other in others if other.folder.is_flow)
     keymap, ours = family.folder.names["transformer"](header)
     folder = {str(keymap.to_original(key)) for key in ours.values()}
-    whole = OpenClipLayout(HeaderOnly(full_header(name, DENOISER)))
+    whole = unfused(HeaderOnly(full_header(name, DENOISER)), registered())
     assert folder == set(whole.entries)
     shapes = {str(keymap.to_original(key)): header[key].shape for key in header}
     assert shapes == {key: entry.shape for key, entry in whole.entries.items()}

@@ -13,7 +13,8 @@ from modules.models.files.catalogue import CheckpointInfo
 from modules.models.files.tensor_file import Closing, TensorEntry
 from modules.models.loading.load_model import architecture_of
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_clip_layout import OpenClipLayout
+from modules.models.loading.open_checkpoint import registered
+from modules.models.names.fused import unfused
 from tests.models.original_keys import FULL, SCHEDULE, Shapes, file_shapes
 from tests.models.sd3_keys import FULL_SD3, sd3_shapes
 from tests.recordings import CONFIGS
@@ -56,7 +57,7 @@ def _shapes(name: str) -> Shapes:
 
 @pytest.mark.parametrize("name", [*FULL, *FULL_SD3])
 def test_each_tensor_has_its_place(name: str) -> None:
-    header = OpenClipLayout(Header(name))
+    header = unfused(Header(name), registered())
     family = detect_family(header)
     assert family.label == FAMILY[name]
     info = CheckpointInfo(path=header.path, name=header.path.name, size_bytes=0, mtime_ns=0)

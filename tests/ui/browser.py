@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
@@ -64,11 +65,29 @@ def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[syn
     )
     open_page(page, address)
     yield page
-    page.goto(f"{address}/internal/ping")  # nothing is kept any more from here
-    page.evaluate("localStorage.clear()")  # the next page finds no form and no job of this one
+    forget(page)
     page.close()
     assert foreign == [], "a request left the machine"
     assert not errors, errors
+
+
+def forget(page: sync_api.Page) -> None:
+    """Leave the page; the next one finds no form and no job of this one."""
+    page.goto(f"{_address(page)}/internal/ping")  # nothing is kept any more from here
+    page.evaluate("localStorage.clear()")
+
+
+def reopen(page: sync_api.Page) -> None:
+    """The page as a new visitor finds it, whatever state it is in."""
+    address = _address(page)
+    page.mouse.up()  # ends a drag
+    forget(page)
+    open_page(page, address)
+
+
+def _address(page: sync_api.Page) -> str:
+    parts = urlsplit(page.url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def open_page(page: sync_api.Page, address: str) -> None:

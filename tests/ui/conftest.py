@@ -1,13 +1,26 @@
 """One server with a model that computes nothing for all tests of the page in a process, and its pages."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from playwright import sync_api
 
 from modules.services import Services
 from tests.fakes import fake_services
-from tests.ui.browser import empty_form, served, watched_page
+from tests.ui.browser import empty_form, reopen, served, watched_page
+
+LEFT_BY_A_FAILURE: set[sync_api.Page] = set()
+"""Shared pages in the middle of what a failed test did: with a dialog open, or a mouse button down."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """One failed test costs the tests after it nothing: they find a page that was opened again."""
+    report = yield
+    page = getattr(item, "funcargs", {}).get("shared_page")
+    if report.failed and page is not None:
+        LEFT_BY_A_FAILURE.add(page)
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -47,5 +60,8 @@ def page(shared_page: sync_api.Page) -> sync_api.Page:
 
     Images, infotext and notices of earlier tests are still there: wait for a text of your own.
     """
+    if shared_page in LEFT_BY_A_FAILURE:
+        LEFT_BY_A_FAILURE.discard(shared_page)
+        reopen(shared_page)
     empty_form(shared_page)
     return shared_page

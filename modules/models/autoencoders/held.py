@@ -7,7 +7,7 @@ from pathlib import Path
 from modules.errors import CheckpointError
 from modules.models.autoencoders.autoencoder import PREFIX
 from modules.models.autoencoders.registry import AUTOENCODERS, autoencoder_type
-from modules.models.autoencoders.source import VaeSource
+from modules.models.autoencoders.source import open_vae
 from modules.models.files.tensor_source import open_tensors
 from modules.models.names.component import Header
 
@@ -46,7 +46,7 @@ def _autoencoder_in(path: Path, size_bytes: int, mtime_ns: int) -> HeldAutoencod
             found = autoencoder_type(file.entries)
         if found is None:
             return None
-        with VaeSource(path) as source:
+        with open_vae(path) as source:
             channels = own_channels(source.entries)
     except CheckpointError:  # a damaged file among others: loading it by name says what is wrong
         return None

@@ -1,48 +1,28 @@
 """Where the tensors of a VAE come from, when not from the checkpoint itself."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
-
-from torch import Tensor
 
 from modules.models.autoencoders.autoencoder import PREFIX
 from modules.models.autoencoders.registry import autoencoder_type
-from modules.models.files.tensor_file import Closing, TensorEntry
-from modules.models.files.tensor_source import TensorSource, open_tensors
+from modules.models.files.tensor_source import open_tensors
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named, original_names
+from modules.models.names.view import Place, View
 
 LEFT_OVER = ("loss.", "model_ema.")  # of the training of an autoencoder
 LEVELS = (f"{PREFIX}.", "vae.")
 """Before the names of a VAE in a whole checkpoint."""
 
 
-class VaeSource(Closing):
-    """A `TensorSource` over a VAE file (names begin with `encoder.`, `decoder.` ..., of the original or the diffusers
-    layout) or over the VAE of a whole checkpoint; either way names are the original ones and begin with
-    `first_stage_model.`. Raises `CheckpointError` as `open_tensors` does."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: TensorSource = open_tensors(path)
-        self.path = path
-        self.metadata = self._file.metadata
-        self.has_offsets = self._file.has_offsets  # names and shapes differ, the bytes do not
-        named = _named(self._file.entries)
-        self._names = {there.name: name for name, there in named.items()}
-        self.entries: Mapping[str, TensorEntry] = {
-            there.name: replace(self._file.entries[name], shape=there.shape) for name, there in named.items()
-        }
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def read(self, name: str, into: Tensor | None = None) -> Tensor:
-        """The tensor as it lies in the file, see `TensorSource`."""
-        there = self._file.entries[self._names[name]].shape
-        tensor = self._file.read(self._names[name], None if into is None else into.reshape(there))
-        return tensor.reshape(self.entries[name].shape)
+def open_vae(path: Path) -> View:
+    """A VAE file (names begin with `encoder.`, `decoder.` ..., of the original or the diffusers layout) or the VAE of a
+    whole checkpoint; either way names are the original ones and begin with `first_stage_model.`. Raises
+    `CheckpointError` as `open_tensors` does."""
+    with ExitStack() as files:
+        file = files.enter_context(open_tensors(path))
+        places = {there.name: Place(file, name, there.shape) for name, there in _named(file.entries).items()}
+        return View(path, places, files.pop_all(), file.metadata)
 
 
 def _named(entries: Header) -> dict[str, Named]:

@@ -19,14 +19,14 @@ from modules.errors import CheckpointError
 from modules.models.autoencoders.autoencoder import PREFIX as VAE_PREFIX
 from modules.models.autoencoders.held import autoencoder_in, own_channels
 from modules.models.autoencoders.registry import holds_autoencoder
-from modules.models.autoencoders.source import VaeSource
+from modules.models.autoencoders.source import open_vae
 from modules.models.families.family import ExternalTextEncoder, ExternalVae, ModelFamily
 from modules.models.files.modules_catalogue import VAE_FOLDERS, encoder_folders
 from modules.models.files.tensor_source import TensorSource, open_tensors
 from modules.models.loading.foreign_names import denoiser_names
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named
-from modules.models.names.renamed import Place, RenamedFile, renamed
+from modules.models.names.view import Place, View, renamed
 from modules.models.text_encoders.file_names import bare_text_names, encoder_in, held_encoder
 
 WIDTH = re.compile(r"(?:^|\.)(?:final_layer_norm|ln_final|final_layer_norm)\.weight$")
@@ -85,7 +85,7 @@ class _Parts:
         opened = open_tensors(path)
         if holds_autoencoder(opened.entries):
             opened.close()
-            source = self._files.enter_context(VaeSource(path))
+            source = self._files.enter_context(open_vae(path))
             self._vae |= {name: Place(source, name) for name in source.entries if name.startswith(f"{VAE_PREFIX}.")}
             return
         self._texts.append(self._files.enter_context(bare_text_names(opened)))
@@ -114,7 +114,7 @@ class _Parts:
         hidden = tuple(f"{prefix}." for prefix in _prefixes(pieces))
         kept = {key: Place(self._file, key) for key in self._file.entries if not key.startswith(hidden)}
         self._files.push(self._file)
-        return RenamedFile(self._file.path, {**kept, **pieces}, self._files, self._file.metadata)
+        return View(self._file.path, {**kept, **pieces}, self._files, self._file.metadata)
 
 
 def _is_alone(header: Header) -> bool:

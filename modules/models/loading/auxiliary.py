@@ -27,9 +27,9 @@ from modules.models.loading.filling import Placement, fill, finish_buffers
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import assign_tensors
 from modules.models.loading.offloading import OffloadPlan
-from modules.models.loading.open_clip_layout import OpenClipLayout
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.names.component import Component, Header
+from modules.models.names.fused import unfused
 from modules.models.names.row_map import RowMap
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ def load_auxiliary(path: Path, build: Builder, model: LoadedModel) -> Auxiliary:
             raise CheckpointError(f"{path.name}: describes an impossible model: {error}") from error
         component = parts.component
         if parts.rows is not None:
-            file = OpenClipLayout(file, (parts,))
+            file = unfused(file, (parts,))
         rest = OffloadPlan(plan.streaming) if plan.streaming is not None else None
         assignments = assign_tensors(file, [component], parts.ignores)
         fill(file, assignments, lambda _: _placement(component, plan, rest))

@@ -6,9 +6,9 @@ of those folders (`unet.down_blocks...`). Each tensor is read where it lies when
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,119 +20,79 @@ from modules.models.families.diffusers_config import prediction_of
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
 from modules.models.files.diffusers_folder import COMPONENTS, components_in, weight_files
-from modules.models.files.tensor_file import Closing, TensorEntry
+from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource, open_tensors
-from modules.models.names.diffusers_names import Named, left_out_layer, original_names
-from modules.models.names.folder_layout import FolderLayout, Header, Names, Parts
+from modules.models.names.diffusers_names import left_out_layer, original_names
+from modules.models.names.folder_layout import FolderLayout, Header, Names
+from modules.models.names.folder_layout import Parts as Headers
 from modules.models.names.row_map import Source
+from modules.models.names.view import Place, View, Zeros
 
 QUANTIZED = "quantization_config.json"
 PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """Which tensor of which file; None: zeros, which lie in no file."""
-
-    file: TensorSource | None
-    key: str
+Parts = Mapping[str, Mapping[str, tuple[TensorSource, str]]]
+"""By part of the model ("unet", "vae" ...) and name within it: the file with this tensor, and its name there."""
 
 
-class DiffusersLayout(Closing):
-    """A `TensorSource` over the files of one model, by part ("unet", "vae" ...). Closes them.
-
-    `markers` are names of empty tensors that an original file would have (see `ldm_parts`).
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        parts: Mapping[str, Mapping[str, tuple[TensorSource, str]]],
-        stack: ExitStack,
-        families: Sequence[ModelFamily],
-        markers: tuple[str, ...] = (),
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        self.path = path
-        self.metadata: Mapping[str, str] = metadata or {}
-        self._stack = stack
-        headers = {
-            part: {name: file.entries[key] for name, (file, key) in tensors.items()} for part, tensors in parts.items()
-        }
+def opened_folder(folder: Path, families: Sequence[ModelFamily], with_optional: bool = False) -> View:
+    """Open a folder; encoders that can be left out only where asked for. Raises `CheckpointError` for missing or
+    damaged files, and settings at odds with them."""
+    optional = {part for family in families for part in family.folder.optional_parts}
+    _refuse_foreign_codes(folder)
+    names = [name for name in components_in(folder) if with_optional or name not in optional]
+    denoisers = list(dict.fromkeys(family.folder.denoiser for family in families))
+    if not any(denoiser in names for denoiser in denoisers):
+        raise CheckpointError(f"{folder.name}: has no folder {' or '.join(denoisers)}. {_known(families)}")
+    with ExitStack() as stack:
+        parts = {part: dict(_tensors_in(folder / part, stack)) for part in names}
+        headers = _headers(parts)
         layout = _layout_of(headers, families)
-        self.has_offsets = True  # of those entries that do not say that they have none
-        self._origins: dict[str, _Origin] = {}
-        entries: dict[str, TensorEntry] = {}
-        for (part, name), named in original_names(headers, layout, _vae_names(headers)).items():
-            file, key = parts[part][name]
-            if named.name in layout.unused_if_identity and not _is_identity(file.read(key)):
-                named = replace(named, name=layout.unused_if_identity[named.name])
-            own = headers[part][name]
-            is_known = own.has_offset and file.has_offsets
-            entry = replace(own, shape=named.shape, file=file.path, has_offset=is_known)
-            self._add(entries, named, entry, _Origin(file, key))
-        for name, entry in left_out_layer(headers, layout).items():
-            self._add(entries, Named(name, entry.shape), entry, _Origin(None, name))
-        for name in markers:
-            self._add(entries, Named(name, (0,)), TensorEntry(torch.float32, (0,), 0, 0), _Origin(None, name))
-        self.entries: Mapping[str, TensorEntry] = dict(sorted(entries.items(), key=lambda item: _order(item[0])))
+        if layout.denoiser not in names:
+            raise CheckpointError(f"{folder.name}: {_foreign(names, families)}. {_known(families)}")
+        for part, header in headers.items():
+            if part in layout.checks:
+                layout.checks[part](folder, part, header)
+        prediction, ends_in_noise = prediction_of(folder, layout.is_flow)
+        markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
+        places = _places(folder, parts, layout, markers)
+        return View(folder, places, stack.pop_all(), {PREDICTION_KEY: prediction} if prediction else None)
 
-    def _add(self, entries: dict[str, TensorEntry], named: Named, entry: TensorEntry, origin: _Origin) -> None:
-        if named.name in entries:
-            raise CheckpointError(f"{self.path.name}: {origin.key} and another tensor are both {named.name}.")
-        entries[named.name] = entry
-        self._origins[named.name] = origin
 
-    @classmethod
-    def of_folder(cls, folder: Path, families: Sequence[ModelFamily], with_optional: bool = False) -> "DiffusersLayout":
-        """Open a folder; encoders that can be left out only where asked for. Raises `CheckpointError` for missing or
-        damaged files, and settings at odds with them."""
-        optional = {part for family in families for part in family.folder.optional_parts}
-        _refuse_foreign_codes(folder)
-        names = [name for name in components_in(folder) if with_optional or name not in optional]
-        denoisers = list(dict.fromkeys(family.folder.denoiser for family in families))
-        if not any(denoiser in names for denoiser in denoisers):
-            raise CheckpointError(f"{folder.name}: has no folder {' or '.join(denoisers)}. {_known(families)}")
-        with ExitStack() as stack:
-            parts = {part: dict(_tensors_in(folder / part, stack)) for part in names}
-            headers = {part: {name: file.entries[key] for name, (file, key) in p.items()} for part, p in parts.items()}
-            layout = _layout_of(headers, families)
-            if layout.denoiser not in names:
-                raise CheckpointError(f"{folder.name}: {_foreign(names, families)}. {_known(families)}")
-            for part, header in headers.items():
-                if part in layout.checks:
-                    layout.checks[part](folder, part, header)
-            prediction, ends_in_noise = prediction_of(folder, layout.is_flow)
-            markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
-            metadata = {PREDICTION_KEY: prediction} if prediction else {}
-            return cls(folder, parts, stack.pop_all(), families, markers, metadata)
+def as_original(file: TensorSource, families: Sequence[ModelFamily]) -> View:
+    """An open file, which is closed with the view."""
+    parts: dict[str, dict[str, tuple[TensorSource, str]]] = {}
+    for key in file.entries:
+        part, _, name = key.partition(".")
+        if part in COMPONENTS and name:
+            parts.setdefault(part, {})[name] = (file, key)
+    markers = tuple(key for key in (V_KEY, ZERO_SNR_KEY) if key in file.entries)
+    places = _places(file.path, parts, _layout_of(_headers(parts), families), markers)
+    stack = ExitStack()
+    stack.push(file)
+    return View(file.path, places, stack, file.metadata)
 
-    @classmethod
-    def of_file(cls, file: TensorSource, families: Sequence[ModelFamily]) -> "DiffusersLayout":
-        """View an open file, which is closed with the view."""
-        parts: dict[str, dict[str, tuple[TensorSource, str]]] = {}
-        for key in file.entries:
-            part, _, name = key.partition(".")
-            if part in COMPONENTS and name:
-                parts.setdefault(part, {})[name] = (file, key)
-        stack = ExitStack()
-        stack.push(file)
-        markers = tuple(key for key in (V_KEY, ZERO_SNR_KEY) if key in file.entries)
-        return cls(file.path, parts, stack, families, markers, file.metadata)
 
-    def close(self) -> None:
-        """Close the files; tensors that were read stay valid."""
-        self._stack.close()
+def _headers(parts: Parts) -> dict[str, dict[str, TensorEntry]]:
+    return {part: {name: file.entries[key] for name, (file, key) in tensors.items()} for part, tensors in parts.items()}
 
-    def read(self, name: str, into: Tensor | None = None) -> Tensor:
-        """The tensor in its original shape, see `TensorSource`."""
-        entry, origin = self.entries[name], self._origins[name]
-        if origin.file is None:
-            zeros = torch.empty(entry.shape, dtype=entry.dtype) if into is None else into
-            return zeros.zero_()
-        there = origin.file.entries[origin.key].shape
-        tensor = origin.file.read(origin.key, None if into is None else into.reshape(there))
-        return tensor.reshape(entry.shape)
+
+def _places(path: Path, parts: Parts, layout: FolderLayout, markers: Iterable[str]) -> dict[str, Place]:
+    """By original names. `markers` are names of empty tensors that an original file would have (see `ldm.parts`)."""
+    headers = _headers(parts)
+    places: dict[str, Place] = {}
+    for (part, name), named in original_names(headers, layout, _vae_names(headers)).items():
+        file, key = parts[part][name]
+        if named.name in layout.unused_if_identity and not _is_identity(file.read(key)):
+            named = replace(named, name=layout.unused_if_identity[named.name])
+        if named.name in places:
+            raise CheckpointError(f"{path.name}: {key} and another tensor are both {named.name}.")
+        places[named.name] = Place(file, key, named.shape)
+    left_out = left_out_layer(headers, layout)
+    zeros = Zeros(path, {**left_out, **{name: TensorEntry(torch.float32, (0,), 0, 0) for name in markers}})
+    places |= {name: Place(zeros, name) for name in zeros.entries}
+    return dict(sorted(places.items(), key=lambda item: _order(item[0])))
 
 
 def _refuse_foreign_codes(folder: Path) -> None:
@@ -170,12 +130,12 @@ def is_diffusers_file(header: Header, families: Sequence[ModelFamily]) -> bool:
     return any(all(f"{layout.denoiser}.{sign}" in header for sign in layout.signs) for layout in layouts)
 
 
-def _layout_of(parts: Parts, families: Sequence[ModelFamily]) -> FolderLayout:
+def _layout_of(parts: Headers, families: Sequence[ModelFamily]) -> FolderLayout:
     """Asked from the most special family to the most general: the last is what none of the others is."""
     return next(family.folder for family in reversed(families) if family.folder.detects(parts))
 
 
-def _vae_names(parts: Parts) -> Callable[[Header], Names] | None:
+def _vae_names(parts: Headers) -> Callable[[Header], Names] | None:
     found = autoencoder_type(parts.get("vae", {}))
     return None if found is None else found[0].diffusers_names
 

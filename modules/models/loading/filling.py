@@ -29,10 +29,10 @@ from modules.models.files.gguf_file import read_packed
 from modules.models.files.tensor_source import TensorSource, has_offset
 from modules.models.loading.matching import Assignment
 from modules.models.loading.offloading import OffloadPlan
-from modules.models.loading.open_clip_layout import OpenClipLayout
 from modules.models.loading.preparing import MAX_AHEAD, Preparation, Work, as_dtype, mapped
 from modules.models.names.component import Component
 from modules.models.names.keymap import KeyMap
+from modules.models.names.view import lies_in_one_row
 
 SMALLEST_TABLE_BYTES = 1 << 20
 CHECKED_AT_ONCE = 1 << 20  # elements
@@ -170,9 +170,9 @@ def _slots(file: TensorSource, assignments: Iterable[Assignment], targets: Mappi
 
 def _shape_in_file(file: TensorSource, key: str, keymap: KeyMap) -> torch.Size | None:
     """See `_Slot`."""
-    entry = file.entries[key]
-    if not has_offset(file, key) or (isinstance(file, OpenClipLayout) and not file.origins[key].as_stored):
+    if not lies_in_one_row(file, key):
         return None
+    entry = file.entries[key]
     if not entry.size_bytes:  # zeros that are in no file
         return None
     shell = torch.empty(entry.shape, device="meta")

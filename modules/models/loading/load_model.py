@@ -17,7 +17,7 @@ from modules.memory.int8_matmul import Told, multiply_in_int8, share_inputs
 from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.streaming.streaming import StreamHandle
 from modules.models.autoencoders.files import VaeInfo
-from modules.models.autoencoders.source import VaeSource
+from modules.models.autoencoders.source import open_vae
 from modules.models.families.architecture import LdmArchitecture, read_architecture
 from modules.models.families.diffusers_config import refined
 from modules.models.families.family import ModelFamily
@@ -30,7 +30,7 @@ from modules.models.loading.filling import FillReport, Placement, fill, finish_b
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import Assignment, assign_tensors
 from modules.models.loading.offloading import OffloadPlan
-from modules.models.loading.open_clip_layout import open_checkpoint
+from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.names.component import Component
 
@@ -210,7 +210,7 @@ def _fill(matched: _Matched, vae: VaeInfo | None, reads: Callable[[str], bool]) 
         for item in assign_tensors(file, others, lambda key: key.startswith(own) or family.is_ignored(key))
         if reads(item.component.name)
     ]
-    with VaeSource(vae.path) as vae_file:
+    with open_vae(vae.path) as vae_file:
         vae_assignments = assign_tensors(vae_file, replaced, family.is_ignored)
         report = fill(file, assignments, placement)
         fill(vae_file, vae_assignments, placement)

@@ -24,7 +24,7 @@ from modules.models.files.catalogue import CheckpointInfo
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.loading.filling import SMALLEST_TABLE_BYTES
 from modules.models.loading.load_model import architecture_of
-from modules.models.loading.open_clip_layout import open_checkpoint
+from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.models.names.component import Component

@@ -29,7 +29,7 @@ from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.budget import plan_budget
 from modules.models.loading.load_model import architecture_of
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_clip_layout import LayoutWriter, open_checkpoint
+from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.merging.file_layout import (
     FileLayout,
     PlannedTensor,
@@ -42,6 +42,7 @@ from modules.models.merging.file_layout import (
     writer_in,
 )
 from modules.models.names.component import Component
+from modules.models.names.fused import LayoutWriter
 from modules.version import PROGRAM_VERSION
 
 Progress = Callable[[int, int], None]

@@ -25,7 +25,7 @@ from modules.models.files.gguf_writer import GgufWriter
 from modules.models.files.tensor_source import TensorSource
 from modules.models.files.tensor_writer import TensorWriter
 from modules.models.loading.matching import Assignment
-from modules.models.loading.open_clip_layout import original_name
+from modules.models.names.fused import original_name
 
 Declared = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 

@@ -18,12 +18,12 @@ from modules.atomic_files import output_error, write_atomic
 from modules.errors import CheckpointError, InvalidValueError, OutputError
 from modules.memory.formats.format import FORMATS
 from modules.memory.storage import StorageRules
-from modules.models.autoencoders.source import VaeSource
+from modules.models.autoencoders.source import open_vae
 from modules.models.families.registry import FAMILIES
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
 from modules.models.files.tensor_source import TensorSource
-from modules.models.loading.open_clip_layout import LayoutWriter, open_checkpoint, original_name
+from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.merging.conversion import (
     METADATA_BYTES_A_TENSOR,
     declare_planned,
@@ -37,6 +37,7 @@ from modules.models.merging.merged import MergedSource
 from modules.models.merging.recipe import merge_metadata
 from modules.models.merging.request import MergeRequest, refuse_taken
 from modules.models.merging.sources import BakedSource, WideSource
+from modules.models.names.fused import LayoutWriter, original_name
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work
     elif not _is_narrow(rules):
         source = WideSource(source)  # in 8 bits what is in 8 bits already stays so, and is not rounded twice
     if request.vae is not None:
-        vae = stack.enter_context(VaeSource(request.vae.path))
+        vae = stack.enter_context(open_vae(request.vae.path))
         _refuse_other_vae(source, vae)
         source = BakedSource(source, WideSource(vae))
     return _Work(source, files, extra_channels, notices)

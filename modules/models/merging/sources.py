@@ -67,7 +67,7 @@ class WideSource(_Over):
 
 
 class BakedSource(_Over):
-    """A checkpoint whose VAE comes from another file (a `VaeSource`, which this closes too)."""
+    """A checkpoint whose VAE comes from another file (see `open_vae`; this closes it too)."""
 
     def __init__(self, file: TensorSource, vae: TensorSource) -> None:
         super().__init__(file)

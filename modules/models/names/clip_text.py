@@ -4,7 +4,7 @@ transformers 5 keeps `embeddings`, `encoder` and `final_layer_norm` at the top; 
 without `text_model`, put them one level deeper.
 
 OpenCLIP's text model, and transformers' CLIPTextModelWithProjection: the original keeps an attention's three
-projections in one tensor and the text projection transposed; `OpenClipLayout` presents such a file with one tensor for
+projections in one tensor and the text projection transposed; `unfused` presents such a file with one tensor for
 each parameter of ours, and the second map has the names it uses.
 """
 

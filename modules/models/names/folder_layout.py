@@ -1,6 +1,6 @@
 """How a family's models are known and read in the diffusers layout; and its text models' names there.
 
-Text models are named as `OpenClipLayout` presents them: one tensor for each projection.
+Text models are named as `unfused` presents them: one tensor for each projection.
 """
 
 import re

@@ -31,7 +31,7 @@ def clip_component(
 
 
 def open_clip_component(name: str, header: Header, prefix: str, with_projection: bool) -> Component:
-    """OpenCLIP's text model at `prefix`, as `OpenClipLayout` presents it."""
+    """OpenCLIP's text model at `prefix`, as `unfused` presents it."""
     config = _open_clip_config(header, prefix)
     with on_meta():
         module = CLIPTextModelWithProjection(config) if with_projection else CLIPTextModel(config)

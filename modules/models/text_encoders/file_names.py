@@ -13,7 +13,7 @@ from pathlib import Path
 from modules.errors import CheckpointError
 from modules.models.files.tensor_source import TensorSource, open_tensors
 from modules.models.names.component import Header
-from modules.models.names.renamed import renamed
+from modules.models.names.view import renamed
 from modules.models.text_encoders.llm import LEVEL, llm_width
 from modules.models.text_encoders.t5 import t5_width
 

@@ -50,24 +50,32 @@
   const isShown = (element) => Boolean(element && element.offsetParent !== null);
 
   // How Gradio 3 nested what scripts look for, and how it is nested here; asked only where nothing was found.
+  const OLD_NESTING = /tab-nav|>\s*label\s*>/;
   const NESTING = [
     [/\s*>\s*label\s*>\s*(textarea|input)/g, " label $1"],
     [/\s*>\s*(?:div)?\.tab-nav/g, " > .tab-wrapper > .tab-container[role=tablist]"],
+    [/(?:div)?\.tab-nav/g, ".tab-wrapper > .tab-container[role=tablist]"],
   ];
 
   function nestedHere(selector) {
     return NESTING.reduce((text, [old, now]) => text.replace(old, now), String(selector));
   }
 
-  function understandNesting(root) {
-    for (const [name, isFound] of [["querySelector", Boolean], ["querySelectorAll", (list) => list.length > 0]]) {
-      const own = root[name].bind(root);
-      root[name] = (selector) => {
-        const found = own(selector);
-        const other = isFound(found) ? selector : nestedHere(selector);
-        return other === selector ? found : own(other);
-      };
+  function understandNesting() {
+    for (const kind of [Document.prototype, Element.prototype]) {
+      for (const [name, isFound] of [["querySelector", Boolean], ["querySelectorAll", (list) => list.length > 0]]) {
+        const own = kind[name];
+        kind[name] = function (selector) {
+          const found = own.call(this, selector);
+          return isFound(found) || !OLD_NESTING.test(selector) ? found : own.call(this, nestedHere(selector));
+        };
+      }
     }
+  }
+
+  // Gradio 3 wrote a blank behind a tab's name, and scripts compare with it.
+  function endTabsInBlanks() {
+    for (const tab of document.querySelectorAll("button[role=tab]")) tab.append(" ");
   }
 
   // Scripts look for fields of img2img at once, which are on the page only after its tab was open.
@@ -91,7 +99,6 @@
       const app = document.querySelector("gradio-app") || document.body;
       if (!app.getElementById) {
         app.getElementById = (id) => document.getElementById(id);
-        understandNesting(app);
       }
       return app;
     },
@@ -198,8 +205,9 @@
 
   async function begin() {
     while (!document.querySelector("#txt2img_prompt textarea")) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
-    understandNesting(document);
+    understandNesting();
     await showImg2imgOnce();
+    endTabsInBlanks();
     try {
       window.opts = await fw.get("sdapi/v1/options");
     } catch {

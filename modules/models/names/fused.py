@@ -1,7 +1,7 @@
-"""A checkpoint file whose fused tensors appear one by one, as our modules have them.
+"""Fused tensors of a checkpoint one by one, as our modules have them, and together again.
 
 OpenCLIP keeps the projections of query, key and value in one tensor `attn.in_proj_weight` [3w, w], the
-positions in a bare parameter, and its text projection transposed. Through `OpenClipLayout` they are
+positions in a bare parameter, and its text projection transposed. Through `unfused` they are
 `attn.q_proj.weight` ..., `positional_embedding.weight` and `text_projection.weight`; everything else passes unchanged.
 Where the file has offsets, the parts of a fused tensor have theirs: they lie one behind the other.
 
@@ -10,7 +10,8 @@ Families whose key map is derived (`row_map`) have the parts of their fused tens
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -19,19 +20,12 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.families.external_text_encoders import with_external_encoders
-from modules.models.families.family import ModelFamily
-from modules.models.families.registry import FAMILIES
-from modules.models.files.tensor_file import Closing, TensorEntry, TensorFile
-from modules.models.files.tensor_source import TensorSource, open_tensors
+from modules.models.files.tensor_source import TensorSource
 from modules.models.files.tensor_writer import TensorWriter
-from modules.models.loading.assembled import assembled, with_whole_names
-from modules.models.loading.diffusers_layout import DiffusersLayout, is_diffusers_file
-from modules.models.loading.foreign_names import checkpoint_names, part_names
 from modules.models.names.component import Header
 from modules.models.names.ema_names import restored_names
-from modules.models.names.renamed import renamed
 from modules.models.names.row_map import RowMap, Rows, Source
+from modules.models.names.view import Place, View
 
 OPEN_CLIP = r"^((?:cond_stage_model|conditioner\.embedders\.\d+)\.model)"
 FUSED = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj_(weight|bias)$")
@@ -40,7 +34,6 @@ FUSED_SCALE = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj\.({'|'.join(SCALES)})
 PART = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.([qkv]_proj)\.(weight|bias|{'|'.join(SCALES)})$")
 BARE_WEIGHT = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)\.weight$")
 BARE = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)$")
-GGUF_SUFFIX = ".gguf"
 PARTS = ("q_proj", "k_proj", "v_proj")
 
 
@@ -67,98 +60,24 @@ class KnowsRows(Protocol):
         """None for files that it does not know."""
 
 
-class OpenClipLayout(Closing):
-    """A `TensorSource` around another one."""
-
-    def __init__(
-        self, file: TensorSource, families: Sequence[KnowsRows] | None = None, hidden: tuple[str, ...] = ()
-    ) -> None:
-        """The families (None: all) say which tensors hold several of ours. Those whose names begin with one of
-        `hidden` are left out."""
-        self._file = file
-        self.path: Path = file.path
-        self.metadata = file.metadata
-        self.has_offsets = file.has_offsets
-        self.origins: dict[str, Origin] = {}
-        entries: dict[str, TensorEntry] = {}
-        parts = _parts_by_key(file, registered() if families is None else families)
-        renamed = restored_names(file.entries)
-        for key, entry in file.entries.items():
-            if key.startswith(hidden):
-                continue
-            named = [(renamed[key], Origin(key))] if key in renamed else _named(key, parts)
-            for name, origin in named:
-                self.origins[name] = origin
-                entries[name] = _entry(entry, origin)
-        self.entries: Mapping[str, TensorEntry] = entries
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def read(self, name: str, into: Tensor | None = None) -> Tensor:
-        """The tensor, on the CPU, in memory of its own or in `into`, see `TensorSource`."""
-        origin = self.origins[name]
-        if not origin.as_stored and origin.rows is not None:
-            return _picked(self._file.read(origin.key), origin.rows)
-        if isinstance(self._file, TensorFile):
-            entry = self.entries[name]
-            if origin.transposed:
-                entry = replace(entry, shape=entry.shape[::-1])
-                return self._file.read_entry(entry, origin.key).T.contiguous()
-            return self._file.read_entry(entry, origin.key, into)
-        if origin.part is None and origin.rows is None and not origin.transposed:
-            return self._file.read(origin.key, into)
-        tensor = self._file.read(origin.key)
-        if origin.rows is not None:
-            return _picked(tensor, origin.rows)
-        if origin.part is not None and tensor.numel() > 1:  # a single scale is that of all three
-            rows = tensor.shape[0] // len(PARTS)
-            tensor = tensor[origin.part * rows : (origin.part + 1) * rows].clone()
-        return tensor.T.contiguous() if origin.transposed else tensor
-
-
-def registered() -> tuple[ModelFamily, ...]:
-    """All families, the most special last."""
-    return tuple(family for _, family in FAMILIES.items())
-
-
-def open_checkpoint(
-    path: Path,
-    with_optional: bool = False,
-    optional_beside: bool = True,
-    modules: Sequence[Path] = (),
-    families: Sequence[ModelFamily] | None = None,
-) -> OpenClipLayout:
-    """Open a checkpoint, a file or a folder in the diffusers layout; raises `CheckpointError` for a file that is not
-    what its suffix says. A text encoder that its family can do without, inside of it or (`optional_beside`) in a file
-    of its own, is there only if it is asked for. `modules`: files with its text encoders and VAE, see `assembled`.
-    `families`: those that it may be of, the most special last; None: all that are registered."""
-    families = registered() if families is None else families
-    if path.is_dir():
-        file: TensorSource = DiffusersLayout.of_folder(path, families, with_optional)
-    else:
-        file = _opened(path, families)
-    if is_diffusers_file(file.entries, families):
-        file = DiffusersLayout.of_file(file, families)
-    file = assembled(file, modules, families)
-    optional = [family.optional_encoder for family in families if family.detects_denoiser(file.entries)]
-    levels = tuple(encoder.level for encoder in optional if encoder is not None)
-    known = [encoder for family in families for encoder in family.external_encoders if not encoder.is_part]
-    whole = with_external_encoders(file, known, with_optional and optional_beside)
-    return OpenClipLayout(whole, families, () if with_optional else levels)
-
-
-def _opened(path: Path, families: Sequence[ModelFamily]) -> TensorSource:
-    """A file of tensors with the names of a checkpoint in the original or the diffusers layout."""
-    file = with_whole_names(open_tensors(path), families)
-    names = part_names(file.entries, families)
-    file = renamed(file, names) if names else file
-    return renamed(file, checkpoint_names(file.entries)) if path.suffix.lower() == GGUF_SUFFIX else file
+def unfused(file: TensorSource, families: Sequence[KnowsRows], hidden: tuple[str, ...] = ()) -> View:
+    """`file`, which is closed with the result. `families` say which tensors hold several of ours; those whose names
+    begin with one of `hidden` are left out. Raises `CheckpointError` for a file too incomplete to tell."""
+    files = ExitStack()
+    files.push(file)
+    parts = _parts_by_key(file, families)
+    with_dots = restored_names(file.entries)
+    places: dict[str, Place] = {}
+    for key, entry in file.entries.items():
+        if key.startswith(hidden):
+            continue
+        named = [(with_dots[key], Origin(key))] if key in with_dots else _named(key, parts)
+        places |= {name: _place(file, origin, entry.shape) for name, origin in named}
+    return View(file.path, places, files, file.metadata)
 
 
 class LayoutWriter:
-    """A `TensorWriter` that is given the tensors as `OpenClipLayout` has them, in any order, and writes the original
+    """A `TensorWriter` that is given the tensors as `unfused` has them, in any order, and writes the original
     layout. Scales of fused weights lie side by side in one tensor, as their rows do.
 
     Raises `InvalidValueError` where the parts of one tensor are to be stored differently.
@@ -241,7 +160,7 @@ class LayoutWriter:
 
 
 def original_name(name: str) -> Origin:
-    """The tensor of the original layout that a name of `OpenClipLayout` stands for."""
+    """The tensor of the original layout that a name of `unfused` stands for."""
     part = PART.match(name)
     if part is not None:
         ending = f".{part[4]}" if part[4] in SCALES else f"_{part[4]}"
@@ -272,11 +191,6 @@ def _height(rows: Rows) -> int:
     return sum(end - begin for begin, end in rows)
 
 
-def _picked(tensor: Tensor, rows: Rows) -> Tensor:
-    """Some rows; a single scale is that of all."""
-    return tensor if tensor.numel() == 1 else torch.cat([tensor[begin:end] for begin, end in rows])
-
-
 def _named(key: str, parts: Mapping[str, list[Source]]) -> list[tuple[str, Origin]]:
     """The names under which a tensor of the file appears."""
     stem, _, leaf = key.rpartition(".")
@@ -293,22 +207,12 @@ def _named(key: str, parts: Mapping[str, list[Source]]) -> list[tuple[str, Origi
     return [(key, Origin(key))]
 
 
-def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
-    if origin.transposed:
-        return replace(entry, shape=entry.shape[::-1], packed=None, coded=entry.packed or entry.coded, rotated=None)
-    if not entry.shape or entry.shape[0] == 1:
-        return entry
+def _place(file: TensorSource, origin: Origin, shape: tuple[int, ...]) -> Place:
+    """Where a part lies in a tensor of this shape. A single scale is that of all parts."""
+    if not shape or shape[0] == 1:
+        return Place(file, origin.key, transposed=origin.transposed)
     rows = origin.rows
     if origin.part is not None:
-        third = entry.shape[0] // len(PARTS)
+        third = shape[0] // len(PARTS)
         rows = ((origin.part * third, (origin.part + 1) * third),)
-    if rows is None:
-        return entry
-    row_bytes = entry.size_bytes // entry.shape[0]
-    begin, size = entry.begin + rows[0][0] * row_bytes, _height(rows) * row_bytes
-    packed = entry.packed if len(rows) == 1 and entry.size_bytes % entry.shape[0] == 0 else None
-    coded = entry.coded if packed == entry.packed else entry.packed
-    if len(rows) > 1:
-        begin = entry.begin
-    shape = (_height(rows), *entry.shape[1:])
-    return replace(entry, shape=shape, begin=begin, end=begin + size, packed=packed, coded=coded, rotated=None)
+    return Place(file, origin.key, rows=rows, transposed=origin.transposed)

@@ -108,8 +108,8 @@ def write_case(root: Path, case: Case) -> str:
 
 
 def without_gpu() -> Machine:
-    """A CPU that computes in bf16; a dry run on a GPU's behalf needs its driver."""
-    return Machine(torch.device("cpu"), torch.bfloat16, torch.float32)
+    """A CPU that computes in bf16, its VAE too; a dry run on a GPU's behalf needs its driver."""
+    return Machine(torch.device("cpu"), torch.bfloat16, torch.bfloat16)
 
 
 def again(estimator: MemoryEstimator, budget: int, request: GenerationRequest) -> MemoryEstimate:

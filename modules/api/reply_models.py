@@ -805,6 +805,9 @@ class EngineReply(Reply):
         examples=["Steps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1"],
         description="what such models are usually sampled with, as an infotext; empty: nothing special",
     )
+    takes_references: bool | None = Field(
+        examples=[False], description="whether the model is shown reference images; null: none is loaded"
+    )
     switch_seconds: float | None = Field(examples=[2.31])
     settings: dict[str, object] = Field(examples=[{"show_progressbar": True, "live_preview_refresh_period": 1000}])
 

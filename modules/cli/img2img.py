@@ -41,6 +41,14 @@ def _parser() -> argparse.ArgumentParser:
         help="white is painted: one for all, or one for each",
     )
     parser.add_argument("--mask-blur", type=int, metavar="PIXELS", help="default: 4")
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="images that models which edit by references are shown besides, for each job all of them",
+    )
     add_job_words(parser)
     return parser
 
@@ -54,8 +62,9 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         settings = settings_of(arguments, services.settings.current)
         checkpoint = named_checkpoint(arguments)
         requests = []
+        references = tuple(_read(path) for path in arguments.reference)
         for number, path in enumerate(arguments.init):  # everything wrong is said before the first image
-            start = _start(arguments, number)
+            start = _start(arguments, number, references)
             size = _size_of(start.images[0])
             request = GenerationRequest(
                 **{**size, **request_values(arguments)},
@@ -88,7 +97,7 @@ def _check_masks(arguments: argparse.Namespace) -> None:
         raise InvalidValueError(f"--mask-{given[0]} and the like are about a mask: give one with --mask.")
 
 
-def _start(arguments: argparse.Namespace, number: int) -> FromImage:
+def _start(arguments: argparse.Namespace, number: int, references: tuple[SourceImage, ...]) -> FromImage:
     """What the job of file `number` begins with. Raises `InvalidValueError` for a file that is no image."""
     mask = None
     if arguments.mask:
@@ -96,7 +105,8 @@ def _start(arguments: argparse.Namespace, number: int) -> FromImage:
         if arguments.mask_blur is not None:
             values |= {"blur_x": arguments.mask_blur, "blur_y": arguments.mask_blur}
         mask = Mask(image=_read(arguments.mask[number % len(arguments.mask)]), **values)
-    return FromImage(images=(_read(arguments.init[number]),), mask=mask, **start_values(arguments))
+    image = _read(arguments.init[number])
+    return FromImage(images=(image,), mask=mask, references=references, **start_values(arguments))
 
 
 def _read(path: Path) -> SourceImage:

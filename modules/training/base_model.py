@@ -1,7 +1,7 @@
 """The frozen model that an adapter is trained on: loaded as the program loads it, in any storage format, on request
 streamed from its file."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,13 +43,15 @@ def load_base(
     vae: VaeInfo | None = None,
     offload_dir: Path | None = None,
     reads: Callable[[str], bool] = every,
+    modules: Sequence[Path] = (),
 ) -> LoadedModel:
     """Load a checkpoint for training, its VAE in fp32, computing in fp32 on the CPU and in bf16 elsewhere.
 
     `storage` is a name of `modules.memory.formats.FORMATS` for UNet and text encoders, or None for the compute dtype;
     with `stream` ("blocks", "layers") weights are read from the file while they are used. Those that the file does not
     hold in this format are written to `offload_dir` once (None: they stay in main memory). Components of which `reads`
-    does not say so are left on the meta device.
+    does not say so are left on the meta device. `modules`: files of text encoders and a VAE that go
+    before those near the checkpoint.
     Raises `CheckpointError` for a missing file and for all that cannot be loaded.
     """
     try:
@@ -76,7 +78,14 @@ def load_base(
             else None,
         )
 
-    info = CheckpointInfo(path=path, name=path.name, size_bytes=size, mtime_ns=mtime_ns, is_folder=path.is_dir())
+    info = CheckpointInfo(
+        path=path,
+        name=path.name,
+        size_bytes=size,
+        mtime_ns=mtime_ns,
+        is_folder=path.is_dir(),
+        modules=tuple(modules),
+    )
     return load_model(info, configs_dir, plan, vae=vae, reads=reads)
 
 
@@ -91,10 +100,10 @@ def trained_as(family: ModelFamily, name: str) -> LoraBase:
     return family.lora_base
 
 
-def encodes_apart(path: Path) -> bool:
+def encodes_apart(path: Path, modules: Sequence[Path] = ()) -> bool:
     """Whether nothing of the text encoders can be trained: then captions and images are encoded before the denoiser is
     read, and the encoders are read from their files layer by layer."""
-    with open_checkpoint(path) as file:
+    with open_checkpoint(path, modules=modules) as file:
         family = detect_family(file)
     trained_as(family, path.name)
     return not family.embedding_components

@@ -43,6 +43,10 @@ class ModelConfig(Checked):
     """The frozen base."""
 
     checkpoint: str = row("", "file of the base model, or its name among the checkpoints")
+    modules: list[str] = field(
+        default_factory=list,
+        metadata={"says": "files of its text encoders and VAE, or their names; others are found by themselves"},
+    )
     storage: str = row(
         "fp8_e4m3fn_row", "how the frozen weights are kept; they are decoded for each use", choices=trainable_formats()
     )
@@ -159,6 +163,12 @@ class LossConfig(Checked):
         "constant noise in each channel, for dark and bright images; flow models: none",
         low=0.0,
         high=1.0,
+    )
+    shift: float | None = row(
+        None,
+        "flow models: how far towards noise is trained; 1: evenly; empty: the model's own",
+        above=0,
+        high=100,
     )
     min_timestep: int = row(0, "least noisy timestep that is trained", low=0, high=999)
     max_timestep: int = row(999, "noisiest timestep that is trained", low=0, high=999)

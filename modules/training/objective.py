@@ -44,6 +44,10 @@ class Objective:
         """For latents of this size (height, width)."""
         architecture = model.architecture
         levels = model.family.noise_levels(architecture.noise_schedule, Settings(), latent_size)
+        if options.shift is not None:
+            if not isinstance(levels, FlowSchedule):
+                raise InvalidValueError("loss.shift is for flow models; this one predicts noise. Leave it empty.")
+            levels = FlowSchedule(options.shift, levels.timesteps)
         if isinstance(levels, FlowSchedule) and options.debiased:
             raise InvalidValueError("loss.debiased weighs by the SNR of models that predict noise; this one is a flow.")
         if architecture.prediction_type.startswith("edm"):

@@ -54,7 +54,8 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Places:
-    """Folders of the program: YAMLs of families, adapters, embeddings, caches; and how a checkpoint's name is read."""
+    """Folders of the program: YAMLs of families, adapters, embeddings, caches; and how names of a checkpoint and of
+    files with its parts are read."""
 
     configs: Path
     adapters: Path
@@ -62,6 +63,7 @@ class Places:
     cache: Path
     offload: Path | None = None
     find_checkpoint: Callable[[str], Path] = Path
+    find_modules: Callable[[Sequence[str]], tuple[Path, ...]] = lambda names: tuple(map(Path, names))
 
 
 @dataclass
@@ -106,7 +108,8 @@ class TrainingRun:
         if not self._checkpoint.exists():
             raise CheckpointError(f"{self._checkpoint} does not exist. Name the checkpoint that the LoRA is for.")
         self._tell("loading the base model", 0, 1)
-        self._is_apart = encodes_apart(self._checkpoint)
+        self._modules = places.find_modules(config.model.modules)
+        self._is_apart = encodes_apart(self._checkpoint, self._modules)
         if self._is_apart and config.trains_text:
             raise InvalidValueError(
                 f"The text encoders of {self._checkpoint.name} are not trained, and it reads no embeddings. Choose "
@@ -139,6 +142,7 @@ class TrainingRun:
             compute_of(self.config),
             offload_dir=places.offload or places.cache / "offload",
             reads=reads,
+            modules=self._modules,
         )
 
     def _prepare(self) -> None:

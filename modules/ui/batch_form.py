@@ -17,6 +17,7 @@ from modules.images.metadata import read_metadata
 from modules.images.reading import read_image
 from modules.jobs.batch import BatchItem
 from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import SourceImage
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
@@ -41,7 +42,7 @@ class Source:
 
 
 class BatchForm:
-    """The items of one filled form. `allowed` are the folders that may be read; None: any."""
+    """The items of one filled form. `references` go with each. `allowed`: folders that may be read; None: any."""
 
     def __init__(
         self,
@@ -51,8 +52,10 @@ class BatchForm:
         uploads: Uploads,
         complete: Complete,
         allowed: tuple[Path, ...] | None = None,
+        references: tuple[SourceImage, ...] = (),
     ) -> None:
         self._form = form
+        self._references = references
         self._services = services
         self._complete = complete
         self._allowed = allowed
@@ -132,7 +135,7 @@ class BatchForm:
     def _request(self, source: Source) -> GenerationRequest:
         image = source.read()
         form = self._with_info(source) if self._uses_info else self._form
-        start = from_images(form, (image,), self._mask_of(source.name))
+        start = replace(from_images(form, (image,), self._mask_of(source.name)), references=self._references)
         request = self._complete(request_of(sized(form, image.size), self._services, start))
         if not self._output:
             return request

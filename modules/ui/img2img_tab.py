@@ -19,6 +19,7 @@ from modules.assembly import output_folders
 from modules.errors import InvalidValueError
 from modules.processing.request.parameters import Section, Tab
 from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import FromImage
 from modules.scripts.library import read_args
 from modules.services import Services
 from modules.ui.batch_form import INFO_FIELDS, BatchForm
@@ -41,9 +42,13 @@ from modules.ui.image_tab import (
 )
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import ScriptFields, build_scripts
-from modules.ui.start_form import Mode, Pictures, mode_of, sized, start_of
+from modules.ui.start_form import Mode, Pictures, mode_of, references_of, sized, start_of
 from modules.ui.uploads import Uploads
 
+NO_IMAGE_TO_EDIT = (
+    "Reference images are shown besides an image to start from, and the canvas's frame holds none. Put an image there, "
+    "or remove the reference images."
+)
 SERVER_FOLDERS = ("batch_output_dir", "batch_mask_dir", "batch_png_info_dir")
 SENT_TO = (Mode.IMG2IMG, Mode.SKETCH, Mode.INPAINT, Mode.INPAINT_SKETCH, Mode.CANVAS)
 CANVAS = '<div class="fw-canvas-place" data-canvas="{name}" data-layer="{layer}"></div>'
@@ -94,7 +99,9 @@ def build_img2img_tab(services: Services) -> ImageTab:
         if mode_of(values) is Mode.BATCH:
             if values["batch_source"] == "directory" or any(values[name] for name in SERVER_FOLDERS):
                 identity.require(Role.ADMIN, "A folder of the server's machine")
-            batch = BatchForm(values, sent.files, services, uploads, completed, readable_folders(services))
+            references = references_of(sent, uploads)
+            allowed = readable_folders(services)
+            batch = BatchForm(values, sent.files, services, uploads, completed, allowed, references)
             services.batches.begin(
                 task, batch.items, lambda made: services.queue.submit(made, None, preview_every(made)), identity.name
             )
@@ -121,6 +128,10 @@ def _of_canvas(values: Mapping[str, Any], sent: Pictures, uploads: Uploads, serv
     if mask is not None and mask.size != image.size:
         raise InvalidValueError("The mask is of another size than the image; reload the page.")
     start, kept_px = canvas_start(values, image, mask)
+    if isinstance(start, FromImage):
+        start = replace(start, references=references_of(sent, uploads))
+    elif sent.references:
+        raise InvalidValueError(NO_IMAGE_TO_EDIT)
     request = request_of(sized(canvas_sized(values, start, kept_px), image.size), services, start)
     return replace(request, prompt=request.prompt + sent.prompt_end)
 

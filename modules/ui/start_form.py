@@ -95,8 +95,12 @@ def mode_of(form: Mapping[str, Any]) -> Mode:
 
 def start_of(form: Mapping[str, Any], pictures: Pictures, uploads: Uploads) -> FromImage:
     """The start of a filled form. Raises `InvalidValueError` with a sentence for what is missing."""
-    references = tuple(SourceImage.of(uploads.image(key, "A reference image")) for key in pictures.references)
-    return replace(_begun(form, pictures, uploads), references=references)
+    return replace(_begun(form, pictures, uploads), references=references_of(pictures, uploads))
+
+
+def references_of(pictures: Pictures, uploads: Uploads) -> tuple[SourceImage, ...]:
+    """The reference images. Raises `InvalidValueError` for one that is no longer kept."""
+    return tuple(SourceImage.of(uploads.image(key, "A reference image")) for key in pictures.references)
 
 
 def _begun(form: Mapping[str, Any], pictures: Pictures, uploads: Uploads) -> FromImage:

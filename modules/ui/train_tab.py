@@ -116,6 +116,9 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
         if values[key] not in (None, "", 0):
             value = values[key]
             changes.setdefault(section, {})[field] = int(value) if field in _WHOLE else value
+    chosen = services.settings.current.vae.forge_additional_modules
+    if chosen:
+        changes.setdefault("model", {})["modules"] = list(chosen)
     return preset_config(
         str(values["preset"]),
         folder,

@@ -61,6 +61,9 @@ def test_a_mask_keeps_what_it_does_not_mark(tmp_path: Path) -> None:
         (("--init", "RED", "--mask-invert"), "give one with --mask"),
         (("--init", "RED", "--resize-mode", "stretch"), "allowed are Just resize, Crop and resize"),
         (("--init", "RED", "--denoising-strength", "2"), "denoising strength is 2; allowed is 0 to 1"),
+        (("--init", "RED", "--reference", "RED", "TEXT"), "is no image file"),
+        (("--init", "RED", "--reference", *["RED"] * 10), "There are 10 reference images; give at most 9"),
+        (("--init", "RED", "--reference", "RED", "RED", "--steps", "1"), "no reference images, and 2 are given"),
     ],
 )
 def test_what_cannot_be_is_said_before_the_first_image(

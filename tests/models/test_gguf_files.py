@@ -206,6 +206,10 @@ def test_streamed_and_resident_give_the_same(tensors: dict[str, dict[str, Tensor
         assert torch.equal(output(model), resident)
         assert model.streaming is not None
         model.streaming.close()
+    with GgufFile(path) as file:
+        in_blocks = {entry.size_bytes for entry in file.entries.values() if entry.packed}
+    written = {blob.stat().st_size for blob in (tmp_path / "blobs").rglob("*") if blob.is_file()}
+    assert max(in_blocks) > 1 << 16 and not written & {size for size in in_blocks if size >= 1 << 16}
 
 
 def test_the_full_precision_of_a_kept_weight_is_what_it_decodes_to(

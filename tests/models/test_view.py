@@ -11,6 +11,7 @@ from torch import Tensor
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource, open_tensors
 from modules.models.names.view import Place, View, Zeros, lies_in_one_row, renamed
+from tests.models.dit_files import HeaderOnly
 
 ROWS = ((2, 4), (0, 1))
 
@@ -72,3 +73,11 @@ def test_zeros_lie_in_no_file(tmp_path: Path) -> None:
     with View(tmp_path, {"z": Place(zeros, "z", shape=(3, 2))}, ExitStack()) as seen:
         assert torch.equal(seen.read("z"), torch.zeros(3, 2, dtype=torch.float16))
         assert seen.entries["z"].size_bytes == 0
+
+
+def test_each_tensor_of_several_files_lies_where_its_own_file_says(tmp_path: Path) -> None:
+    entries = {"z": TensorEntry(torch.float16, (2, 3), 0, 12)}
+    known, unknown = Zeros(tmp_path, entries), HeaderOnly(entries)
+    with View(tmp_path, {"a": Place(known, "z"), "b": Place(unknown, "z")}, ExitStack()) as seen:
+        again = renamed(seen, {"b": "c"})
+        assert again.has_offsets and [lies_in_one_row(again, name) for name in ("a", "c")] == [True, False]

@@ -1,6 +1,7 @@
 """Training for families of transformers that predict a flow: one step equals diffusers', encoders and denoiser are
 never in memory together, and the files are those that others read."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,9 @@ from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 from modules.errors import InvalidValueError
-from modules.training.config import TrainingConfig, config_of
+from modules.training.base_model import load_base
+from modules.training.config import LossConfig, TrainingConfig, config_of
+from modules.training.objective import Objective
 from modules.training.run import Places, Progress, TrainingRun, run_training
 from modules.training.stepping import Batch
 from tests.adapters.test_fused_layers import NoFullPrecision
@@ -37,6 +40,7 @@ from tests.recordings import CONFIGS
 from tests.thorough import thoroughly
 from tests.training.test_gradients import PlainLora, difference, randomised
 
+TINY_SD1 = Path(__file__).parents[1] / "reference" / "models" / "tiny-sd1.safetensors"
 SIDE = 64
 CAPTIONS = ("a toy", "a much longer caption, with a red toy on green grass", "red")
 Convert = Callable[[dict[str, Tensor]], dict[str, Tensor]]
@@ -280,3 +284,16 @@ def test_encoders_that_cannot_be_trained_are_named(bases: Any, adapter: dict[str
     asked = replace(config, adapter=replace(config.adapter, **adapter))
     with pytest.raises(InvalidValueError, match=r"text encoders of .* are not trained"):
         TrainingRun(asked, bases("z_image").places("refused"), lambda progress: None)
+
+
+def test_files_of_parts_and_the_shift_can_be_chosen(bases: Any) -> None:
+    base, cpu = bases("z_image"), torch.device("cpu")
+    (vae,) = (base.folder / "models" / "VAE").iterdir()
+    other = Path(shutil.copy(vae, base.folder / "other.safetensors"))
+    model = load_base(base.checkpoint, CONFIGS, None, cpu, reads=lambda name: name == "vae", modules=(other,))
+    assert other in model.part_files and vae not in model.part_files
+    levels = Objective.of(model, LossConfig(shift=1.0), (8, 8)).levels
+    torch.testing.assert_close(levels.sigmas[499], torch.tensor(0.5))
+    noise_model = load_base(TINY_SD1, CONFIGS, None, cpu, reads=lambda name: name == "vae")
+    with pytest.raises(InvalidValueError, match=r"loss\.shift is for flow models"):
+        Objective.of(noise_model, LossConfig(shift=3.0), (8, 8))

@@ -14,7 +14,7 @@ from modules.errors import InvalidValueError
 from modules.images.encode import encode_image
 from modules.images.resize import ResizeMode
 from modules.jobs.job import JobStatus
-from modules.processing.request.source_images import FromImage, MaskedContent
+from modules.processing.request.source_images import FromImage, MaskedContent, SourceImage
 from modules.services import Services
 from modules.ui.batch_form import BatchForm
 from modules.ui.form import IMAGE_FIELDS, form_values, pasted_fields, request_of
@@ -287,7 +287,9 @@ def test_png_info_of_an_input_sets_what_was_chosen(services: Services, uploads: 
     infotext = "a dog\nNegative prompt: ugly\nSteps: 9, Sampler: DDIM, CFG scale: 3, Seed: 77, Size: 64x64"
     file = SentFile("a.png", uploads.add(png(RED)).key, infotext)
     chosen = {"batch_png_info": True, "batch_png_info_fields": ["Prompt", "Seed", "Sampler", "CFG scale"]}
-    request = batch(chosen, services, uploads, file).items[0].make()
+    reference = SourceImage.of(Image.new("RGB", (8, 8), BLUE))
+    request = batch(chosen, services, uploads, file, references=(reference,)).items[0].make()
+    assert isinstance(request.start, FromImage) and request.start.references == (reference,)
     assert (request.prompt, request.negative_prompt) == ("a cat a dog", "")
     assert (request.seed, request.sampler, request.cfg_scale, request.steps) == (77, "DDIM", 3, FORM["steps"])
 

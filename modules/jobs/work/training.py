@@ -151,6 +151,7 @@ class TrainingWork:
                 raise InvalidValueError(
                     f"{folder.path or 'data.folders'} is no folder. Name one with images and captions."
                 )
+        self.find_modules(config.model.modules)
         return None if Path(config.model.checkpoint).exists() else self.catalogue.get(config.model.checkpoint)
 
     def _check_reach(self, config: TrainingConfig) -> None:
@@ -165,6 +166,7 @@ class TrainingWork:
                 )
         given = {
             "model.checkpoint": config.model.checkpoint,
+            **{f"model.modules[{index}]": name for index, name in enumerate(config.model.modules)},
             "adapter.start": config.adapter.start,
             "data.cache": config.data.cache,
             "memory.offload": "" if config.memory.offload == "ram" else config.memory.offload,
@@ -195,6 +197,7 @@ class TrainingWork:
 
         path = self.find(config.model.checkpoint)
         info = CheckpointInfo(path, path.name, path.stat().st_size if path.is_file() else 0, 0, None, path.is_dir())
+        info = replace(info, modules=self.find_modules(config.model.modules))
         device = device_of(config)
         compute = compute_of(config) or (torch.float32 if device.type == "cpu" else torch.bfloat16)
         estimator = StepEstimator(build_meta_model(info, self.configs_dir), config, device, compute)
@@ -204,11 +207,23 @@ class TrainingWork:
         """The file of a checkpoint."""
         return Path(checkpoint) if Path(checkpoint).exists() else self.catalogue.get(checkpoint).path
 
+    def find_modules(self, names: Sequence[str]) -> tuple[Path, ...]:
+        """Files with text encoders or a VAE: paths, or names of files in their folders. Raises `UnknownNameError`."""
+        return tuple(Path(name) if Path(name).is_file() else self.engine.modules.paths((name,))[0] for name in names)
+
     def places(self) -> Places:
         """Where the trainer finds and puts things."""
         from modules.training.run import Places
 
-        return Places(self.configs_dir, self.lora_dir, self.embeddings_dir, self.cache_dir, self.offload_dir, self.find)
+        return Places(
+            self.configs_dir,
+            self.lora_dir,
+            self.embeddings_dir,
+            self.cache_dir,
+            self.offload_dir,
+            self.find,
+            self.find_modules,
+        )
 
     def tasks(self) -> Sequence[Task]:
         """Trainings, the newest first."""

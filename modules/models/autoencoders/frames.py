@@ -92,9 +92,10 @@ class _Whole:
         x: Tensor,
         convolution: Any,
         prepare: Prepare | None = None,
-        add: Tensor | None = None,
         enlarge: bool = False,
         before: int | None = None,
+        onto: Tensor | None = None,
+        shortcut: Any = None,
     ) -> Tensor:
         x = x if prepare is None else prepare(x)
         if enlarge:
@@ -106,7 +107,9 @@ class _Whole:
         if first or after:
             x = F.pad(x, (first, after, first, after), mode=mode)
         x = F.conv2d(x, convolution.weight, convolution.bias, stride)
-        return x if add is None else x + add
+        if onto is None:
+            return x
+        return x + (onto if shortcut is None else F.conv2d(onto, shortcut.weight, shortcut.bias))
 
 
 def _placed(
@@ -127,10 +130,9 @@ def _data(x: Any) -> Tensor:
 
 
 def _residual(space: Any, x: Any, block: Any) -> Any:
-    has_shortcut = hasattr(block.conv_shortcut, "weight")
-    shortcut = space.convolve(x, _flat(block.conv_shortcut)) if has_shortcut else x
+    shortcut = _flat(block.conv_shortcut) if hasattr(block.conv_shortcut, "weight") else None
     first = space.convolve(x, _flat(block.conv1), _norm(block.norm1))
-    return space.convolve(first, _flat(block.conv2), _norm(block.norm2), shortcut)
+    return space.convolve(first, _flat(block.conv2), _norm(block.norm2), onto=x, shortcut=shortcut)
 
 
 def _middle(block: Any, x: Tensor) -> Tensor:

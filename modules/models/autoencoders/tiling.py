@@ -110,21 +110,27 @@ class Tiles:
         source: FeatureMap,
         convolution: nn.Conv2d,
         prepare: Prepare | None = None,
-        add: FeatureMap | None = None,
         enlarge: bool = False,
         before: int | None = None,
+        onto: FeatureMap | None = None,
+        shortcut: nn.Conv2d | None = None,
     ) -> FeatureMap:
-        """`convolution` of the map after `prepare` (which works on each pixel alone), plus the map `add`.
+        """`convolution` of the map after `prepare` (which works on each pixel alone).
 
         `enlarge` doubles the map first, by nearest neighbour. `before` is the padding above and to the left, where it
-        is not that of the convolution; below and to the right there is what the kernel then needs.
+        is not that of the convolution; below and to the right there is what the kernel then needs. `onto`: another map
+        of the result's size, which is added, through `shortcut` (1x1) where there is one. The result takes its place in
+        memory, if it has as many channels: after the call it must not be used.
         """
         size, stride = int(convolution.kernel_size[0]), int(convolution.stride[0])
         border = int(convolution.padding[0]) if before is None else before
         wrap = convolution.padding_mode == "circular"
         height, width = ((side * 2 if enlarge else side) // stride for side in source.data.shape[-2:])
         shape = (source.data.shape[0], convolution.out_channels, height, width)
-        result = FeatureMap(torch.empty(shape, dtype=source.data.dtype))
+        if onto is not None and onto.data.shape[1] >= shape[1]:
+            result = FeatureMap(onto.data[:, : shape[1]])
+        else:
+            result = FeatureMap(torch.empty(shape, dtype=source.data.dtype))
         weight, bias = convolution.weight, convolution.bias
         for top, bottom, left, right in self._boxes(height, width):
             rows, columns = (
@@ -139,8 +145,9 @@ class Tiles:
             else:
                 part = self._window(source.data, rows, columns, wrap, prepare)
             part = F.conv2d(part, weight, bias, stride)
-            if add is not None:
-                part = part + add.data[:, :, top:bottom, left:right].to(self.device)
+            if onto is not None:  # of it only this tile is read, before it is written
+                added = onto.data[:, :, top:bottom, left:right].to(self.device)
+                part = part + (added if shortcut is None else F.conv2d(added, shortcut.weight, shortcut.bias))
             result.write(part, top, left)
         return result
 
@@ -203,5 +210,5 @@ def _norm(feature_map: FeatureMap, norm: nn.GroupNorm, activation: Prepare) -> P
 def _residual(tiles: Tiles, x: FeatureMap, resnet: Any) -> FeatureMap:
     """A residual block without a time embedding."""
     hidden = tiles.convolve(x, resnet.conv1, _norm(x, resnet.norm1, resnet.nonlinearity))
-    shortcut = x if resnet.conv_shortcut is None else tiles.convolve(x, resnet.conv_shortcut)
-    return tiles.convolve(hidden, resnet.conv2, _norm(hidden, resnet.norm2, resnet.nonlinearity), add=shortcut)
+    prepare = _norm(hidden, resnet.norm2, resnet.nonlinearity)
+    return tiles.convolve(hidden, resnet.conv2, prepare, onto=x, shortcut=resnet.conv_shortcut)

@@ -47,7 +47,8 @@ class TensorEntry:
 
     `packed`: the bytes are rows of blocks of this format (`modules.memory.formats.blocks`), and `dtype` is that of the
     weights decoded. `coded`: they are given decoded from this format. `rotated`: where the bytes and the scales of a
-    weight in rotated int8 are, which may stay as it is."""
+    weight in rotated int8 are, which may stay as it is. `has_offset` is False for a tensor of a source of several files
+    whose own file does not say where its bytes are."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -57,6 +58,7 @@ class TensorEntry:
     packed: str | None = None
     coded: str | None = None
     rotated: tuple["TensorEntry", "TensorEntry"] | None = None
+    has_offset: bool = True
 
     @property
     def size_bytes(self) -> int:

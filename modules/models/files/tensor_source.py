@@ -27,7 +27,8 @@ class TensorSource(Protocol):
 
     @property
     def has_offsets(self) -> bool:
-        """Whether `TensorEntry.begin` says where in the file the tensor's bytes lie in one row."""
+        """Whether `TensorEntry.begin` says where in the file the tensor's bytes lie in one row, where the entry does
+        not say that it has none."""
 
     def read(self, name: str, into: Tensor | None = None) -> Tensor:
         """The tensor as it lies in the file, on the CPU, in memory of its own; in `into` where that is given, has its
@@ -40,6 +41,11 @@ class TensorSource(Protocol):
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+def has_offset(file: TensorSource, name: str) -> bool:
+    """Whether the tensor's bytes lie in one row from `TensorEntry.begin` on."""
+    return file.has_offsets and file.entries[name].has_offset
 
 
 READERS: Mapping[str, Callable[[Path], TensorSource]] = {

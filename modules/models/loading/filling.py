@@ -26,7 +26,7 @@ from modules.memory.storage import CASTABLE, StorageRules, StoredLayers
 from modules.models.files.coded_file import read_rotated
 from modules.models.files.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.files.gguf_file import read_packed
-from modules.models.files.tensor_source import TensorSource
+from modules.models.files.tensor_source import TensorSource, has_offset
 from modules.models.loading.matching import Assignment
 from modules.models.loading.offloading import OffloadPlan
 from modules.models.loading.preparing import MAX_AHEAD, Preparation, Work, as_dtype, mapped
@@ -36,6 +36,8 @@ from modules.models.names.view import lies_in_one_row
 
 SMALLEST_TABLE_BYTES = 1 << 20
 CHECKED_AT_ONCE = 1 << 20  # elements
+ALWAYS_FINITE = (torch.int8,)
+"""Dtypes of weights without codes for NaN and infinity."""
 SMALLEST_AHEAD_BYTES = 1 << 16
 """Smaller weights are read sooner than handed to another thread."""
 
@@ -184,7 +186,8 @@ def _way_of(file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> _
     target, entry, shape = slot.target, file.entries[slot.key], slot.shape_in_file
     is_wide = entry.dtype.is_floating_point and entry.dtype.itemsize > 1
     is_table = type(slot.layer) is nn.Embedding and len(entry.shape) == 2
-    if target.tables_in_file and file.has_offsets and is_table and is_wide and entry.size_bytes >= SMALLEST_TABLE_BYTES:
+    is_large = entry.size_bytes >= SMALLEST_TABLE_BYTES
+    if target.tables_in_file and has_offset(file, slot.key) and is_table and is_wide and is_large:
         return _Way.TABLE_IN_FILE
     if shape is None or slot.assignment.scale_key is not None:
         return _Way.NOW
@@ -249,11 +252,13 @@ def _read_and_encode(
         kept = read_rotated(file.path, file.entries[slot.key], slot.key)
         assert kept.scale is not None
         return ROTATED, Encoded(kept.data.to(target.device), kept.scale.to(target.device))
-    tensor = _read(file, slot, storage)
-    if tensor.element_size() == 1:
+    unread = _unread_codes(file, slot)
+    tensor = _read(file, slot, storage) if unread is None else unread
+    if tensor.element_size() == 1 and unread is None:
         refuse_non_finite(file, slot.key, tensor)
     scale = read_scale(file, slot.assignment.scale_key, slot.key, tuple(tensor.shape))
-    tensor, scale = tensor.to(target.device), scale.to(target.device) if scale is not None else None
+    tensor = tensor.to(target.device) if unread is None else tensor
+    scale = scale.to(target.device) if scale is not None else None
     as_it_is = STORED_AS.get((tensor.dtype, scale is not None))
     if as_it_is is not None and isinstance(slot.layer, CASTABLE):
         return as_it_is, Encoded(tensor, scale)
@@ -264,6 +269,17 @@ def _read_and_encode(
             refuse_non_finite(file, slot.key, tensor)
         return None, Encoded(tensor.to(target.dtype if tensor.is_floating_point() else tensor.dtype))
     return storage, _named_errors(file, slot, storage.name, partial(storage.encode, tensor))
+
+
+def _unread_codes(file: TensorSource, slot: _Slot) -> Tensor | None:
+    """Of a weight that is streamed from where it is in the file, and whose codes are all numbers, so that nothing of it
+    has to be looked at: its shape and dtype. None: it is to be read."""
+    entry, rest, shape = file.entries[slot.key], slot.target.rest, slot.shape_in_file
+    if entry.dtype not in ALWAYS_FINITE or slot.assignment.scale_key is None or not isinstance(slot.layer, CASTABLE):
+        return None
+    if rest is None or shape is None or not rest.leaves_codes(shape, entry.dtype):
+        return None
+    return torch.empty(shape, dtype=entry.dtype, device="meta")
 
 
 def _packed_format(file: TensorSource, slot: _Slot) -> BlockFormat | None:

@@ -119,7 +119,8 @@ class MetaModel:
             shape = tuple(tensor.shape)
             original = component.keymap.to_original(key)
             entry = self.entries.get(original) if original else None
-            if tables_stay and isinstance(layer, nn.Embedding) and entry and entry.size_bytes >= SMALLEST_TABLE_BYTES:
+            is_table = entry is not None and entry.has_offset and entry.size_bytes >= SMALLEST_TABLE_BYTES
+            if tables_stay and isinstance(layer, nn.Embedding) and is_table:
                 continue
             storage = rules.format_of(path, layer, name, shape) if rules is not None else None
             storage = None if plan.budget_bytes is not None else storage  # in 16 bits, and then `_scaled`
@@ -184,7 +185,7 @@ class MetaModel:
         """Of a weight in 16 or 32 bits that can be read where it lies; else 0."""
         original = component.keymap.to_original(key)
         entry = self.entries.get(original) if original and self.has_offsets else None
-        plain = entry is not None and entry.dtype.is_floating_point and entry.dtype.itemsize > 1
+        plain = entry is not None and entry.has_offset and entry.dtype.is_floating_point and entry.dtype.itemsize > 1
         return entry.size_bytes if entry is not None and plain else 0
 
     def _is_narrower_in_file(self, plan: PrecisionPlan) -> bool:

@@ -19,6 +19,7 @@ from modules.memory.streaming.groups import MAX_BLOCK_BYTES
 from modules.memory.streaming.offload_storage import SMALL_BYTES, OffloadStorage
 from modules.memory.streaming.source import FileRegion, WatchedFile
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
+from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.stream_layout import StreamLayout
 
@@ -38,6 +39,10 @@ class OffloadPlan:
         is_plain = self.on_disk and _converts(stored, dtype) and name in layer._parameters
         return is_plain and self.place.wants(shape, dtype)
 
+    def leaves_codes(self, shape: torch.Size, dtype: torch.dtype) -> bool:
+        """Whether a weight that the file has contiguously in 8 bits, as the model needs it, is left there."""
+        return self.on_disk and dtype.itemsize == 1 and self.place.wants(shape, dtype)
+
     def leave(
         self, file: TensorSource, key: str, shape: torch.Size, layer: nn.Module, name: str, dtype: torch.dtype
     ) -> None:
@@ -48,14 +53,26 @@ class OffloadPlan:
 
     def take(self, file: TensorSource, key: str, shape: torch.Size | None, layer: nn.Module, name: str) -> None:
         """Take a weight that was read and placed in its layer: back to the file if it is in 8 bits there too, and
-        contiguous (`shape`; None: it is not)."""
+        contiguous (`shape`; None: it is not), or in the very blocks that the file has."""
         parameter = layer._parameters.get(name)
-        dtype = file.entries[key].dtype
+        entry = file.entries[key]
+        dtype = entry.dtype
+        if parameter is not None and self._has_blocks(entry, parameter):
+            watched = self.place.file(WatchedFile(entry.file or file.path))
+            region = FileRegion(watched, entry.begin, parameter.dtype, parameter.shape)
+            self.place.take_from_file(layer, name, region, parameter.dtype)
+            return
         is_same = parameter is not None and dtype.itemsize == 1 and parameter.dtype == dtype
-        if self.on_disk and shape is not None and is_same and self.place.wants(shape, dtype):
+        if shape is not None and is_same and self.leaves_codes(shape, dtype):
             self.leave(file, key, shape, layer, name, dtype)
         else:
             self.place.take(layer, name, is_sure=True)
+
+    def _has_blocks(self, entry: TensorEntry, parameter: nn.Parameter) -> bool:
+        """Whether a parameter is the bytes of blocks as they lie in the file."""
+        is_same = parameter.dtype == torch.uint8 and parameter.numel() == entry.size_bytes
+        is_large = self.place.wants(parameter.shape, parameter.dtype)
+        return self.on_disk and entry.packed is not None and is_same and is_large
 
     def start(self, components: Mapping[str, nn.Module], plan: StreamLayout, device: torch.device) -> StreamHandle:
         """All weights are offloaded: stream them."""

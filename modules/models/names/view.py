@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from modules.models.files.tensor_file import Closing, TensorEntry, TensorFile
-from modules.models.files.tensor_source import TensorSource
+from modules.models.files.tensor_source import TensorSource, has_offset
 from modules.models.names.row_map import Rows
 
 
@@ -45,7 +45,7 @@ class View(Closing):
         self.path = path
         self.metadata: Mapping[str, str] = metadata or {}
         self.places: Mapping[str, Place] = {name: _below(place) for name, place in places.items()}
-        self.has_offsets = all(place.file.has_offsets for place in self.places.values())
+        self.has_offsets = any(place.file.has_offsets for place in self.places.values())
         self.entries: Mapping[str, TensorEntry] = {name: _entry(place, path) for name, place in self.places.items()}
         self._files = files
 
@@ -88,7 +88,7 @@ class Zeros(Closing):
 
 def lies_in_one_row(file: TensorSource, name: str) -> bool:
     """Whether a tensor's bytes are contiguous in its file, in our order, and the file says where they are."""
-    return file.has_offsets and (not isinstance(file, View) or file.places[name].as_stored)
+    return has_offset(file, name) and (not isinstance(file, View) or file.places[name].as_stored)
 
 
 def renamed(file: TensorSource, names: Mapping[str, str]) -> View:
@@ -127,6 +127,8 @@ def _below(place: Place) -> Place:
 def _entry(place: Place, path: Path) -> TensorEntry:
     """How a tensor appears in a view that stands for `path`."""
     entry = place.file.entries[place.key]
+    if not place.file.has_offsets:
+        entry = replace(entry, has_offset=False)
     if entry.file is None and place.file.path != path:
         entry = replace(entry, file=place.file.path)
     if place.transposed:

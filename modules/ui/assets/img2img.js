@@ -53,9 +53,9 @@
   // What the form is sent with: the keys of the images, as JSON text.
   tab.pictures = async () => {
     try {
-      if (tab.mode() === "batch") return JSON.stringify({ files: tab.batchFiles() });
       const references = tab.referenceKeys();
       const sent = references.length ? { references } : {};
+      if (tab.mode() === "batch") return JSON.stringify({ ...sent, files: tab.batchFiles() });
       const slot = slots.get(tab.mode());
       if (slot) {
         sent.image = await keyOf(slot);

@@ -88,12 +88,14 @@
     return made;
   }
 
-  // {image, mask, prompt_end, scripts} for `modules.ui.start_form.Pictures`. Throws a sentence.
+  // {image, mask, references, prompt_end, scripts} for `modules.ui.start_form.Pictures`. Throws a sentence.
   fw.layers.sent = async (board, tab) => {
     const upload = async (canvas) => (await tab.upload(await fw.layers.blobOf(canvas))).key;
     const mask = maskOf(board);
     const sent = { image: await upload(board.pictures.seen(board.doc, board.doc.frame)), scripts: {} };
     if (mask) sent.mask = await upload(mask);
+    const references = tab.referenceKeys();
+    if (references.length) sent.references = references;
     withRegions(board, tab, sent);
     withControls(board, tab, sent);
     return sent;

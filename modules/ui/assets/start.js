@@ -33,6 +33,7 @@
       place.dataset.hashing = engine.hashing;
       document.body.classList.toggle("fw-other-model", !engine.is_bundled);
       for (const tab of fw.tabs) followSize(tab, engine.size);
+      document.body.classList.toggle("fw-no-references", engine.takes_references === false);
       offerUsual(engine.usual);
     } catch {
       place.textContent = "The server does not answer.";

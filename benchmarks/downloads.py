@@ -1,6 +1,6 @@
 """Downloads over loopback: speed beside curl's, memory, what a verdict on a large file reads, and 30 kills.
 
-    python -m benchmarks.downloads [--size-mb 2000] [--kills 30] [--only speed] [--out benchmarks/results/downloads.json]
+    python -m benchmarks.downloads [--size-mb 2000] [--kills 30] [--only speed] [--out FILE.json]
 
 The file is served by this process from memory that repeats, so that neither side reads a disk; both write one. The
 large file of the verdict is sparse: a real header, and nothing behind it.

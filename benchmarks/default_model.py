@@ -1,6 +1,6 @@
 """How well the bundled model follows prompts: 96 prompts "a [size] [color] [shape] on a [color] background".
 
-Run `python -m benchmarks.default_model [--sheet FILE.png] [--picture docs/images/scenes.png]`; it draws them through the
+Run `python -m benchmarks.default_model [--sheet FILE.png] [--picture docs/images/scenes.png]`; it draws them by the
 product's own engine (fixed seeds, 20 steps, 128x128), finds the background's and the shape's color in every image,
 prints a table and writes `results/default-model.json`. Eight landscapes are drawn after them; those are for the eye, on
 the sheet. The picture has one image of each shape, and the landscapes.

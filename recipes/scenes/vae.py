@@ -90,10 +90,11 @@ def denoised(model: SceneModel, latents: Tensor, captions: list[str], max_timest
     context = model.text(tokenize([*captions, *[""] * count])).last_hidden_state
     alpha = model.alphas_cumprod[timesteps].view(-1, 1, 1, 1)
     noisy = alpha.sqrt() * scaled + (1 - alpha).sqrt() * torch.randn(scaled.shape, generator=generator)
-    predicted = model.unet(noisy.repeat(2, 1, 1, 1), timesteps.repeat(2), encoder_hidden_states=context).sample
+    predicted: Tensor = model.unet(noisy.repeat(2, 1, 1, 1), timesteps.repeat(2), encoder_hidden_states=context).sample
     cond, uncond = predicted.chunk(2)
     noise = uncond + guidance * (cond - uncond)
-    return (noisy - (1 - alpha).sqrt() * noise) / alpha.sqrt() / model.scale_factor
+    restored: Tensor = (noisy - (1 - alpha).sqrt() * noise) / alpha.sqrt() / model.scale_factor
+    return restored
 
 
 class Outliers:
@@ -149,7 +150,8 @@ class DecoderTuner:
         for group in self._optimizer.param_groups:
             group["lr"] = options.learning_rate * warmup * max(0.02, 1 - self.progress())
         decoded = self.vae.decode(latents.to(options.device)).sample
-        weights = border_weights(*images.shape[-2:], options.border_weight).to(options.device)
+        height, width = images.shape[-2:]
+        weights = border_weights(height, width, options.border_weight).to(options.device)
         loss = image_loss(decoded, images.to(options.device), options.gradient_weight, weights)
         loss = loss + options.outlier_weight * self._outliers.take()
         self._optimizer.zero_grad(set_to_none=True)

@@ -63,7 +63,7 @@ def test_values_that_stand_out_of_a_group_count() -> None:
         spot[..., 15, 0] = 50
     norm(spot)
     found = outliers.take()
-    found.backward()
+    torch.autograd.backward(found)
     assert float(found.detach()) > 0 and spot.grad is not None and float(spot.grad[0, 0, 15, 0]) > 0
 
 

@@ -28,7 +28,7 @@ from recipes.scenes.tiny_vae import (
     train_tiny,
     write_tiny,
 )
-from recipes.scenes.vae import DECODER_STATE, DecoderOptions, DecoderTuner, tune_decoder
+from recipes.scenes.vae import DECODER_STATE, DecoderOptions, DecoderTuner, read_tuned, tune_decoder
 
 log = logging.getLogger("scenes")
 
@@ -205,7 +205,7 @@ def _export(arguments: argparse.Namespace) -> None:
     if snapshot.is_file():
         Trainer(model, DiffusionOptions()).resume(snapshot)  # puts the moving average into the components
     if decoder.is_file():
-        DecoderTuner(model.vae, DecoderOptions()).resume(decoder)
+        read_tuned(model.vae, decoder)
     factors = preview_factors_of_pool(arguments.folder, model.scale_factor)
     arguments.target.parent.mkdir(parents=True, exist_ok=True)
     export(model, arguments.start, arguments.target, factors)

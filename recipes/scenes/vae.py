@@ -176,6 +176,11 @@ class DecoderTuner:
         self.step, self.seconds = state["step"], state["seconds"]
 
 
+def read_tuned(vae: Any, path: Path) -> None:
+    """Put the weights of a file that `DecoderTuner.save` wrote into a VAE, whatever was trained of it."""
+    vae.load_state_dict(torch.load(path, map_location="cpu", weights_only=True)["vae"])
+
+
 def tune_decoder(tuner: DecoderTuner, model: SceneModel, pool: Path, state_path: Path) -> Iterator[tuple[int, float]]:
     """Train until time or steps are spent; yields (step, mean loss) now and then. Resumes from `state_path`.
 

@@ -75,9 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     vae.add_argument("--batch", type=int, default=4)
     vae.add_argument("--learning-rate", type=float, default=2e-4)
     vae.add_argument("--border-weight", type=float, default=1.0, help="extra weight of borders and corners")
-    vae.add_argument(
-        "--last-block-only", action="store_true", help="train the decoder's last block and what follows it"
-    )
     vae.set_defaults(run=_vae)
 
     tiny = commands.add_parser("tiny", parents=[common], help="distil the VAE into a tiny one, and write it")
@@ -121,7 +118,6 @@ def _vae(arguments: argparse.Namespace) -> None:
         batch=arguments.batch,
         learning_rate=arguments.learning_rate,
         border_weight=arguments.border_weight,
-        last_block_only=arguments.last_block_only,
         device=arguments.device,
     )
     model = load_model(arguments.start)

@@ -45,7 +45,6 @@ class DecoderOptions:
     border_weight: float = 1.0  # extra weight of the outer 8 pixels, see `border_weights`
     outlier_weight: float = 0.5
     outlier_limit: float = 5.0  # standard deviations of a group, above which its values are outliers
-    last_block_only: bool = False  # half the time per step; enough for the last of a spot
     denoised_share: float = 0.5  # of the latents are the UNet's
     denoised_timesteps: int = 300  # noise up to this timestep: what is drawn stays where it is
     snapshot_minutes: float = 5.0
@@ -126,13 +125,7 @@ class DecoderTuner:
     def __init__(self, vae: Any, options: DecoderOptions) -> None:
         self.vae = vae.to(options.device)
         self.options = options
-        decoder = vae.decoder
-        parts = (decoder.up_blocks[-1], decoder.conv_norm_out, decoder.conv_out)
-        trained = parts if options.last_block_only else (decoder, vae.post_quant_conv)
-        vae.requires_grad_(False)
-        for part in trained:
-            part.requires_grad_(True)
-        self._parameters = [parameter for part in trained for parameter in part.parameters()]
+        self._parameters = [*vae.decoder.parameters(), *vae.post_quant_conv.parameters()]
         self._optimizer = torch.optim.AdamW(self._parameters, lr=options.learning_rate, weight_decay=0.0)
         self._outliers = Outliers(vae.decoder, options.outlier_limit)
         self.step = 0

@@ -1,8 +1,9 @@
 """How well the bundled model follows prompts: 96 prompts "a [size] [color] [shape] on a [color] background".
 
-Run `python -m benchmarks.default_model [--sheet FILE.png]`; it draws them through the product's own engine (fixed
-seeds, 20 steps, 128x128), finds the background's and the shape's color in every image, prints a table and writes
-`results/default-model.json`. Eight landscapes are drawn after them; those are for the eye, on the sheet.
+Run `python -m benchmarks.default_model [--sheet FILE.png] [--picture docs/images/scenes.png]`; it draws them by the
+product's own engine (fixed seeds, 20 steps, 128x128), finds the background's and the shape's color in every image,
+prints a table and writes `results/default-model.json`. Eight landscapes are drawn after them; those are for the eye, on
+the sheet. The picture has one image of each shape, and the landscapes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
-from recipes.scenes.layout import SIZE_PX
+from recipes.scenes.layout import SHAPES, SIZE_PX
 from recipes.scenes.scoring import (
     LANDSCAPE_PROMPTS,
     ColorPrompt,
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--cfg-scale", type=float, default=6.0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sheet", type=Path, help="where to write all images on one sheet (PNG)")
+    parser.add_argument("--picture", type=Path, help="where to write the picture of the README (PNG)")
     arguments = parser.parse_args()
 
     prompts = color_prompts()
@@ -64,7 +66,9 @@ def main() -> None:
     _print(result)
     RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if arguments.sheet:
-        _sheet([*images, *landscapes]).save(arguments.sheet)
+        _sheet([*images, *landscapes], COLUMNS).save(arguments.sheet)
+    if arguments.picture:
+        _sheet([*images[: len(SHAPES)], *landscapes], len(SHAPES)).save(arguments.picture, optimize=True)
 
 
 class _PreviewRenderer:
@@ -128,11 +132,11 @@ def _print(result: dict[str, object]) -> None:
         print(f"  {entry['prompt']:50} background {entry['background']:8} shape {entry['shape']}")
 
 
-def _sheet(images: list[Image.Image]) -> Image.Image:
-    rows = -(-len(images) // COLUMNS)
-    sheet = Image.new("RGB", (COLUMNS * SIZE_PX, rows * SIZE_PX))
+def _sheet(images: list[Image.Image], columns: int) -> Image.Image:
+    rows = -(-len(images) // columns)
+    sheet = Image.new("RGB", (columns * SIZE_PX, rows * SIZE_PX))
     for i, image in enumerate(images):
-        sheet.paste(image, (i % COLUMNS * SIZE_PX, i // COLUMNS * SIZE_PX))
+        sheet.paste(image, (i % columns * SIZE_PX, i // columns * SIZE_PX))
     return sheet
 
 

@@ -1,6 +1,6 @@
 """Downloads over loopback: speed beside curl's, memory, what a verdict on a large file reads, and 30 kills.
 
-    python -m benchmarks.downloads [--size-mb 2000] [--kills 30] [--out benchmarks/results/downloads.json]
+    python -m benchmarks.downloads [--size-mb 2000] [--kills 30] [--only speed] [--out FILE.json]
 
 The file is served by this process from memory that repeats, so that neither side reads a disk; both write one. The
 large file of the verdict is sparse: a real header, and nothing behind it.
@@ -285,6 +285,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size-mb", type=int, default=2000)
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--only", choices=("verdict", "kills", "speed"), help="measure this; the rest stays as it was")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     steps: dict[str, Callable[[], dict[str, Any]]] = {
@@ -293,8 +294,11 @@ def main() -> int:
     }
     if shutil.which("curl"):
         steps["speed"] = lambda: speed(arguments.size_mb * 1_000_000)
-    found: dict[str, Any] = {"cores": os.cpu_count()}
+    found: dict[str, Any] = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.only else {}
+    found["cores"] = os.cpu_count()
     for name, step in steps.items():
+        if arguments.only not in (None, name):
+            continue
         found[name] = step()
         print(json.dumps({name: found[name]}, indent=1), flush=True)
     promises = {

@@ -179,5 +179,6 @@ def _looked(downloads: Downloads, found: Found, verdict: Verdict) -> LookReply:
         is_there=(folder / found.name).exists(),
         fits=verdict.fits,
         verdict=verdict.text,
+        step_seconds=verdict.step_seconds,
         parts=[known_item(part) for part in found.parts],
     )

@@ -783,7 +783,10 @@ class LookReply(Reply):
     size_bytes: int = Field(examples=[12_309_866_400])
     is_there: bool = Field(examples=[False])
     fits: bool | None = Field(examples=[True])
-    verdict: str = Field(examples=["It fits: needs 3.1 of 15.8 GB."])
+    verdict: str = Field(
+        examples=["It fits: needs 3.1 of 15.8 GB. Here about 20 s per step, 2.7 min for 8 steps at 512x512."]
+    )
+    step_seconds: float = Field(description="of one step, about; 0: not known", examples=[20.3])
     parts: list[KnownModelItem] = Field(examples=[[]])
 
 

@@ -7,23 +7,33 @@ user names an address of this machine; a redirect never leads from the Internet 
 
 from __future__ import annotations
 
+import http.client
 import os
+import socket
+import ssl
 import stat
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from email.message import Message
+from functools import cache
 from pathlib import Path
-from urllib.parse import SplitResult, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-import httpx
+import certifi
 
 from modules.errors import BusyError, FeatherweightError, InvalidValueError
 from modules.public_addresses import Resolve, is_loopback, is_public, resolve
 from modules.version import PROGRAM_VERSION
 
+CHUNK_BYTES = 256 << 10
+"""Of a body at once: what has come of it by then. Larger ones cost no less time for each byte."""
 MAX_REDIRECTS = 5
 MAX_URL_CHARS = 4096
 PORTS = {"http": 80, "https": 443}
+KEPT_SIGNS = "/%:@!$&'()*+,;=~?"
+"""Of a path or query, which stay as they are: what is escaped already is not escaped again."""
 REDIRECTS = (301, 302, 303, 307, 308)
 TOKEN_VARIABLES = {"huggingface.co": "HF_TOKEN", "civitai.com": "CIVITAI_TOKEN"}
 """The environment variables that hold the tokens of a host."""
@@ -84,39 +94,89 @@ class Reply:
     """An answer whose body has not been read; `hops` are the headers of the redirects before it."""
 
     status: int
-    headers: httpx.Headers
-    hops: tuple[httpx.Headers, ...]
+    headers: Message
+    hops: tuple[Message, ...]
     host: str
-    response: httpx.Response
+    response: http.client.HTTPResponse
 
     def header(self, name: str) -> str | None:
         """A header of the answer or of a redirect before it, the first that has it."""
         return next((found[name] for found in (*self.hops, self.headers) if name in found), None)
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it comes. Raises `GoneAwayError`."""
+        """The body as it comes. Raises `GoneAwayError`, also where it ends before its announced length."""
+        left = self.response.length  # None: it has its own marks
         try:
-            yield from self.response.iter_raw()
-        except httpx.HTTPError as error:
+            while left is None or left > 0:
+                chunk = self.response.read1(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
+                if not chunk:
+                    break
+                left = None if left is None else left - len(chunk)
+                yield chunk
+        except (OSError, http.client.HTTPException) as error:
             raise GoneAwayError(f"The connection to {self.host} broke off ({_reason(error)}).") from error
+        if left:
+            raise GoneAwayError(f"The connection to {self.host} broke off ({left} bytes were still to come).")
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection to one address of a host that was checked; the certificate is checked for the host's name."""
+
+    def __init__(self, place: SplitResult, address: str, limits: Timeouts) -> None:
+        super().__init__(place.hostname or "", _port(place))
+        self._address, self._limits = address, limits
+        self._is_secure = place.scheme == "https"
+        self._own: socket.socket | None = None  # of an answer that ends with its connection, the rest is the answer's
+        self._response: http.client.HTTPResponse | None = None
+
+    def connect(self) -> None:
+        self._own = self.sock = socket.create_connection((self._address, self.port), self._limits.connect_s)
+        if self._is_secure:
+            self._own = self.sock = _certificates().wrap_socket(self.sock, server_hostname=self.host)
+        self.sock.settimeout(self._limits.silent_s)
+
+    def answer(self, target: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """Ask for `target`; the answer is closed with the connection. Raises OSError and HTTPException."""
+        self.request("GET", target, headers=dict(headers))
+        self._response = self.getresponse()
+        return self._response
+
+    def break_off(self) -> None:
+        """End it while another thread reads from it."""
+        with suppress(OSError):  # the other side may have closed it
+            if self._own is not None:
+                self._own.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self._response is not None:
+            self._response.close()
+        super().close()
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Those that come with the program: some systems have none that Python finds."""
+    return ssl.create_default_context(cafile=certifi.where())
 
 
 class FileTransport:
-    """Asks servers for files. One for a program; threads may share it."""
+    """Asks servers for files. One for a program; threads may share it. No proxies of the environment: they would
+    connect to addresses that were not checked."""
 
     def __init__(
         self, tokens: Tokens | None = None, find_addresses: Resolve = resolve, timeouts: Timeouts | None = None
     ) -> None:
-        limits = timeouts or Timeouts()
+        self._limits = timeouts or Timeouts()
         self._tokens = tokens or Tokens()
         self._find = find_addresses
-        timeout = httpx.Timeout(limits.silent_s, connect=limits.connect_s)
-        # No proxies and no certificates of the environment: they would connect to addresses that were not checked.
-        self._client = httpx.Client(timeout=timeout, follow_redirects=False, trust_env=False)
+        self._open: set[_Connection] = set()
+        self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
+        """Break off what is still under way, in other threads."""
+        with self._lock:
+            for connection in self._open:
+                connection.break_off()
 
     @contextmanager
     def get(
@@ -132,18 +192,15 @@ class FileTransport:
         if begin is not None:
             headers["Range"] = f"bytes={begin}-{'' if end is None else end}"
             headers |= {"If-Range": if_range} if if_range else {}
-        hops: list[httpx.Headers] = []
+        hops: list[Message] = []
         may_be_local = True  # what the user typed may be this machine
         while True:
             place = _place(url)
             address, is_local = self._address(place, may_be_local)
             may_be_local = is_local
-            try:
-                response = self._client.send(self._request(place, address, headers), stream=True)
-            except httpx.HTTPError as error:
-                raise GoneAwayError(_unreachable(place, error)) from error
-            try:
-                if response.status_code in REDIRECTS and "Location" in response.headers:
+            with self._connected(place, address) as connection:
+                response = self._answer(connection, place, headers)
+                if response.status in REDIRECTS and "Location" in response.headers:
                     hops.append(response.headers)
                     if len(hops) > MAX_REDIRECTS:
                         raise DownloadError(
@@ -152,18 +209,32 @@ class FileTransport:
                     url = urljoin(url, response.headers["Location"])
                     continue
                 _check(response, place)
-                yield Reply(response.status_code, response.headers, tuple(hops), place.hostname or "", response)
+                yield Reply(response.status, response.headers, tuple(hops), place.hostname or "", response)
                 return
-            finally:
-                response.close()
 
-    def _request(self, place: SplitResult, address: str, headers: Mapping[str, str]) -> httpx.Request:
+    @contextmanager
+    def _connected(self, place: SplitResult, address: str) -> Iterator[_Connection]:
+        connection = _Connection(place, address, self._limits)
+        with self._lock:
+            self._open.add(connection)
+        try:
+            yield connection
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+
+    def _answer(
+        self, connection: _Connection, place: SplitResult, headers: Mapping[str, str]
+    ) -> http.client.HTTPResponse:
         host = place.hostname or ""
         token = self._tokens.of(host) if place.scheme == "https" else None
-        own = {**headers, "Host": place.netloc} | ({"Authorization": f"Bearer {token}"} if token else {})
-        where = f"[{address}]" if ":" in address else address
-        target = urlunsplit((place.scheme, f"{where}:{_port(place)}", place.path or "/", place.query, ""))
-        return self._client.build_request("GET", target, headers=own, extensions={"sni_hostname": host})
+        own = {**headers, "Host": _netloc(place)} | ({"Authorization": f"Bearer {token}"} if token else {})
+        query = f"?{quote(place.query, safe=KEPT_SIGNS)}" if place.query else ""
+        try:
+            return connection.answer((quote(place.path, safe=KEPT_SIGNS) or "/") + query, own)
+        except (OSError, http.client.HTTPException) as error:
+            raise GoneAwayError(_unreachable(place, error)) from error
 
     def _address(self, place: SplitResult, may_be_local: bool) -> tuple[str, bool]:
         """The address to connect to, and whether it is this machine's."""
@@ -201,8 +272,15 @@ def _port(place: SplitResult) -> int:
     return place.port or PORTS[place.scheme]
 
 
-def _check(response: httpx.Response, place: SplitResult) -> None:
-    status, host = response.status_code, place.hostname
+def _netloc(place: SplitResult) -> str:
+    """Host and port as headers have them: in ASCII."""
+    host, port = (place.hostname or "").encode("idna").decode("ascii"), place.port
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{port}" if port else host
+
+
+def _check(response: http.client.HTTPResponse, place: SplitResult) -> None:
+    status, host = response.status, place.hostname
     if status in (200, 206, 416):
         return
     if status in (401, 403):
@@ -222,7 +300,7 @@ def _check(response: httpx.Response, place: SplitResult) -> None:
     raise DownloadError(f"{host} answers {status}: try again later, or get the file in a browser.")
 
 
-def _unreachable(place: SplitResult, error: httpx.HTTPError) -> str:
+def _unreachable(place: SplitResult, error: Exception) -> str:
     return (
         f"{place.hostname} cannot be reached ({_reason(error)}): is this machine connected to the Internet? {BY_HAND}"
     )

@@ -26,10 +26,12 @@ PLAN = "import sys; from modules.cli.plan import main; sys.exit(main(sys.argv[1:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`fits` is None where it cannot be said before the file is here."""
+    """`fits` is None where it cannot be said before the file is here. `step_seconds`: of a step of an image, about; 0
+    where that is not known."""
 
     fits: bool | None
     text: str
+    step_seconds: float = 0.0
 
 
 def describe(remote: RemoteFile, header: Header, kind: Kind) -> str:
@@ -67,9 +69,11 @@ def _verdict(done: subprocess.CompletedProcess[str]) -> Verdict:
         said = (done.stderr.strip().splitlines() or ["the planner said nothing"])[-1].removeprefix("Error: ")
         return Verdict(None, said)
     needs, has = plan["needs"] / GB, plan["available"] / GB
+    time = plan["time"] or {"seconds": 0.0, "line": ""}
+    speed = f" Here {time['line']}." if time["line"] else ""
     if plan["fits"]:
-        return Verdict(True, f"It fits: needs {needs:.1f} of {has:.1f} GB.")
-    for proposal in plan["proposals"]:
-        if proposal["fits"]:
-            return Verdict(True, f"As it is it needs {needs:.1f} of {has:.1f} GB. It fits with: {proposal['title']}.")
+        return Verdict(True, f"It fits: needs {needs:.1f} of {has:.1f} GB.{speed}", time["seconds"])
+    for proposal in plan["proposals"][:1]:
+        with_it = f"It fits with: {proposal['title']} ({proposal['needs'] / GB:.1f} GB)."
+        return Verdict(True, f"As it is it needs {needs:.1f} of {has:.1f} GB. {with_it}{speed}", time["seconds"])
     return Verdict(False, plan["nothing_fits"] or f"It does not fit: it needs {needs:.1f} of {has:.1f} GB.")

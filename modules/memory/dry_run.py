@@ -58,9 +58,13 @@ class DryRun:
         for true.
         """
         counter = _Counter()
-        with self.open(), counter:
-            run()
+        self.observe(run, counter)
         return counter.peak
+
+    def observe(self, run: Callable[[], object], mode: TorchDispatchMode) -> None:
+        """Call `run` while `mode` sees each of its operations."""
+        with self.open(), mode:
+            run()
 
 
 def _empty(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -97,9 +101,13 @@ class MetaRun:
     def measure(self, run: Callable[[], object]) -> int:
         """The most bytes that a call has on the device at once."""
         counter = _Counter(meta_is=self._device.type, outcomes=self._outcomes)
-        with torch.no_grad(), counter:
-            run()
+        self.observe(run, counter)
         return counter.peak.get(self._device.type, 0)
+
+    def observe(self, run: Callable[[], object], mode: TorchDispatchMode) -> None:
+        """Call `run` while `mode` sees each of its operations."""
+        with torch.no_grad(), mode:
+            run()
 
 
 def _is_so(tensor: Tensor, dtype: torch.dtype) -> bool:

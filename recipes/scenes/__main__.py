@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from modules.errors import CheckpointError
 from modules.models.autoencoders.tiny_vae import read_tiny
 from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER
 from modules.processing.engine.pixels import to_images
@@ -27,9 +28,11 @@ from recipes.scenes.tiny_vae import (
     train_tiny,
     write_tiny,
 )
-from recipes.scenes.vae import DECODER_STATE, DecoderOptions, DecoderTuner, tune_decoder
+from recipes.scenes.vae import DECODER_STATE, DecoderOptions, DecoderTuner, read_tuned, tune_decoder
 
 log = logging.getLogger("scenes")
+
+DIFFUSION_STATE = "diffusion.pt"
 
 
 def main() -> None:
@@ -69,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     vae = commands.add_parser("vae", parents=[common], help="sharpen the VAE's decoder; the latent space stays")
     vae.add_argument("--minutes", type=float, default=20.0)
     vae.add_argument("--steps", type=int, default=None)
-    vae.add_argument("--batch", type=int, default=8)
+    vae.add_argument("--batch", type=int, default=4)
+    vae.add_argument("--learning-rate", type=float, default=2e-4)
+    vae.add_argument("--border-weight", type=float, default=1.0, help="extra weight of borders and corners")
     vae.set_defaults(run=_vae)
 
     tiny = commands.add_parser("tiny", parents=[common], help="distil the VAE into a tiny one, and write it")
@@ -88,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     quality.add_argument("--sheet", type=Path, default=None, help="drawn, full, tiny, there and back by the tiny one")
     quality.set_defaults(run=_tiny_quality)
 
-    export_command = commands.add_parser("export", parents=[common], help="write the moving average as a checkpoint")
+    export_command = commands.add_parser("export", parents=[common], help="write what was trained as a checkpoint")
     export_command.add_argument("--target", type=Path, default=Path("training-data/featherweight-scenes.safetensors"))
     export_command.set_defaults(run=_export)
     return parser
@@ -108,10 +113,16 @@ def _draw(arguments: argparse.Namespace) -> None:
 
 def _vae(arguments: argparse.Namespace) -> None:
     options = DecoderOptions(
-        minutes=arguments.minutes, steps=arguments.steps, batch=arguments.batch, device=arguments.device
+        minutes=arguments.minutes,
+        steps=arguments.steps,
+        batch=arguments.batch,
+        learning_rate=arguments.learning_rate,
+        border_weight=arguments.border_weight,
+        device=arguments.device,
     )
-    tuner = DecoderTuner(load_model(arguments.start).vae, options)
-    for step, loss in tune_decoder(tuner, arguments.folder, arguments.folder / DECODER_STATE):
+    model = load_model(arguments.start)
+    tuner = DecoderTuner(model.vae, options)
+    for step, loss in tune_decoder(tuner, model, arguments.folder, arguments.folder / DECODER_STATE):
         log.info("step %d loss %.4f after %.1f minutes", step, loss, tuner.seconds / 60)
 
 
@@ -178,21 +189,23 @@ def _diffusion(arguments: argparse.Namespace) -> None:
     pool = Pool(arguments.folder)
     pool.refresh()
     log.info("%d images in the pool", len(pool))
-    for step, loss in train_diffusion(trainer, pool, arguments.folder / "diffusion.pt", log.info):
+    for step, loss in train_diffusion(trainer, pool, arguments.folder / DIFFUSION_STATE, log.info):
         log.info("step %d loss %.4f after %.1f minutes", step, loss, trainer.seconds / 60)
 
 
 def _export(arguments: argparse.Namespace) -> None:
     model = load_model(arguments.start)
-    trainer = Trainer(model, DiffusionOptions())
-    trainer.resume(arguments.folder / "diffusion.pt")  # puts the moving average into the components
-    decoder = arguments.folder / DECODER_STATE
+    snapshot, decoder = arguments.folder / DIFFUSION_STATE, arguments.folder / DECODER_STATE
+    if not snapshot.is_file() and not decoder.is_file():
+        raise CheckpointError(f"{arguments.folder} has no snapshot of a training. Run `diffusion` or `vae` first.")
+    if snapshot.is_file():
+        Trainer(model, DiffusionOptions()).resume(snapshot)  # puts the moving average into the components
     if decoder.is_file():
-        DecoderTuner(model.vae, DecoderOptions()).resume(decoder)
+        read_tuned(model.vae, decoder)
     factors = preview_factors_of_pool(arguments.folder, model.scale_factor)
     arguments.target.parent.mkdir(parents=True, exist_ok=True)
     export(model, arguments.start, arguments.target, factors)
-    log.info("wrote %s after %d steps; preview factors %s", arguments.target, trainer.step, factors)
+    log.info("wrote %s; preview factors %s", arguments.target, factors)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,10 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main([*common, "--width", "64", "--height", "64"]) == 0
     shown = capsys.readouterr().out
     assert "needs" in shown and "denoise" in shown and "An estimate" in shown
+    assert "per step" in shown and "for 20 steps at 64x64" in shown
     assert cli.main([*common, "--width", "64", "--height", "64", "--available-gb", "0.1", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["fits"] is False
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["fits"] is False and plan["time"] is None
     assert cli.main([*common, "--width", "9"]) == 1
     for wrong in ("nan", "inf", "-1"):
         assert cli.main([*common, "--available-gb", wrong]) == 1

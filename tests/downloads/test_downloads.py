@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -389,6 +390,51 @@ def test_the_architecture_of_a_gguf_file() -> None:
     assert gguf_architecture(begins) == "wan" and gguf_architecture(begins[:30]) == "" and gguf_architecture(b"x") == ""
 
 
+@pytest.mark.parametrize(
+    ("plan", "fits", "text", "seconds"),
+    [
+        (
+            {"fits": True, "time": {"seconds": 20.3, "line": "about 20 s per step, 2.7 min for 8 steps at 512x512"}},
+            True,
+            "It fits: needs 3.1 of 15.8 GB. Here about 20 s per step, 2.7 min for 8 steps at 512x512.",
+            20.3,
+        ),
+        (
+            {
+                "fits": False,
+                "proposals": [{"title": "FP8 weight", "fits": True, "needs": 1_100_000_000}],
+                "time": {"seconds": 0.5, "line": "about 0.5 s per step"},
+            },
+            True,
+            "As it is it needs 3.1 of 15.8 GB. It fits with: FP8 weight (1.1 GB). Here about 0.5 s per step.",
+            0.5,
+        ),
+        ({"fits": True, "time": None}, True, "It fits: needs 3.1 of 15.8 GB.", 0.0),
+        ({"fits": False, "time": None, "nothing_fits": "It does not fit."}, False, "It does not fit.", 0.0),
+        (None, None, "no such family", 0.0),
+    ],
+)
+def test_what_the_planner_said_is_read(
+    plan: dict[str, Any] | None,
+    fits: bool | None,
+    text: str,
+    seconds: float,
+    downloads: Downloads,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = (
+        ""
+        if plan is None
+        else json.dumps({"needs": 3_100_000_000, "available": 15_800_000_000, "proposals": []} | plan)
+    )
+    done = subprocess.CompletedProcess([], 0, said, "" if plan else "Error: no such family\n")
+    monkeypatch.setattr("modules.downloads.verdict.subprocess.run", lambda *args, **kwargs: done)
+    source = (ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors").read_bytes()
+    with serving({f"/{NAME}": Behavior(source)}) as address:
+        verdict = downloads.judged(downloads.find(DownloadRequest(f"{address}/{NAME}")))
+    assert (verdict.fits, verdict.text, verdict.step_seconds) == (fits, text, seconds)
+
+
 @pytest.mark.thorough  # a process that imports PyTorch; `test_what_the_planner_said_is_read` has its words
 def test_the_planner_is_asked_with_the_header_alone(downloads: Downloads) -> None:
     header = (ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors").read_bytes()
@@ -398,6 +444,7 @@ def test_the_planner_is_asked_with_the_header_alone(downloads: Downloads) -> Non
         found = downloads.find(DownloadRequest(f"{address}/{NAME}"))
         verdict = downloads.judged(found)
     assert verdict.fits is True and "GB" in verdict.text
+    assert verdict.step_seconds > 0 and "per step" in verdict.text
 
 
 GET = "import sys; from modules.cli.get import main; sys.exit(main(sys.argv[1:]))"

@@ -18,6 +18,7 @@ from modules.models.loading.meta_model import build_meta_model
 from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions, resolve
 from modules.processing.memory_estimate.estimate import PROGRAM_BYTES, MemoryEstimator, available, container_bytes
+from modules.processing.memory_estimate.step_time import duration
 from modules.processing.memory_estimate.words import plan_line
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import GenerationInfo, Result
@@ -94,6 +95,35 @@ def test_what_saves_memory_shows(estimator: MemoryEstimator) -> None:
     assert whole["denoise"] > needs(estimator, request(width=256, height=256))["denoise"]
     fp8 = estimator.plan(request({"fp8_storage": "Enable"}))
     assert fp8.weights_bytes < estimator.plan(request()).weights_bytes
+
+
+def test_a_step_is_counted_and_timed(estimator: MemoryEstimator) -> None:
+    work = {cfg_scale: estimator.step_work(request(cfg_scale=cfg_scale)).work for cfg_scale in (1.0, 7.0)}
+    assert work[7.0].operations == 2 * work[1.0].operations > 0, "the negative prompt is a row of its own"
+    assert work[7.0].sent_bytes == 0
+    stored = estimator.step_work(request({"fp8_storage": "Enable"})).work
+    assert stored.touched_bytes > work[7.0].touched_bytes, "stored weights are decoded in each step"
+    larger = estimator.step_work(request(width=128, steps=4))
+    assert larger.work.operations > 1.5 * work[7.0].operations
+    found = larger.timed()
+    assert found is not None and found.seconds > 0
+    assert found.line.startswith("about ") and found.line.endswith(" for 4 steps at 128x64")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0, "0.01 s"),
+        (0.043, "0.04 s"),
+        (1.2, "1.2 s"),
+        (2.0, "2 s"),
+        (20.4, "20 s"),
+        (150, "2.5 min"),
+        (2e4, "6 h"),
+    ],
+)
+def test_a_rough_time_in_words(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
 
 
 def test_hires_fix_is_a_stage_of_its_own(estimator: MemoryEstimator) -> None:

@@ -1,13 +1,25 @@
 """The decoder's fine-tuning: it lowers its loss and leaves the encoder alone."""
 
+import json
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from modules.errors import CheckpointError
 from recipes.scenes.model import load_model
-from recipes.scenes.vae import DecoderOptions, DecoderTuner, image_loss, tune_decoder
+from recipes.scenes.pool import SHARD_IMAGES, shard_path
+from recipes.scenes.vae import (
+    DecoderOptions,
+    DecoderTuner,
+    Outliers,
+    border_weights,
+    denoised,
+    image_loss,
+    tune_decoder,
+)
 
 TINY = Path(__file__).parent.parent / "reference" / "models" / "tiny-sd1.safetensors"
 
@@ -33,7 +45,42 @@ def test_decoder_learns_and_the_encoder_stays(tmp_path: Path) -> None:
     assert other.step == 8
 
 
+def test_corners_and_borders_weigh_more() -> None:
+    weights = border_weights(64, 96, extra=1.0)
+    assert weights.shape == (64, 96)
+    assert [float(weights[row, column]) for row, column in ((32, 48), (0, 48), (20, 20), (3, 40))] == [1, 2, 2, 2]
+    assert all(float(weights[row, column]) == 11 for row in (0, -1) for column in (0, -1))
+
+
+def test_values_that_stand_out_of_a_group_count() -> None:
+    norm = torch.nn.GroupNorm(1, 2)
+    outliers = Outliers(norm, limit=5.0)
+    flat = torch.randn(1, 2, 16, 16, generator=torch.Generator().manual_seed(0))
+    norm(flat)
+    assert float(outliers.take()) == 0
+    spot = flat.clone().requires_grad_()
+    with torch.no_grad():
+        spot[..., 15, 0] = 50
+    norm(spot)
+    found = outliers.take()
+    torch.autograd.backward(found)
+    assert float(found.detach()) > 0 and spot.grad is not None and float(spot.grad[0, 0, 15, 0]) > 0
+
+
+def test_it_learns_from_latents_as_the_unet_restores_them(tmp_path: Path) -> None:
+    model = load_model(TINY)
+    latents = torch.randn(SHARD_IMAGES, 4, 16, 16, generator=torch.Generator().manual_seed(0))
+    restored = denoised(model, latents[:2], ["a red circle", ""], 300, Random(0))
+    assert restored.shape == (2, 4, 16, 16) and not torch.equal(restored, latents[:2]) and restored.isfinite().all()
+    captions = json.dumps([["a red circle"]] * SHARD_IMAGES)
+    save_file({"latents": latents.half()}, shard_path(tmp_path, 0), metadata={"captions": captions})
+    tuner = DecoderTuner(model.vae, DecoderOptions(steps=1, batch=2))
+    list(tune_decoder(tuner, model, tmp_path, tmp_path / "decoder.pt"))
+    assert tuner.step == 1 and (tmp_path / "decoder.pt").is_file()
+
+
 def test_empty_pool_is_said(tmp_path: Path) -> None:
-    tuner = DecoderTuner(load_model(TINY).vae, DecoderOptions(steps=1))
+    model = load_model(TINY)
+    tuner = DecoderTuner(model.vae, DecoderOptions(steps=1))
     with pytest.raises(CheckpointError, match="no encoded images"):
-        list(tune_decoder(tuner, tmp_path, tmp_path / "decoder.pt"))
+        list(tune_decoder(tuner, model, tmp_path, tmp_path / "decoder.pt"))

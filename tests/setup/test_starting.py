@@ -18,6 +18,7 @@ from featherweight_command import home_of, prepare_environ
 from modules.flags.flags import Flags, parse_flags
 from modules.paths import resolve_paths
 from modules.setup.launcher import parse_invocation
+from tests.setup.batch import Batch
 
 ROOT = Path(__file__).parents[2]
 TELL = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('COMMANDLINE_ARGS')]))"
@@ -37,12 +38,40 @@ def test_the_shell_scripts_read_what_the_user_set(tmp_path: Path, script: str) -
     assert json.loads(done.stdout) == [["--port", "2 3"], "--listen --port 1"]
 
 
-def test_the_batch_files_call_each_other_and_the_launcher() -> None:
-    user, started = ((ROOT / name).read_bytes() for name in ("webui-user.bat", "webui.bat"))
-    for text in (user, started):
+@pytest.mark.parametrize(
+    ("python", "launcher", "code", "program"),
+    [
+        ("", True, 0, ["py", "-3"]),
+        ("", False, 0, ["python"]),
+        ("C:/Programs/Python 3.12/python.exe", True, 0, ["C:/Programs/Python 3.12/python.exe"]),
+        ('"C:/Programs/Python 3.12/python.exe"', False, 1, ["C:/Programs/Python 3.12/python.exe"]),
+        ("", True, -1073741819, ["py", "-3"]),
+    ],
+    ids=["launcher", "on the path", "named", "named in quotes, fails", "crashes"],
+)
+def test_the_batch_files_start_the_launcher(
+    tmp_path: Path, python: str, launcher: bool, code: int, program: list[str]
+) -> None:
+    shutil.copy2(ROOT / "webui.bat", tmp_path)
+    users = (ROOT / "webui-user.bat").read_bytes().replace(b"PYTHON=", b"PYTHON=" + python.encode())
+    users = users.replace(b"COMMANDLINE_ARGS=", b"COMMANDLINE_ARGS=--listen --port 1")
+    (tmp_path / "webui-user.bat").write_bytes(users)
+    started: list[tuple[list[str], str]] = []
+
+    def start(words: list[str], environ: dict[str, str]) -> int:
+        if words[0] == "where":
+            return 0 if launcher else 1
+        started.append((words, environ["COMMANDLINE_ARGS"]))
+        return code
+
+    batch = Batch(start)
+    assert batch.run(tmp_path / "webui-user.bat", '--port "2 3"') == code
+    assert started == [([*program, "launch.py", "--port", "2 3"], "--listen --port 1")]
+    assert batch.folder == f"{tmp_path}/", "launch.py is found wherever it was started from"
+    assert batch.has_paused == (code != 0), "the window stays while there is something to read"
+    for name in ("webui.bat", "webui-user.bat"):
+        text = (ROOT / name).read_bytes()
         assert text.count(b"\n") == text.count(b"\r\n") > 3, "cmd.exe wants both characters at the end of a line"
-    assert b"set COMMANDLINE_ARGS=" in user and b'call "%~dp0webui.bat" %*' in user
-    assert started.count(b"launch.py %*") == 2 and b'cd /d "%~dp0"' in started
 
 
 def dockerfile() -> list[tuple[str, str]]:

@@ -160,6 +160,18 @@ class MetaModel:
             return 0
         return sum(sum(self._groups(plan, plan.streaming, name)[1]) for name in self.weights(plan))
 
+    def moved_bytes(self, plan: PrecisionPlan, name: str) -> int:
+        """Bytes of a component's weights that come to the device again for each of its calls."""
+        if plan.streaming is None or plan.streaming.level_of(name) is Level.COMPONENT:
+            return 0
+        return sum(self._groups(plan, plan.streaming, name)[1])
+
+    def decoded_bytes(self, plan: PrecisionPlan, name: str) -> int:
+        """Bytes that are read and written, of a component's weights, to decode them to the compute dtype for a call."""
+        tensors = self._tensors_of(next(item for item in self.components if item.name == name))
+        whole = {key: tensor.numel() * plan.compute_dtype.itemsize for key, tensor in tensors.items()}
+        return sum(size + whole[key] for key, size in self.weights(plan)[name].items() if size < whole[key])
+
     def _groups(self, plan: PrecisionPlan, streaming: StreamLayout, name: str) -> tuple[int, list[int]]:
         """Of a streamed component the bytes that stay on the device, and those of each group that moves."""
         if (plan, name) not in self._cut:

@@ -21,6 +21,7 @@ from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.model_shelf import headroom_bytes
 from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
+from modules.processing.memory_estimate.step_time import StepWork
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import REFERENCE_PIXELS, FromImage
 from modules.processing.request.stages import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from modules.memory.attention import Attention
     from modules.memory.dry_run import DryRun
     from modules.memory.timeline import MemoryRecord
+    from modules.memory.work import Work
     from modules.models.files.catalogue import CheckpointInfo
     from modules.models.loading.meta_model import MetaModel
     from modules.models.loading.precision import PrecisionPlan
@@ -194,6 +196,28 @@ class MemoryEstimator:
             main = None if device.type == "cpu" else available(_main_memory())
             count = self._corrections.count(_keys(case, Stage.SAMPLE)[0])
             return MemoryEstimate(describe(device), tuple(needs.values()), weights, free, count, main)
+
+    def step_work(self, request: GenerationRequest) -> StepWork:
+        """What the denoiser computes in a step of the job's first pass, as models of its family are usually sampled.
+        Raises as `plan`."""
+        from modules.models.families.family import GuidanceType
+
+        with self._lock:
+            _, stages = self._stages(request)
+            each, item = next((each, item) for each, item in stages if item.stage.samples)
+            family, unet, scale = each.meta_model.family, each.meta_model.module("unet"), each.meta_model.downscale
+            usual = family.usual_settings(unet, each.meta_model.info.name)
+            steps, cfg_scale = (usual.steps, usual.cfg_scale) if usual else (request.steps, request.cfg_scale)
+            is_guided = family.guidance(unet) is not GuidanceType.NONE and cfg_scale != 1
+            rows = request.batch_size * (2 if is_guided else 1)
+            seen = self._with_references(each, item.height_px // scale, item.width_px // scale)
+            counted = self._count_unet(each, rows, *seen)
+            work = replace(
+                counted,
+                touched_bytes=counted.touched_bytes + each.meta_model.decoded_bytes(each.plan, "unet"),
+                sent_bytes=each.meta_model.moved_bytes(each.plan, "unet"),
+            )
+            return StepWork(work, steps, item.width_px, item.height_px, each.plan.device, each.plan.compute_dtype)
 
     def _available(self, device: torch.device, request: GenerationRequest) -> int | None:
         """What this process could hold at most on `device`; of a GPU without the headroom for other programs."""
@@ -526,6 +550,30 @@ class MemoryEstimator:
 
         with few_blocks(unet), _attending(case, unet), using_split_feed_forward(unet, _split(case), few_pieces=True):
             return meta_run.measure(run) if on_meta else dry_run.measure(run).get(device.type, 0)
+
+    def _count_unet(self, case: _Case, rows: int, height: int, width: int) -> Work:
+        """What a call of the denoiser with all of its blocks computes."""
+        from modules.memory.dry_run import MetaRun
+        from modules.memory.work import WorkCounter
+        from modules.processing.engine.attention import using_attention
+
+        unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.compute_dtype
+        is_unet = type(unet).__name__ == "UNet2DConditionModel"  # which asks no tensor for its device
+        dry_run, meta_run, counter = self._kept_dry_run(), MetaRun(device), WorkCounter()
+        if is_unet:
+            meta_run.place(unet, dtype)
+        else:
+            dry_run.place(unet, device, dtype)
+
+        def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            if is_unet:
+                return meta_run.tensor(*shape, dtype=dtype)
+            return dry_run.tensor(*shape, dtype=dtype, device=device)
+
+        inputs = case.meta_model.family.example_inputs(unet, (rows, height, width), dtype, make)
+        with using_attention((unet,), counter.attend):
+            (meta_run if is_unet else dry_run).observe(lambda: case.meta_model.family.run(unet, inputs), counter)
+        return counter.work
 
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile_px: int, encode: bool) -> int:
         dry_run, device, dtype = self._kept_dry_run(), case.plan.device, case.plan.vae_dtype

@@ -183,6 +183,7 @@ def test_each_row_says_how_it_stands() -> None:
     assert len(ROWS) == 71 and {row["verdict"] for row in ROWS.values()} == set(VERDICTS)
     for name, row in ROWS.items():
         assert row["verdict"] == "works" or row["why"].endswith("."), name
+        assert row.get("seen", ".").endswith("."), name
         assert ("shown" in row) or row["verdict"] in ("built in", "no"), name
         if "shown" in row:
             module, _, test = row["shown"].partition(".")
@@ -232,24 +233,29 @@ def test_routes_and_files_of_an_extension(services: Services) -> None:
 def document() -> str:
     """The rows as a page of the documentation."""
     counted = {verdict: sum(row["verdict"] == verdict for row in ROWS.values()) for verdict in VERDICTS}
+    seen = [row for row in ROWS.values() if "seen" in row]
+    worked = sum(row["verdict"] == "works" for row in seen)
     lines = [
         "# Extensions that people have",
         "",
         "What to expect of 71 widely used extensions of the reference UI, put into `extensions/` as they are. What",
         "each of them uses is tried by `tests/compat/test_known_extensions.py`; the extensions themselves are not",
-        "part of this program and are not run there. Packages are those that they import and that are not installed",
-        "with the program: the Extensions tab shows and installs what can be installed.",
+        "part of this program and are not run by the tests. Packages are those that they import and that are not",
+        "installed with the program: the Extensions tab shows and installs what can be installed.",
         "",
         f"Works: {counted['works']}. In part: {counted['part']}. The program does it itself: {counted['built in']}. "
-        f"No: {counted['no']}.",
+        f"No: {counted['no']}. The real source of {len(seen)} was run; {worked} of these work.",
         "",
-        "| extension | here | what differs | packages |",
-        "|---|---|---|---|",
+        "Where the last column says what was seen, its real source was put into a running program unchanged and used",
+        "there. Where it is empty, only the names that it uses were tried.",
+        "",
+        "| extension | here | what differs | packages | seen |",
+        "|---|---|---|---|---|",
     ]
     said = {"works": "works", "part": "in part", "built in": "built in", "no": "no"}
     for name, row in sorted(ROWS.items(), key=lambda item: item[0].lower()):
         packages = ", ".join(f"`{one}`" for one in row.get("packages", ()))
-        lines.append(f"| {name} | {said[row['verdict']]} | {row.get('why', '')} | {packages} |")
+        lines.append(f"| {name} | {said[row['verdict']]} | {row.get('why', '')} | {packages} | {row.get('seen', '')} |")
     return "\n".join(lines) + "\n"
 
 

@@ -27,6 +27,8 @@ FILE_TYPES = {"file": "filepath", "bytes": "binary"}
 REMOVED_CLASSES = {"Box": "Group", "Variable": "State", "TabbedInterface": "Tabs", "StatusTracker": "Group"}
 """Classes of old versions, with the one that does their work."""
 BASES = ("IOComponent", "FormComponent")
+HIDDEN = "hidden"
+"""What old versions did with `visible=False`: a component stayed on the page, where scripts and events find it."""
 MIXINS: tuple[str, ...] = (
     "Changeable",
     "Clickable",
@@ -61,6 +63,14 @@ def install() -> None:
     for name in ("load", "unload"):
         if callable(getattr(blocks.Blocks, name, None)):
             setattr(blocks.Blocks, name, _event(getattr(blocks.Blocks, name)))
+    describe_block = blocks.Block.get_config
+
+    def get_config(self: Any, cls: type | None = None) -> Any:
+        """What the page is told of a component: its arguments, by the signature of Gradio's own class."""
+        made = type(self)
+        return describe_block(self, cls or (None if _is_gradios(made) else next(filter(_is_gradios, made.__mro__))))
+
+    setattr(blocks.Block, "get_config", get_config)  # noqa: B010 - mypy allows no assignment to a method
     setup = events.EventListener._setup
 
     def understanding(*args: Any, **keywords: Any) -> Any:
@@ -218,6 +228,8 @@ def _translated(made: type, keywords: dict[str, Any]) -> dict[str, Any]:
     """Arguments of old versions as this version has them; what it does not know is left out."""
     given = {RENAMED.get(name, name): value for name, value in keywords.items()}
     accepted = _accepted(made)
+    if given.get("visible") is False and "value" in accepted:
+        given["visible"] = HIDDEN
     if "source" in given and "sources" in accepted:
         source = given.pop("source")
         given.setdefault("sources", [source if source in ("upload", "webcam", "clipboard", "microphone") else "upload"])

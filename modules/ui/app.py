@@ -77,7 +77,6 @@ def build_page(services: Services) -> BuiltPage:
 
 def _build_page(services: Services) -> BuiltPage:
     services.scripts.before_ui()
-    extension_tabs = make_extension_tabs(services.scripts.callbacks)
     settings = services.settings.current.interface
     with GuardedBlocks(
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
@@ -109,7 +108,7 @@ def _build_page(services: Services) -> BuiltPage:
         with gr.Tabs(elem_id="tabs"):
             for name in names:
                 if name == "settings":
-                    place_extension_tabs(extension_tabs)
+                    place_extension_tabs(make_extension_tabs(services.scripts.callbacks))
                 with gr.Tab(
                     TAB_ORDER[name],
                     id=name,

@@ -1,6 +1,10 @@
 """Tabs of extensions: what their `on_ui_tabs` callbacks return, one broken tab less where one is broken."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import gradio as gr
+from gradio.context import Context
 
 from modules.scripts.callbacks import Callbacks, Moment
 
@@ -9,11 +13,13 @@ ExtensionTab = tuple[gr.Blocks, str, str]
 
 
 def make_extension_tabs(callbacks: Callbacks) -> list[ExtensionTab]:
-    """Have them made, each as Blocks of its own; call it while no page is being built."""
+    """Have them made, each as Blocks of its own, which may use controls of the page that were built before."""
     tabs: list[ExtensionTab] = []
     for entry in callbacks.at(Moment.UI_TABS):
         try:
-            for block, title, name in callbacks.run(entry) or ():
+            with _outside_of_the_page():
+                made = callbacks.run(entry) or ()
+            for block, title, name in made:
                 if not isinstance(block, gr.Blocks):
                     raise TypeError(f"{title}: a tab must be gr.Blocks, not {type(block).__name__}")
                 tabs.append((block, str(title), str(name)))
@@ -22,8 +28,19 @@ def make_extension_tabs(callbacks: Callbacks) -> list[ExtensionTab]:
     return tabs
 
 
+@contextmanager
+def _outside_of_the_page() -> Iterator[None]:
+    """Blocks that are made inside stand by themselves, also while a page is being built."""
+    before = Context.root_block, Context.block
+    Context.root_block = Context.block = None
+    try:
+        yield
+    finally:
+        Context.root_block, Context.block = before
+
+
 def place_extension_tabs(tabs: list[ExtensionTab]) -> None:
     """Put them into the tabs that are open now."""
     for block, title, name in tabs:
-        with gr.Tab(title, id=name, elem_id=f"tab_{name}"):
+        with gr.Tab(title, id=name, elem_id=f"tab_{name}", elem_classes=["fw-foreign"]):
             block.render()  # type: ignore[no-untyped-call]

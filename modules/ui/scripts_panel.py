@@ -75,15 +75,17 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
         if type(script).ui is Script.ui:  # it has no fields
             places.append((script, len(components) + 1, len(components) + 1))
             continue
-        with gr.Accordion(script.title(), open=False, elem_classes=["fw-script"]):
+        with gr.Accordion(script.title(), open=False, elem_classes=_classes(script)) as fold:
             _add(script, is_img2img, components, places, pasting)
+        if script.is_foreign:
+            _without_second_fold(fold)
     titles = [script.title() for script in selectable]
     dropdown = gr.Dropdown(
         [NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id=f"{TAB_NAMES[tab]}_script_list"
     )
     groups = []
     for script in selectable:
-        with gr.Column(visible=False, elem_classes=["fw-script"]) as group:
+        with gr.Column(visible=False, elem_classes=_classes(script)) as group:
             _add(script, is_img2img, components, places, pasting)
         groups.append(group)
 
@@ -94,6 +96,25 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
     if groups:
         dropdown.change(show, inputs=[dropdown], outputs=groups, queue=False, api_visibility="private")
     return ScriptFields([dropdown, *components], tuple(places), tuple(pasting), is_img2img)
+
+
+def _classes(script: Script) -> list[str]:
+    """The page's scripts open once what is "fw-foreign", so that scripts of extensions find what is in it."""
+    return ["fw-script", "fw-foreign"] if script.is_foreign else ["fw-script"]
+
+
+def _without_second_fold(fold: gr.Accordion) -> None:
+    """Put a column in place of our accordion where a script brings accordions of its own, or shows nothing."""
+    inside = fold.children
+    while len(inside) == 1 and isinstance(inside[0], gr.Group | gr.Row | gr.Column):
+        inside = inside[0].children
+    if any(block.visible is True and not isinstance(block, gr.Accordion) for block in inside):
+        return
+    column = gr.Column(elem_classes=["fw-script", "fw-foreign"])
+    for block in list(fold.children):
+        column.add(block)
+    fold.children = []
+    fold.unrender()
 
 
 def _update(value: Any) -> Any:

@@ -647,7 +647,7 @@ class Processed:
 
     def __init__(
         self,
-        result: Result | StableDiffusionProcessing,
+        result: Result | StableDiffusionProcessing | None = None,
         images_list: Sequence[Image.Image] = (),
         seed: Any = -1,
         info: str = "",
@@ -659,8 +659,13 @@ class Processed:
         index_of_first_image: int = 0,
         infotexts: Sequence[str] | None = None,
         comments: str = "",
+        *,
+        p: StableDiffusionProcessing | None = None,
         **unused: Any,
     ) -> None:
+        result = result or p
+        if result is None:
+            raise TypeError("Processed() takes the job as its first argument, or as p.")
         self.index_of_first_image = index_of_first_image
         self.comments = comments
         self.extra_images: list[Image.Image] = []
@@ -674,7 +679,8 @@ class Processed:
             roles = [image.role for image in result.images]
             self.index_of_first_image = roles.index(ImageRole.SAMPLE) if ImageRole.SAMPLE in roles else 0
             return
-        p = self.job = result
+        p = result
+        self.job = p
         texts = list(infotexts or ())
         first = p.seed if seed in (-1, None) else seed
         lists = (all_seeds or p.all_seeds or p.seeds, all_subseeds or p.all_subseeds or p.subseeds)

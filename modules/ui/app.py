@@ -17,7 +17,7 @@ from modules.scripts.gradio_habits import telling_of_components
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
-from modules.ui.extension_files import extension_files, extension_scripts, frame_hosts
+from modules.ui.extension_files import extension_files, extension_scripts, frame_hosts, places_wanted
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extensions_tab import build_extensions_tab
 from modules.ui.extras_routes import extras_routes
@@ -202,5 +202,5 @@ def _head(services: Services, faults: Sequence[str]) -> str:
     }
     theirs = extension_scripts(services.scripts)
     if theirs:
-        known["extensionScripts"] = theirs
+        known |= {"extensionScripts": theirs, "extensionPlaces": places_wanted(services.scripts)}
     return page_head(known, services.scripts, is_extended=bool(theirs))

@@ -4,6 +4,7 @@
   const fw = window.featherweight;
   const WAIT_MS = 200; // between a change of the page and onAfterUiUpdate
   const LOOK_MS = 50;
+  const OURS_ALONE = ["img2img_canvas_tab", "img2img_batch_tab"]; // large, and no script looks there
   const callbacks = { update: [], after: [], loaded: [], tab: [], options: [] };
   let isLoaded = false;
   let observer = null;
@@ -49,6 +50,15 @@
 
   const isShown = (element) => Boolean(element && element.offsetParent !== null);
 
+  // Events that scripts send to a field have to rise here: its listeners stand at the root of the page.
+  function letRise() {
+    const own = EventTarget.prototype.dispatchEvent;
+    HTMLElement.prototype.dispatchEvent = function (event) {
+      const rises = event.bubbles || !["input", "change"].includes(event.type);
+      return own.call(this, rises ? event : new Event(event.type, { bubbles: true, cancelable: event.cancelable }));
+    };
+  }
+
   // How Gradio 3 nested what scripts look for, and how it is nested here; asked only where nothing was found.
   const NESTING = [
     [/\s*>\s*label\s*>\s*(textarea|input)/g, " label $1"],
@@ -86,7 +96,7 @@
       const shown = buttons.find((one) => one.ariaSelected === "true");
       for (const button of buttons) {
         const id = button.getAttribute("aria-controls");
-        if (button === shown || isFilled(id)) continue;
+        if (button === shown || isFilled(id) || OURS_ALONE.includes(id)) continue;
         button.click();
         await until(() => isFilled(id));
       }
@@ -113,17 +123,20 @@
     const shown = document.querySelector("#tabs button[role=tab][aria-selected=true]");
     const parts = window.gradio_config?.components || [];
     const theirs = parts.filter((part) => part.type === "tabitem" && part.props.elem_classes?.includes("fw-foreign")).map((part) => part.props.elem_id);
-    for (const id of ["tab_img2img", "tab_extras", "tab_settings", ...theirs]) {
+    const wanted = window.featherweightPage.extensionPlaces;
+    for (const id of [...wanted.map((name) => `tab_${name}`), ...theirs]) {
       if (!parts.some((part) => part.props.elem_id === id && part.props.visible === true)) continue;
       await fw.showTab(id.slice("tab_".length));
       await until(() => isFilled(id));
       const place = document.getElementById(id);
-      if (place && id !== "tab_settings") await openSubTabs(place);
-      if (place && theirs.includes(id)) await openFolds(place);
+      if (id === "tab_img2img" && wanted.includes("img2img_modes")) await openSubTabs(document.querySelector("#mode_img2img"));
+      if (!place || !theirs.includes(id)) continue;
+      await openSubTabs(place);
+      await openFolds(place);
     }
     shown?.click();
     for (const place of document.querySelectorAll(".fw-foreign")) await openFolds(place);
-    if (!document.querySelector("#tab_settings [id^=setting_]")) await until(() => document.querySelector("#tab_settings [id^=setting_]"));
+    if (wanted.includes("settings")) await until(() => document.querySelector("#tab_settings [id^=setting_]"));
     // As older pages had them: bars of tabs by this class, and a blank behind the title of a tab.
     for (const bar of document.querySelectorAll(".tab-container[role=tablist]")) bar.classList.add("tab-nav");
     for (const button of document.querySelectorAll("button[role=tab]")) button.append(" ");
@@ -349,6 +362,7 @@
 
   async function begin() {
     while (!document.querySelector("#txt2img_prompt textarea")) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    letRise();
     understandNesting(Document.prototype);
     understandNesting(Element.prototype);
     await openOnce();

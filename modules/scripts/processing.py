@@ -882,6 +882,9 @@ def _facts_of(
     negatives: Sequence[str] | None,
 ) -> GenerationInfo:
     """The facts of images that a script made itself, as far as its job has them."""
+    if min(p.n_iter, p.batch_size) < 1:  # what scripts set when all is done
+        p = copy_of(p)
+        p.n_iter, p.batch_size = max(p.n_iter, 1), max(p.batch_size, 1)
     request = p.to_request()
     samples = [image for image in images if image.role is ImageRole.SAMPLE]
     return GenerationInfo(

@@ -55,4 +55,4 @@ def build_output_panel(tab: str) -> None:
     upscale = UPSCALE.format(tab=tab) if tab == "txt2img" else ""
     gr.HTML(PANEL.format(tab=tab, upscale=upscale), elem_id=f"{tab}_output")
     # The last control of a tab, by whose id extensions know that all others are there.
-    gr.Button("Infotext", visible=False, elem_id=f"{tab}_generation_info_button")
+    gr.Button("", visible=False, elem_id=f"{tab}_generation_info_button")

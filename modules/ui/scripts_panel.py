@@ -114,7 +114,7 @@ def _without_second_fold(fold: gr.Accordion) -> None:
     for block in list(fold.children):
         column.add(block)
     fold.children = []
-    fold.unrender()
+    fold.unrender()  # type: ignore[no-untyped-call]
 
 
 def _update(value: Any) -> Any:

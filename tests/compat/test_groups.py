@@ -120,7 +120,8 @@ class Twice(scripts.Script):
             styles=None, override_settings={"no_such_setting": 1}, mask=None, seed_resize_from_w=-1,
         )
         second = process_images(again)
-        combined = Processed(p, [second.images[0]], second.seed, first.info, index_of_first_image=0)
+        p.n_iter = p.batch_size = 0
+        combined = Processed(p=p, images_list=[second.images[0]], seed=second.seed, info=first.info)
         combined.images.insert(0, images.image_grid([first.images[0], second.images[0]], rows=1))
         combined.infotexts.insert(0, first.info)
         combined.index_of_first_image = 1

@@ -31,7 +31,7 @@ from modules.compat.ui_components import (
     ToolButton,
 )
 from modules.compat.ui_gradio_extensions import webpath
-from modules.processing.request.request import PARAMETERS
+from modules.processing.request.request import PARAMETERS as _PARAMETERS
 from modules.scripts.host import host_now
 
 __all__ = [
@@ -194,7 +194,7 @@ def _tab(name: str) -> Callable[[], Any]:
     def pairs() -> list[Any]:
         controls = host_now().library.controls
         found = {f"{name}_prompt": "Prompt", f"{name}_neg_prompt": "Negative prompt"}
-        found |= {row.elem_id(name): row.infotext.key for row in PARAMETERS if row.control and row.infotext}
+        found |= {row.elem_id(name): row.infotext.key for row in _PARAMETERS if row.control and row.infotext}
         return [PasteField(controls[elem_id], key) for elem_id, key in found.items() if elem_id in controls]
 
     return pairs

@@ -149,7 +149,7 @@
   function answerWaiting(target, names) {
     const own = target.addEventListener;
     target.addEventListener = function (name, listener, options) {
-      if (names.includes(name) && document.currentScript?.src.includes("file=extensions/")) waiting.push([target, name, listener]);
+      if (names.test(name) && document.currentScript?.src.includes("file=extensions/")) waiting.push([target, name, listener]);
       else own.call(this, name, listener, options);
     };
     return () => delete target.addEventListener;
@@ -287,7 +287,7 @@
     },
     isValidImageList: (files) => files?.length === 1 && /^image\//.test(files[0].type),
     selectCheckpoint: (name) => fw.post("sdapi/v1/options", { sd_model_checkpoint: name }).catch(report),
-    confirm_clear_prompt: (prompt, negative) => (confirm("Delete prompt?") ? ["", ""] : [prompt, negative]),
+    confirm_clear_prompt: () => ["", ""], // Undo of the field brings it back
     setRandomSeed: (tab) => fw.tab(tab)?.set("seed", "-1"),
     closePopup: () => document.querySelector("#fw_popup")?.remove(),
     popup(content) {
@@ -371,7 +371,7 @@
     } catch {
       window.opts = {}; // whoever may not read the settings has pages without them
     }
-    const restore = [answerWaiting(document, ["DOMContentLoaded"]), answerWaiting(window, ["DOMContentLoaded", "load"])];
+    const restore = [answerWaiting(document, /^DOMContentLoaded$/), answerWaiting(window, /^(DOMContentLoaded|load)$/)];
     for (const script of window.featherweightPage.extensionScripts) await load(script);
     restore.forEach((one) => one());
     shownTab = window.uiCurrentTab = window.get_uiCurrentTab();

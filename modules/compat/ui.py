@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from modules.compat.call_queue import wrap_gradio_call, wrap_gradio_gpu_call, wrap_queued_call
-from modules.compat.infotext_utils import image_from_url_text, parse_generation_parameters
+from modules.compat.infotext_utils import PasteField, image_from_url_text, parse_generation_parameters
 from modules.compat.refusal import lazy
 from modules.compat.sd_samplers import samplers, samplers_for_img2img
 from modules.compat.style_book import prompt_styles
@@ -31,6 +31,8 @@ from modules.compat.ui_components import (
     ToolButton,
 )
 from modules.compat.ui_gradio_extensions import webpath
+from modules.processing.request.request import PARAMETERS as _PARAMETERS
+from modules.scripts.host import host_now
 
 __all__ = [
     "DropdownMulti",
@@ -186,8 +188,16 @@ def create_sampler_and_steps_selection(choices: list[Any], tabname: str) -> tupl
 
 
 def _tab(name: str) -> Callable[[], Any]:
-    """Controls of the program's form, as far as on_after_component has them."""
-    return lambda: []
+    """The controls of a form of the program's, each with the infotext's field that fills it; none before it is
+    built."""
+
+    def pairs() -> list[Any]:
+        controls = host_now().library.controls
+        found = {f"{name}_prompt": "Prompt", f"{name}_neg_prompt": "Negative prompt"}
+        found |= {row.elem_id(name): row.infotext.key for row in _PARAMETERS if row.control and row.infotext}
+        return [PasteField(controls[elem_id], key) for elem_id, key in found.items() if elem_id in controls]
+
+    return pairs
 
 
 _FORM = "script_callbacks.on_after_component gives each control of the form, by its elem_id."

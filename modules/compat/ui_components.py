@@ -24,8 +24,8 @@ def _classes(keywords: dict[str, Any], *more: str) -> dict[str, Any]:
 class ToolButton(gr.Button, FormComponent):
     """A small button with a symbol."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **_classes({"min_width": 36, "scale": 0, "size": "sm", **kwargs}, "tool"))
+    def __init__(self, value: Any = "Run", **kwargs: Any) -> None:  # Gradio drops what `*args` would take
+        super().__init__(value, **_classes({"min_width": 36, "scale": 0, "size": "sm", **kwargs}, "tool"))
 
     def get_block_name(self) -> str:
         return "button"

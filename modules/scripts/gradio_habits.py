@@ -17,6 +17,7 @@ from functools import cache, partial, wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from modules.sampling.names import split_legacy_name
 from modules.scripts.acting import acting, acting_now, is_foreign_code
 from modules.scripts.old_packages import offer_old_names
 
@@ -28,6 +29,8 @@ FILE_TYPES = {"file": "filepath", "bytes": "binary"}
 REMOVED_CLASSES = {"Box": "Group", "Variable": "State", "TabbedInterface": "Tabs", "StatusTracker": "Group"}
 """Classes of old versions, with the one that does their work."""
 BASES = ("IOComponent", "FormComponent")
+HIDDEN = "hidden"
+"""What old versions did with `visible=False`: a component stayed on the page, where scripts and events find it."""
 MIXINS: tuple[str, ...] = (
     "Changeable",
     "Clickable",
@@ -62,6 +65,14 @@ def install() -> None:
     for name in ("load", "unload"):
         if callable(getattr(blocks.Blocks, name, None)):
             setattr(blocks.Blocks, name, _event(getattr(blocks.Blocks, name)))
+    describe_block = blocks.Block.get_config
+
+    def get_config(self: Any, cls: type | None = None) -> Any:
+        """What the page is told of a component: its arguments, by the signature of Gradio's own class."""
+        made = type(self)
+        return describe_block(self, cls or (None if _is_gradios(made) else next(filter(_is_gradios, made.__mro__))))
+
+    setattr(blocks.Block, "get_config", get_config)  # noqa: B010 - mypy allows no assignment to a method
     setup = events.EventListener._setup
 
     def understanding(*args: Any, **keywords: Any) -> Any:
@@ -227,6 +238,8 @@ def _translated(made: type, keywords: dict[str, Any]) -> dict[str, Any]:
     """Arguments of old versions as this version has them; what it does not know is left out."""
     given = {RENAMED.get(name, name): value for name, value in keywords.items()}
     accepted = _accepted(made)
+    if given.get("visible") is False and "value" in accepted:
+        given["visible"] = HIDDEN
     if "source" in given and "sources" in accepted:
         source = given.pop("source")
         given.setdefault("sources", [source if source in ("upload", "webcam", "clipboard", "microphone") else "upload"])
@@ -281,14 +294,37 @@ def _event(listener: Any) -> Any:
             given["js"] = as_function(given["js"])
         given = {name: value for name, value in given.items() if name in names}
         places = [place for place, value in enumerate(args) if callable(value) and not hasattr(value, "events")]
+        outputs = given.get("outputs", args[3] if len(args) > 3 else None)
         if callable(given.get("fn")):
-            given["fn"] = as_code_of(author, given["fn"])
+            given["fn"] = fitting(as_code_of(author, given["fn"]), outputs)
         elif len(args) > 1 and 1 in places:
-            args = (args[0], as_code_of(author, args[1]), *args[2:])
+            args = (args[0], fitting(as_code_of(author, args[1]), outputs), *args[2:])
         return listener(*args, **given)
 
     wrapped.understands_old = True  # type: ignore[attr-defined]
     return wrapped
+
+
+def fitting(function: Callable[..., Any], outputs: Any) -> Callable[..., Any]:
+    """The function, where it gives names of samplers of old versions ("DPM++ 2M Karras") to a list of samplers, with
+    those that the list has."""
+    listed = outputs if isinstance(outputs, list | tuple) else [outputs]
+    places = [place for place, one in enumerate(listed) if str(getattr(one, "elem_id", "")).endswith("_sampling")]
+    if not places or not (inspect.isfunction(function) or inspect.ismethod(function)):
+        return function
+
+    @wraps(function)
+    def fitted(*args: Any, **keywords: Any) -> Any:
+        found = function(*args, **keywords)
+        values = list(found) if isinstance(found, list | tuple) and len(listed) > 1 else [found]
+        for place in places:
+            choices = {value for _, value in getattr(listed[place], "choices", None) or ()}
+            if len(values) >= len(listed) and isinstance(values[place], str) and values[place] not in choices:
+                sampler, _ = split_legacy_name(values[place])
+                values[place] = sampler if sampler in choices else values[place]
+        return values if isinstance(found, list | tuple) and len(listed) > 1 else values[0]
+
+    return fitted
 
 
 def as_function(script: str) -> str:

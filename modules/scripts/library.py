@@ -59,6 +59,7 @@ class ScriptLibrary:
     page_styles: list[Path] = field(default_factory=list)  # style.css
     extensions: dict[str, Extension] = field(default_factory=dict)  # by name, the disabled ones too
     flags: dict[str, Any] = field(default_factory=dict)  # of the command line, that extensions add
+    controls: dict[str, Any] = field(default_factory=dict)  # of the page that was built last, by their element ids
     has_told_before_ui: bool = False  # whether `on_before_ui` was called in this process
     _telling: str = ""  # the id of the control of a form that is being built
     _is_img2img: bool = False  # the tab of what was told last
@@ -244,6 +245,8 @@ class ScriptLibrary:
         """Tell scripts and callbacks of a control of a form: before it is built (`component` is None) and after."""
         after = component is not None
         self._telling = "" if after else elem_id
+        if after:
+            self.controls[elem_id] = component
         facts = {"elem_id": elem_id, "label": label}
         self._tell(component, after, {**facts, "value": getattr(component, "value", None)} if after else facts)
 

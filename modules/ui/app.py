@@ -16,7 +16,7 @@ from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
 from modules.ui.compression import compress
-from modules.ui.extension_files import extension_files, extension_scripts, frame_hosts
+from modules.ui.extension_files import extension_files, extension_scripts, frame_hosts, places_wanted
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extensions_tab import build_extensions_tab
 from modules.ui.extras_routes import extras_routes
@@ -64,7 +64,6 @@ def build_page(services: Services) -> BuiltPage:
 
 def _build_page(services: Services) -> BuiltPage:
     services.scripts.before_ui()
-    extension_tabs = make_extension_tabs(services.scripts.callbacks)
     settings = services.settings.current.interface
     with GuardedBlocks(
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
@@ -96,7 +95,7 @@ def _build_page(services: Services) -> BuiltPage:
         with gr.Tabs(elem_id="tabs"):
             for name in names:
                 if name == "settings":
-                    place_extension_tabs(extension_tabs)
+                    place_extension_tabs(make_extension_tabs(services.scripts.callbacks))
                 with gr.Tab(
                     TAB_ORDER[name],
                     id=name,
@@ -185,5 +184,5 @@ def _head(services: Services, faults: Sequence[str], switches: Mapping[str, Sequ
     }
     theirs = extension_scripts(services.scripts)
     if theirs:
-        known["extensionScripts"] = theirs
+        known |= {"extensionScripts": theirs, "extensionPlaces": places_wanted(services.scripts)}
     return page_head(known, services.scripts, is_extended=bool(theirs))

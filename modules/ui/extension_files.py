@@ -52,6 +52,18 @@ def extension_scripts(library: ScriptLibrary) -> list[dict[str, str]]:
     return found
 
 
+PLACES = {"img2img": ("img2",), "img2img_modes": ("img2mask", "inpaint", "sketch"), "extras": ("extras",)}
+PLACES |= {"settings": ("setting_", "settings")}
+"""Parts of the page that are put in only once they are opened, with words of scripts that look for them at once."""
+
+
+def places_wanted(library: ScriptLibrary) -> list[str]:
+    """The parts of the page that scripts of the user's extensions name."""
+    files = (file for file in library.page_scripts if not library.extension_of(file).is_built_in)
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    return [place for place, words in PLACES.items() if any(word in text for text in texts for word in words)]
+
+
 def frame_hosts(library: ScriptLibrary) -> tuple[str, ...]:
     """The sites that the user's extensions show in frames of the page: those that their own files with the word
     `iframe` name. No other site can be shown."""

@@ -16,6 +16,7 @@ PANEL = """
             hidden></button>
     <div class="fw-thumbs" role="listbox" aria-label="Images of this job" aria-orientation="horizontal"></div>
   </div>
+  <div id="image_buttons_{tab}" class="fw-image-buttons">
   <div id="{tab}_image_tools" class="fw-tools" hidden>
     <button type="button" id="save_{tab}" data-do="save" data-job
             title="Save into the folder of the Save button, with a line in log.csv">Save</button>
@@ -33,6 +34,7 @@ PANEL = """
             title="Move the file to the trash folder of the outputs (Delete)">Delete</button>
   </div>
   <div id="{tab}_send_tools" class="fw-tools fw-send" role="group" aria-label="Send to" hidden></div>
+  </div>
   <div id="{tab}_messages" aria-live="polite"></div>
   <details id="{tab}_memory" class="fw-memory" hidden>
     <summary>Memory</summary>
@@ -52,3 +54,5 @@ def build_output_panel(tab: str) -> None:
     """The panel: progress, stage, thumbnails, tools, memory, infotext. `tab` begins the ids of its elements."""
     upscale = UPSCALE.format(tab=tab) if tab == "txt2img" else ""
     gr.HTML(PANEL.format(tab=tab, upscale=upscale), elem_id=f"{tab}_output")
+    # The last control of a tab, by whose id extensions know that all others are there.
+    gr.Button("", visible=False, elem_id=f"{tab}_generation_info_button")

@@ -90,17 +90,19 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
         if type(script).ui is Script.ui:  # it has no fields
             places.append((script, len(components) + 1, len(components) + 1))
             continue
-        with gr.Accordion(script.title(), open=False, elem_classes=["fw-script"]):
+        with gr.Accordion(script.title(), open=False, elem_classes=_classes(script)) as fold:
             built = _add(script, is_img2img, components, places, pasting)
         switches += _switches(script.title(), section, len(components) - len(built) + 1, built)
         section += 1
+        if script.is_foreign:
+            _without_second_fold(fold)
     titles = [script.title() for script in selectable]
     dropdown = gr.Dropdown(
         [NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id=f"{TAB_NAMES[tab]}_script_list"
     )
     groups = []
     for script in selectable:
-        with gr.Column(visible=False, elem_classes=["fw-script"]) as group:
+        with gr.Column(visible=False, elem_classes=_classes(script)) as group:
             _add(script, is_img2img, components, places, pasting)
         groups.append(group)
 
@@ -127,6 +129,25 @@ def _switches(title: str, section: int, begin: int, built: Sequence[Any]) -> Ite
             yield Switch(section, place, ON if is_whole else label)
         if is_whole:
             return
+
+
+def _classes(script: Script) -> list[str]:
+    """The page's scripts open once what is "fw-foreign", so that scripts of extensions find what is in it."""
+    return ["fw-script", "fw-foreign"] if script.is_foreign else ["fw-script"]
+
+
+def _without_second_fold(fold: gr.Accordion) -> None:
+    """Put a column in place of our accordion where a script brings accordions of its own, or shows nothing."""
+    inside = fold.children
+    while len(inside) == 1 and isinstance(inside[0], gr.Group | gr.Row | gr.Column):
+        inside = inside[0].children
+    if any(block.visible is True and not isinstance(block, gr.Accordion) for block in inside):
+        return
+    column = gr.Column(elem_classes=["fw-script", "fw-foreign"])
+    for block in list(fold.children):
+        column.add(block)
+    fold.children = []
+    fold.unrender()  # type: ignore[no-untyped-call]
 
 
 def _update(value: Any) -> Any:

@@ -123,6 +123,33 @@ def test_events_with_scripts_and_updates() -> None:
     assert first.name == "refresh"
 
 
+def test_components_of_their_own_classes_keep_their_arguments() -> None:
+    def build() -> Any:
+        from modules.compat.ui_components import DropdownMulti, ToolButton
+
+        class Ratio(ToolButton):
+            def __init__(self, ratio: float = 1.0, **keywords: Any) -> None:
+                super().__init__(**keywords)
+                self.ratio = ratio
+
+        return [Ratio(ratio=1.5, value="3:2"), ToolButton("x"), DropdownMulti(choices=["a"], label="Several")]
+
+    with acting(THEIRS):
+        (ratio, tool, several), _ = built(build)
+    assert ratio.get_config()["value"] == "3:2" and tool.get_config()["value"] == "x"
+    assert several.get_config()["label"] == "Several" and several.get_config()["multiselect"]
+
+
+def test_what_is_not_visible_stays_on_the_page() -> None:
+    def build() -> Any:
+        return gr.Textbox(visible=False), gr.Row(visible=False)
+
+    with acting(THEIRS):
+        (text, row), _ = built(build)
+    (ours, _), _ = built(build)
+    assert (text.visible, row.visible, ours.visible) == ("hidden", False, False)
+
+
 def test_the_sketch_gives_image_and_mask() -> None:
     from PIL import Image
 

@@ -121,8 +121,7 @@ class Twice(scripts.Script):
         )
         second = process_images(again)
         p.n_iter = p.batch_size = 0
-        one = [second.images[0]]
-        combined = Processed(p=p, images_list=one, seed=second.seed, info=first.info, index_of_first_image=0)
+        combined = Processed(p=p, images_list=[second.images[0]], seed=second.seed, info=first.info)
         combined.images.insert(0, images.image_grid([first.images[0], second.images[0]], rows=1))
         combined.infotexts.insert(0, first.info)
         combined.index_of_first_image = 1

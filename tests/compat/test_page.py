@@ -52,6 +52,55 @@ class Wide(scripts.Script):
                     for number in range(6):
                         gr.Button(f"Button {number}", min_width=120)
 """
+EARLY = """
+import gradio as gr
+import modules.scripts as scripts
+from modules import script_callbacks, ui
+from modules.ui_components import ToolButton
+
+class Early(scripts.Script):
+    def title(self):
+        return "Early"
+    def show(self, is_img2img):
+        return scripts.AlwaysVisible
+    def ui(self, is_img2img):
+        class Named(ToolButton):
+            def __init__(self, number, **kwargs):
+                super().__init__(**kwargs)
+                self.number = number
+        with gr.Group(), gr.Accordion("Early fold", open=False, elem_id=self.elem_id("fold")):
+            Named(number=3, value="three", elem_id=self.elem_id("three"))
+            gr.Textbox(visible=False, elem_id=self.elem_id("unseen"))
+        return []
+    def after_component(self, component, **kwargs):
+        if kwargs.get("elem_id") == "txt2img_generation_info_button":
+            gr.Markdown("behind the images", elem_id="early_behind")
+
+def tab():
+    with gr.Blocks(analytics_enabled=False) as mine:
+        text = gr.Textbox(elem_id="early_text", visible=False)
+        button = gr.Button("Send", elem_id="early_send", visible=False)
+        prompt, negative = ui.txt2img_paste_fields[0][0], ui.txt2img_paste_fields[1][0]
+        sampler = next(one for one, name in ui.txt2img_paste_fields if name == "Sampler")
+        send = lambda words: (words, "not " + words, "DPM++ 2M Karras")
+        button.click(send, inputs=[text], outputs=[prompt, negative, sampler])
+    return [(mine, "Early", "early")]
+
+script_callbacks.on_ui_tabs(tab)
+"""
+EARLY_SCRIPT = """
+document.addEventListener("DOMContentLoaded", () => { window.early = [document.readyState]; });
+onUiLoaded(() => {
+    const ids = ["img2maskimg", "early_send", "script_txt2img_early_three", "setting_samples_format"];
+    window.early.push(ids.filter((id) => !gradioApp().getElementById(id)));
+    const titles = [...document.getElementById("tabs").querySelectorAll("div.tab-nav > button")];
+    window.early.push(titles.filter((one) => one.textContent === "Early ").length);
+    const area = gradioApp().querySelector("#early_text textarea, #early_text input");
+    area.value = "a fox";
+    area.dispatchEvent(new Event("input"));
+    setTimeout(() => gradioApp().getElementById("early_send").click(), 500);
+});
+"""
 SCRIPT = """
 window.mine = [];
 const hasPrompt = () => Boolean(gradioApp().querySelector("#txt2img_prompt textarea"));
@@ -71,6 +120,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Ser
         "mine/scripts/mine.py": TAB,
         "mine/javascript/mine.js": SCRIPT,
         "wide/scripts/wide.py": WIDE,
+        "early/scripts/early.py": EARLY,
+        "early/javascript/early.js": EARLY_SCRIPT,
         "mine/words.txt": "some words",
         "mine/secret.env": "key",
         "mine/scripts/frame.py": "SITE = '<iframe src=https://www.example.org/app?x=1>'\n",
@@ -125,8 +176,29 @@ def test_page_functions_tabs_and_faults(browser: sync_api.Browser, program: tupl
     listed = {
         one["name"]: one for one in page.request.get(f"{address}/featherweight/v1/extensions").json()["extensions"]
     }
+    assert listed["early"]["faults"] == []
     assert listed["failed"]["faults"][0]["reason"] == "RuntimeError: no."
     assert "nothing_of_this_name" in listed["broken"]["faults"][0]["reason"]
     assert "on_ui_tabs" in listed["mine"]["hooks"] and listed["mine"]["faults"] == []
     page.close()
     assert Path(listed["mine"]["folder"]).name == "mine"
+
+
+def test_scripts_find_what_older_pages_had_from_the_start(
+    browser: sync_api.Browser, program: tuple[str, Services]
+) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(program[0])
+    page.wait_for_selector("body[data-extensions=loaded]", state="attached")
+    assert page.evaluate("early.slice(1, 3)") == [[], 1]
+    assert page.evaluate("get_uiCurrentTabContent().id") == "tab_txt2img"
+    page.wait_for_function("document.querySelector('#txt2img_neg_prompt textarea').value === 'not a fox'")
+    assert page.input_value("#txt2img_prompt textarea") == "a fox"
+    sync_api.expect(page.locator("#txt2img_sampling input")).to_have_value("DPM++ 2M")
+    titles = page.locator("#txt2img_script_container button.label-wrap")
+    sync_api.expect(titles.filter(has_text="Early")).to_have_count(1)
+    titles.filter(has_text="Early fold").click()
+    sync_api.expect(page.locator("#script_txt2img_early_three")).to_have_text("three")
+    sync_api.expect(page.locator("#early_behind")).to_be_visible()
+    page.close()

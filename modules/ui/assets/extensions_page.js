@@ -4,7 +4,8 @@
   const fw = window.featherweight;
   const WAIT_MS = 200; // between a change of the page and onAfterUiUpdate
   const LOOK_MS = 50;
-  const callbacks = { update: [], after: [], ready: [], loaded: [], tab: [], options: [] };
+  const OURS_ALONE = ["img2img_canvas_tab", "img2img_batch_tab"]; // large, and no script looks there
+  const callbacks = { update: [], after: [], loaded: [], tab: [], options: [] };
   let isLoaded = false;
   let observer = null;
   let timer = null;
@@ -29,29 +30,13 @@
     }
   }
 
-  // Scripts of extensions are loaded after the page, so that these events are over: their listeners are called
-  // once all scripts are there.
-  function answerPastEvents() {
-    for (const target of [document, window]) {
-      const listen = target.addEventListener.bind(target);
-      target.addEventListener = (type, listener, options) => {
-        listen(type, listener, options);
-        const isPast = type === "DOMContentLoaded" || (type === "load" && document.readyState === "complete");
-        if (!isPast || !listener || !extensionOf(new Error())) return;
-        const call = () => (listener.handleEvent ? listener.handleEvent(new Event(type)) : listener.call(target, new Event(type)));
-        if (isLoaded) setTimeout(() => run([call]));
-        else callbacks.ready.push(call);
-      };
-    }
-  }
-
   // Looks at the page only where somebody wants to know.
   function watch() {
     if (observer || !isLoaded || !(callbacks.update.length + callbacks.after.length + callbacks.tab.length)) return;
     observer = new MutationObserver((changes) => {
       run(callbacks.update, changes);
       clearTimeout(timer);
-      timer = setTimeout(() => run(callbacks.after), WAIT_MS);
+      timer = setTimeout(() => (nameByText(), run(callbacks.after)), WAIT_MS);
       const tab = window.get_uiCurrentTab();
       if (tab && tab !== shownTab) {
         shownTab = window.uiCurrentTab = tab;
@@ -65,62 +50,165 @@
 
   const isShown = (element) => Boolean(element && element.offsetParent !== null);
 
+  // Events that scripts send to a field have to rise here: its listeners stand at the root of the page.
+  function letRise() {
+    const own = EventTarget.prototype.dispatchEvent;
+    HTMLElement.prototype.dispatchEvent = function (event) {
+      const rises = event.bubbles || !["input", "change"].includes(event.type);
+      return own.call(this, rises ? event : new Event(event.type, { bubbles: true, cancelable: event.cancelable }));
+    };
+  }
+
   // How Gradio 3 nested what scripts look for, and how it is nested here; asked only where nothing was found.
-  const OLD_NESTING = /tab-nav|>\s*label\s*>/;
   const NESTING = [
     [/\s*>\s*label\s*>\s*(textarea|input)/g, " label $1"],
     [/\s*>\s*(?:div)?\.tab-nav/g, " > .tab-wrapper > .tab-container[role=tablist]"],
-    [/(?:div)?\.tab-nav/g, ".tab-wrapper > .tab-container[role=tablist]"],
   ];
 
   function nestedHere(selector) {
     return NESTING.reduce((text, [old, now]) => text.replace(old, now), String(selector));
   }
 
-  function understandNesting() {
-    for (const kind of [Document.prototype, Element.prototype]) {
-      for (const [name, isFound] of [["querySelector", Boolean], ["querySelectorAll", (list) => list.length > 0]]) {
-        const own = kind[name];
-        kind[name] = function (selector) {
-          const found = own.call(this, selector);
-          return isFound(found) || !OLD_NESTING.test(selector) ? found : own.call(this, nestedHere(selector));
-        };
+  function understandNesting(kind) {
+    for (const [name, isFound] of [["querySelector", Boolean], ["querySelectorAll", (list) => list.length > 0]]) {
+      const own = kind[name];
+      kind[name] = function (selector) {
+        const found = own.call(this, selector);
+        const other = isFound(found) ? selector : nestedHere(selector);
+        return other === selector ? found : own.call(this, other);
+      };
+    }
+  }
+
+  // -- what is on the page only once it was open: tabs, sub tabs and folds, in which scripts look at once --------------
+
+  const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+  async function until(test) {
+    for (let tries = 0; tries < 25 && !test(); tries += 1) await pause(tries < 5 ? 5 : LOOK_MS);
+  }
+
+  const isFilled = (id) => Boolean(document.getElementById(id)?.querySelector(".block, button, input, textarea"));
+
+  async function openSubTabs(place) {
+    for (const bar of place.querySelectorAll(".tab-container[role=tablist]")) {
+      const buttons = [...bar.querySelectorAll("button[role=tab]")];
+      const shown = buttons.find((one) => one.ariaSelected === "true");
+      for (const button of buttons) {
+        const id = button.getAttribute("aria-controls");
+        if (button === shown || isFilled(id) || OURS_ALONE.includes(id)) continue;
+        button.click();
+        await until(() => isFilled(id));
       }
+      shown?.click();
     }
   }
 
-  // Gradio 3 wrote a blank behind a tab's name, and scripts compare with it.
-  function endTabsInBlanks() {
-    for (const tab of document.querySelectorAll("button[role=tab]")) tab.append(" ");
+  async function openFolds(place) {
+    const seen = new Set();
+    for (;;) {
+      const folds = [...place.querySelectorAll("button.label-wrap:not(.open)")].filter((one) => !seen.has(one));
+      if (!folds.length) return;
+      for (const fold of folds) {
+        seen.add(fold);
+        fold.click();
+      }
+      await pause(LOOK_MS);
+      for (const fold of folds) if (fold.classList.contains("open")) fold.click();
+    }
   }
 
-  // Scripts look at once for fields of img2img and of their own tabs, which are on the page only after these were open.
-  async function openTabsOnce() {
-    const parts = window.gradio_config?.components ?? [];
-    const own = parts.filter((part) => part.props.elem_classes?.includes("fw-scripted-tab")).map((part) => part.props.elem_id);
-    const img2img = document.querySelector("#tab_img2img-button") ? ["tab_img2img"] : [];
-    const closed = [...img2img, ...own].filter((id) => !document.getElementById(id));
-    const shown = document.querySelector("#tabs button[role=tab][aria-selected=true]");
-    if (!shown || !closed.length) return;
+  async function openOnce() {
     const focused = document.activeElement;
-    for (const id of closed) {
+    const shown = document.querySelector("#tabs button[role=tab][aria-selected=true]");
+    const parts = window.gradio_config?.components || [];
+    const theirs = parts.filter((part) => part.type === "tabitem" && part.props.elem_classes?.includes("fw-foreign")).map((part) => part.props.elem_id);
+    const wanted = window.featherweightPage.extensionPlaces;
+    for (const id of [...wanted.map((name) => `tab_${name}`), ...theirs]) {
+      if (!parts.some((part) => part.props.elem_id === id && part.props.visible === true)) continue;
       await fw.showTab(id.slice("tab_".length));
-      const isThere = () => document.querySelector(id === "tab_img2img" ? "#img2img_prompt textarea" : `#${id} > * > *`);
-      for (let i = 0; i < 40 && !isThere(); i += 1) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+      await until(() => isFilled(id));
+      const place = document.getElementById(id);
+      if (id === "tab_img2img" && wanted.includes("img2img_modes")) await openSubTabs(document.querySelector("#mode_img2img"));
+      if (!place || !theirs.includes(id)) continue;
+      await openSubTabs(place);
+      await openFolds(place);
     }
-    shown.click();
+    shown?.click();
+    for (const place of document.querySelectorAll(".fw-foreign")) await openFolds(place);
+    if (wanted.includes("settings")) await until(() => document.querySelector("#tab_settings [id^=setting_]"));
+    // As older pages had them: bars of tabs by this class, and a blank behind the title of a tab.
+    for (const bar of document.querySelectorAll(".tab-container[role=tablist]")) bar.classList.add("tab-nav");
+    for (const button of document.querySelectorAll("button[role=tab]")) button.append(" ");
     focused?.focus?.({ preventScroll: true });
   }
+
+  // Scripts that wait for the page to be there come when it is: whom they want called then is called after all are loaded.
+  const waiting = [];
+
+  function answerWaiting(target, names) {
+    const own = target.addEventListener;
+    target.addEventListener = function (name, listener, options) {
+      if (names.test(name) && document.currentScript?.src.includes("file=extensions/")) waiting.push([target, name, listener]);
+      else own.call(this, name, listener, options);
+    };
+    return () => delete target.addEventListener;
+  }
+
+  function callWaiting() {
+    for (const [target, name, listener] of waiting.splice(0)) {
+      const call = listener.handleEvent ? (event) => listener.handleEvent(event) : (event) => listener.call(target, event);
+      run([call], new Event(name));
+    }
+    // For those who then wait for any change of the page.
+    const change = document.createElement("span");
+    change.hidden = true;
+    window.gradioApp().append(change);
+  }
+
+  // -- menus of the right button, tooltips by text ------------------------------------------------------------------
+
+  const menuOptions = [];
+
+  function showMenu(event) {
+    document.querySelector("#context-menu")?.remove();
+    const options = menuOptions.filter((one) => event.target.closest?.(one.selector));
+    if (event.type !== "contextmenu" || !options.length) return;
+    event.preventDefault();
+    const list = document.createElement("ul");
+    list.className = "context-menu-items";
+    for (const option of options) {
+      const item = document.createElement("li");
+      item.textContent = option.name;
+      item.addEventListener("click", () => run([option.act]));
+      list.append(item);
+    }
+    const menu = document.createElement("nav");
+    menu.id = "context-menu";
+    Object.assign(menu.style, { position: "fixed", left: `${event.clientX}px`, top: `${event.clientY}px` });
+    menu.append(list);
+    document.querySelector(".gradio-container")?.append(menu);
+  }
+
+  function nameByText() {
+    if (!Object.keys(window.titles).length) return;
+    for (const element of document.querySelectorAll("button, label span, select, p")) {
+      const title = window.titles[element.textContent.trim()];
+      if (title && !element.title) element.title = title;
+    }
+  }
+
+  const fetched = (url, data, answered, failed) =>
+    fetch(url, data).then(async (reply) => answered(JSON.parse(await reply.text()))).catch((error) => failed?.(error));
 
   Object.assign(window, {
     uiCurrentTab: null,
     localization: {},
+    titles: {}, // tooltips by text
     opts: {},
     gradioApp() {
       const app = document.querySelector("gradio-app") || document.body;
-      if (!app.getElementById) {
-        app.getElementById = (id) => document.getElementById(id);
-      }
+      app.getElementById ||= (id) => document.getElementById(id);
       return app;
     },
     onUiUpdate: (callback) => (callbacks.update.push(callback), watch()),
@@ -154,6 +242,52 @@
     randomId: () => `task(${Array.from(crypto.getRandomValues(new Uint8Array(8)), (one) => one.toString(36).padStart(2, "0")).join("").slice(0, 15)})`,
     getTranslation: (text) => fw.text(text),
     restart_reload: () => location.reload(),
+    uiElementIsVisible: (element) => element === document || isShown(element),
+    uiElementInSight(element) {
+      const box = element.getBoundingClientRect();
+      return box.bottom > 0 && box.top < innerHeight;
+    },
+    gallery_container_buttons: (name) => [...document.querySelectorAll(`#${name} :is(.thumbnail-item, .fw-thumbs button)`)],
+    get_img2img_tab_index: (...args) => [window.get_tab_index("mode_img2img"), ...args.slice(1, -2)],
+    create_tab_index_args: (id, args) => [window.get_tab_index(id), ...Array.from(args).slice(1)],
+    currentImg2imgSourceResolution: (width, height, scale) => [width, height, scale],
+    dimensionChange() {}, // the page shows no frame of the new size over the image
+    // Calls when nobody has typed for a while.
+    onEdit(id, element, afterMs, call) {
+      let waits = null;
+      element.addEventListener("input", () => {
+        clearTimeout(waits);
+        waits = setTimeout(call, afterMs);
+      });
+    },
+    appendContextMenuOption(selector, name, act) {
+      const id = `${selector}_${menuOptions.length}`;
+      menuOptions.push({ id, selector, name, act });
+      return id;
+    },
+    removeContextMenuOption(id) {
+      const place = menuOptions.findIndex((one) => one.id === id);
+      if (place >= 0) menuOptions.splice(place, 1);
+    },
+    addContextMenuEventListener() {}, // the page listens already
+    request: (url, data, answered, failed) => fetched(url, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(data) }, answered, failed),
+    requestGet: (url, data, answered, failed) => fetched(`${url}?${new URLSearchParams(data)}`, {}, answered, failed),
+    formatTime(seconds) {
+      const two = (number) => String(number).padStart(2, "0");
+      const [hours, minutes, rest] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.floor(seconds % 60)];
+      if (hours) return `${two(hours)}:${two(minutes)}:${two(rest)}`;
+      return minutes ? `${two(minutes)}:${two(rest)}` : `${rest}s`;
+    },
+    localSet: (key, value) => fw.keep(key, value),
+    localGet: (key, otherwise) => fw.kept(key) ?? otherwise,
+    localRemove: (key) => localStorage.removeItem(key),
+    inputAccordionChecked(id, checked) {
+      const box = document.querySelector(`#${id}-checkbox input`);
+      if (box && box.checked !== checked) box.click();
+    },
+    isValidImageList: (files) => files?.length === 1 && /^image\//.test(files[0].type),
+    selectCheckpoint: (name) => fw.post("sdapi/v1/options", { sd_model_checkpoint: name }).catch(report),
+    confirm_clear_prompt: () => ["", ""], // Undo of the field brings it back
     setRandomSeed: (tab) => fw.tab(tab)?.set("seed", "-1"),
     closePopup: () => document.querySelector("#fw_popup")?.remove(),
     popup(content) {
@@ -205,6 +339,8 @@
   }
   window.submit = window.submit_txt2img;
 
+  for (const name of ["contextmenu", "click"]) document.addEventListener(name, showMenu);
+
   addEventListener("error", (event) => {
     const extension = extensionOf({ stack: `${event.filename} ${event.error?.stack || ""}` });
     if (extension) report(event.error || event.message, extension);
@@ -226,20 +362,23 @@
 
   async function begin() {
     while (!document.querySelector("#txt2img_prompt textarea")) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
-    understandNesting();
-    await openTabsOnce();
-    endTabsInBlanks();
+    letRise();
+    understandNesting(Document.prototype);
+    understandNesting(Element.prototype);
+    await openOnce();
     try {
       window.opts = await fw.get("sdapi/v1/options");
     } catch {
       window.opts = {}; // whoever may not read the settings has pages without them
     }
-    answerPastEvents();
+    const restore = [answerWaiting(document, /^DOMContentLoaded$/), answerWaiting(window, /^(DOMContentLoaded|load)$/)];
     for (const script of window.featherweightPage.extensionScripts) await load(script);
-    run(callbacks.ready.splice(0));
+    restore.forEach((one) => one());
     shownTab = window.uiCurrentTab = window.get_uiCurrentTab();
     isLoaded = true;
+    callWaiting();
     run(callbacks.loaded.splice(0));
+    nameByText();
     watch();
     run(callbacks.options);
     document.body.dataset.extensions = "loaded";

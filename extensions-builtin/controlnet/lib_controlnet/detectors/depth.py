@@ -4,6 +4,7 @@ authors and of transformers."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lib_controlnet.detectors.weights import as_batch, as_bytes, filled, tensors_of
+from lib_controlnet.detectors.weights import as_batch, as_bytes, filled, renamed, tensors_of
 from lib_controlnet.pixels import Pixels
 from modules.errors import CheckpointError
 
@@ -28,8 +29,13 @@ LAST_OF_FIRST = {12: [9, 10, 11, 12], 24: [21, 22, 23, 24]}
 LAST_OF_SECOND = {12: [3, 6, 9, 12], 24: [5, 12, 18, 24]}
 """The layers whose outputs count, by the number of layers: version 1 takes the last ones."""
 POSITIONS = "backbone.embeddings.position_embeddings"
-QKV = re.compile(r"^(backbone\.encoder\.layer\.\d+)\.attn\.qkv\.(weight|bias)$")
+FUSED = ((re.compile(r"^(backbone\.encoder\.layer\.\d+)\.attn\.qkv\.(weight|bias)$"), r"\1.attention.{}_proj.\2"),)
 RENAMED = (
+    (re.compile(r"^depth_head\.scratch\.layer(\d)_rn\."), lambda match: f"neck.convs.{int(match[1]) - 1}."),
+    (
+        re.compile(r"^depth_head\.scratch\.refinenet(\d)\."),
+        lambda m: f"neck.fusion_stage.layers.{4 - int(m[1])}.",
+    ),
     (re.compile(r"^pretrained\.blocks\.(\d+)\."), r"backbone.encoder.layer.\1."),
     (re.compile(r"^pretrained\.patch_embed\.proj\."), "backbone.embeddings.patch_embeddings.projection."),
     (re.compile(r"^pretrained\.pos_embed$"), POSITIONS),
@@ -47,25 +53,11 @@ RENAMED = (
     (re.compile(r"\.attention\.attention\.(query|key|value)\."), lambda m: f".attention.{m[1][0]}_proj."),
     (re.compile(r"\.attention\.output\.dense\."), ".attention.o_proj."),
 )
-LEVEL = re.compile(r"^depth_head\.scratch\.layer(\d)_rn\.")
-FUSION = re.compile(r"^depth_head\.scratch\.refinenet(\d)\.")
 
 
-def our_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def our_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by the names of the class of transformers."""
-    found: dict[str, Tensor] = {}
-    for key, tensor in tensors.items():
-        name = LEVEL.sub(lambda match: f"neck.convs.{int(match[1]) - 1}.", key)
-        name = FUSION.sub(lambda match: f"neck.fusion_stage.layers.{4 - int(match[1])}.", name)
-        for pattern, word in RENAMED:
-            name = pattern.sub(word, name)
-        fused = QKV.match(name)
-        if fused is None:
-            found[name] = tensor
-            continue
-        for letter, part in zip("qkv", tensor.chunk(3), strict=True):
-            found[f"{fused[1]}.attention.{letter}_proj.{fused[2]}"] = part
-    return found
+    return renamed(tensors, RENAMED, FUSED)
 
 
 def net_of(path: Path, is_second: bool) -> Any:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lib_controlnet.detectors.weights import as_batch, as_bytes, filled
+from lib_controlnet.detectors.weights import as_batch, as_bytes, filled, renamed
 from lib_controlnet.pixels import Pixels
 
 Floats = npt.NDArray[np.float32]
@@ -40,7 +40,7 @@ TAKEN = (8, 11)
 """The layers of the transformer whose outputs count, beside the ResNet's first two stages."""
 FLATNESS = 2 * np.pi
 """How long a normal is towards the eye, where depth rises by one a pixel."""
-QKV = re.compile(r"^(dpt\.encoder\.layer\.\d+\.attention)\.qkv\.(weight|bias)$")
+FUSED = ((re.compile(r"^(dpt\.encoder\.layer\.\d+\.attention)\.qkv\.(weight|bias)$"), r"\1.attention.{1}.\2"),)
 RENAMED = (
     (re.compile(r"^pretrained\.model\.patch_embed\.backbone\.stem\.conv\."), "bit.embedder.convolution."),
     (re.compile(r"^pretrained\.model\.patch_embed\.backbone\.stem\.norm\."), "bit.embedder.norm."),
@@ -80,18 +80,7 @@ RENAMED = (
 
 def our_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by the names of the class of transformers."""
-    found: dict[str, Tensor] = {}
-    for key, tensor in tensors.items():
-        name = key
-        for pattern, word in RENAMED:
-            name = pattern.sub(word, name)
-        fused = QKV.match(name)
-        if fused is None:
-            found[name] = tensor
-            continue
-        for word, part in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
-            found[f"{fused[1]}.attention.{word}.{fused[2]}"] = part
-    return found
+    return renamed(tensors, RENAMED, FUSED)
 
 
 def net_of(path: Path) -> Any:

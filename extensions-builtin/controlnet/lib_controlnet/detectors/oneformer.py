@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib_controlnet.detectors.palettes import ADE20K, COCO, painted
-from lib_controlnet.detectors.weights import as_batch, filled
+from lib_controlnet.detectors.weights import as_batch, filled, renamed
 from lib_controlnet.pixels import Pixels
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -92,19 +92,7 @@ FUSED = (
 
 def our_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by the names of the class of transformers."""
-    found: dict[str, Tensor] = {}
-    for key, tensor in tensors.items():
-        name = key
-        for pattern, word in RENAMED:
-            name = pattern.sub(word, name)
-        for pattern, word in FUSED:
-            if pattern.match(name):
-                for letter, part in zip("qkv", tensor.chunk(3), strict=True):
-                    found[pattern.sub(word, name).format(letter)] = part
-                break
-        else:
-            found[name] = tensor
-    return found
+    return renamed(tensors, RENAMED, FUSED)
 
 
 def net_of(path: Path, classes: Classes) -> Any:

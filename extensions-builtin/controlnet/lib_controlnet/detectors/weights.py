@@ -3,7 +3,8 @@ takes no memory of the GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from modules.models.files.tensor_source import open_tensors
 
 PREFIXES = ("module.", "netNetwork.")
 """What training programs put before all names."""
+Word = str | Callable[[re.Match[str]], str]
 COUNTER = ".num_batches_tracked"
 """How many batches a norm has seen, which counts in training only and old files do without."""
 
@@ -61,4 +63,26 @@ def as_bytes(values: Tensor) -> Pixels:
     """[...,H,W] in 0..1 as bytes [H,W]."""
     scaled = (values.reshape(values.shape[-2:]) * 255.0).clamp(0, 255)
     found: Pixels = scaled.numpy().astype(np.uint8)
+    return found
+
+
+def renamed(
+    tensors: Mapping[str, Tensor],
+    names: Iterable[tuple[re.Pattern[str], Word]],
+    fused: Iterable[tuple[re.Pattern[str], str]],
+) -> dict[str, Tensor]:
+    """Tensors by other names, each pattern of `names` replaced in its turn. Query, key and value that are one tensor
+    become three: `fused` has their names with `{}` for "q", "k", "v", or `{1}` for the whole word."""
+    names, fused = tuple(names), tuple(fused)
+    found: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        name = key
+        for pattern, word in names:
+            name = pattern.sub(word, name)
+        split = next((pattern.sub(parts, name) for pattern, parts in fused if pattern.match(name)), None)
+        if split is None:
+            found[name] = tensor
+            continue
+        for word, part in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
+            found[split.format(word[0], word)] = part
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -43,6 +43,14 @@ class NetControl:
     control_type: int | None = None  # of a union network
     drops_negatives: bool = False  # counts for prompts only
     adapters: Any = None  # what a Control-LoRA's first step does without
+    _embedded: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict, init=False)
+
+    def embedded(self, embed: Callable[[Tensor], Tensor], hint: Tensor) -> Tensor:
+        """The features [B,C,h,w] of `hint` [B,3,H,W], whose rows are the same: worked out once in a pass, for one row."""
+        key = (hint.device, hint.dtype)
+        if key not in self._embedded:
+            self._embedded = {key: embed(hint[:1])}
+        return self._embedded[key].expand(len(hint), -1, -1, -1)
 
     def scales(self, count: int) -> list[float]:
         """Of each of `count` outputs."""
@@ -75,15 +83,18 @@ class NetControl:
             found = [output.mean(dim=(2, 3), keepdim=True) for output in found]
         scaled = []
         for output, scale in zip(found, self.scales(len(found)), strict=True):
-            output = output * scale
+            if scale != 1.0:
+                output = output * scale
             if self.region is not None:
                 mask = F.interpolate(
                     self.region.to(output), size=output.shape[2:], mode="bilinear", align_corners=False
                 )
                 output = output * mask
-            whole = output.new_zeros(len(call.images), *output.shape[1:])
-            whole[rows] = output
-            scaled.append(whole)
+            if len(rows) < len(call.images):
+                whole = output.new_zeros(len(call.images), *output.shape[1:])
+                whole[rows] = output
+                output = whole
+            scaled.append(output)
         return scaled
 
     @contextmanager
@@ -152,6 +163,10 @@ def _in_sizes_of(x: Tensor, features: Sequence[Tensor], is_large: bool) -> list[
 
 def put_around(use: ModelUse, controls: Sequence[NetControl], before: Callable[[], None] = lambda: None) -> None:
     """Have these networks add their outputs to the features of the pass's denoiser."""
+    computing: list[NetControl] = []  # at most one
+
+    def embed(module: Any, inner: Callable[..., Any], /, hint: Tensor) -> Tensor:
+        return computing[0].embedded(inner, hint) if use.call.windows is None else inner(hint)
 
     def control(module: Any, inner: Callable[..., Any], /, sample: Tensor, timestep: Tensor, **rest: Any) -> Any:
         call = use.call
@@ -161,6 +176,7 @@ def put_around(use: ModelUse, controls: Sequence[NetControl], before: Callable[[
         for each in controls:
             if not is_on(each.unit, use):
                 continue
+            computing[:] = [each]
             outputs = each.outputs(call, sample, timestep, context, vector)
             outputs = [output.to(sample.device, sample.dtype) for output in outputs]
             if each.facts.kind is Kind.T2I:
@@ -178,6 +194,9 @@ def put_around(use: ModelUse, controls: Sequence[NetControl], before: Callable[[
         return inner(sample, timestep, **rest)
 
     use.hook(use.model.unet, control, HookOrder.OBSERVE)
+    embeddings = [getattr(each.net.module, "controlnet_cond_embedding", None) for each in controls]
+    for module in dict.fromkeys(module for module in embeddings if module is not None):
+        use.hook(module, embed, HookOrder.OBSERVE)
 
 
 def _added(first: list[Tensor], second: list[Tensor]) -> list[Tensor]:

@@ -40,8 +40,8 @@ def write_parts(root: Path, case: Case) -> Path:
 
 
 def write_part(path: Path, key_list: str, in_int8: bool = True) -> None:
-    """One file of a full model's names and shapes. Deviation 0.02; norms are ones, so that a forward pass stays
-    finite."""
+    """One file of a full model's names and shapes. Deviation 0.02; norms and variances are ones, so that a forward
+    pass stays finite."""
     shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
     for name, entry in full_header(key_list).items():
         is_matrix = len(entry.shape) == 2 and name.endswith(".weight") and IN_BLOCKS.search(name) is not None
@@ -57,7 +57,7 @@ def write_part(path: Path, key_list: str, in_int8: bool = True) -> None:
         for index, (name, (dtype, shape)) in enumerate(shapes.items()):
             if name.endswith("scale_weight"):
                 writer.write(name, torch.full(shape, DEVIATION / CODES_DEVIATION))
-            elif len(shape) == 1 and "norm" in name and name.endswith(("weight", "scale")):
+            elif name.endswith("running_var") or ("norm" in name and name.endswith(("weight", "scale")) and len(shape) == 1):
                 writer.write(name, torch.ones(shape, dtype=dtype))
             else:
                 count = math.prod(shape)

@@ -38,7 +38,7 @@ ORDER = (
         "cores",
         "public_addresses",
     ),
-    ("errors", "extra_folders", "model_folders", "version", "plots"),
+    ("errors", "extra_folders", "model_folders", "version", "plots", "texts"),
     ("facades",),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""

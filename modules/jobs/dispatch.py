@@ -102,7 +102,7 @@ class Dispatcher:
                 if unfinished is not None:
                     self._store.put_back(unfinished.task_id)
         if not left:
-            self._store.close()
+            self._store.file.close()
 
     def _join(self, timeout_s: float) -> None:
         """Wait for the lanes' threads, so long for all of them."""
@@ -181,12 +181,12 @@ class Dispatcher:
                 if action is WhenDone.NOTHING:
                     looks = (line.has_held and not line.is_paused) or len(self._lanes) > 1
                     wait_s = HELD_RETRY_S if looks else None
-                    self._bells[lane.name].wait(RECORD_RETRY_S if store.is_behind else wait_s)
+                    self._bells[lane.name].wait(RECORD_RETRY_S if store.file.is_behind else wait_s)
             if action is not WhenDone.NOTHING:
                 name = "featherweight-when-done"
                 threading.Thread(target=self._on_done, args=(action,), name=name, daemon=True).start()
-            if store.is_behind:
-                store.flush()
+            if store.file.is_behind:
+                store.file.flush()
 
     def _run_to_its_end(self, lane: Lane, entry: Entry) -> None:
         try:

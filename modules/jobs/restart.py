@@ -28,7 +28,7 @@ class Restart:
         """
         line, store = self._line, self._store
         options = line.options()
-        restored, images = [], store.images()
+        restored, images = [], store.images.of()
         for record in store.waiting():
             try:
                 entry = self._entry(record, images.get(record.task_id, []), options.retries)

@@ -63,9 +63,9 @@ def request(number: int) -> GenerationRequest:
 
 def take_and_put_back(queue: JobQueue) -> None:
     """What a lane does to begin with the next."""
-    entry = queue.take(queue.lanes[0])
+    entry = queue.turns.take(queue.lanes[0])
     assert entry is not None
-    queue.put_back(entry)
+    queue.turns.put_back(entry)
 
 
 def measured(folder: Path, jobs: int) -> dict[str, float]:

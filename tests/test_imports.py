@@ -51,6 +51,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("restart",),
         ("dispatch", "needed_models", "editing", "ownership"),
         ("line",),
+        ("turns",),
         ("images", "waiting", "repeats", "when_done"),
         ("known",),
         ("store", "order", "lanes"),

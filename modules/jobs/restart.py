@@ -37,7 +37,7 @@ class Restart:
                 continue
             if entry is not None:
                 restored.append(entry)
-        line.take_back(restored, is_paused=options.starts_paused)
+        line.turns.take_back(restored, is_paused=options.starts_paused)
         store.clean_inputs()
         store.prune(options.kept_records)
         line.images.forget_all_but([entry.task_id for entry in restored])

@@ -37,7 +37,6 @@ MARKS = (
 NAMED = 5
 MIN_IMAGES = 5
 ALIKE_SIDE = 8
-MAX_TAGS_SHOWN = 60
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,9 @@ def request(number: int) -> GenerationRequest:
 
 def take_and_put_back(queue: JobQueue) -> None:
     """What a lane does to begin with the next."""
-    entry = queue.take(queue.lanes[0])
+    entry = queue.turns.take(queue.lanes[0])
     assert entry is not None
-    queue.put_back(entry)
+    queue.turns.put_back(entry)
 
 
 def measured(folder: Path, jobs: int) -> dict[str, float]:
@@ -85,11 +85,11 @@ def measured(folder: Path, jobs: int) -> dict[str, float]:
     timed.take("run next", lambda: queue.run_next(last))
     timed.take("move to the end", lambda: queue.move_before(last, None))
     timed.take("edit", lambda: queue.change(last, lambda request: replace(request, steps=request.steps + 1)))
-    queue.store.close()
+    queue.store.file.close()
     again = queue_on(folder / "jobs.sqlite", jobs)
     timed.take("take up after a restart", again.restore, times=1)
     timed.take("cancel all", again.clear, times=1)
-    again.store.close()
+    again.store.file.close()
     return timed.ms
 
 

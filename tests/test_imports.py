@@ -38,7 +38,7 @@ ORDER = (
         "cores",
         "public_addresses",
     ),
-    ("errors", "extra_folders", "model_folders", "version", "plots"),
+    ("errors", "extra_folders", "model_folders", "version", "plots", "texts"),
     ("facades",),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
@@ -51,6 +51,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("restart",),
         ("dispatch", "needed_models", "editing", "ownership"),
         ("line",),
+        ("turns",),
         ("images", "waiting", "repeats", "when_done"),
         ("known",),
         ("store", "order", "lanes"),

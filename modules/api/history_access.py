@@ -64,7 +64,7 @@ class HistoryAccess:
 
     def own_board(self, board_id: int, request: Request) -> Board:
         """A board that this user may change. Raises `UnknownNameError`, `NotAllowedError`."""
-        board = self.history.board(board_id)
+        board = self.history.boards.get(board_id)
         identity = identity_of(request)
         if not identity.may_see(board.user):
             raise UnknownNameError(NO_BOARD_THERE.format(board_id))

@@ -17,6 +17,7 @@ from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.tasks import Task
 from modules.services import Services
+from modules.texts import page_text
 
 NOTICE = "styles.csv could not be read: it is a folder. No styles are used from it."
 PAUSED = "The queue is paused: Resume in the Queue tab lets it go on"
@@ -122,8 +123,8 @@ def _task_progress(task: Task | None) -> ProgressReply:
     )
 
 
-STARTING = "Next in line: the worker starts"
-TRYING_AGAIN = "Trying again: the worker starts"
+STARTING = page_text("Next in line: the worker starts")
+TRYING_AGAIN = page_text("Trying again: the worker starts")
 
 
 def _text(job: Job, position: int, phase: str, is_paused: bool) -> str:
@@ -147,6 +148,6 @@ def _unknown_task() -> TaskProgressReply:
         eta=None,
         live_preview=None,
         id_live_preview=None,
-        textinfo="Waiting...",
+        textinfo=page_text("Waiting..."),
         stage=None,
     )

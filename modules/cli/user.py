@@ -26,7 +26,6 @@ from modules.paths import resolve_paths
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILE = "users.json"  # in the data folder, unless --auth-file names another one
-AskPassword = Callable[[str], str]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.images.sanitize import without_controls
+from modules.sqlite_files import Database
 
 BOARDS_SCHEMA = """
 CREATE TABLE IF NOT EXISTS boards (
@@ -39,49 +40,64 @@ class Board:
     newest: int | None = None
 
 
-def boards_of(db: sqlite3.Connection, user: str | None) -> list[Board]:
-    """The boards of a user or of all, by name."""
-    where, values = ("", ()) if user is None else ("WHERE boards.user = ?", (user,))
-    return [_board(row) for row in db.execute(f"{_ALL} {where} GROUP BY boards.id ORDER BY boards.name", values)]
+class Boards:
+    """The boards of a history's file."""
 
+    def __init__(self, file: Database) -> None:
+        self._file = file
 
-def board_of(db: sqlite3.Connection, board_id: int) -> Board:
-    """One board. Raises `UnknownNameError`."""
-    bounded = max(-(2**62), min(board_id, 2**62))
-    row = db.execute(f"{_ALL} WHERE boards.id = ? GROUP BY boards.id", (bounded,)).fetchone()
-    if row is None:
-        raise UnknownNameError(f"There is no board {board_id}; it may have been deleted.")
-    return _board(row)
+    def all(self, user: str | None = None) -> list[Board]:
+        """The boards of one user or of all, by name."""
+        with self._file.using() as db:
+            return _boards(db, user)
 
+    def get(self, board_id: int) -> Board:
+        """One board. Raises `UnknownNameError`."""
+        with self._file.using() as db:
+            return _one(db, board_id)
 
-def create_board(db: sqlite3.Connection, name: str, user: str) -> Board:
-    """An empty board. Raises `InvalidValueError` for a name that is empty, long or taken, and for too many boards."""
-    if len(boards_of(db, user)) >= MAX_BOARDS:
-        raise InvalidValueError(f"There are {MAX_BOARDS} boards, and no more are kept; delete one first.")
-    plain = _checked(db, name, user)
-    made = db.execute("INSERT INTO boards (name, user, created_at) VALUES (?, ?, ?)", (plain, user, time.time()))
-    return board_of(db, int(made.lastrowid or 0))
+    def create(self, name: str, user: str = "") -> Board:
+        """An empty board. Raises `InvalidValueError` for a name that is empty, long or taken, and for too many."""
+        with self._file.using(changes=True) as db:
+            if len(_boards(db, user)) >= MAX_BOARDS:
+                raise InvalidValueError(f"There are {MAX_BOARDS} boards, and no more are kept; delete one first.")
+            values = (_checked(db, name, user), user, time.time())
+            made = db.execute("INSERT INTO boards (name, user, created_at) VALUES (?, ?, ?)", values)
+            return _one(db, int(made.lastrowid or 0))
 
+    def rename(self, board_id: int, name: str) -> Board:
+        """Give a board another name. Raises `InvalidValueError` as `create` does, `UnknownNameError`."""
+        with self._file.using(changes=True) as db:
+            board = _one(db, board_id)
+            db.execute("UPDATE boards SET name = ? WHERE id = ?", (_checked(db, name, board.user, board_id), board_id))
+            return _one(db, board_id)
 
-def rename_board(db: sqlite3.Connection, board_id: int, name: str) -> Board:
-    """Give a board another name. Raises `InvalidValueError` as `create_board` does, `UnknownNameError`."""
-    board = board_of(db, board_id)
-    db.execute("UPDATE boards SET name = ? WHERE id = ?", (_checked(db, name, board.user, board_id), board_id))
-    return board_of(db, board_id)
-
-
-def remove_board(db: sqlite3.Connection, board_id: int) -> None:
-    """Delete a board; its images stay in the history. Raises `UnknownNameError`."""
-    board_of(db, board_id)
-    db.execute("UPDATE entries SET board = NULL WHERE board = ?", (board_id,))
-    db.execute("DELETE FROM boards WHERE id = ?", (board_id,))
+    def remove(self, board_id: int) -> None:
+        """Delete a board; its images stay in the history. Raises `UnknownNameError`."""
+        with self._file.using(changes=True) as db:
+            _one(db, board_id)
+            db.execute("UPDATE entries SET board = NULL WHERE board = ?", (board_id,))
+            db.execute("DELETE FROM boards WHERE id = ?", (board_id,))
 
 
 def put_on_board(db: sqlite3.Connection, entry_ids: Sequence[int], board_id: int | None) -> None:
     """Move images to a board, or with None off their boards. Raises `UnknownNameError` for the board."""
     if board_id is not None:
-        board_of(db, board_id)
+        _one(db, board_id)
     db.executemany("UPDATE entries SET board = ? WHERE id = ?", [(board_id, entry_id) for entry_id in entry_ids])
+
+
+def _boards(db: sqlite3.Connection, user: str | None) -> list[Board]:
+    where, values = ("", ()) if user is None else ("WHERE boards.user = ?", (user,))
+    return [_board(row) for row in db.execute(f"{_ALL} {where} GROUP BY boards.id ORDER BY boards.name", values)]
+
+
+def _one(db: sqlite3.Connection, board_id: int) -> Board:
+    bounded = max(-(2**62), min(board_id, 2**62))
+    row = db.execute(f"{_ALL} WHERE boards.id = ? GROUP BY boards.id", (bounded,)).fetchone()
+    if row is None:
+        raise UnknownNameError(f"There is no board {board_id}; it may have been deleted.")
+    return _board(row)
 
 
 def _checked(db: sqlite3.Connection, name: str, user: str, own: int | None = None) -> str:

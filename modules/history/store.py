@@ -10,11 +10,9 @@ import logging
 import os
 import shutil
 import sqlite3
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -22,29 +20,12 @@ from typing import Any
 
 from modules.atomic_files import fingerprint, output_error
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
-from modules.history.boards import (
-    BOARDS_SCHEMA,
-    Board,
-    board_of,
-    boards_of,
-    create_board,
-    put_on_board,
-    remove_board,
-    rename_board,
-)
+from modules.history.boards import BOARDS_SCHEMA, Boards, put_on_board
 from modules.history.facets import number_of, searchable
 from modules.history.query import Query, Value, Words, parse_query
 from modules.images.sanitize import without_controls
 from modules.processing.request.result import GeneratedImage
-from modules.sqlite_files import (
-    check_version,
-    check_whole,
-    is_corrupt,
-    is_damage,
-    is_locked,
-    keep_database_aside,
-    reason_of,
-)
+from modules.sqlite_files import Database, DatabaseWords, add_columns, check_whole
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +70,12 @@ PAGE = 60
 MAX_PAGE = 500
 MAX_TAGS, MAX_TAG_CHARS = 32, 60
 LOCK_WAIT_S = 5.0
+WORDS = DatabaseWords(
+    name="The history",
+    damaged="images are not affected. Import the folder of outputs in the History tab to have them found again.",
+    locked=". Close that, or try again.",
+    unusable="cannot be used: {reason}. Free some space, or allow writing there.",
+)
 MAX_LATE = 10_000  # images that wait because the file takes nothing
 MAX_ID = 2**53 - 1  # what a browser counts to
 
@@ -143,25 +130,25 @@ class History:
     def __init__(self, path: Path | None, trash: Path) -> None:
         """Open or begin the file; a damaged one is kept aside, and `notices` says so. Raises `OutputError` or
         `BusyError` for a file that is fine but cannot be used, and for one of a newer version."""
-        self.notices: tuple[str, ...] = ()
         self.trash = trash
-        self._path = path
-        self._lock = threading.RLock()
         self._facets: dict[tuple[str, str], int] = {}
         self._late: deque[ImageFile] = deque(maxlen=MAX_LATE)  # changed by one thread at a time that has the lock
         self._coming: deque[ImageFile] = deque(maxlen=MAX_LATE)  # filled by any thread, without waiting
-        try:
-            self._db = self._connect()
-        except sqlite3.Error as error:
-            if path is None or not (is_damage(error) or path.is_dir()):
-                raise self._sentence(error) from error
-            self._begin_anew(path, error)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = Database(path, VERSION, self._prepare, WORDS, LOCK_WAIT_S)
+        self.boards = Boards(self.file)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What was kept aside."""
+        return self.file.notices
 
     def close(self) -> None:
         """Close the file; the history cannot be used afterwards."""
-        with self._lock:
+        with self.file.lock:
             self.take_late(LOCK_WAIT_S)
-            self._db.close()
+            self.file.db.close()
 
     # -- images come -------------------------------------------------------------------------------------------------
 
@@ -198,12 +185,12 @@ class History:
 
     def take_late(self, wait_s: float = 0.05) -> None:
         """Write the images that wait; one that another thread or program holds is waited for so long. Never raises."""
-        if not self.is_behind or not self._lock.acquire(timeout=wait_s):
+        if not self.is_behind or not self.file.lock.acquire(timeout=wait_s):
             return
         try:
             while self._coming:
                 self._late.append(self._coming.popleft())
-            self._db.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
+            self.file.db.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
             try:
                 self.add(tuple(self._late))
             except (OutputError, BusyError) as error:
@@ -211,17 +198,17 @@ class History:
             else:
                 self._late.clear()
             finally:
-                self._db.execute(f"PRAGMA busy_timeout = {int(LOCK_WAIT_S * 1000)}")
+                self.file.db.execute(f"PRAGMA busy_timeout = {int(LOCK_WAIT_S * 1000)}")
         finally:
-            self._lock.release()
+            self.file.lock.release()
 
     def add(self, files: Sequence[ImageFile]) -> int:
         """Take in files in one transaction; those whose path is known already replace what was known of it. Returns how
         many were new. Raises `OutputError`, `BusyError`."""
         new = 0
-        with self._using(changes=True):
+        with self.file.using(changes=True) as db:
             for file in files:
-                known = self._db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(file.path)),)).fetchone()
+                known = db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(file.path)),)).fetchone()
                 entry_id = int(known[0]) if known else self._free_id(file.created_at)
                 new += known is None
                 values = (
@@ -229,13 +216,13 @@ class History:
                     *(file.width, file.height, file.size_bytes, file.changed_at, _text(file.infotext)),
                 )
                 if known:
-                    self._db.execute(
+                    self.file.db.execute(
                         "UPDATE entries SET path = ?, fingerprint = ?, task_id = ?, user = ?, role = ?, width = ?, "
                         "height = ?, size_bytes = ?, changed_at = ?, infotext = ?, is_missing = 0 WHERE id = ?",
                         (*values, entry_id),
                     )
                 else:
-                    self._db.execute(
+                    self.file.db.execute(
                         "INSERT INTO entries (path, fingerprint, task_id, user, role, width, height, size_bytes, "
                         "changed_at, infotext, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                         (*values, entry_id),
@@ -245,17 +232,17 @@ class History:
 
     def _free_id(self, created_at: float) -> int:
         wanted = max(1, min(int(created_at * 1e6), MAX_ID))
-        while self._db.execute("SELECT 1 FROM entries WHERE id = ?", (wanted,)).fetchone():
+        while self.file.db.execute("SELECT 1 FROM entries WHERE id = ?", (wanted,)).fetchone():
             wanted += 1
         return wanted
 
     def _index(self, entry: HistoryEntry) -> None:
-        self._db.execute("DELETE FROM words WHERE rowid = ?", (entry.id,))
+        self.file.db.execute("DELETE FROM words WHERE rowid = ?", (entry.id,))
         if entry.trashed_from is not None:
             return
         found = searchable(entry.infotext, (entry.width, entry.height), entry.user, entry.tags)
         tokens = " ".join((ALL, *(f"f{self._facet(*value)}" for value in sorted(found.values))))
-        self._db.execute(
+        self.file.db.execute(
             "INSERT INTO words (rowid, prompt, negative, name, facets) VALUES (?, ?, ?, ?, ?)",
             (entry.id, found.prompt, found.negative_prompt, entry.path.name, tokens),
         )
@@ -264,10 +251,10 @@ class History:
         text = _text(text)
         found = self._facets.get((key, text))
         if found is None:
-            self._db.execute(
+            self.file.db.execute(
                 "INSERT OR IGNORE INTO facets (key, text, number) VALUES (?, ?, ?)", (key, text, number_of(text))
             )
-            (found,) = self._db.execute("SELECT id FROM facets WHERE key = ? AND text = ?", (key, text)).fetchone()
+            (found,) = self.file.db.execute("SELECT id FROM facets WHERE key = ? AND text = ?", (key, text)).fetchone()
             if len(self._facets) > 50_000:
                 self._facets.clear()
             self._facets[key, text] = found
@@ -286,41 +273,41 @@ class History:
         """The newest that a search finds, older than the entry `before`; of one user or of all, of one board, of none
         (`NO_BOARD`) or of all. Raises `InvalidValueError` for what is no search, see `modules.history.query`."""
         query = parse_query(text)
-        with self._using():
+        with self.file.using():
             sql, values = self._sql(query, before, user, board)
-            rows = self._db.execute(f"{sql} LIMIT ?", (*values, max(1, min(limit, MAX_PAGE)))).fetchall()
+            rows = self.file.db.execute(f"{sql} LIMIT ?", (*values, max(1, min(limit, MAX_PAGE)))).fetchall()
         return [_entry(row) for row in rows]
 
     def count(self, text: str = "", user: str | None = None, board: int | None = None) -> int:
         """How many a search finds."""
-        with self._using():
+        with self.file.using():
             sql, values = self._sql(parse_query(text), None, user, board)
             inner = sql.replace("SELECT entries.*", "SELECT 1", 1).partition(" ORDER BY ")[0]
-            return int(self._db.execute(f"SELECT count(*) FROM ({inner})", values).fetchone()[0])
+            return int(self.file.db.execute(f"SELECT count(*) FROM ({inner})", values).fetchone()[0])
 
     def entry(self, entry_id: int) -> HistoryEntry:
         """One entry. Raises `UnknownNameError`."""
-        with self._using():
+        with self.file.using():
             return self._one(entry_id)
 
     def of_task(self, task_id: str) -> list[HistoryEntry]:
         """The images of a job, in the order in which they were made."""
-        with self._using():
-            rows = self._db.execute("SELECT * FROM entries WHERE task_id = ? ORDER BY id", (task_id,)).fetchall()
+        with self.file.using():
+            rows = self.file.db.execute("SELECT * FROM entries WHERE task_id = ? ORDER BY id", (task_id,)).fetchall()
         return [_entry(row) for row in rows]
 
     def known(self, path: Path) -> tuple[int, float] | None:
         """Size and time of change that a path had when it was taken in; None for a new one."""
-        with self._using():
-            row = self._db.execute(
+        with self.file.using():
+            row = self.file.db.execute(
                 "SELECT size_bytes, changed_at FROM entries WHERE path = ?", (_text(str(path)),)
             ).fetchone()
         return (int(row[0]), float(row[1])) if row else None
 
     def same_contents(self, found: str) -> list[HistoryEntry]:
         """Entries whose files have this fingerprint."""
-        with self._using():
-            rows = self._db.execute("SELECT * FROM entries WHERE fingerprint = ?", (found,)).fetchall()
+        with self.file.using():
+            rows = self.file.db.execute("SELECT * FROM entries WHERE fingerprint = ?", (found,)).fetchall()
         return [_entry(row) for row in rows]
 
     def below(self, folder: Path) -> Iterator[HistoryEntry]:
@@ -328,8 +315,8 @@ class History:
         prefix = _text(str(folder)) + os.sep
         before = MAX_ID + 1
         while True:
-            with self._using():
-                rows = self._db.execute(
+            with self.file.using():
+                rows = self.file.db.execute(
                     "SELECT * FROM entries WHERE id < ? AND substr(path, 1, ?) = ? ORDER BY id DESC LIMIT 200",
                     (before, len(prefix), prefix),
                 ).fetchall()
@@ -340,8 +327,8 @@ class History:
 
     def values_of(self, key: str, limit: int = 200, user: str | None = None) -> list[str]:
         """The values that images have for a key, for lists to choose from; of one user's images or of all."""
-        with self._using():
-            rows = self._db.execute("SELECT id, text FROM facets WHERE key = ? ORDER BY text LIMIT ?", (key, limit))
+        with self.file.using():
+            rows = self.file.db.execute("SELECT id, text FROM facets WHERE key = ? ORDER BY text LIMIT ?", (key, limit))
             found = [(int(row[0]), str(row[1])) for row in rows]
             if user is None:
                 return [text for _, text in found]
@@ -350,25 +337,25 @@ class History:
             return [
                 text
                 for number, text in found
-                if self._db.execute(any_image, (f"{own} AND facets : f{number}",)).fetchone()
+                if self.file.db.execute(any_image, (f"{own} AND facets : f{number}",)).fetchone()
             ]
 
     def last_uses(self, key: str, limit: int = 2000) -> dict[str, float]:
         """When the newest image with each value of a key was made, in seconds since 1970; values in small letters."""
         found: dict[str, float] = {}
-        with self._using():
-            rows = self._db.execute("SELECT id, text FROM facets WHERE key = ? LIMIT ?", (key, limit)).fetchall()
+        with self.file.using():
+            rows = self.file.db.execute("SELECT id, text FROM facets WHERE key = ? LIMIT ?", (key, limit)).fetchall()
             for number, text in rows:
                 newest = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT 1"
-                row = self._db.execute(newest, (f"facets : f{number}",)).fetchone()
+                row = self.file.db.execute(newest, (f"facets : f{number}",)).fetchone()
                 if row is not None:
                     found[str(text).lower()] = row[0] / 1e6
         return found
 
     def users(self) -> list[str]:
         """Whose images there are; "" for those that nobody's job has made, as imported ones."""
-        with self._using():
-            return [str(row[0]) for row in self._db.execute("SELECT DISTINCT user FROM entries ORDER BY user")]
+        with self.file.using():
+            return [str(row[0]) for row in self.file.db.execute("SELECT DISTINCT user FROM entries ORDER BY user")]
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -398,8 +385,8 @@ class History:
         that somebody has taken away before. Raises `OutputError`."""
         if not path.is_file():
             return None
-        with self._using():
-            row = self._db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(path)),)).fetchone()
+        with self.file.using():
+            row = self.file.db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(path)),)).fetchone()
         return _moved(path, self._trash_of_today) if row is None else self.delete(int(row[0])).path
 
     @property
@@ -420,71 +407,44 @@ class History:
 
     def file_moved(self, before: Path, after: Path) -> bool:
         """A file was moved by this program; whether it is one of the history, or waits to be one."""
-        with self._lock:
+        with self.file.lock:
             while self._coming:
                 self._late.append(self._coming.popleft())
             for index, file in enumerate(self._late):
                 if file.path == before:
                     self._late[index] = replace(file, path=after)
                     return True
-        with self._using():
-            row = self._db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(before)),)).fetchone()
+        with self.file.using():
+            row = self.file.db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(before)),)).fetchone()
         if row is not None:
             self.moved(int(row[0]), after)
         return row is not None
 
     def missing(self, entry_id: int, is_missing: bool = True) -> None:
         """The file of an image is not where it was, or is again."""
-        with self._using(changes=True):
-            self._db.execute("UPDATE entries SET is_missing = ? WHERE id = ?", (is_missing, entry_id))
-
-    # -- boards ------------------------------------------------------------------------------------------------------
-
-    def boards(self, user: str | None = None) -> list[Board]:
-        """The boards of one user or of all, by name."""
-        with self._using():
-            return boards_of(self._db, user)
-
-    def board(self, board_id: int) -> Board:
-        """One board. Raises `UnknownNameError`."""
-        with self._using():
-            return board_of(self._db, board_id)
-
-    def create_board(self, name: str, user: str = "") -> Board:
-        """An empty board. Raises `InvalidValueError` for a name that is empty, long or taken."""
-        with self._using(changes=True):
-            return create_board(self._db, name, user)
-
-    def rename_board(self, board_id: int, name: str) -> Board:
-        """Give a board another name. Raises `InvalidValueError`, `UnknownNameError`."""
-        with self._using(changes=True):
-            return rename_board(self._db, board_id, name)
-
-    def remove_board(self, board_id: int) -> None:
-        """Delete a board; its images stay. Raises `UnknownNameError`."""
-        with self._using(changes=True):
-            remove_board(self._db, board_id)
+        with self.file.using(changes=True):
+            self.file.db.execute("UPDATE entries SET is_missing = ? WHERE id = ?", (is_missing, entry_id))
 
     def put(self, entry_ids: Sequence[int], board_id: int | None) -> list[HistoryEntry]:
         """Move images to a board, or with None off their boards, all or none. Raises `UnknownNameError`."""
-        with self._using(changes=True):
-            put_on_board(self._db, entry_ids, board_id)
+        with self.file.using(changes=True):
+            put_on_board(self.file.db, entry_ids, board_id)
             return [self._one(entry_id) for entry_id in entry_ids]
 
     # -- imports, for `modules.history.importing` ----------------------------------------------------------------------
 
     def note_import(self, folder: Path, state: str, counts: dict[str, int], error: str | None = None) -> None:
         """How far the import of a folder is."""
-        with self._using(changes=True):
-            self._db.execute(
+        with self.file.using(changes=True):
+            self.file.db.execute(
                 "INSERT OR REPLACE INTO imports VALUES (?, ?, ?, ?)",
                 (_text(str(folder)), state, json.dumps(counts), error),
             )
 
     def imports(self) -> list[dict[str, Any]]:
         """All imports: folder, state, counts, error."""
-        with self._using():
-            rows = self._db.execute("SELECT * FROM imports ORDER BY folder").fetchall()
+        with self.file.using():
+            rows = self.file.db.execute("SELECT * FROM imports ORDER BY folder").fetchall()
         return [
             {"folder": row["folder"], "state": row["state"], "counts": json.loads(row["counts"]), "error": row["error"]}
             for row in rows
@@ -492,86 +452,28 @@ class History:
 
     # -- the file ----------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> sqlite3.Connection:
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        name = str(self._path) if self._path else ":memory:"
-        db = sqlite3.connect(name, timeout=LOCK_WAIT_S, check_same_thread=False)
-        try:
-            db.row_factory = sqlite3.Row
-            check_version(db, VERSION, name)
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=NORMAL")  # the queue's record has what a loss of power takes
-            db.execute("PRAGMA cache_size=-32000")
-            db.executescript(SCHEMA)
-            check_whole(db)
-            have = {row["name"] for row in db.execute("PRAGMA table_info(entries)")}
-            for column, declaration in ADDED_COLUMNS.items():
-                if column not in have:
-                    db.execute(f"ALTER TABLE entries ADD COLUMN {column} {declaration}")
-            db.executescript(BOARDS_SCHEMA)
-            db.execute(f"PRAGMA user_version = {VERSION}")
-            db.commit()
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _begin_anew(self, path: Path, error: sqlite3.Error) -> None:
-        try:
-            aside = keep_database_aside(path)
-            self._db = self._connect()
-        except (OSError, sqlite3.Error) as second:
-            raise OutputError(
-                f"{path} is damaged ({error}) and could not be kept aside ({second}). Move it away by hand."
-            ) from second
-        self._facets.clear()
-        self.notices = (
-            *self.notices,
-            f"The history, {path.name}, was damaged ({error}). It was kept as {aside.name}, and a new one was begun; "
-            "images are not affected. Import the folder of outputs in the History tab to have them found again.",
-        )
-        log.warning("%s", self.notices[-1])
-
-    @contextmanager
-    def _using(self, changes: bool = False) -> Iterator[None]:
-        """The file, for one question or, with `changes`, one transaction. A file that turns out to be damaged is kept
-        aside and a new one begun. Raises `OutputError` and `BusyError`."""
-        with self._lock:
-            try:
-                if changes:
-                    with self._db:
-                        yield
-                else:
-                    yield
-            except sqlite3.ProgrammingError:
-                raise
-            except sqlite3.Error as error:
-                if self._path is not None and is_corrupt(error):
-                    self._db.close()
-                    self._begin_anew(self._path, error)
-                    raise OutputError(self.notices[-1]) from error
-                raise self._sentence(error) from error
-
-    def _sentence(self, error: sqlite3.Error) -> OutputError | BusyError:
-        place = self._path or "memory"
-        if is_locked(error):
-            return BusyError(f"The history ({place}) is locked by another program. Close that, or try again.")
-        return OutputError(
-            f"The history ({place}) cannot be used: {reason_of(error)}. Free some space, or allow writing there."
-        )
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        self._facets.clear()  # their ids are those of a file
+        db.execute("PRAGMA synchronous=NORMAL")  # the queue's record has what a loss of power takes
+        db.execute("PRAGMA cache_size=-32000")
+        db.executescript(SCHEMA)
+        check_whole(db)
+        add_columns(db, "entries", ADDED_COLUMNS)
+        db.executescript(BOARDS_SCHEMA)
 
     def _one(self, entry_id: int) -> HistoryEntry:
-        row = self._db.execute("SELECT * FROM entries WHERE id = ?", (max(-(2**62), min(entry_id, 2**62)),)).fetchone()
+        row = self.file.db.execute(
+            "SELECT * FROM entries WHERE id = ?", (max(-(2**62), min(entry_id, 2**62)),)
+        ).fetchone()
         if row is None:
             raise UnknownNameError(f"The history has no image {entry_id}; it may have been deleted.")
         return _entry(row)
 
     def _changed(self, entry: HistoryEntry) -> HistoryEntry:
         place = None if entry.trashed_from is None else _text(str(entry.trashed_from))
-        with self._using(changes=True):
-            self._db.execute("DELETE FROM entries WHERE path = ? AND id != ?", (_text(str(entry.path)), entry.id))
-            self._db.execute(
+        with self.file.using(changes=True):
+            self.file.db.execute("DELETE FROM entries WHERE path = ? AND id != ?", (_text(str(entry.path)), entry.id))
+            self.file.db.execute(
                 "UPDATE entries SET path = ?, is_starred = ?, tags = ?, is_missing = ?, trashed_from = ? WHERE id = ?",
                 (_text(str(entry.path)), entry.is_starred, json.dumps(entry.tags), entry.is_missing, place, entry.id),
             )
@@ -648,7 +550,7 @@ class History:
         else:
             condition, values = "text LIKE ? ESCAPE '\\'", (f"%{_pattern(value.text)}%",)
         sql = f"SELECT id FROM facets WHERE key = ? AND {condition} LIMIT ?"
-        found = self._db.execute(sql, (value.key, *values, MAX_FACETS + 1)).fetchall()
+        found = self.file.db.execute(sql, (value.key, *values, MAX_FACETS + 1)).fetchall()
         if len(found) > MAX_FACETS:
             raise InvalidValueError(f"More than {MAX_FACETS} values of '{value.key}' are meant; narrow the search.")
         return f"facets : ({' OR '.join(f'f{row[0]}' for row in found) or NONE})"

@@ -58,7 +58,7 @@ class Dispatcher:
         self._when_done = WhenDone.NOTHING
         self._on_done: Callable[[WhenDone], None] = lambda action: None
         self._has_worked = False  # since the line was empty
-        line.attach(self._lanes, self._ring)
+        line.turns.attach(self._lanes, self._ring)
 
     def start(self) -> None:
         """Start the lanes' threads; what was submitted earlier begins now."""
@@ -81,7 +81,7 @@ class Dispatcher:
             if self._is_closing:
                 return
             self._is_closing = True
-            waiting, running = self._line.take_no_more(), self._line.running()
+            waiting, running = self._line.turns.take_no_more(), self._line.running()
         for entry in waiting:
             entry.end(JobStatus.INTERRUPTED, Interrupted(STOPPED))
         for entry in running:
@@ -102,7 +102,7 @@ class Dispatcher:
                 if unfinished is not None:
                     self._store.put_back(unfinished.task_id)
         if not left:
-            self._store.close()
+            self._store.file.close()
 
     def _join(self, timeout_s: float) -> None:
         """Wait for the lanes' threads, so long for all of them."""
@@ -173,7 +173,7 @@ class Dispatcher:
                 lane.is_rung = False
                 if self._is_closing:
                     return None
-                entry = line.take(lane)
+                entry = line.turns.take(lane)
                 if entry is not None:
                     lane.entry, self._has_worked = entry, True
                     return entry
@@ -181,12 +181,12 @@ class Dispatcher:
                 if action is WhenDone.NOTHING:
                     looks = (line.has_held and not line.is_paused) or len(self._lanes) > 1
                     wait_s = HELD_RETRY_S if looks else None
-                    self._bells[lane.name].wait(RECORD_RETRY_S if store.is_behind else wait_s)
+                    self._bells[lane.name].wait(RECORD_RETRY_S if store.file.is_behind else wait_s)
             if action is not WhenDone.NOTHING:
                 name = "featherweight-when-done"
                 threading.Thread(target=self._on_done, args=(action,), name=name, daemon=True).start()
-            if store.is_behind:
-                store.flush()
+            if store.file.is_behind:
+                store.file.flush()
 
     def _run_to_its_end(self, lane: Lane, entry: Entry) -> None:
         try:
@@ -197,7 +197,7 @@ class Dispatcher:
         finally:
             with self._line.lock:
                 lane.entry = None
-                self._line.left(entry)
+                self._line.turns.left(entry)
 
     def _run(self, lane: Lane, entry: Entry) -> None:
         self._store.started(entry.task_id)
@@ -264,7 +264,7 @@ class Dispatcher:
         log.warning("%s (%s): %s It is tried again.", entry.task_id, entry.title, lost)
         with self._line.lock:
             lane.entry = None
-            self._line.put_back(entry)
+            self._line.turns.put_back(entry)
         return None
 
     # -- images between two steps of a task --------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class Dispatcher:
         with self._line.lock:
             if task.is_interrupt_requested:
                 return None
-            entry = self._line.take(lane, admitted)
+            entry = self._line.turns.take(lane, admitted)
             if entry is None:
                 return None
             assert isinstance(entry, Job)

@@ -39,14 +39,14 @@ class JobImages:
     def saving(self, job: Job, image: GeneratedImage, path: Path, fingerprint: str) -> None:
         """Record where an image is about to appear: should the process die before it says more, the next one looks."""
         if image.is_finished:
-            self._store.saving(job.task_id, image, path, fingerprint)
+            self._store.images.saving(job.task_id, image, path, fingerprint)
 
     def finished(self, job: Job, image: GeneratedImage) -> None:
         """Record an image and tell of it."""
         if not image.is_finished:
             return
         self._tell(job.task_id, job.standing.user, image)  # first: what is not yet done is told again after a kill
-        self._store.image_done(job.task_id, image)
+        self._store.images.done(job.task_id, image)
         job.standing.attempts = 0
 
     def made(self, task_id: str, user: str, recorded: Sequence[ImageRecord]) -> list[ImageRecord]:
@@ -55,14 +55,14 @@ class JobImages:
         made = [item for item in recorded if item.exists()]
         for item in made:
             if not item.is_done and (found := item.image.read()) is not None:
-                self._store.image_done(task_id, found)
+                self._store.images.done(task_id, found)
                 if found.role is ImageRole.SAMPLE:
                     self._tell(task_id, user, found)
         return made
 
     def made_by(self, job: Job) -> list[ImageRecord]:
         """What a job has made whose worker was lost."""
-        recorded = self._store.images(job.task_id).get(job.task_id, [])
+        recorded = self._store.images.of(job.task_id).get(job.task_id, [])
         return self.made(job.task_id, job.standing.user, recorded)
 
     def remove(self, job: Job, image: GeneratedImage) -> None:
@@ -92,7 +92,7 @@ class JobImages:
         unsaved, task_id = saved.unsaved, saved.unsaved.task_id
         job = self._known.find(task_id)
         if saved.before is not None:
-            self._store.image_moved(saved.before, saved.after)
+            self._store.images.moved(saved.before, saved.after)
         if job is not None:
             job.saved_late(saved)
             if saved.before is None and job.has_result:

@@ -232,11 +232,11 @@ class Job(Entry):
         super().__init__(task_id, IMAGE_TYPE, title, created_at)
         self._request = request
         self.made: Made = {image.key: image for image in made}
-        self._preview_every = preview_every
+        self.preview_every = preview_every  # steps; 0: no previews
         self._listener = listener
         self._phase = "waiting"
         self._stage: Stage | None = None
-        self._total_steps = 0
+        self.total_steps = 0  # what `plan` said
         self._done_steps = 0
         self._first_step_at: float | None = None
         self._first_step = 0  # which one was told first: a job that goes on begins in the middle
@@ -253,16 +253,6 @@ class Job(Entry):
         self.removed = 0  # how many of its images were deleted since it ended
 
     # -- the worker's side -------------------------------------------------------------------------------------------
-
-    @property
-    def total_steps(self) -> int:
-        """What `plan` said."""
-        return self._total_steps
-
-    @property
-    def preview_every(self) -> int:
-        """A preview after so many steps; 0: none."""
-        return self._preview_every
 
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
         return request_to_json(self.request, text_of)
@@ -334,7 +324,7 @@ class Job(Entry):
 
     def plan(self, total_steps: int) -> None:
         with self._lock:
-            self._total_steps = total_steps
+            self.total_steps = total_steps
 
     def step(self, done: int, info: object = None) -> None:
         with self._lock:
@@ -343,7 +333,7 @@ class Job(Entry):
             self._done_steps = done
 
     def wants_preview(self, done: int) -> bool:
-        return self._preview_every > 0 and done > 0 and done - self._preview_step >= self._preview_every
+        return self.preview_every > 0 and done > 0 and done - self._preview_step >= self.preview_every
 
     def preview(self, image: Image.Image) -> None:
         with self._lock:
@@ -450,7 +440,7 @@ class Job(Entry):
         """Where the job stands now. `eta_s` follows from the steps so far; None before the first one."""
         with self._lock:
             now = self._over or time.monotonic()
-            total, done = self._total_steps, self._done_steps
+            total, done = self.total_steps, self._done_steps
             fraction = 1.0 if self._status.is_final else (done / total if total else 0.0)
             eta = None
             if self._first_step_at is not None and not self._status.is_final and done > self._first_step:

@@ -1,6 +1,7 @@
 """The one line that all work stands in: image jobs and tasks, recorded before they run, in the order of their turn.
 
-It holds no thread. A `Dispatcher` takes work out and gives it back; `Restart` puts in what an earlier server left.
+It holds no thread. A `Dispatcher` takes work out and gives it back by its `turns`; `Restart` puts in what an earlier
+server left.
 Whoever asks or changes something says who they are: what is somebody else's is unknown to them. Without that they are
 `ANYBODY`, who may do everything.
 """
@@ -8,7 +9,7 @@ Whoever asks or changes something says who they are: what is somebody else's is 
 import random
 import threading
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from modules.access.roles import ANYBODY, Identity
@@ -17,10 +18,10 @@ from modules.images.sanitize import without_controls
 from modules.jobs.images import JobImages
 from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus, Progress
 from modules.jobs.known import Known
-from modules.jobs.lanes import Lane
 from modules.jobs.repeats import Repeats
 from modules.jobs.store import JobRecord, JobStore
 from modules.jobs.tasks import Task, TaskSpec
+from modules.jobs.turns import Turns
 from modules.jobs.waiting import WaitingEntries
 from modules.processing.record.recordings import Recordings
 from modules.processing.request.request import GenerationRequest
@@ -70,11 +71,8 @@ class Line:
         self.repeats = Repeats(store)
         self._models = models or Models()
         self._waiting = WaitingEntries()
-        self._running: list[Entry] = []
-        self._lanes: tuple[Lane, ...] = ()
-        self._changed: Callable[[Entry | None], object] = lambda entry: None
-        self._paused = store.remembered("paused") == "1"
-        self._closed = False
+        self.turns = Turns(self.lock, self._waiting, self.known, lambda: options().groups, self._models.missing)
+        self.turns.is_paused = store.remembered("paused") == "1"
 
     # -- into the line -----------------------------------------------------------------------------------------------
 
@@ -134,10 +132,10 @@ class Line:
         with self.lock:
             self.known.forget(len(self._waiting))
             self._waiting.append(entry)
-            self._changed(entry)
+            self.turns.changed(entry)
 
     def _check_room(self) -> None:
-        if self._closed:
+        if self.turns.is_closed:
             raise Interrupted("The server is shutting down and takes no more jobs; start it again.")
         limit = self.options().max_waiting
         if len(self._waiting) >= limit:
@@ -151,7 +149,7 @@ class Line:
     def running(self, who: Identity = ANYBODY) -> tuple[Entry, ...]:
         """All that runs now, what began first comes first; last the tasks that images were let into."""
         with self.lock:
-            running = sorted(self._running, key=lambda entry: (entry.standing.is_left, entry.started_at or 0.0))
+            running = sorted(self.turns.running, key=lambda entry: (entry.standing.is_left, entry.started_at or 0.0))
         return tuple(entry for entry in running if who.may_change(entry.standing.user))
 
     def running_job(self, who: Identity = ANYBODY) -> Job | None:
@@ -172,7 +170,7 @@ class Line:
 
     def first(self, limit: int = MAX_SHOWN, who: Identity = ANYBODY) -> tuple[Entry, ...]:
         """The first of what waits, in the order in which it will run as things stand now; what cannot run is last."""
-        loaded, groups = self._lanes[0].loaded if self._lanes else "", self.options().groups
+        loaded, groups = self.turns.loaded, self.options().groups
         with self.lock:
             if who.is_admin:
                 return self._waiting.in_order(limit, loaded, groups)
@@ -191,7 +189,7 @@ class Line:
         `UnknownNameError`."""
         job = self.known.get(task_id, who)
         with self.lock:
-            before = len(self._running) + self._waiting.index(job) if job in self._waiting else 0
+            before = len(self.turns.running) + self._waiting.index(job) if job in self._waiting else 0
         return job.progress(before)
 
     def record(self, task_id: str, who: Identity = ANYBODY) -> JobRecord:
@@ -204,7 +202,7 @@ class Line:
     @property
     def is_paused(self) -> bool:
         """Whether nothing new is begun."""
-        return self._paused
+        return self.turns.is_paused
 
     @property
     def has_held(self) -> bool:
@@ -217,8 +215,8 @@ class Line:
     def pause(self, is_paused: bool = True) -> None:
         """Begin nothing new, or go on. What runs is finished. Outlives a restart."""
         with self.lock:
-            self._paused = is_paused
-            self._changed(None)
+            self.turns.is_paused = is_paused
+            self.turns.changed(None)
         self.store.remember("paused", "1" if is_paused else "0")
 
     def run_next(self, task_id: str, who: Identity = ANYBODY) -> None:
@@ -268,7 +266,7 @@ class Line:
             except FeatherweightError:
                 entry.ask_instead(before)
                 raise
-            self._changed(None)
+            self.turns.changed(None)
         return entry
 
     def rename(self, task_id: str, title: str, who: Identity = ANYBODY) -> None:
@@ -345,55 +343,6 @@ class Line:
         for entry in entries:
             self.images.forget(entry.task_id)
             entry.end(JobStatus.INTERRUPTED, Interrupted(text))
-
-    # -- for who works it off ----------------------------------------------------------------------------------------
-
-    def attach(self, lanes: tuple[Lane, ...], changed: Callable[[Entry | None], object]) -> None:
-        """Who works it off. `changed` is called under the lock: with an entry that is new in line, with None where
-        something else has changed."""
-        self._lanes, self._changed = lanes, changed
-
-    def take(self, lane: Lane, admitted: Collection[str] | None = None) -> Entry | None:
-        """The next entry that this lane can do; from now on it runs. Only one of these task ids, where they are given.
-        None while nothing is to be begun."""
-        with self.lock:
-            if self._closed or self._paused or not lane.is_ready():
-                return None
-            is_only_lane = len(self._lanes) == 1
-            entry = self._waiting.take(lane, self._models.missing, self.options().groups, is_only_lane, admitted)
-            if entry is not None:
-                self._running.append(entry)
-            return entry
-
-    def put_back(self, entry: Entry) -> None:
-        """What ran is first in line again: its worker was lost."""
-        with self.lock:
-            self._running.remove(entry)
-            self._waiting.put_back(entry)
-            self._changed(None)
-
-    def left(self, entry: Entry) -> None:
-        """What ran runs no more: it has ended, or the server ends."""
-        with self.lock:
-            if entry in self._running:
-                self._running.remove(entry)
-
-    def take_back(self, entries: Sequence[Entry], is_paused: bool) -> None:
-        """Put in line what an earlier server left, in its order; where there is any, paused if `is_paused`."""
-        with self.lock:
-            for entry in entries:
-                self.known.add(entry)
-            self._waiting.restore(entries)
-            if entries and is_paused:
-                self._paused = True
-            self._changed(None)
-
-    def take_no_more(self) -> tuple[Entry, ...]:
-        """The server ends: take no more work and begin none. Returns what waits, which stays on record."""
-        with self.lock:
-            self._closed = True
-            self._changed(None)
-            return self._waiting.clear()
 
 
 def fix_seeds(request: GenerationRequest) -> GenerationRequest:

@@ -28,7 +28,7 @@ class Restart:
         """
         line, store = self._line, self._store
         options = line.options()
-        restored, images = [], store.images()
+        restored, images = [], store.images.of()
         for record in store.waiting():
             try:
                 entry = self._entry(record, images.get(record.task_id, []), options.retries)
@@ -37,7 +37,7 @@ class Restart:
                 continue
             if entry is not None:
                 restored.append(entry)
-        line.take_back(restored, is_paused=options.starts_paused)
+        line.turns.take_back(restored, is_paused=options.starts_paused)
         store.clean_inputs()
         store.prune(options.kept_records)
         line.images.forget_all_but([entry.task_id for entry in restored])

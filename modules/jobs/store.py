@@ -7,7 +7,6 @@ later changes are kept in memory until the file takes them, and a damaged file i
 import json
 import logging
 import sqlite3
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import fingerprint
-from modules.errors import BusyError, FeatherweightError, OutputError
 from modules.jobs.input_files import InputFiles, names_in
 from modules.jobs.job import IMAGE_TYPE, Entry, JobStatus, Standing
 from modules.processing.record.made import MadeImage
 from modules.processing.request.result import GeneratedImage, ImageRole
-from modules.sqlite_files import check_version, check_whole, is_damage, is_locked, keep_database_aside, reason_of
+from modules.sqlite_files import Database, DatabaseWords, add_columns, check_whole, is_damage
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +76,13 @@ CREATE INDEX IF NOT EXISTS jobs_by_status ON jobs (status, position);
 CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended_at);
 """
 LOCK_WAIT_S = 2.0
+WORDS = DatabaseWords(
+    name="The record of jobs",
+    damaged="images are not affected.",
+    locked=", so nothing was put in line. Close that program, or try again in a moment.",
+    unusable="cannot be written: {reason}. Nothing was put in line. Free some space or allow writing there, then try "
+    "again.",
+)
 FINAL = (JobStatus.DONE, JobStatus.FAILED, JobStatus.INTERRUPTED)
 IMAGES_SO_FAR = """(
     SELECT json_object('images', json_group_array(json_object(
@@ -131,25 +136,138 @@ class ImageRecord:
             return False
 
 
+class RecordFile:
+    """The file of the record: every change is one transaction, which waits where the file does not take it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.database = Database(path, VERSION, _prepare, WORDS, LOCK_WAIT_S)
+        self._late: deque[tuple[Write, ...]] = deque()
+
+    def write(self, *writes: Write) -> None:
+        """Write now; a file that turns out to be damaged is replaced, and the changes go into the new one. Raises
+        `BusyError`, `OutputError`."""
+        try:
+            self._write(writes)
+        except sqlite3.Error as error:
+            raise self.database.sentence(error) from error
+
+    def put(self, *writes: Write) -> None:
+        """Write now or, where the file does not take it, later; never raises for the file."""
+        with self.database.lock:
+            self._late.append(writes)
+            self.flush()
+
+    def flush(self) -> bool:
+        """Write the changes that could not be written when they were made; False while they still cannot be."""
+        with self.database.lock:
+            while self._late:
+                try:
+                    self._write(self._late[0])
+                except sqlite3.Error as error:
+                    log.warning("The record of jobs cannot be written (%s); it is tried again.", error)
+                    return False
+                self._late.popleft()
+        return True
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether changes wait for the file to take them."""
+        return bool(self._late)
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        with self.database.lock:
+            if not self.flush():
+                log.error("%d changes of the record of jobs could not be written.", len(self._late))
+            self.database.db.close()
+
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
+        """What is asked; of a file that turns out to be damaged, of the new one. Raises `BusyError`, `OutputError`."""
+        with self.database.lock:
+            try:
+                return self.database.db.execute(sql, values).fetchall()
+            except sqlite3.ProgrammingError:
+                raise
+            except sqlite3.Error as error:
+                if self.database.path is None or not is_damage(error):
+                    raise self.database.sentence(error) from error
+                self.database.begin_again(error)
+                return self.database.db.execute(sql, values).fetchall()
+
+    def _write(self, writes: Sequence[Write]) -> None:
+        with self.database.lock:
+            try:
+                self._execute(writes)
+            except sqlite3.Error as error:
+                if self.database.path is None or not is_damage(error):
+                    raise
+                self.database.begin_again(error)
+                self._execute(writes)
+
+    def _execute(self, writes: Sequence[Write]) -> None:
+        db, is_synced = self.database.db, any(write.is_synced for write in writes)
+        db.execute(f"PRAGMA synchronous={'FULL' if is_synced else 'NORMAL'}")
+        with db:
+            for write in writes:
+                db.execute(write.sql, write.values)
+
+
+class ImageRecords:
+    """The images of work that has not ended."""
+
+    def __init__(self, file: RecordFile) -> None:
+        self._file = file
+
+    def saving(self, task_id: str, image: GeneratedImage, path: Path, found: str) -> None:
+        """The file of an image is about to appear; `found` is the fingerprint that it will have."""
+        self._file.put(Write(*_image_row(task_id, image, path, found, is_done=False), is_synced=False))
+
+    def done(self, task_id: str, image: GeneratedImage) -> None:
+        """An image is finished: it is in the record whatever happens next, and tries are counted from zero again. One
+        without a file is only in memory, and is made again after a restart."""
+        self._file.put(
+            Write(*_image_row(task_id, image, image.path, None, is_done=True)),
+            Write("UPDATE jobs SET attempts = 0 WHERE task_id = ?", (task_id,)),
+        )
+
+    def moved(self, before: Path, after: Path) -> None:
+        """The file of an image, of whatever job, ended or not, is elsewhere now."""
+        old, new = _text(str(before)), _text(str(after))
+        self._file.put(
+            Write("UPDATE job_images SET path = ?, fingerprint = NULL, is_done = 1 WHERE path = ?", (new, old)),
+            Write(
+                "UPDATE jobs SET outcome = replace(outcome, json_quote(?), json_quote(?)) WHERE instr(outcome, ?)",
+                (old, new, json.dumps(old)),
+            ),
+        )
+
+    def of(self, task_id: str | None = None) -> dict[str, list[ImageRecord]]:
+        """The images by task ids, finished or about to be. Of one job, or of all."""
+        images: dict[str, list[ImageRecord]] = {}
+        chosen = "SELECT * FROM job_images WHERE path IS NOT NULL AND task_id = coalesce(?, task_id) ORDER BY rowid"
+        for row in self._file.rows(chosen, (task_id,)):
+            found = _image_record(row)
+            if found is not None:
+                images.setdefault(row["task_id"], []).append(found)
+        return images
+
+
 class JobStore:
-    """One connection behind a lock; every change is one transaction. `path` None keeps the table in memory."""
+    """The record of all work. `path` None keeps it in memory."""
 
     def __init__(self, path: Path | None) -> None:
         """Open or begin the file. What was damaged is kept aside, and `notices` says so.
 
         Raises `OutputError` or `BusyError` for a file that is fine but cannot be used, and for one of a newer version.
         """
-        self.notices: tuple[str, ...] = ()
-        self._path = path
-        self._lock = threading.RLock()
-        self._late: deque[tuple[Write, ...]] = deque()
         self.inputs = InputFiles(path.with_name(f"{path.stem}-inputs") if path else None)
-        try:
-            self._db = self._connect()
-        except sqlite3.Error as error:
-            if path is None or not (is_damage(error) or path.is_dir()):
-                raise self._sentence(error) from error
-            self._begin_anew(error)
+        self.file = RecordFile(path)
+        self.images = ImageRecords(self.file)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What was kept aside."""
+        return self.file.database.notices
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -183,10 +301,7 @@ class JobStore:
             Write(f"INSERT INTO jobs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())),
             *self._input_rows(entry.task_id, recorded),
         ]
-        try:
-            self._write(*writes)
-        except sqlite3.Error as error:
-            raise self._sentence(error) from error
+        self.file.write(*writes)
 
     def changed(self, entry: Entry) -> None:
         """What waiting work asks for has changed. Raises as `add`."""
@@ -194,26 +309,23 @@ class JobStore:
         standing = entry.standing
         before = self._names("task_id = ?", (entry.task_id,))
         values = (json.dumps(recorded), _text(entry.title), _text(standing.model), json.dumps(standing.needs))
-        try:
-            self._write(
-                Write(
-                    "UPDATE jobs SET request = ?, title = ?, model = ?, needs = ? WHERE task_id = ?",
-                    (*values, entry.task_id),
-                ),
-                Write("DELETE FROM job_inputs WHERE task_id = ?", (entry.task_id,)),
-                *self._input_rows(entry.task_id, recorded),
-            )
-        except sqlite3.Error as error:
-            raise self._sentence(error) from error
+        self.file.write(
+            Write(
+                "UPDATE jobs SET request = ?, title = ?, model = ?, needs = ? WHERE task_id = ?",
+                (*values, entry.task_id),
+            ),
+            Write("DELETE FROM job_inputs WHERE task_id = ?", (entry.task_id,)),
+            *self._input_rows(entry.task_id, recorded),
+        )
         self._remove_unused(before)
 
     def renamed(self, task_id: str, title: str) -> None:
         """Work has another title."""
-        self._put(Write("UPDATE jobs SET title = ? WHERE task_id = ?", (_text(title), task_id)))
+        self.file.put(Write("UPDATE jobs SET title = ? WHERE task_id = ?", (_text(title), task_id)))
 
     def stands(self, entries: Sequence[Entry]) -> None:
         """The order of waiting work has changed."""
-        self._put(
+        self.file.put(
             *(
                 Write(
                     "UPDATE jobs SET position = ?, is_pinned = ?, is_bookmarked = ? WHERE task_id = ?",
@@ -225,11 +337,11 @@ class JobStore:
 
     def bookmarked(self, task_id: str, is_bookmarked: bool) -> None:
         """Somebody marks work, finished or not, or takes the mark away."""
-        self._put(Write("UPDATE jobs SET is_bookmarked = ? WHERE task_id = ?", (is_bookmarked, task_id)))
+        self.file.put(Write("UPDATE jobs SET is_bookmarked = ? WHERE task_id = ?", (is_bookmarked, task_id)))
 
     def started(self, task_id: str) -> None:
         """The worker took it."""
-        self._put(
+        self.file.put(
             Write(
                 "UPDATE jobs SET status = ?, started_at = ?, attempts = attempts + 1 WHERE task_id = ?",
                 (JobStatus.RUNNING, time.time(), task_id),
@@ -237,32 +349,9 @@ class JobStore:
             )
         )
 
-    def saving(self, task_id: str, image: GeneratedImage, path: Path, found: str) -> None:
-        """The file of an image is about to appear; `found` is the fingerprint that it will have."""
-        self._put(Write(*_image_row(task_id, image, path, found, is_done=False), is_synced=False))
-
-    def image_done(self, task_id: str, image: GeneratedImage) -> None:
-        """An image is finished: it is in the record whatever happens next, and tries are counted anew. One without
-        a file is only in memory, and is made again after a restart."""
-        self._put(
-            Write(*_image_row(task_id, image, image.path, None, is_done=True)),
-            Write("UPDATE jobs SET attempts = 0 WHERE task_id = ?", (task_id,)),
-        )
-
     def outcome_changed(self, task_id: str, outcome: dict[str, Any]) -> None:
         """What came of ended work is less than it was: somebody has deleted an image of it."""
-        self._put(Write("UPDATE jobs SET outcome = ? WHERE task_id = ?", (json.dumps(outcome), task_id)))
-
-    def image_moved(self, before: Path, after: Path) -> None:
-        """The file of an image, of whatever job, is elsewhere now."""
-        old, new = _text(str(before)), _text(str(after))
-        self._put(
-            Write("UPDATE job_images SET path = ?, fingerprint = NULL, is_done = 1 WHERE path = ?", (new, old)),
-            Write(
-                "UPDATE jobs SET outcome = replace(outcome, json_quote(?), json_quote(?)) WHERE instr(outcome, ?)",
-                (old, new, json.dumps(old)),
-            ),
-        )
+        self.file.put(Write("UPDATE jobs SET outcome = ? WHERE task_id = ?", (json.dumps(outcome), task_id)))
 
     def ended(
         self,
@@ -272,15 +361,17 @@ class JobStore:
         outcome: dict[str, Any] | None = None,
     ) -> None:
         """It is final. Without `outcome`, the images that were finished stand in the record."""
-        self._put(*_ending(task_id, status, error, outcome))
+        self.file.put(*_ending(task_id, status, error, outcome))
 
     def withdrawn(self, task_ids: Sequence[str], error: str) -> None:
         """Waiting work was taken out of the line: all of it in one transaction."""
-        self._put(*(write for task_id in task_ids for write in _ending(task_id, JobStatus.INTERRUPTED, error, None)))
+        self.file.put(
+            *(write for task_id in task_ids for write in _ending(task_id, JobStatus.INTERRUPTED, error, None))
+        )
 
     def note(self, task_id: str, key: str, data: Mapping[str, Any]) -> None:
         """A task does something that a later try must know of, see `Task.note`; tries are counted anew."""
-        self._put(
+        self.file.put(
             Write("INSERT OR REPLACE INTO task_notes VALUES (?, ?, ?)", (task_id, key, json.dumps(data))),
             Write("UPDATE jobs SET attempts = 0 WHERE task_id = ?", (task_id,)),
         )
@@ -288,7 +379,7 @@ class JobStore:
     def notes(self, task_id: str) -> dict[str, dict[str, Any]]:
         """What a task has noted, by key; what somebody has edited into nonsense is left out."""
         notes = {}
-        for key, text in self._rows("SELECT key, data FROM task_notes WHERE task_id = ?", (task_id,)):
+        for key, text in self.file.rows("SELECT key, data FROM task_notes WHERE task_id = ?", (task_id,)):
             try:
                 data = json.loads(text)
             except (ValueError, TypeError):
@@ -299,7 +390,7 @@ class JobStore:
 
     def put_back(self, task_id: str) -> None:
         """The server ends in order while this runs: it waits again, and the try does not count."""
-        self._put(
+        self.file.put(
             Write(
                 "UPDATE jobs SET status = ?, attempts = max(attempts - 1, 0) WHERE task_id = ?",
                 (JobStatus.QUEUED, task_id),
@@ -310,7 +401,7 @@ class JobStore:
         """Forget ended work, with the images that it began with; what it made stays where it is."""
         for task_id in task_ids:
             names = self._names("task_id = ?", (task_id,))
-            self._put(*_forgetting("task_id = ?", (task_id,)))
+            self.file.put(*_forgetting("task_id = ?", (task_id,)))
             self._remove_unused(names)
 
     def prune(self, kept: int) -> None:
@@ -320,7 +411,7 @@ class JobStore:
             "is_bookmarked ORDER BY ended_at DESC LIMIT -1 OFFSET ?)"
         )
         names = self._names(old, (kept,))
-        self._put(*_forgetting(old, (kept,)))
+        self.file.put(*_forgetting(old, (kept,)))
         self._remove_unused(names)
 
     def clean_inputs(self) -> None:
@@ -329,31 +420,7 @@ class JobStore:
 
     def remember(self, name: str, value: str) -> None:
         """Keep a fact about the queue itself."""
-        self._put(Write("INSERT OR REPLACE INTO queue_state VALUES (?, ?)", (name, value)))
-
-    def flush(self) -> bool:
-        """Write the changes that could not be written when they were made; False while they still cannot be."""
-        with self._lock:
-            while self._late:
-                try:
-                    self._write(*self._late[0])
-                except sqlite3.Error as error:
-                    log.warning("The record of jobs cannot be written (%s); it is tried again.", error)
-                    return False
-                self._late.popleft()
-        return True
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether changes wait for the file to take them."""
-        return bool(self._late)
-
-    def close(self) -> None:
-        """Close the file; the store cannot be used afterwards."""
-        with self._lock:
-            if not self.flush():
-                log.error("%d changes of the record of jobs could not be written.", len(self._late))
-            self._db.close()
+        self.file.put(Write("INSERT OR REPLACE INTO queue_state VALUES (?, ?)", (name, value)))
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -371,7 +438,7 @@ class JobStore:
         """What has not ended, in order: what ran when the server ended comes first. The requests of image jobs are left
         out, because thousands may wait: `get` has them."""
         columns = ", ".join(f"jobs.{name}" for name in COLUMNS)
-        rows = self._rows(
+        rows = self.file.rows(
             f"SELECT {columns}, CASE "
             "WHEN kind != ? OR typeof(request) != 'text' OR NOT json_valid(request) THEN request "
             "WHEN json_type(request) = 'object' THEN '{}' ELSE request END AS request "
@@ -398,88 +465,12 @@ class JobStore:
         """How many jobs of these states are recorded; of one user or of all."""
         marks = ", ".join("?" * len(statuses))
         sql = f"SELECT count(*) FROM jobs WHERE status IN ({marks}) AND user = coalesce(?, user)"
-        return int(self._rows(sql, (*statuses, user))[0][0])
-
-    def images(self, task_id: str | None = None) -> dict[str, list[ImageRecord]]:
-        """The images of work that has not ended, by task ids: finished or about to be. Of one, or of all."""
-        images: dict[str, list[ImageRecord]] = {}
-        chosen = "SELECT * FROM job_images WHERE path IS NOT NULL AND task_id = coalesce(?, task_id) ORDER BY rowid"
-        for row in self._rows(chosen, (task_id,)):
-            found = _image_record(row)
-            if found is not None:
-                images.setdefault(row["task_id"], []).append(found)
-        return images
+        return int(self.file.rows(sql, (*statuses, user))[0][0])
 
     def remembered(self, name: str) -> str | None:
         """A fact about the queue itself, see `remember`."""
-        rows = self._rows("SELECT value FROM queue_state WHERE name = ?", (name,))
+        rows = self.file.rows("SELECT value FROM queue_state WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else None
-
-    # -- the file ----------------------------------------------------------------------------------------------------
-
-    def _connect(self) -> sqlite3.Connection:
-        name = str(self._path) if self._path else ":memory:"
-        db = sqlite3.connect(name, timeout=LOCK_WAIT_S, check_same_thread=False)
-        try:
-            db.row_factory = sqlite3.Row
-            check_version(db, VERSION, name)
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=FULL")
-            check_whole(db)
-            with db:
-                db.executescript(SCHEMA)
-                have = {row["name"] for row in db.execute("PRAGMA table_info(jobs)")}
-                for column, declaration in ADDED_COLUMNS.items():
-                    if column not in have:
-                        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {declaration}")
-                db.executescript(LATER_INDEXES)
-                db.execute(f"PRAGMA user_version = {VERSION}")
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _begin_anew(self, error: sqlite3.Error) -> None:
-        """Keep the damaged file aside and begin an empty one."""
-        assert self._path is not None
-        try:
-            aside = keep_database_aside(self._path)
-            self._db = self._connect()
-        except (OSError, sqlite3.Error) as second:
-            raise OutputError(
-                f"{self._path} is damaged ({error}) and could not be kept aside ({second}). Move it away by hand."
-            ) from second
-        notice = (
-            f"The record of jobs, {self._path.name}, was damaged ({error}). It was kept as {aside.name}, and a new one "
-            "was begun; images are not affected."
-        )
-        self.notices = (*self.notices, notice)
-        log.warning("%s", notice)
-
-    def _write(self, *writes: Write) -> None:
-        """One transaction; a file that turns out to be damaged is replaced, and the changes go into the new one."""
-        with self._lock:
-            try:
-                self._execute(writes)
-            except sqlite3.Error as error:
-                if self._path is None or not is_damage(error):
-                    raise
-                self._db.close()
-                self._begin_anew(error)
-                self._execute(writes)
-
-    def _execute(self, writes: Sequence[Write]) -> None:
-        is_synced = any(write.is_synced for write in writes)
-        self._db.execute(f"PRAGMA synchronous={'FULL' if is_synced else 'NORMAL'}")
-        with self._db:
-            for write in writes:
-                self._db.execute(write.sql, write.values)
-
-    def _put(self, *writes: Write) -> None:
-        """Write now or, where the file does not take it, later; never raises for the file."""
-        with self._lock:
-            self._late.append(writes)
-            self.flush()
 
     def _input_rows(self, task_id: str, recorded: Mapping[str, Any]) -> list[Write]:
         names = sorted(names_in(recorded.get("start")))
@@ -487,40 +478,25 @@ class JobStore:
 
     def _names(self, where: str, values: tuple[object, ...]) -> set[str]:
         """The input images of some jobs."""
-        return {str(row[0]) for row in self._rows(f"SELECT DISTINCT name FROM job_inputs WHERE {where}", values)}
+        return {str(row[0]) for row in self.file.rows(f"SELECT DISTINCT name FROM job_inputs WHERE {where}", values)}
 
     def _remove_unused(self, names: set[str]) -> None:
-        if not names or self.is_behind:
+        if not names or self.file.is_behind:
             return  # what could not be written yet may still name them; the next start looks
-        self.inputs.remove(name for name in names if not self._rows("SELECT 1 FROM job_inputs WHERE name = ?", (name,)))
-
-    def _sentence(self, error: sqlite3.Error) -> FeatherweightError:
-        place = self._path or "memory"
-        if is_locked(error):
-            return BusyError(
-                f"The record of jobs ({place}) is locked by another program, so nothing was put in line. Close that "
-                "program, or try again in a moment."
-            )
-        return OutputError(
-            f"The record of jobs ({place}) cannot be written: {reason_of(error)}. Nothing was put in line. Free some "
-            "space or allow writing there, then try again."
+        self.inputs.remove(
+            name for name in names if not self.file.rows("SELECT 1 FROM job_inputs WHERE name = ?", (name,))
         )
 
     def _query(self, sql: str, values: Sequence[object]) -> list[JobRecord]:
-        return [record for row in self._rows(sql, values) if (record := _record(row)) is not None]
+        return [record for row in self.file.rows(sql, values) if (record := _record(row)) is not None]
 
-    def _rows(self, sql: str, values: Sequence[object]) -> list[sqlite3.Row]:
-        with self._lock:
-            try:
-                return self._db.execute(sql, values).fetchall()
-            except sqlite3.ProgrammingError:
-                raise
-            except sqlite3.Error as error:
-                if self._path is None or not is_damage(error):
-                    raise self._sentence(error) from error
-                self._db.close()
-                self._begin_anew(error)
-                return self._db.execute(sql, values).fetchall()
+
+def _prepare(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA synchronous=FULL")
+    check_whole(db)
+    db.executescript(SCHEMA)
+    add_columns(db, "jobs", ADDED_COLUMNS)
+    db.executescript(LATER_INDEXES)
 
 
 def _text(text: str) -> str:

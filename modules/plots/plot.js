@@ -2,6 +2,7 @@
 // focus; the arrow keys go from point to point, and the line below says what stands there.
 (() => {
   const fw = (window.featherweight ||= {}); // a document of its own has none of the page's scripts
+  fw.t ||= (pieces, ...values) => String.raw({ raw: pieces }, ...values);
   const SVG = "http://www.w3.org/2000/svg";
   const [WIDE, HIGH, LEFT, TOP, BOTTOM] = [640, 190, 4, 18, 24];
   const DASHES = ["", "6 3", "2 3", "8 3 2 3"]; // lines differ by more than their colors
@@ -119,7 +120,7 @@
   }
 
   // What the server describes (`data-plot` of an element, as JSON) is drawn where it stands.
-  const SHOWN = { step: (value) => `step ${value}`, loss: (value) => value.toPrecision(3), size: (value) => value.toPrecision(2) };
+  const SHOWN = { step: (value) => fw.t`step ${value}`, loss: (value) => value.toPrecision(3), size: (value) => value.toPrecision(2) };
   fw.drawPlots = (root = document) => {
     for (const place of root.querySelectorAll("[data-plot]")) {
       const { x, y, ...spec } = JSON.parse(place.dataset.plot);

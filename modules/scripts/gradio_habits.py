@@ -261,9 +261,6 @@ def _translated(made: type, keywords: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in accepted}
 
 
-NOT_GIVEN = object()
-
-
 def _update(made: type, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """`gr.Dropdown.update(choices=[...])`: an update of what is given; None means "as it is" for all but the value."""
     import gradio as gr

@@ -10,6 +10,7 @@ from math import isfinite, log
 import torch
 
 from modules.errors import FeatherweightError
+from modules.texts import page_text
 from modules.training.optimizers import make_optimizer
 from modules.training.run import TrainingRun, step_seed
 
@@ -65,9 +66,9 @@ def proposal(losses: Sequence[tuple[float, float]]) -> RateSearch:
         raise FeatherweightError("The loss is not finite at any learning rate. Check the base model and its VAE.")
     best, lowest = min(finite, key=lambda pair: pair[1])
     rate = _rounded(best / SAFETY)
-    said = f"{rate:g}: the loss was lowest ({lowest:.3f}) at {best:.1e}."
+    said = page_text(f"{rate:g}: the loss was lowest ({lowest:.3f}) at {best:.1e}.")
     if best == finite[-1][0] and len(finite) == len(losses):
-        said += " It was still falling there, so a higher one may do."
+        said += page_text(" It was still falling there, so a higher one may do.")
     return RateSearch(tuple(losses), rate, said)
 
 

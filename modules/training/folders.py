@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from modules.atomic_files import output_error, write_atomic
+from modules.texts import page_text
 from modules.training.config import DataConfig, FolderConfig
 from modules.training.failures import TrainingError
 from modules.training.presets import SUFFIXES
@@ -36,7 +37,6 @@ MARKS = (
 NAMED = 5
 MIN_IMAGES = 5
 ALIKE_SIDE = 8
-MAX_TAGS_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
                 )
             )
     if broken:
-        problems.append(f"Left out because they cannot be read ({len(broken)}): {_some(broken)}.")
+        problems.append(page_text(f"Left out because they cannot be read ({len(broken)}): {_some(broken)}."))
     if not any(not sample.is_regularization for sample in samples):
         where = ", ".join(folder.path for folder in data.folders)
         found = f" {problems[-1]}" if broken else ""
@@ -115,23 +115,27 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
     without = [sample.path.name for sample in samples if not sample.captions]
     if without:
         problems.append(
-            f"Without a caption ({len(without)}): {_some(without)}. "
-            "What is not said in words becomes part of the adapter."
+            page_text(
+                f"Without a caption ({len(without)}): {_some(without)}. "
+                "What is not said in words becomes part of the adapter."
+            )
         )
     if doubles:
-        problems.append(f"There twice ({len(doubles)}): {_some(doubles)}. Delete one of each.")
+        problems.append(page_text(f"There twice ({len(doubles)}): {_some(doubles)}. Delete one of each."))
     if alike:
-        problems.append(f"Images that look alike ({len(alike)}): {_some(alike)}. They count double.")
+        problems.append(page_text(f"Images that look alike ({len(alike)}): {_some(alike)}. They count double."))
     if small:
         problems.append(
-            f"Much smaller than {resolution} px and will be enlarged ({len(small)}): {_some(small)}. "
-            "Adapters learn the blur."
+            page_text(
+                f"Much smaller than {resolution} px and will be enlarged ({len(small)}): {_some(small)}. "
+                "Adapters learn the blur."
+            )
         )
     trained = [sample for sample in samples if not sample.is_regularization]
     if len(trained) < MIN_IMAGES:
-        problems.append(f"Few images ({len(trained)}): expect copies of them.")
+        problems.append(page_text(f"Few images ({len(trained)}): expect copies of them."))
     if data.masks and not any(sample.mask for sample in samples):
-        problems.append(f"data.masks is on, and no image has a mask. One is called NAME{MASK_END}.")
+        problems.append(page_text(f"data.masks is on, and no image has a mask. One is called NAME{MASK_END}."))
     return FolderReport(tuple(samples), tuple(problems), tuple(tag_counts(samples)))
 
 

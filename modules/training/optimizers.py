@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import cos, pi
 from typing import Any
@@ -77,12 +77,6 @@ def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["full_rate"] * factor
 
 
-def effective_rate(optimizer: torch.optim.Optimizer) -> float:
-    """What the first group's values are moved by: with Prodigy its own estimate is in it."""
-    group = optimizer.param_groups[0]
-    return float(group["lr"]) * float(group.get("d", 1.0))
-
-
 @dataclass
 class MovingAverage:
     """An exponential running mean of parameters, float32. With `decay` 0 there is none."""
@@ -116,8 +110,3 @@ class MovingAverage:
         for own, parameter in zip(self._own, self.parameters, strict=False):
             parameter.copy_(own)
         self._own = []
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
-    """All that it needs to go on."""
-    return optimizer.state_dict()

@@ -17,6 +17,7 @@ from PIL import Image
 from modules.devices import best_device, is_available, release_memory
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
 from modules.models.loading.loaded import LoadedModel
+from modules.texts import page_text
 from modules.training.base_model import PLAIN, encodes_apart, load_base
 from modules.training.config import TrainingConfig
 from modules.training.dataset import Dataset, Item, make_dataset
@@ -107,7 +108,7 @@ class TrainingRun:
         self._device, self._checkpoint = device, places.find_checkpoint(config.model.checkpoint)
         if not self._checkpoint.exists():
             raise CheckpointError(f"{self._checkpoint} does not exist. Name the checkpoint that the LoRA is for.")
-        self._tell("loading the base model", 0, 1)
+        self._tell(page_text("loading the base model"), 0, 1)
         self._modules = places.find_modules(config.model.modules)
         self._is_apart = encodes_apart(self._checkpoint, self._modules)
         if self._is_apart and config.trains_text:
@@ -158,7 +159,7 @@ class TrainingRun:
         cache = Path(config.data.cache) if config.data.cache else self._places.cache / "training"
         self.latents = LatentCache(vae_identity(model), model.downscale, cache / "latents")
         views = self.dataset.all_views()
-        self.latents.fill(model, views, lambda done: self._tell("encoding images", done, len(views)))
+        self.latents.fill(model, views, lambda done: self._tell(page_text("encoding images"), done, len(views)))
         captions = self.dataset.all_captions()
         self.sample_captions = self._sample_captions(captions)
         encoder = CaptionEncoder(model, config.model.clip_skip)
@@ -183,7 +184,7 @@ class TrainingRun:
 
     def _encode(self, captions: Sequence[Caption]) -> None:
         self.texts.encoder.fit(caption.text for caption in captions)
-        self._tell("encoding captions", 0, 1)
+        self._tell(page_text("encoding captions"), 0, 1)
         self.texts.fill([*captions, *self.sample_captions])
 
     def _change_model(self) -> LoadedModel:
@@ -191,7 +192,7 @@ class TrainingRun:
         leave_memory(*self.model.text_encoders.values(), self.model.vae)
         if self.model.streaming is not None:
             self.model.streaming.close()
-        self._tell("loading the denoiser", 0, 1)
+        self._tell(page_text("loading the denoiser"), 0, 1)
         self.model = self._load(for_steps=True)
         return self.model
 
@@ -214,7 +215,7 @@ class TrainingRun:
                 result = self.trainer.train_step(parts, step_seed(config, self._place.step))
                 loss = result.loss
                 for text in result.fallbacks:
-                    self.notices.append(f"Memory ran out at step {self.trainer.step}; it goes on {text}.")
+                    self.notices.append(page_text(f"Memory ran out at step {self.trainer.step}; it goes on {text}."))
                 seconds = self._place.seconds + time.monotonic() - began
                 self._place = Place(self.trainer.step, *position, seconds)
                 self.history.loss.append((self._place.step, loss))
@@ -234,7 +235,7 @@ class TrainingRun:
             self._draw()
         if (output.save_every and step % output.save_every == 0) and not last:
             self.save_state()
-        self._tell(f"step {step} of {self.config.training.steps}", step, self.config.training.steps, True)
+        self._tell(page_text(f"step {step} of {self.config.training.steps}"), step, self.config.training.steps, True)
 
     def batch(self, items: Sequence[Item]) -> Batch:
         """What a step sees of these."""
@@ -331,7 +332,7 @@ class TrainingRun:
         found = read_state(self.state_path, self.trainer, self._identity())
         if found is not None:
             self._place, self.history = found
-            self.notices.append(f"Resumed at step {self._place.step}.")
+            self.notices.append(page_text(f"Resumed at step {self._place.step}."))
 
     def _identity(self) -> str:
         """What a state belongs to: the configuration without what may change between, and the images."""
@@ -348,8 +349,10 @@ class TrainingRun:
         if best:
             files = [self.target, self._write(self.target.with_name(f"{self.target.stem}-last{self.target.suffix}"))]
             self.notices.append(
-                f"{self.target.name} holds step {self.history.best_step}, whose validation loss is the lowest; "
-                f"the last step is {files[1].name}."
+                page_text(
+                    f"{self.target.name} holds step {self.history.best_step}, whose validation loss is the lowest; "
+                    f"the last step is {files[1].name}."
+                )
             )
         else:
             files = [self._write(self.target)]
@@ -434,7 +437,7 @@ def overfitting(history: History) -> str:
     later = [pair for pair in measured if pair[0] > best[0]]
     if len(later) < PATIENCE or not all(value > RISE * best[1] for _, value in later[-PATIENCE:]):
         return ""
-    return (
+    return page_text(
         f"Overfitting: the loss on held-out images was lowest at step {best[0]} and has risen by "
         f"{later[-1][1] / best[1] - 1:.0%} since: the images are being learnt by heart. Take the file of step "
         f"{best[0]}, or give more images, fewer steps, or a lower rank."

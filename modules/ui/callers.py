@@ -7,8 +7,9 @@ import gradio as gr
 from modules.access.roles import ANYBODY, Identity, NotAllowedError, Role, role_of_function
 from modules.api.permissions import role_of_call
 from modules.services import Services
+from modules.texts import page_text
 
-GONE = "You are not logged in any more: your login has ended, or your user was changed. Reload the page."
+GONE = page_text("You are not logged in any more: your login has ended, or your user was changed. Reload the page.")
 
 
 def identity_of_page(services: Services, sent: gr.Request | None) -> Identity:

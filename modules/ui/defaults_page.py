@@ -8,10 +8,11 @@ from typing import Any
 import gradio as gr
 
 from modules.errors import FeatherweightError
+from modules.texts import page_text
 from modules.ui.messages import error_box, note_box
 from modules.ui.ui_config import UiConfig
 
-RELOAD = "Reload UI shows it."
+RELOAD = page_text("Reload UI shows it.")
 HIDDEN: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
 
@@ -63,7 +64,7 @@ def build_defaults_page() -> Callable[[UiConfig], None]:
                 f"{key}: {problem}." for key, value in entries.items() if (problem := config.problem(key, value))
             ]
             if problems or not entries:
-                return error_box(" ".join(problems) or "Press View changes, and choose what to keep.")
+                return error_box(" ".join(problems) or page_text("Press View changes, and choose what to keep."))
             return _saved(config, entries, f"Defaults saved: {len(entries)}. {RELOAD}")
 
         def about(one: str | None) -> list[Any]:

@@ -18,6 +18,7 @@ from modules.errors import FeatherweightError
 from modules.jobs.tasks import Task
 from modules.jobs.work.extras import EXTRAS_TYPE, ExtrasRequest, ExtrasRun, Source, unique_names
 from modules.services import Services
+from modules.texts import page_text
 from modules.ui.callers import identity_of_page
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
@@ -221,8 +222,10 @@ def _gallery(task: Task | None) -> str:
     if failures:
         rows = "".join(f"<li><b>{escape(one['name'])}</b>: {escape(one['error'])}</li>" for one in failures)
         parts.append(
-            f'<div class="fw-message fw-error" role="alert">{len(failures)} of {len(failures) + _count(results)} '
-            f'images could not be done:<ul class="fw-failures">{rows}</ul></div>'
+            page_text(
+                f'<div class="fw-message fw-error" role="alert">{len(failures)} of {len(failures) + _count(results)} '
+                f'images could not be done:<ul class="fw-failures">{rows}</ul></div>'
+            )
         )
     parts += [note_box(text) for text in outcome.get("notices", ())]
     return "".join(parts)

@@ -19,6 +19,7 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.names import sampler_named, schedule_named
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
+from modules.texts import page_text
 from modules.ui.form import NO_REFINER, ROWS, SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER
 
 ADAPTER_TAG = re.compile(r"\s*<(lora|lyco|hypernet):([^:<>]+)(?::[^<>]*)?>")
@@ -43,7 +44,7 @@ class Filling:
     @property
     def note(self) -> str:
         """What became of the pasted parameters, for the user."""
-        return " ".join(("The parameters were filled in.", *self.left_out))
+        return " ".join((page_text("The parameters were filled in."), *self.left_out))
 
 
 def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: Services) -> Filling:
@@ -72,7 +73,9 @@ def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: S
         if field in kept:
             left_out += _missing_adapters(kept[field], services)
     left_out += [
-        f"The image was made from the {word} {name} (sha256 of its pixels): put that into img2img to make it again."
+        page_text(
+            f"The image was made from the {word} {name} (sha256 of its pixels): put that into img2img to make it again."
+        )
         for word, name in images_begun_with(parsed)
     ]
     kept["overrides"], sentences = _known_overrides(kept.get("overrides", []), parsed, services)
@@ -96,13 +99,13 @@ def choices_of_names(services: Services) -> dict[str, tuple[str, list[str]]]:
 def missing(word: str, name: str, known: Iterable[str], instead: str) -> str:
     """A sentence about a name that is not here and what is used instead; with the name that was meant, where only its
     spelling differs."""
-    return f"{word} '{name}' is not here: {instead} is used." + _spelling(name, known)
+    return page_text(f"{word} '{name}' is not here: {instead} is used.") + _spelling(name, known)
 
 
 def _spelling(name: str, known: Iterable[str]) -> str:
     by_lower = {one.lower(): one for one in known if abs(len(one) - len(name)) <= MAX_SLIPS}
     near = get_close_matches(name.lower(), by_lower, n=1, cutoff=MIN_LIKENESS)
-    return f" Did you mean '{by_lower[near[0]]}'?" if near else ""
+    return page_text(f" Did you mean '{by_lower[near[0]]}'?") if near else ""
 
 
 def _instead(field: str, choices: Sequence[str]) -> str:
@@ -129,7 +132,9 @@ def _missing_adapters(prompt: str, services: Services) -> list[str]:
         )
         if catalogue.find(tag[2]) is None:
             hint = _spelling(tag[2], [info.name for info in catalogue.entries])
-            sentence = f"{word} '{tag[2]}' is not here: its tag stays, without effect until the file is there."
+            sentence = page_text(
+                f"{word} '{tag[2]}' is not here: its tag stays, without effect until the file is there."
+            )
             sentences.append(sentence + hint)
     return sentences
 
@@ -209,7 +214,7 @@ def bounded(values: Mapping[str, Any], fields: Mapping[str, gr.components.Compon
         field = fields.get(name)
         if isinstance(field, gr.Slider | gr.Number) and not _is_within(field, value):
             allowed = f"{field.minimum:g} to {field.maximum:g}" if isinstance(field, gr.Slider) else "a number"
-            left_out.append(f"{field.label} {value} was left out: the form takes {allowed}.")
+            left_out.append(page_text(f"{field.label} {value} was left out: the form takes {allowed}."))
         else:
             kept[name] = value
     return Filling(kept, tuple(left_out))

@@ -20,6 +20,7 @@ from modules.processing.request.parameters import Section
 from modules.processing.request.request import GenerationRequest
 from modules.prompting.styles import Style, StyleBook
 from modules.services import Services
+from modules.texts import page_text
 from modules.ui.callers import identity_of_page
 from modules.ui.controls import Components, Controls, choices_of
 from modules.ui.defaults import EXAMPLES, default_size, wanted_checkpoint
@@ -101,7 +102,7 @@ class ImageTab:
         others = [*self._heads(found, closes=True), *self._shown_tabs(found)]
         read, refused = self.scripts.read(parsed)
         left_out = (*left_out, *refused, *left_over(parsed, read))
-        note = note_box(" ".join(("The parameters were filled in.", *left_out)))
+        note = note_box(" ".join((page_text("The parameters were filled in."), *left_out)))
         fields = [updates.get(name, gr.update()) for name in self.names]
         return [*fields, *self.scripts.pasted(parsed), *others, note]
 
@@ -403,10 +404,10 @@ def build_style_editor(services: Services, form: Components, tab: str) -> None:
         if not (chosen or "").strip():
             return gr.update(), gr.update(), error_box("A style needs a name: type one into the first field.")
         style = Style(str(chosen), text or "", negative_text or "")
-        return change(lambda book: book.with_style(style), f"Style '{chosen}' saved.", used)
+        return change(lambda book: book.with_style(style), page_text(f"Style '{chosen}' saved."), used)
 
     def remove(chosen: str | None, used: list[str] | None) -> tuple[Any, Any, str]:
-        return change(lambda book: book.without_style(chosen or ""), f"Style '{chosen}' deleted.", used)
+        return change(lambda book: book.without_style(chosen or ""), page_text(f"Style '{chosen}' deleted."), used)
 
     outputs = [name, form["styles"], message]
     name.change(show, inputs=[name], outputs=[prompt, negative], **HIDDEN_EVENT)

@@ -22,6 +22,7 @@ from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage
 from modules.scripts.library import read_args
 from modules.services import Services
+from modules.texts import page_text
 from modules.ui.batch_form import INFO_FIELDS, BatchForm
 from modules.ui.canvas_start import canvas_sized, canvas_start
 from modules.ui.controls import Components, Controls
@@ -45,7 +46,7 @@ from modules.ui.scripts_panel import ScriptFields, build_scripts
 from modules.ui.start_form import Mode, Pictures, mode_of, references_of, sized, start_of
 from modules.ui.uploads import Uploads
 
-NO_IMAGE_TO_EDIT = (
+NO_IMAGE_TO_EDIT = page_text(
     "Reference images are shown besides an image to start from, and the canvas's frame holds none. Put an image there, "
     "or remove the reference images."
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.paths import Paths
+from modules.texts import page_text
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def read_localization(name: str, files: Sequence[Path]) -> Localization:
             if not isinstance(read, dict):
                 raise ValueError("it is no JSON object of texts")
         except (OSError, ValueError, RecursionError) as error:
-            fault = f"The translation {file.name} was left out: {error}. Correct the file in {file.parent}."
+            fault = page_text(f"The translation {file.name} was left out: {error}. Correct the file in {file.parent}.")
             log.warning("%s", fault)
             faults.append(fault)
             continue

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import gradio as gr
 
+from modules.texts import page_text
 from modules.ui.theme import FONTS, MONO, build_theme
 
 log = logging.getLogger(__name__)
 
-DEFAULT, CONTRAST = "Default", "High contrast"
+DEFAULT, CONTRAST = "Default", page_text("High contrast")
 MAX_CSS_BYTES = 2_000_000
 THEMES: dict[str, type[gr.themes.Base]] = {
     "gradio/base": gr.themes.Base,
@@ -31,7 +32,7 @@ def theme_of(name: str) -> tuple[gr.themes.Base, str]:
     if name in THEMES:
         return THEMES[name](font=FONTS, font_mono=MONO), ""
     known = ", ".join((DEFAULT, CONTRAST, *THEMES))
-    fault = f"The theme {name!r} was left out: it is not one of {known}; themes are not downloaded."
+    fault = page_text(f"The theme {name!r} was left out: it is not one of {known}; themes are not downloaded.")
     log.warning("%s", fault)
     return build_theme(), fault
 
@@ -50,7 +51,7 @@ def user_css(folder: Path) -> tuple[Path | None, str]:
         if text.count("{") != text.count("}"):
             raise ValueError(f"it has {text.count('{')} opening and {text.count('}')} closing braces")
     except (OSError, ValueError) as error:
-        fault = f"{file} was left out: {error}."
+        fault = page_text(f"{file} was left out: {error}.")
         log.warning("%s", fault)
         return None, fault
     return file, ""

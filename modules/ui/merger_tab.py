@@ -15,6 +15,7 @@ from modules.models.autoencoders.files import BUILT_IN
 from modules.models.merging.request import ConfigSource, MergeMethod, MergeOptions
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
+from modules.texts import page_text
 from modules.ui.header import checkpoint_choice
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
@@ -210,7 +211,9 @@ def _end(state: TaskState) -> str:
     outcome = state.outcome
     large = outcome["size_bytes"] > 1e9
     size = f"{outcome['size_bytes'] / (1e9 if large else 1e6):.2f} {'GB' if large else 'MB'}"
-    done = f"{outcome['file']} is ready: {outcome['tensors']} tensors, {size}, in {outcome['seconds']:.1f} s."
+    done = page_text(
+        f"{outcome['file']} is ready: {outcome['tensors']} tensors, {size}, in {outcome['seconds']:.1f} s."
+    )
     return "".join(note_box(text) for text in (done, *outcome["notices"]))
 
 

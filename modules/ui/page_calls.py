@@ -16,6 +16,7 @@ from modules.access.roles import NotAllowedError
 from modules.api.auth import identity_of
 from modules.api.errors import reply
 from modules.services import Services
+from modules.texts import page_text
 from modules.ui.callers import least_role
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ def refuse_unknown_calls(page: GradioApp, services: Services) -> None:
         if not path.startswith(CALLS):
             raise error
         log.info("%s %s names no function of the page: %r", request.method, request.url.path, error)
-        text = (
+        text = page_text(
             "The page has no such function, or not with these arguments. If the server was restarted, reload the page."
         )
         return reply(404, "UnknownNameError", text)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from modules.processing.request.request import HIRES_ROWS, REQUEST_ROWS
 from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS
 from modules.settings.definitions import SETTINGS
+from modules.texts import page_text
 
 FACTS = frozenset(
     {
@@ -72,9 +73,9 @@ def left_over(written: Iterable[str], read: Collection[str]) -> list[str]:
             extensions[extension] = None
     sentences = []
     if extensions:
-        sentences.append(f"Left out, because no extension here takes it: {_listed(list(extensions))}.")
+        sentences.append(page_text(f"Left out, because no extension here takes it: {_listed(list(extensions))}."))
     if others:
-        sentences.append(f"Left out, because nothing here reads it: {_listed(others)}.")
+        sentences.append(page_text(f"Left out, because nothing here reads it: {_listed(others)}."))
     return sentences
 
 

@@ -5,15 +5,16 @@ from html import escape
 from typing import Any
 
 from modules.jobs.work.precision import COMPARISON_TYPE, CONVERSION_TYPE
+from modules.texts import page_text
 from modules.ui.messages import note_box
 
 REPORTS = "featherweight/v1/reports"
 PARTS = {
     "unet": "UNet",
     "vae": "VAE",
-    "text_encoder": "Text encoder",
-    "text_encoder_2": "Second text encoder",
-    "text_encoder_3": "Third text encoder",
+    "text_encoder": page_text("Text encoder"),
+    "text_encoder_2": page_text("Second text encoder"),
+    "text_encoder_3": page_text("Third text encoder"),
 }
 
 
@@ -22,9 +23,11 @@ def outcome_view(type: str, title: str, outcome: Mapping[str, Any]) -> str:
     if type == COMPARISON_TYPE:
         return _comparison(title, outcome)
     if type == CONVERSION_TYPE:
-        done = f"{outcome['file']} is ready, {megabytes(outcome['size_bytes'])}. It is in the list of checkpoints."
+        done = page_text(
+            f"{outcome['file']} is ready, {megabytes(outcome['size_bytes'])}. It is in the list of checkpoints."
+        )
         return note_box(done) + _report(title, outcome)
-    link = f'<p><a href="{REPORTS}/{escape(outcome["json"])}" target="_blank">Every tensor, as JSON</a></p>'
+    link = page_text(f'<p><a href="{REPORTS}/{escape(outcome["json"])}" target="_blank">Every tensor, as JSON</a></p>')
     return _report(title, outcome) + link
 
 
@@ -47,32 +50,41 @@ def _report(title: str, outcome: Mapping[str, Any]) -> str:
         for item in outcome["worst"]
     )
     saturated = (
-        f"<p>{outcome['saturated']} weights lie beyond the format's range and are set to its largest number.</p>"
+        page_text(
+            f"<p>{outcome['saturated']} weights lie beyond the format's range and are set to its largest number.</p>"
+        )
         if outcome["saturated"]
         else ""
     )
     notices = "".join(f"<p>{escape(notice)}</p>" for notice in outcome.get("notices", ()))
     error = outcome["mean_error"]
-    lost = f"the stored weights are off by {error:.2%} on average" if error else "no weight is changed"
+    lost = (
+        page_text(f"the stored weights are off by {error:.2%} on average")
+        if error
+        else page_text("no weight is changed")
+    )
     share = f"{after / max(before, 1):.0%}"
-    sentence = f"{megabytes(after)} instead of {megabytes(before)} ({share}), all tensors of the file counted; {lost}."
-    return (
+    sentence = page_text(
+        f"{megabytes(after)} instead of {megabytes(before)} ({share}), all tensors of the file counted; {lost}."
+    )
+    return page_text(
         f"<h3>{escape(title)}</h3><p><b>{sentence}</b></p>{saturated}{notices}"
         '<table class="fw-table"><thead><tr><th>Part</th><th>In 16 bits</th><th>As stored</th><th>Share</th>'
         f"<th>Quantized tensors</th><th>Kept in 16 bit</th></tr></thead><tbody>{rows}</tbody></table>"
-        + (
+    ) + (
+        page_text(
             "<details><summary>Layers with the largest errors</summary>"
             '<table class="fw-table"><thead><tr><th>Relative error</th><th>Tensor</th><th>Shape</th></tr></thead>'
             f"<tbody>{worst}</tbody></table></details>"
-            if worst
-            else ""
         )
+        if worst
+        else ""
     )
 
 
 def _comparison(title: str, outcome: Mapping[str, Any]) -> str:
     page = f"{REPORTS}/{escape(outcome['page'])}"
-    return (
+    return page_text(
         f"<h3>{escape(title)}</h3><p><b>{escape(outcome['verdict'])}</b></p>"
         f'<p><a href="{page}" target="_blank">Open the report in a tab of its own</a> · '
         f'<a href="{REPORTS}/{escape(outcome["json"])}" target="_blank">Numbers as JSON</a></p>'

@@ -27,6 +27,7 @@ from modules.prompting.counter import longest_count
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import BeforeTokenCounterParams, Moment
 from modules.services import Services
+from modules.texts import page_text
 from modules.ui.card_routes import card_routes
 from modules.ui.defaults import is_shipped, wanted_checkpoint
 from modules.ui.form import FIELDS_OF, request_of
@@ -39,7 +40,7 @@ from modules.ui.start_form import mode_of, sized, stand_in
 from modules.ui.upload_routes import upload_routes
 from modules.ui.uploads import Uploads
 
-NO_BATCH = "This batch is not known: the server was restarted since, or many others came after it."
+NO_BATCH = page_text("This batch is not known: the server was restarted since, or many others came after it.")
 BATCH = {
     "total": 3,
     "done": 2,
@@ -222,8 +223,10 @@ def _result_reply(job: Job) -> dict[str, Any]:
             retention = finished.adapter_retention
             if finished.interrupted:
                 notices.append(
-                    f"Interrupted at step {state.step} of {state.total_steps}. What was made until then is kept; the "
-                    "last image may be unfinished."
+                    page_text(
+                        f"Interrupted at step {state.step} of {state.total_steps}. What was made until then is kept; "
+                        "the last image may be unfinished."
+                    )
                 )
     return {
         "task": job.task_id,

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from modules.api.documentation import documented
 from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
+from modules.texts import page_text
 from modules.ui.messages import note_box
 from modules.ui.settings_form import changed_values, described, shown_values
 
@@ -64,4 +65,4 @@ def _message(changes: dict[str, Any]) -> str:
         return note_box("Nothing was changed.")
     labels = ", ".join(SETTINGS.get(key).label for key in changes)
     restart = any(SETTINGS.get(key).needs_reload for key in changes)
-    return note_box(f"Saved: {labels}.{' Reload the page to see it.' if restart else ''}")
+    return note_box(f"Saved: {labels}.{page_text(' Reload the page to see it.') if restart else ''}")

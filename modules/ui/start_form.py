@@ -15,12 +15,15 @@ from PIL import Image, ImageFilter
 from modules.errors import InvalidValueError
 from modules.processing.request.request import MAX_SIDE_PX, MIN_SIDE_PX
 from modules.processing.request.source_images import FromImage, Mask, SourceImage
+from modules.texts import page_text
 from modules.ui.form import start_values
 from modules.ui.uploads import Uploads
 
-NO_IMAGE = "There is no image to start from. Drop one into the field, or send one here from another tab."
-NO_MASK = "Nothing is painted: paint the part of the image that should change."
-NO_UPLOADED_MASK = "There is no mask: put a black and white image into the field Mask; white is what should change."
+NO_IMAGE = page_text("There is no image to start from. Drop one into the field, or send one here from another tab.")
+NO_MASK = page_text("Nothing is painted: paint the part of the image that should change.")
+NO_UPLOADED_MASK = page_text(
+    "There is no mask: put a black and white image into the field Mask; white is what should change."
+)
 
 
 class Mode(StrEnum):

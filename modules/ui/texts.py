@@ -28,25 +28,14 @@ NO_TEXTS = frozenset(
     {
         *("Featherweight", "API", "txt2img", "img2img", "png", "jpeg", "webp", "TAESD", "BLIP", "GFPGAN", "CodeFormer"),
         *("RestoreFormer", "Deepbooru", "Lanczos", "None", "fp8 e4m3fn, plain", "fp8 e5m2", "fp8 e5m2, plain"),
-        *("Carriage Return", "Line Feed", "noopener noreferrer", "SD1", "SD2", "activation text", "negative text"),
-        *("preferred weight", "sd version", "Unknown", "{0} GB", "{0} over", "smaller.safetensors"),
+        *("Carriage Return", "Line Feed", "SD1", "SD2", "Unknown", "smaller.safetensors"),
         "https://example.org/sd-webui-mine",
-        *("{0} { display: none !important; }", "vary_coeff", "time_uniform", "time_quadratic", "logSNR", "bh1", "bh2"),
+        *("vary_coeff", "time_uniform", "time_quadratic", "logSNR", "bh1", "bh2"),
         *("VAE", "SD VAE", "GPU", "CPU", "NV", "fp32", "fp16", "bf16", "clip", "deepbooru", "BLIP: num_beams"),
         *("Stable Diffusion", "Stable Diffusion XL", "Stable Diffusion 3", "Hypertile", "Zero Terminal SNR"),
         *("Approx NN", "Approx cheap", "sigma churn", "sigma tmin", "sigma tmax", "sigma noise", "sigma min"),
         *("sigma max", "rho", "/home/me/stable-diffusion-webui", "Doggettx", "InvokeAI", "xformers", "sdp", "DPM++ 2M"),
-        *(
-            "The image {0}",
-            "{0} and {1}",
-            "step {0}.{1}",
-            "{0} ({1} of {2})",
-            "no image",
-            "UNet",
-            "safetensors",
-            "{0}, image {1}",
-        ),
-        *("{0} steps of {1}, {2}×{3} pixels, CFG scale {4}, seed {5}", "The image as PNG, its infotext inside."),
+        *("UNet", "safetensors", "{0} MB"),
         *(
             "fp16 (16 bits)",
             "bf16 (16 bits)",
@@ -54,7 +43,12 @@ NO_TEXTS = frozenset(
             "fp8 e4m3fn, plain (8 bits)",
             "fp8 e5m2, plain (8 bits)",
         ),
-        *("GGUF (Q8_0, Q5_1, Q5_0 and 16 bits)", "FP8 matmul", "int8 matmul", "Autocast", "{0} (PSNR {1} dB)"),
+        *(
+            "GGUF (Q8_0, Q5_1, Q5_0 and 16 bits)",
+            "FP8 matmul",
+            "int8 matmul",
+            "Autocast",
+        ),
         *("Cosine Down", "Cosine Up", "Cosine Repeating", "Half Cosine Down", "Half Cosine Up", "Linear Down"),
         *("Linear Up", "Linear Repeating", "Power Down", "Power Up", "Sawtooth", "Constant", "MEAN", "ZERO"),
         *("AD", "STD", "bicubic", "bilinear", "nearest", "nearest-exact", "area", "bislerp", "cond", "uncond"),
@@ -65,11 +59,10 @@ NO_TEXTS = frozenset(
         *("Rescaled CFG", "Self-Attention Guidance", "Skip-Layer Guidance", "StyleAlign", "Tiled Diffusion"),
         *("Tiled VAE", "Backbone 1", "Backbone 2", "Skip 1", "Skip 2", "Blur sigma", "Interpolate phi"),
         *("Rescale phi", "Bias", "Momentum", "Exponent", "Sigma", "lg secondary"),
-        *("4 GB", "6 GB", "8 GB", "12 GB", "16 GB", "{0} MB", "{0} · {1} GB", "VAEs"),
-        "The image is no image file that can be read (3 bytes, beginning with b'abc'). Give a PNG, JPEG, WebP ...",
+        *("4 GB", "6 GB", "8 GB", "12 GB", "16 GB", "VAEs"),
     }
 )
-"""Names, and words of code that look like texts; a translation need not have them."""
+"""Names in the page's components; a translation need not have them."""
 
 UPLOAD_TEXTS = ("Drop File Here", "Drop Image Here", "- or -", "Click to Upload")
 """What Gradio's own fields for files say."""
@@ -77,32 +70,12 @@ UPLOAD_TEXTS = ("Drop File Here", "Drop Image Here", "- or -", "Click to Upload"
 WORDS = (
     *(status.value for status in JobStatus),
     *LABELS.values(),
-    *(
-        "submitting",
-        "skipping",
-        "interrupting",
-        "next",
-        "Waiting...",
-        "Next in line: the worker starts",
-        "Trying again: the worker starts",
-        "{0} image",
-        "{0} images",
-        "{0} job.",
-        "{0} jobs.",
-    ),
+    *("{0} image", "{0} images", "{0} job.", "{0} jobs."),
     *("needs {0} of {1} GB", "needs {0} of {1} GB RAM", "needs {0} of {1} GB VRAM"),
     *("needs {0} of {1} GB, main memory {2} of {3} GB", "needs {0} of {1} GB VRAM, main memory {2} of {3} GB"),
 )
-"""What the server says of jobs while they run, and what scripts put together from single words."""
+"""What is put together from single words and numbers: by the server of jobs while they run, and by scripts."""
 
-RESULTS = (
-    *(f"jobs/work/{kind}.py" for kind in ("extras", "captions", "merging", "precision", "training")),
-    *("models/merging/merge.py", "processing/comparison/verdict.py"),
-    *("training/finder.py", "training/folders.py", "training/run.py", "ui/precision_view.py"),
-)
-"""Files, most of them below the page, whose sentences appear in results: what came of a task, its title, its phases."""
-DESCRIBED = ("card_routes.py", "page_scripts.py", "extension_files.py", "extras_routes.py", "gallery_routes.py")
-"""Files of the page whose sentences are examples in the documentation of routes."""
 NAMED_CHOICES = re.compile(
     r"sampl|scheduler|checkpoint|_vae|upscaler|script_list|_model(_name)?$|_model_2nd|xyz_plot|ui_defaults_name|train_type|"
     r"train_optimizer|append_interrogation"
@@ -111,27 +84,9 @@ NAMED_CHOICES = re.compile(
 OWN_CHOICES = ("Automatic", "Use same checkpoint", "Use same sampler", "Use same scheduler", "Use same VAE")
 NAMED_SETTINGS = ("cross_attention_optimization", "fp8_format", "samples_format", "grid_format")
 """Settings whose choices are names."""
-_UNSAID = ("documented", "print", "HTTPException", "ArgumentParser", "add_argument", "startswith", "get_logger")
-_SAID = re.compile(r"([A-Z]|\{\d\} ).* .*[.!?:]$", re.DOTALL)
-_PHRASE = re.compile(r"([A-Za-z]|\{\d\}[ :,])[^=_\\[\]/*]* [^=_\\[\]*]*")
-
-_LITERAL = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|(?P<regex>(?<=[=(,:\[!&|?{};\n])\s*/(?![/*])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+/[a-z]*)
-    |"(?P<double>(?:\\.|[^"\\\n])*)"|'(?P<single>(?:\\.|[^'\\\n])*)'|`(?P<template>(?:\\.|[^`\\])*)`""",
-    re.VERBOSE | re.DOTALL,
-)
+PYTHON_MARK, SCRIPT_MARK = "page_text", "fw.t`"
+"""What marks a text of ours: a function, and the tag of a template literal."""
 _HAS_WORD = re.compile(r"[A-Za-z]{2}")
-_SENTENCE = re.compile(r"[A-Z][A-Za-z']*[.!?:…]?(\s|$)|\{0\}")
-_CODE = re.compile(
-    r"""^[MA-Z ]+$|^M\d|[#=<>\[\]_\\]|::|=>|^\.|--|\bfw-|\w\.\w|^[a-z]+:|/\w+/|^[A-Z][a-z]+[A-Z]\S*$|^[A-Z]{2,}$"""
-)
-_EVENTS = re.compile(
-    r"(event\.key|key|tagName|method|code)\s*(===|!==|:|\?\.|\.)\s*$|\.(has|get|includes)\(\s*$|case\s+$"
-)
-_SHOWN = re.compile(
-    r"(textContent|title|label|labelled|alt|placeholder|Error|message|say|section|button|text|confirm|append|push|note)"
-    r"""(\s*[:=(]\s*(\w+\s*\?\s*)?|["'],\s*)$|\?\s*$|:\s*$|["'],\s*$|\[\s*$"""
-)
 
 
 class _HtmlTexts(HTMLParser):
@@ -216,99 +171,56 @@ def _texts_of(kind: str, props: Mapping[str, Any]) -> list[str]:
 
 
 def script_texts(script: str) -> list[str]:
-    """The texts in a script of ours: string and template literals that read like words for people."""
+    """The marked texts of a script of ours."""
     found: list[str] = []
-    for match in _LITERAL.finditer(script):
-        text = match["double"] or match["single"] or match["template"]
-        if not text:
-            continue
-        before = script[max(0, match.start() - 60) : match.start()]
-        if match["template"] is not None:
-            text, inside = _numbered(text)
-            found += [one for part in inside for one in script_texts(part)]
-        text = re.sub(r"\\(.)", lambda one: {"n": "\n"}.get(one[1], one[1]), text)
-        if "<" in text and ">" in text:
-            found += [one for one in html_texts(text) if not re.fullmatch(r"\{\d\}", one)]
-        elif _is_text(text, before):
-            found += _worded(text.split("\n"))
+    place = script.find(SCRIPT_MARK)
+    while place >= 0:
+        place += len(SCRIPT_MARK)
+        text, _ = _template(script, place)
+        found += html_texts(text) if "<" in text else _worded(text.split("\n"))
+        place = script.find(SCRIPT_MARK, place)
     return list(dict.fromkeys(found))
 
 
-def _numbered(template: str) -> tuple[str, list[str]]:
-    """A template literal with numbers for its parts, and the code of these parts."""
-    text, place = "", 0
-    inside: list[str] = []
-    while (begin := template.find("${", place)) >= 0:
-        depth, end = 1, begin + 2
-        while depth and end < len(template):
-            depth += {"{": 1, "}": -1}.get(template[end], 0)
-            end += 1
-        text += template[place:begin] + f"{{{len(inside)}}}"
-        inside.append(template[begin + 2 : end - 1])
-        place = end
-    return text + template[place:], inside
+def _template(script: str, place: int) -> tuple[str, int]:
+    """A template literal that begins here, with numbers for its parts, and the place behind it."""
+    text, parts = "", 0
+    while place < len(script) and script[place] != "`":
+        if script.startswith("${", place):
+            text += f"{{{parts}}}"
+            parts += 1
+            place = _behind_part(script, place + 2)
+        elif script[place] == "\\":
+            text += {"n": "\n"}.get(script[place + 1], script[place + 1])
+            place += 2
+        else:
+            text += script[place]
+            place += 1
+    return text, place + 1
 
 
-def _is_text(text: str, before: str) -> bool:
-    words = re.sub(r"\{\d\}", "", text)
-    if not re.search(r"[A-Za-z]{2}", words) or text in NO_TEXTS or _CODE.search(re.sub(r"\{\d\}", "0", text)):
-        return False
-    if _EVENTS.search(before):
-        return False
-    if " " in text.strip():
-        return bool(_SENTENCE.match(text)) or bool(_SHOWN.search(before)) or "{0}" in text
-    return text[0].isupper() and bool(_SHOWN.search(before))
+def _behind_part(script: str, place: int) -> int:
+    depth = 1
+    while depth and place < len(script):
+        if script[place] == "`":
+            _, place = _template(script, place + 1)
+            continue
+        depth += {"{": 1, "}": -1}.get(script[place], 0)
+        place += 1
+    return place
 
 
-def message_texts(source: str, calls: tuple[str, ...] = MESSAGE_CALLS) -> list[str]:
-    """The sentences that Python code of the page says: the texts given to these calls."""
+def message_texts(source: str, calls: tuple[str, ...] = (*MESSAGE_CALLS, PYTHON_MARK)) -> list[str]:
+    """The texts given to these calls in Python code. Of a piece of HTML, its texts."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in calls:
-            found += _literals(node.args[0])
+        for text in _literals(node.args[0]) if name in calls else ():
+            is_html = "</" in text
+            found += [piece for one in html_texts(text) for piece in one.split(" · ")] if is_html else [text]
     return _worded(dict.fromkeys(found))
-
-
-def said_texts(source: str, phrases: bool = False) -> list[str]:
-    """The sentences in Python code that no call names as messages: those kept in a variable, and the texts of its HTML.
-    With `phrases` also what is no whole sentence: titles, phases, parts of a sentence. Docstrings, errors that are
-    raised, logs and the descriptions of routes are left out."""
-    found: list[str] = []
-
-    def take(text: str) -> None:
-        text = " ".join(text.split())
-        if re.search(r"<[a-z/]", text) and ">" in text:
-            pieces = [piece for one in html_texts(text) for piece in one.split(" · ")]
-            found.extend(_worded(piece for piece in pieces if not re.search(r"\{[a-z]\w*\}", piece)))
-        elif (_PHRASE if phrases else _SAID).fullmatch(text):
-            found.extend(_worded([text]))
-
-    def walk(node: ast.AST) -> None:
-        match node:
-            case ast.Raise() | ast.Assert() | ast.Expr(value=ast.Constant()):
-                return
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="log" | "re"))):
-                return
-            case ast.keyword(arg="errors" | "responses" | "description" | "summary" | "response_description"):
-                return
-            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _UNSAID or name[-5:] == "Error":
-                return
-            case ast.Constant(value=str(text)):
-                take(text)
-            case ast.JoinedStr():
-                take(next(_literals(node)))
-                for part in node.values:
-                    if isinstance(part, ast.FormattedValue):
-                        walk(part.value)
-            case _:
-                for child in ast.iter_child_nodes(node):
-                    walk(child)
-
-    walk(ast.parse(source))
-    return list(dict.fromkeys(found))
 
 
 def _literals(node: ast.expr) -> Iterator[str]:
@@ -340,11 +252,8 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     found["messages"] = [
         text for file in sorted(folder.glob("*.py")) for text in message_texts(file.read_text("utf-8"))
     ]
-    own = [file for file in sorted(folder.glob("*.py")) if file.name not in DESCRIBED]
-    found["said"] = [text for file in own for text in said_texts(file.read_text("utf-8"))]
-    found["results"] = [
-        text for name in RESULTS for text in said_texts((folder.parent / name).read_text("utf-8"), phrases=True)
-    ]
+    below = (file.read_text("utf-8") for file in sorted(folder.parent.rglob("*.py")) if file.parent != folder)
+    found["results"] = [text for code in below if PYTHON_MARK in code for text in message_texts(code, (PYTHON_MARK,))]
     for method in DESCRIPTIONS.values():  # one of them is on the page at first
         found.setdefault("modelmerger", []).extend(html_texts(method))
     found["sliders"] = [

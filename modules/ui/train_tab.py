@@ -18,6 +18,7 @@ from modules.jobs.work.captions import start_interrogation
 from modules.jobs.work.training import RATE_KIND, TRAINING_KIND
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services
+from modules.texts import page_text
 from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig, config_of
 from modules.training.presets import PRESETS, count_images, preset_config
 from modules.ui.image_tab import HIDDEN_EVENT
@@ -270,7 +271,7 @@ def look_at(services: Services, place: str) -> tuple[str, list[list[str]], list[
     tags = ", ".join(f"{html.escape(tag)} ({count})" for tag, count in found.tags[:TAGS_SHOWN])
     words = "".join(note_box(problem) for problem in found.problems)
     count = f"{len(found.samples)} {'image' if len(found.samples) == 1 else 'images'}"
-    said = f"<p>{count}</p>" if found.problems else f"<p>{count} · Nothing is wrong with them.</p>"
+    said = f"<p>{count}</p>" if found.problems else page_text(f"<p>{count} · Nothing is wrong with them.</p>")
     root = Path(place).expanduser()
     images = []
     for sample in found.samples[:MAX_TABLE]:

@@ -9,6 +9,7 @@ from typing import Any
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import TaskState
 from modules.plots.drawing import plot_place
+from modules.texts import page_text
 from modules.ui.messages import note_box
 from modules.ui.task_view import failure_box, task_bar
 
@@ -52,7 +53,7 @@ def curves(named: Mapping[str, Sequence[Sequence[float]]], best_step: int = 0) -
 
 def _sample(sample: Mapping[str, Any]) -> str:
     step = int(sample["step"])
-    return (
+    return page_text(
         f'<figure class="fw-training-sample"><img alt="Images of step {step}, without and with the adapter" '
         f'src="{escape(str(sample["image"]))}"><figcaption>step {step}: without, with</figcaption></figure>'
     )

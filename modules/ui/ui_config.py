@@ -17,6 +17,7 @@ import gradio as gr
 
 from modules.atomic_files import output_error, write_atomic
 from modules.takeover.old_defaults import current_entries
+from modules.texts import page_text
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,9 @@ def read_ui_config(file: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         if not isinstance(read, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError, RecursionError) as error:
-        return {}, (f"{file.name} was left out: {error}. The page has its own defaults; correct or delete {file}.",)
+        return {}, (
+            page_text(f"{file.name} was left out: {error}. The page has its own defaults; correct or delete {file}."),
+        )
     return read, ()
 
 

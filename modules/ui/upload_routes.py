@@ -9,10 +9,11 @@ from fastapi.responses import FileResponse
 from modules.api.documentation import documented
 from modules.errors import FeatherweightError
 from modules.images.metadata import read_metadata
+from modules.texts import page_text
 from modules.ui.uploads import Uploads
 
 NO_IMAGE = "The image is no image file that can be read (3 bytes, beginning with b'abc'). Give a PNG, JPEG, WebP ..."
-GONE = "The image is no longer kept by the server; put it into the form again."
+GONE = page_text("The image is no longer kept by the server; put it into the form again.")
 IMAGE = {"schema": {"type": "string", "format": "binary"}, "example": "(PNG)"}
 BODY = {"requestBody": {"content": {"image/png": IMAGE}, "required": True}}
 EXAMPLE = {"key": "9f86d081...", "width": 512, "height": 512, "infotext": ""}

@@ -83,7 +83,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def test_one_entry_with_the_true_path_and_its_job(place: Place, ends: str, kept: str) -> None:
     if kept == "in memory":
         (place.data / "spool").write_text("in the way")
-    database = place.history.history._db
+    database = place.history.history.file.db
     pages = database.execute("PRAGMA page_count").fetchone()[0]
     database.execute(f"PRAGMA max_page_count = {pages}")  # what SQLite answers then is what a full disk makes it answer
     (place.data / "outputs").write_text("in the way")

@@ -59,14 +59,14 @@ def test_a_locked_record_refuses_new_work_and_keeps_the_worker(queue: JobQueue, 
     after = queue.submit_task("a", "after", lambda task: {})
     assert after.wait(120) and after.result() == {}
     until = time.monotonic() + 120
-    while queue.store.is_behind and time.monotonic() < until:
+    while queue.store.file.is_behind and time.monotonic() < until:
         time.sleep(0.05)
     assert status_of(queue, running) is JobStatus.DONE
     assert status_of(queue, third) is JobStatus.INTERRUPTED
 
 
 def test_a_full_disk_is_told_and_outlived(queue: JobQueue) -> None:
-    database = queue.store._db
+    database = queue.store.file.database.db
     pages = database.execute("PRAGMA page_count").fetchone()[0]
     database.execute(f"PRAGMA max_page_count = {pages}")  # what SQLite answers then is what a full disk makes it answer
     with pytest.raises(OutputError, match="the disk is full"):
@@ -85,7 +85,7 @@ def test_an_exception_anywhere_leaves_the_worker_alive(
         raise RuntimeError("spoilt")
 
     with monkeypatch.context() as patched:
-        patched.setattr(queue.store, method, breaks)
+        patched.setattr(queue.store.file if method == "flush" else queue.store, method, breaks)
         task = queue.submit_task("a", "b", lambda task: {})
         if method != "flush":
             assert task.wait(120) and task.status is JobStatus.FAILED
@@ -109,7 +109,7 @@ def spoil(file: Path, how: str) -> None:
         queue = JobQueue(NoImages(), store)
         for _ in range(60):
             queue.submit_task("a", "t" * 400, lambda task: {}, {"filler": "x" * 400})
-        store.close()
+        store.file.close()
         data = file.read_bytes()
         if how == "truncated":
             file.write_bytes(data[: len(data) // 2 + 100])
@@ -142,7 +142,7 @@ def test_an_old_record_gains_what_is_new(file: Path) -> None:
     store = JobStore(file)
     assert store.notices == ()
     assert [(record.task_id, record.title) for record in store.waiting()] == [("a", "")]
-    store.close()
+    store.file.close()
 
 
 def test_a_record_of_a_newer_version_is_left_alone(file: Path) -> None:

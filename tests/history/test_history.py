@@ -296,7 +296,7 @@ def test_a_page_of_fresh_thumbnails_costs_little_more_than_decoding(tmp_path: Pa
 
 def test_images_wait_while_another_program_holds_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = History(tmp_path / "history.sqlite", tmp_path / "trash")
-    history._db.execute("PRAGMA busy_timeout = 10")
+    history.file.db.execute("PRAGMA busy_timeout = 10")
     images = [
         GeneratedImage(Image.new("RGB", (8, 8)), "a cat", n, 1, png(tmp_path / f"{n}.png", (n, 2, 3))) for n in range(3)
     ]
@@ -324,11 +324,11 @@ def test_a_history_that_is_spoilt_while_it_is_used_is_kept_aside(tmp_path: Path)
     history = History(path, tmp_path / "trash")
     image = GeneratedImage(Image.new("RGB", (8, 8)), "x", 1, 1, png(tmp_path / "a.png", (1, 2, 3)))
     history.finished("task", "", image)
-    history._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    history.file.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096))
     with pytest.raises(OutputError, match=r"It was kept as history\.sqlite\.corrupt-1"):
         for _ in range(3):
-            history._db.execute("PRAGMA cache_size = 0")
+            history.file.db.execute("PRAGMA cache_size = 0")
             history.count("cat")
             history.search()
     assert history.search() == []
@@ -339,7 +339,7 @@ def test_a_history_that_is_spoilt_while_it_is_used_is_kept_aside(tmp_path: Path)
 
 def test_a_search_that_the_index_refuses_costs_no_history(tmp_path: Path) -> None:
     history = History(tmp_path / "history.sqlite", tmp_path / "trash")
-    history._db.execute("DROP TABLE words")  # as somebody may who edits the file while it is used
+    history.file.db.execute("DROP TABLE words")  # as somebody may who edits the file while it is used
     with pytest.raises(OutputError, match="cannot be used: no such table"):
         history.search("cat")
     history.close()
@@ -384,35 +384,35 @@ def test_tags_hold_no_characters_that_nobody_sees(history: History) -> None:
 
 def test_boards_hold_images_and_are_searched(history: History) -> None:
     circle, ground, night = (entry.id for entry in reversed(history.search()))
-    trip, other = history.create_board("Trip to_Rome"), history.create_board("other", "ann")
+    trip, other = history.boards.create("Trip to_Rome"), history.boards.create("other", "ann")
     history.put([circle, ground], trip.id)
     history.put([night], other.id)
-    assert [(board.name, board.images, board.newest) for board in history.boards()] == [
+    assert [(board.name, board.images, board.newest) for board in history.boards.all()] == [
         ("other", 1, night),
         ("Trip to_Rome", 2, ground),
     ]
-    assert [board.id for board in history.boards("ann")] == [other.id]
+    assert [board.id for board in history.boards.all("ann")] == [other.id]
     assert [entry.id for entry in history.search(board=trip.id)] == [ground, circle]
     assert history.count("ground", board=trip.id) == 1 and history.count(board=0) == 0
     assert found(history, "board:rome") == [2, 1] == found(history, 'board:"=trip to_rome"')
     assert found(history, "-board:t_ip") == [3, 2, 1] and found(history, "-board:trip circle") == []
     history.put([ground], None)
     assert [entry.id for entry in history.search(board=0)] == [ground]
-    history.remove_board(trip.id)
+    history.boards.remove(trip.id)
     assert history.search(board=trip.id) == [] and history.count() == 3
-    assert history.rename_board(other.id, "OTHER").name == "OTHER"
+    assert history.boards.rename(other.id, "OTHER").name == "OTHER"
 
 
 def test_names_of_boards_that_are_refused(history: History) -> None:
-    history.create_board("Trip")
+    history.boards.create("Trip")
     for name, error in (("", "has 0"), ("x" * 61, "has 61"), (" TRIP ", "already")):
         with pytest.raises(InvalidValueError, match=error):
-            history.create_board(name)
-    assert history.create_board("trip", "ann").user == "ann"
+            history.boards.create(name)
+    assert history.boards.create("trip", "ann").user == "ann"
     with pytest.raises(UnknownNameError, match="no board 99"):
         history.put([], 99)
     with pytest.raises(UnknownNameError, match="no board"):
-        history.rename_board(2**70, "x")
+        history.boards.rename(2**70, "x")
 
 
 def test_a_history_from_before_boards_is_brought_up_to_date(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_a_history_from_before_boards_is_brought_up_to_date(tmp_path: Path) -> N
     old.close()
     history = History(path, tmp_path)
     (entry,) = history.search("circle")
-    board = history.create_board("Circles")
+    board = history.boards.create("Circles")
     assert history.put([entry.id], board.id)[0].board == board.id
     history.close()
     again = History(path, tmp_path)

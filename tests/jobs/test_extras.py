@@ -192,11 +192,11 @@ def test_a_task_that_is_begun_again_saves_nothing_twice(extras: Extras, grey: Gr
     before = saved.stat().st_mtime_ns
     store = JobStore(tmp_path / "jobs.sqlite")  # as the next server after a kill
     if cut != "after a source":
-        store._db.execute("DELETE FROM task_notes WHERE key = '1/all'")
+        store.file.database.db.execute("DELETE FROM task_notes WHERE key = '1/all'")
     if cut == "before a file":
         saved.unlink()
     saved.with_suffix(".txt").unlink()
-    store._db.commit()
+    store.file.database.db.commit()
     queue = JobQueue(NoImages(), store)
     again = Extras(queue, Operations([Grey()]), extras.settings, tmp_path)
     again.queue.repeats.add(again.starters)

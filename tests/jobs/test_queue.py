@@ -460,7 +460,7 @@ def test_thousands_of_jobs_stand_in_line_and_come_back(tmp_path: Path) -> None:
     store = JobStore(path)
     queue = JobQueue(Stepping(), store)
     queue.submit(GenerationRequest(prompt="one"), task_id="one")
-    store.close()
+    store.file.close()
     with sqlite3.connect(path) as database:
         names = [row[1] for row in database.execute("PRAGMA table_info(jobs)") if row[1] not in ("task_id", "position")]
         columns = ", ".join(names)

@@ -48,8 +48,8 @@ def tab(page: sync_api.Page, fakes: Services, folder: Path) -> Iterator[sync_api
     while page.locator("dialog[open]").count():
         page.keyboard.press("Escape")
     page.locator(".fw-board").first.click()
-    for board in fakes.history.history.boards():
-        fakes.history.history.remove_board(board.id)
+    for board in fakes.history.history.boards.all():
+        fakes.history.history.boards.remove(board.id)
     page.fill("#fw_history_search", "")
 
 

@@ -16,7 +16,7 @@ from modules.api.app import build_api
 from modules.services import Services
 from modules.ui.localization import LANGUAGES, NONE, SHIPPED, chosen, find_localizations, preferred, read_localization
 from modules.ui.routes import page_routes
-from modules.ui.texts import NAMED_CHOICES, NO_TEXTS, html_texts, message_texts, page_texts, said_texts, script_texts
+from modules.ui.texts import NAMED_CHOICES, NO_TEXTS, html_texts, message_texts, page_texts, script_texts
 from tests.fakes import fake_services, page_config
 from tests.ui.browser import needs_browser, open_page, served
 
@@ -99,29 +99,22 @@ def test_the_page_gets_the_translation_of_an_extension(services: Services) -> No
         assert client.get("/internal/localization", params={"languages": "de"}).json()["name"] == "Klingon"
 
 
-def test_texts_are_found_by_code() -> None:
-    script = """say(`Saved as ${reply.path}`); x.querySelector("#tabs button"); if (event.key === "Escape") y();
-        title: "Zoom in (+)"; // "A comment is none"
-        throw new Error(`It is ${isOld ? "Not new" : "x"}`)"""
-    assert script_texts(script) == ["Saved as {0}", "Zoom in (+)", "Not new", "It is {0}"]
-    script = 'row(labelled("Image", file)); const modes = ["Balanced", "ControlNet counts more", "ArrowUp"];'
-    assert script_texts(script) == ["Image", "Balanced", "ControlNet counts more"]
+def test_marked_texts_are_found_in_scripts() -> None:
+    script = r"""say(fw.t`Saved as ${reply.path}`); const key = "Zoom out"; // "A comment is none"
+        throw new Error(fw.t`It is ${isOld ? fw.t`Not \`new\`` : `x}`}.\nPress it again.`)"""
+    assert script_texts(script) == ["Saved as {0}", "It is {0}.", "Press it again.", "Not `new`"]
+    assert script_texts('fw.t`<b title="A tip">Two  words</b><code>no</code>`') == ["A tip", "Two words"]
+
+
+def test_marked_texts_are_found_in_python() -> None:
+    code = """done = page_text(f"{name} is ready, {size}.")
+html = page_text(f"<p>{count} images · {page_text('All is well.') if not found else ''}</p><b title='A tip'>Two</b>")
+phase = "hashing"
+"""
+    assert message_texts(code) == ["{0} is ready, {1}.", "{0} images", "A tip", "Two", "All is well."]
     assert message_texts('LOW = (Slider("Low Threshold", 1, 255),)', ("Slider",)) == ["Low Threshold"]
     assert html_texts('<b title="A tip">Two  words</b><code>no</code>') == ["A tip", "Two words"]
     assert message_texts("note_box(f'{count} images')\nerror_box('Bad')") == ["{0} images", "Bad"]
-
-
-def test_sentences_in_variables_and_results_are_found_by_code() -> None:
-    code = """\"\"\"A docstring is none.\"\"\"
-log.info("Merged it all.")
-done = f"{name} is ready, {size}."
-html = f"<p>{count} images. {'All is well.' if not found else ''}</p><b title='A tip'>Two words</b>"
-phase = f"hashing {name}"
-raise OutputError("This one goes into the log of errors.")
-"""
-    sentences = ["{0} is ready, {1}.", "A tip", "{0} images. {1}", "Two words", "All is well."]
-    assert sorted(said_texts(code)) == sorted(sentences)
-    assert sorted(said_texts(code, phrases=True)) == sorted([*sentences, "hashing {0}"])
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
@@ -129,7 +122,9 @@ def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: st
     table = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
     everything = {text for found in texts.values() for text in found}
     assert sorted(everything - table.keys()) == [], f"`launch.py texts {name}` lists them"
-    assert [text for text in table if text not in everything | NO_TEXTS] == [], "texts that the page has no longer"
+    assert [text for text in table if text not in everything | NO_TEXTS] == [], (
+        "texts that the page has no longer, or that are not marked: page_text(...), fw.t`...`"
+    )
     for source, shown in table.items():
         places = [f"{{{n}}}" for n in range(6)]
         assert [p for p in places if p in source] == [p for p in places if p in shown], source

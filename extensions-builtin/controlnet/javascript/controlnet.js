@@ -2,17 +2,17 @@
 (() => {
   const fw = window.featherweight;
   const NUMBERS = [
-    ["weight", "Control weight", 0, 2, 0.05, 1],
-    ["guidance_start", "Starting step", 0, 1, 0.01, 0],
-    ["guidance_end", "Ending step", 0, 1, 0.01, 1],
+    ["weight", fw.t`Control weight`, 0, 2, 0.05, 1],
+    ["guidance_start", fw.t`Starting step`, 0, 1, 0.01, 0],
+    ["guidance_end", fw.t`Ending step`, 0, 1, 0.01, 1],
   ];
   const CHOICES = [
-    ["control_mode", "Control mode", ["Balanced", "My prompt is more important", "ControlNet is more important"]],
-    ["resize_mode", "Resize mode", ["Just Resize", "Crop and Resize", "Resize and Fill"], "Crop and Resize"],
-    ["hr_option", "Hires fix", ["Both", "Low res only", "High res only"]],
-    ["union_control_type", "Type of a union model", ["Unknown", "OpenPose", "Depth", "Soft Edge", "Hard Edge", "Normal Map", "Segmentation", "Tile", "Inpaint"]],
+    ["control_mode", fw.t`Control mode`, [fw.t`Balanced`, fw.t`My prompt is more important`, fw.t`ControlNet is more important`]],
+    ["resize_mode", fw.t`Resize mode`, [fw.t`Just Resize`, fw.t`Crop and Resize`, fw.t`Resize and Fill`], "Crop and Resize"],
+    ["hr_option", fw.t`Hires fix`, [fw.t`Both`, fw.t`Low res only`, fw.t`High res only`]],
+    ["union_control_type", fw.t`Type of a union model`, ["Unknown", "OpenPose", fw.t`Depth`, fw.t`Soft Edge`, fw.t`Hard Edge`, fw.t`Normal Map`, fw.t`Segmentation`, fw.t`Tile`, fw.t`Inpaint`]],
   ];
-  const SIDE = { processor_res: "Resolution" };
+  const SIDE = { processor_res: fw.t`Resolution` };
 
   const element = (name, attributes = {}, ...children) => {
     const made = document.createElement(name);
@@ -71,20 +71,20 @@
     }
     for (const [key, , names, value] of CHOICES) fields[key] = select(names, value ?? names[0]);
     const sliders = element("div", { className: "controlnet-row" });
-    const image = element("img", { alt: "Image of the unit", className: "controlnet-image", hidden: true });
-    const preview = element("img", { alt: "Map of the preprocessor", className: "controlnet-image", hidden: true });
+    const image = element("img", { alt: fw.t`Image of the unit`, className: "controlnet-image", hidden: true });
+    const preview = element("img", { alt: fw.t`Map of the preprocessor`, className: "controlnet-image", hidden: true });
     const file = element("input", { type: "file", accept: "image/*" });
-    const look = element("button", { type: "button", textContent: "Preview", className: "controlnet-button fw-icon-eye" });
-    look.title = "Show what the preprocessor makes of the image";
-    const posing = element("button", { type: "button", textContent: "Edit pose", className: "controlnet-button fw-icon-edit" });
-    posing.title = "Place the body points of people; a preview of openpose gives those of the image";
+    const look = element("button", { type: "button", textContent: fw.t`Preview`, className: "controlnet-button fw-icon-eye" });
+    look.title = fw.t`Show what the preprocessor makes of the image`;
+    const posing = element("button", { type: "button", textContent: fw.t`Edit pose`, className: "controlnet-button fw-icon-edit" });
+    posing.title = fw.t`Place the body points of people; a preview of openpose gives those of the image`;
     let posed = {}; // the pose that the unit's image shows, and what lies below it in the editor
     const problem = element("p", { className: "controlnet-problem", role: "status" });
 
     const maskFile = element("input", { type: "file", accept: "image/*" });
-    const region = element("img", { alt: "Mask of where the unit counts", className: "controlnet-image", hidden: true });
-    const paint = element("button", { type: "button", textContent: "Paint mask", className: "controlnet-button fw-icon-brush" });
-    const everywhere = element("button", { type: "button", textContent: "Remove mask", className: "controlnet-button" });
+    const region = element("img", { alt: fw.t`Mask of where the unit counts`, className: "controlnet-image", hidden: true });
+    const paint = element("button", { type: "button", textContent: fw.t`Paint mask`, className: "controlnet-button fw-icon-brush" });
+    const everywhere = element("button", { type: "button", textContent: fw.t`Remove mask`, className: "controlnet-button" });
 
     // What a button does; what is refused is said below the images.
     const onClick = (button, act) =>
@@ -100,7 +100,7 @@
         }
       });
 
-    const curve = element("div", { className: "controlnet-curve", title: "Weight over the steps" });
+    const curve = element("div", { className: "controlnet-curve", title: fw.t`Weight over the steps` });
     const showCurve = () => {
       const [weight, start, end] = ["weight", "guidance_start", "guidance_end"].map((key) => Number(fields[key].value));
       const height = 36 - 16 * Math.min(Math.max(weight, 0), 2);
@@ -181,7 +181,7 @@
     onClick(look, async () => {
       const unit = read();
       preview.hidden = true;
-      if (!unit.image) throw new Error("This unit has no image to look at. Choose one first.");
+      if (!unit.image) throw new Error(fw.t`This unit has no image to look at. Choose one first.`);
       await image.decode();
       const perfect = unit.pixel_perfect && perfectSide(image, sizeOf(tab), unit.resize_mode);
       const found = await fw.post("controlnet/detect", {
@@ -230,16 +230,16 @@
     const body = element(
       "div",
       {},
-      row(labelled("Enable", fields.enabled), labelled("Pixel perfect", fields.pixel_perfect)),
-      row(labelled("Image", file), look, posing),
+      row(labelled(fw.t`Enable`, fields.enabled), labelled(fw.t`Pixel perfect`, fields.pixel_perfect)),
+      row(labelled(fw.t`Image`, file), look, posing),
       row(image, preview),
       problem,
-      row(labelled("Preprocessor", fields.module), labelled("Control model", fields.model)),
+      row(labelled(fw.t`Preprocessor`, fields.module), labelled(fw.t`Control model`, fields.model)),
       sliders,
       row(...NUMBERS.map(([key, text]) => labelled(text, fields[key]))),
       curve,
       row(...CHOICES.map(([key, text]) => labelled(text, fields[key]))),
-      row(labelled("Mask: where the unit counts (white)", maskFile), paint, everywhere),
+      row(labelled(fw.t`Mask: where the unit counts (white)`, maskFile), paint, everywhere),
       row(region),
     );
     for (const field of Object.values(fields)) field.addEventListener("change", changed);
@@ -271,7 +271,7 @@
     for (let number = 0; number < Number(place.dataset.units); number += 1) {
       const unit = unitOf(place.dataset.tab, modules, models, changed);
       units.push(unit);
-      place.append(element("details", { open: number === 0 }, element("summary", { textContent: `Unit ${number}` }), unit.body));
+      place.append(element("details", { open: number === 0 }, element("summary", { textContent: fw.t`Unit ${number}` }), unit.body));
     }
     fill();
     // A pasted infotext and a kept form write the field; there is no event for that.

@@ -6,8 +6,8 @@
   const BODY = "pose_keypoints_2d";
   const REST = ["hand_left_keypoints_2d", "hand_right_keypoints_2d", "face_keypoints_2d"];
   const POINTS = [
-    "Nose", "Neck", "Right shoulder", "Right elbow", "Right wrist", "Left shoulder", "Left elbow", "Left wrist", "Right hip",
-    "Right knee", "Right ankle", "Left hip", "Left knee", "Left ankle", "Right eye", "Left eye", "Right ear", "Left ear",
+    fw.t`Nose`, fw.t`Neck`, fw.t`Right shoulder`, fw.t`Right elbow`, fw.t`Right wrist`, fw.t`Left shoulder`, fw.t`Left elbow`, fw.t`Left wrist`, fw.t`Right hip`,
+    fw.t`Right knee`, fw.t`Right ankle`, fw.t`Left hip`, fw.t`Left knee`, fw.t`Left ankle`, fw.t`Right eye`, fw.t`Left eye`, fw.t`Right ear`, fw.t`Left ear`,
   ];
   // Pairs of points, in the order of their colors; the same as LIMBS of poses.py.
   const LIMBS = [
@@ -36,7 +36,7 @@
   const readPoints = (values, [width, height]) => {
     if (!values?.length) return [];
     if (!Array.isArray(values) || values.length % 3 || !values.every(Number.isFinite)) {
-      throw new Error("The points of a person are numbers in threes: x, y and how sure the point is.");
+      throw new Error(fw.t`The points of a person are numbers in threes: x, y and how sure the point is.`);
     }
     const isShare = triples(values).every(([x, y]) => Math.abs(x) <= 1 && Math.abs(y) <= 1);
     const scale = isShare ? [width, height] : [1, 1];
@@ -62,7 +62,7 @@
   };
 
   const personOf = (given, size) => {
-    if (typeof given !== "object" || given === null) throw new Error("A person is an object with its points.");
+    if (typeof given !== "object" || given === null) throw new Error(fw.t`A person is an object with its points.`);
     const rest = Object.fromEntries(REST.map((part) => [part, readPoints(given[part], size)]));
     return { body: complete(readPoints(given[BODY], size), size), rest };
   };
@@ -72,7 +72,7 @@
     const pose = Array.isArray(given) ? given[0] : given;
     const size = [pose?.canvas_width, pose?.canvas_height];
     if (!Array.isArray(pose?.people) || !size.every((side) => side >= 1 && side <= 8192)) {
-      throw new Error("This is no pose: it has a list of people, and a canvas of 1 to 8192 pixels a side.");
+      throw new Error(fw.t`This is no pose: it has a list of people, and a canvas of 1 to 8192 pixels a side.`);
     }
     return { size, people: pose.people.map((person) => personOf(person, size)) };
   };
@@ -99,11 +99,11 @@
       this.pose = pose;
       this.image = image;
       this.chosen = null; // {person, point}: numbers
-      this.picture = shape("svg", { class: "controlnet-pose-picture", role: "group", "aria-label": "Body points" });
-      this.json = element("textarea", { rows: 6, spellcheck: false, attributes: { "aria-label": "Pose as JSON" } });
+      this.picture = shape("svg", { class: "controlnet-pose-picture", role: "group", "aria-label": fw.t`Body points` });
+      this.json = element("textarea", { rows: 6, spellcheck: false, attributes: { "aria-label": fw.t`Pose as JSON` } });
       this.status = element("p", { className: "controlnet-problem", attributes: { role: "status" } });
-      this.hide = this.button("Hide point", () => this.toggle());
-      this.remove = this.button("Remove person", () => this.removePerson());
+      this.hide = this.button(fw.t`Hide point`, () => this.toggle());
+      this.remove = this.button(fw.t`Remove person`, () => this.removePerson());
       this.resized = new ResizeObserver(() => this.place());
       this.resized.observe(this.picture);
     }
@@ -147,7 +147,7 @@
         this.chosen = null;
         this.build();
       } catch (error) {
-        this.status.textContent = error instanceof SyntaxError ? fw.text("This is no JSON.") : error.message;
+        this.status.textContent = error instanceof SyntaxError ? fw.text(fw.t`This is no JSON.`) : error.message;
       }
     }
 
@@ -169,7 +169,7 @@
       const points = POINTS.map((name, place) => {
         const dot = shape("circle", { class: "controlnet-pose-dot" });
         const grasp = shape("circle", { class: "controlnet-pose-point", role: "button", tabindex: 0 });
-        grasp.setAttribute("aria-label", [fw.text(`Person ${number + 1}`), fw.text(name)].join(": "));
+        grasp.setAttribute("aria-label", [fw.text(fw.t`Person ${number + 1}`), fw.text(name)].join(": "));
         grasp.addEventListener("focus", () => this.choose(number, place));
         grasp.addEventListener("keydown", (event) => this.onKey(event, person.body[place]));
         this.drag(grasp, () => [person.body[place]]);
@@ -242,7 +242,7 @@
       });
       const chosen = this.chosen && this.pose.people[this.chosen.person]?.body[this.chosen.point];
       this.hide.disabled = this.remove.disabled = !chosen;
-      this.hide.textContent = chosen && !chosen.on ? "Show point" : "Hide point";
+      this.hide.textContent = chosen && !chosen.on ? fw.t`Show point` : fw.t`Hide point`;
       if (document.activeElement !== this.json) this.json.value = JSON.stringify(writePose(this.pose));
     }
 
@@ -258,19 +258,19 @@
       const editor = new Editor(pose ? readPose(pose) : { size, people: [] }, image);
       const dialog = element("dialog", { className: "controlnet-pose", attributes: { "aria-labelledby": "controlnet_pose_title" } });
       let result = null;
-      const use = editor.button("Use this pose", () => {
+      const use = editor.button(fw.t`Use this pose`, () => {
         result = writePose(editor.pose);
         dialog.close();
       });
       use.classList.add("controlnet-primary");
       dialog.append(
-        element("h2", { id: "controlnet_pose_title", textContent: "Edit the pose" }),
-        element("p", { textContent: "Drag points, or move the chosen one by arrow keys (Shift: ten pixels). A limb drags its person." }),
+        element("h2", { id: "controlnet_pose_title", textContent: fw.t`Edit the pose` }),
+        element("p", { textContent: fw.t`Drag points, or move the chosen one by arrow keys (Shift: ten pixels). A limb drags its person.` }),
         editor.picture,
-        element("div", { className: "controlnet-row" }, editor.button("Add person", () => editor.addPerson()), editor.remove, editor.hide),
-        element("details", {}, element("summary", { textContent: "JSON" }), editor.json, editor.button("Read this JSON", () => editor.readJson())),
+        element("div", { className: "controlnet-row" }, editor.button(fw.t`Add person`, () => editor.addPerson()), editor.remove, editor.hide),
+        element("details", {}, element("summary", { textContent: "JSON" }), editor.json, editor.button(fw.t`Read this JSON`, () => editor.readJson())),
         editor.status,
-        element("footer", { className: "controlnet-row" }, editor.button("Cancel", () => dialog.close()), use),
+        element("footer", { className: "controlnet-row" }, editor.button(fw.t`Cancel`, () => dialog.close()), use),
       );
       dialog.addEventListener("close", () => {
         editor.resized.disconnect();

@@ -65,7 +65,7 @@
   fw.paintRegion = async ({ size, image, fit, mask }) => {
     const canvas = sheet(size);
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", "Painted mask");
+    canvas.setAttribute("aria-label", fw.t`Painted mask`);
     if (mask) await drawMask(canvas, mask);
     const side = Math.min(...size);
     const brush = element("input", { type: "range", min: 1, max: Math.ceil(side / 2), value: Math.ceil(side / 8) });
@@ -92,20 +92,20 @@
         result = asMask(canvas);
         dialog.close();
       };
-      const accept = button("Use this mask", use);
+      const accept = button(fw.t`Use this mask`, use);
       accept.classList.add("controlnet-primary");
       dialog.append(
-        element("h2", { id: "controlnet_region_title", textContent: "Where the unit counts" }),
-        element("p", { textContent: "Paint the part of the image that this unit steers." }),
+        element("h2", { id: "controlnet_region_title", textContent: fw.t`Where the unit counts` }),
+        element("p", { textContent: fw.t`Paint the part of the image that this unit steers.` }),
         below,
         element(
           "div",
           { className: "controlnet-row" },
-          element("label", { className: "controlnet-field" }, element("span", { textContent: "Brush size" }), brush),
-          element("label", { className: "controlnet-field" }, element("span", { textContent: "Erase" }), erase),
-          button("Clear", () => canvas.getContext("2d").clearRect(0, 0, ...size)),
+          element("label", { className: "controlnet-field" }, element("span", { textContent: fw.t`Brush size` }), brush),
+          element("label", { className: "controlnet-field" }, element("span", { textContent: fw.t`Erase` }), erase),
+          button(fw.t`Clear`, () => canvas.getContext("2d").clearRect(0, 0, ...size)),
         ),
-        element("footer", { className: "controlnet-row" }, button("Cancel", () => dialog.close()), accept),
+        element("footer", { className: "controlnet-row" }, button(fw.t`Cancel`, () => dialog.close()), accept),
       );
       dialog.addEventListener("close", () => {
         dialog.remove();

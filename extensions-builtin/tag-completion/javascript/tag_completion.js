@@ -52,7 +52,7 @@
     found.id = LIST;
     found.hidden = true;
     found.setAttribute("role", "listbox");
-    found.setAttribute("aria-label", "Completions");
+    found.setAttribute("aria-label", fw.t`Completions`);
     // The page's root: Gradio scopes style sheets to it.
     (document.querySelector(".gradio-container") || document.body).append(found);
     found.addEventListener("mousedown", (event) => {

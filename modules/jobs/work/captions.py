@@ -12,6 +12,7 @@ from modules.errors import InvalidValueError
 from modules.jobs.line import Line
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.settings.values import Settings
+from modules.texts import page_text
 
 INTERROGATE_TYPE = "interrogate"
 
@@ -36,12 +37,12 @@ def interrogation_starters(captioners: Captioners) -> Mapping[str, Starter]:
 
 def _spec(captioners: Captioners, image: Image.Image, name: str, settings: Settings, user: str) -> TaskSpec:
     def work(task: Task) -> Outcome:
-        task.progress(0, 1, f"interrogating ({name})")
+        task.progress(0, 1, page_text(f"interrogating ({name})"))
         return {"caption": captioners.caption(image, name, settings)}
 
     return TaskSpec(
         INTERROGATE_TYPE,
-        f"Interrogate ({name})",
+        page_text(f"Interrogate ({name})"),
         work,
         {"name": name},
         makes_images=True,

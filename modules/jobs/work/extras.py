@@ -30,6 +30,7 @@ from modules.postprocessing.operation import PostprocessedImage
 from modules.postprocessing.operations import Arguments, Operations, check_arguments, infotext_of
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
+from modules.texts import page_text
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +213,7 @@ class Extras:
             check_folder(self._folder(request, settings), self.allowed)
         run = ExtrasRun(request)
         count = len(request.sources)
-        title = f"Extras: {request.sources[0].name}" if count == 1 else f"Extras: {count} images"
+        title = page_text(f"Extras: {request.sources[0].name}") if count == 1 else page_text(f"Extras: {count} images")
 
         def work(task: Task) -> Outcome:
             return self._work(task, run, settings)
@@ -334,7 +335,7 @@ class Extras:
             except OutputError as error:
                 if run.request.is_batch:
                     raise
-                run.task.produce(f"{error} The image is kept here until the server ends: save it by hand.")
+                run.task.produce(page_text(f"{error} The image is kept here until the server ends: save it by hand."))
         is_kept = run.request.show or not run.request.save
         run.task.produce(found if is_kept else replace(found, image=None))
 
@@ -373,7 +374,7 @@ class Extras:
         except OSError as error:
             log.error("%s", output_error("The list of failures", folder, error))
             return
-        task.produce(f"The list of failures is saved as {path}.")
+        task.produce(page_text(f"The list of failures is saved as {path}."))
 
 
 def _note(task: Task, index: int, number: int, found: ExtrasImage, path: Path, fingerprint: str) -> None:
@@ -449,7 +450,7 @@ def _teller(task: Task, index: int, count: int, name: str) -> Callable[[float, s
 def _sentence(error: Exception) -> str:
     if isinstance(error, FeatherweightError):
         return str(error)
-    return f"internal error {type(error).__name__}: {error}. The log says more."
+    return page_text(f"internal error {type(error).__name__}: {error}. The log says more.")
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

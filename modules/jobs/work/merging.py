@@ -15,6 +15,7 @@ from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.merging.request import MergeOptions, MergeRequest, resolve
 from modules.processing.engine.precision import storage_rules
+from modules.texts import page_text
 
 if TYPE_CHECKING:
     from modules.models.merging.merge import MergeResult, Progress
@@ -109,7 +110,7 @@ def merge_spec(merger: Merger, options: MergeOptions, skip: Sequence[str], text_
         }
 
     asked = {"options": asdict(options), "skip": list(skip), "text_encoders": text_encoders}
-    return TaskSpec(MERGE_TYPE, f"Merging {request.target.name}", work, asked)
+    return TaskSpec(MERGE_TYPE, page_text(f"Merging {request.target.name}"), work, asked)
 
 
 def merge_starters(merger: Merger) -> Mapping[str, Starter]:

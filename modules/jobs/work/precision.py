@@ -27,6 +27,7 @@ from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.processing.request.stages import Stage
 from modules.settings.store import SettingsStore
+from modules.texts import page_text
 
 if TYPE_CHECKING:
     from modules.models.merging.conversion import PrecisionReport
@@ -116,9 +117,9 @@ class PrecisionWork:
             self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
             return {**facts_of(found), "json": f"{stem}.json"}
 
-        title = f"Precision report of {info.name} as {options.storage}"
+        title = page_text(f"Precision report of {info.name} as {options.storage}")
         if options.budget_bytes:
-            title = f"Precision report of {info.name} within {options.budget_gb:g} GB"
+            title = page_text(f"Precision report of {info.name} within {options.budget_gb:g} GB")
         return TaskSpec(REPORT_TYPE, title, work, asdict(options))
 
     def convert(self, options: StorageOptions, name: str) -> Task:
@@ -148,7 +149,7 @@ class PrecisionWork:
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
 
         asked = {"options": asdict(options), "name": name}
-        return TaskSpec(CONVERSION_TYPE, f"Saving {info.name} as {target.name}", work, asked)
+        return TaskSpec(CONVERSION_TYPE, page_text(f"Saving {info.name} as {target.name}"), work, asked)
 
     def compare(self, options: ComparisonRequest) -> Task:
         """Make the images; a page and numbers go into the reports."""
@@ -183,7 +184,7 @@ class PrecisionWork:
             self.reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
             return {**numbers, "page": f"{stem}.html", "json": f"{stem}.json"}
 
-        return TaskSpec(COMPARISON_TYPE, f"Comparing precisions of {info.name}", work, asdict(options))
+        return TaskSpec(COMPARISON_TYPE, page_text(f"Comparing precisions of {info.name}"), work, asdict(options))
 
     @property
     def starters(self) -> Mapping[str, Starter]:
@@ -336,7 +337,7 @@ def _rules(options: StorageOptions) -> Any:
 
 
 def _tensors(task: Task) -> Any:
-    return lambda done, total: task.progress(done, total, f"{done} of {total} tensors")
+    return lambda done, total: task.progress(done, total, page_text(f"{done} of {total} tensors"))
 
 
 class _Progress(Silent):
@@ -362,4 +363,4 @@ class _Progress(Silent):
 
     def step(self, done: int, info: object = None) -> None:
         finished = self._begun - 1 + done / self._steps
-        self._task.progress(finished, self._images, f"{self._what}, step {done} of {self._steps}")
+        self._task.progress(finished, self._images, page_text(f"{self._what}, step {done} of {self._steps}"))

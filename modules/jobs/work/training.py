@@ -17,6 +17,7 @@ from modules.jobs.line import Line
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.engine.engine import Engine
+from modules.texts import page_text
 from modules.training.config import TrainingConfig, config_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class TrainingWork:
             from modules.training.run import run_training
 
             chosen, planned = self.planned(config)
-            notices = () if planned is None else (f"Memory: {planned.words}",)
+            notices = () if planned is None else (page_text(f"Memory: {planned.words}"),)
             self.make_room()
             shown, admits = _Shown(task, config, notices), Admission(self.has_room)
 
@@ -80,7 +81,7 @@ class TrainingWork:
             return {**outcome, "files": [path.name for path in finished.files], "seconds": round(finished.seconds, 1)}
 
         asked = {"config": asdict(config)}
-        return TaskSpec(TRAINING_KIND, f"Training {config.output.name}", work, asked, pauses=True)
+        return TaskSpec(TRAINING_KIND, page_text(f"Training {config.output.name}"), work, asked, pauses=True)
 
     def find_rate(self, config: TrainingConfig) -> Task:
         """Twenty steps that say which learning rate fits."""
@@ -105,7 +106,9 @@ class TrainingWork:
                 run.close()
             return {"rate": found.rate, "said": found.said, "losses": [list(pair) for pair in found.losses]}
 
-        return TaskSpec(RATE_KIND, f"Learning rate for {config.output.name}", work, {"config": asdict(config)})
+        return TaskSpec(
+            RATE_KIND, page_text(f"Learning rate for {config.output.name}"), work, {"config": asdict(config)}
+        )
 
     def create_embedding(self, name: str, vectors: int, init_text: str, overwrite: bool) -> Task:
         """A new embedding whose vectors are those of a text, for the checkpoint that is chosen; the task's outcome has
@@ -127,7 +130,7 @@ class TrainingWork:
             return {"path": str(create_embedding(self.embeddings_dir, name, plain, overwrite))}
 
         asked = {"name": name, "vectors": vectors, "init_text": init_text, "overwrite": overwrite}
-        return TaskSpec(EMBEDDING_KIND, f"Creating the embedding {name}", work, asked)
+        return TaskSpec(EMBEDDING_KIND, page_text(f"Creating the embedding {name}"), work, asked)
 
     @property
     def starters(self) -> Mapping[str, Starter]:

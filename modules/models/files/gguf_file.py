@@ -28,7 +28,6 @@ MAX_NAME_BYTES = 1 << 12
 MAX_KEPT_BYTES = 1 << 22  # of a text in the metadata: longer ones are templates and licences
 DEFAULT_ALIGNMENT, MAX_ALIGNMENT = 32, 1 << 20
 ALIGNMENT = "general.alignment"
-ARCHITECTURE = "general.architecture"
 ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 """Before a tensor's name: the shape of one whose numbers were put into rows of 256."""
 

@@ -38,6 +38,7 @@ from modules.models.merging.recipe import merge_metadata
 from modules.models.merging.request import MergeRequest, refuse_taken
 from modules.models.merging.sources import BakedSource, WideSource
 from modules.models.names.fused import LayoutWriter, original_name
+from modules.texts import page_text
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +96,11 @@ def merge(
         with yaml, LayoutWriter(request.target, declared, room) as writer:
             done = 0
             for index, name in enumerate(names):
-                progress(models.read_bytes + done, models.read_bytes + size, f"{index} of {len(names)} tensors")
+                progress(
+                    models.read_bytes + done, models.read_bytes + size, page_text(f"{index} of {len(names)} tensors")
+                )
                 done += _write(writer, work.source, name, planned.get(name), declared, infinite, stored)
-            progress(models.read_bytes + done, models.read_bytes + size, "finishing the file")
+            progress(models.read_bytes + done, models.read_bytes + size, page_text("finishing the file"))
             writer.metadata = {**metadata, **extras_of(kept, work.source, FileLayout.OWN, stored).metadata}
             refuse_taken(request)  # again: a long merge leaves time for another file of that name
             yaml.write()
@@ -106,8 +109,10 @@ def merge(
     )
     if infinite:
         result.notices.append(
-            f"{len(infinite)} tensors hold numbers that are not finite as {request.storage} ({_some(infinite)}): "
-            "merge again with bf16 or fp32, or look for a damaged model."
+            page_text(
+                f"{len(infinite)} tensors hold numbers that are not finite as {request.storage} ({_some(infinite)}): "
+                "merge again with bf16 or fp32, or look for a damaged model."
+            )
         )
     log.info("Merged %s in %.1f s", request.target.name, result.seconds)
     return result
@@ -139,8 +144,10 @@ def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work
         extra_channels = merged.extra_channels
         if merged.kept:
             notices.append(
-                f"{len(merged.kept)} tensors stay as they are in {files[0].path.name}, because another model has no "
-                f"such tensor: {_some(merged.kept)}."
+                page_text(
+                    f"{len(merged.kept)} tensors stay as they are in {files[0].path.name}, because another model has "
+                    f"no such tensor: {_some(merged.kept)}."
+                )
             )
         source = merged
     elif not _is_narrow(rules):
@@ -257,8 +264,9 @@ def _hash_models(
     before = 0
     infos = []
     for info in request.models:
+        text = page_text(f"hashing {info.name}")
         infos.append(
-            hashed(info, lambda count, b=before, i=info: progress(b + count, total + size, f"hashing {i.name}"))  # type: ignore[misc]
+            hashed(info, lambda count, b=before, text=text: progress(b + count, total + size, text))  # type: ignore[misc]
         )
         before += 0 if info.sha256 else info.size_bytes
     return _Hashed(tuple(infos), total)

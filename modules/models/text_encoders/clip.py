@@ -24,7 +24,10 @@ def clip_component(
 ) -> Component:
     """CLIP-L as transformers names it, at `prefix`; of very old files without the level `text_model`."""
     has_level = not any(key.startswith(f"{prefix}.embeddings.") for key in header)
-    config = _named_config(config_folder, config_folders) or _clip_config(header, prefix, has_level)
+    level = f"{prefix}.text_model" if has_level else prefix
+    config = _named_config(config_folder, config_folders) or _config(
+        header, level, _CLIP, f"no text encoder found (looked for {level}.*). {MISSING_HINT}", "quick_gelu"
+    )
     with on_meta():
         module = CLIPTextModel(config)
     return Component(name, module, clip_text.clip_text_keymap(has_level, prefix), (f"{prefix}.",), MISSING_HINT)
@@ -32,7 +35,8 @@ def clip_component(
 
 def open_clip_component(name: str, header: Header, prefix: str, with_projection: bool) -> Component:
     """OpenCLIP's text model at `prefix`, as `unfused` presents it."""
-    config = _open_clip_config(header, prefix)
+    missing = f"no text encoder found (looked for {prefix}.*). {MISSING_HINT}"
+    config = _config(header, prefix, _OPEN_CLIP, missing, "gelu", f"{prefix}.text_projection.weight")
     with on_meta():
         module = CLIPTextModelWithProjection(config) if with_projection else CLIPTextModel(config)
     keymap = clip_text.open_clip_keymap(prefix, int(config.num_hidden_layers), with_projection)
@@ -45,7 +49,9 @@ def separate_clip_component(
     """A CLIP text model that often is a file of its own, named `file`: at `prefix`, with transformers' names. What the
     tensor `projection` (without ".weight"; "": none) holds is applied to its pooled output. Raises `CheckpointError`
     that names the file where the model is missing."""
-    config = _separate_config(header, prefix, file, activation)
+    whole = f"{prefix}.text_model"
+    missing = f"it has no text encoder (looked for {whole}.*), and {file} was not found. {FILE_HINT}"
+    config = _config(header, whole, _CLIP, missing, activation, f"{prefix}.text_projection.weight")
     level = "text_model." if projection else ""
     with on_meta():
         module = CLIPTextModelWithProjection(config) if projection else CLIPTextModel(config)
@@ -58,67 +64,43 @@ def separate_clip_keymap(prefix: str, projection: str = "", level: str = "") -> 
     return KeyMap([*pairs, ModulePair(projection, "text_projection")] if projection else pairs)
 
 
-def _separate_config(header: Header, prefix: str, file: str, activation: str) -> CLIPTextConfig:
-    level = f"{prefix}.text_model"
+# Where a text model of a layout has what its size follows from, below its level: tokens, positions, MLP, layers.
+_CLIP = (
+    "embeddings.token_embedding.weight",
+    "embeddings.position_embedding.weight",
+    "encoder.layers.0.mlp.fc1.weight",
+    "encoder.layers.",
+)
+_OPEN_CLIP = (
+    "token_embedding.weight",
+    "positional_embedding.weight",
+    "transformer.resblocks.0.mlp.c_fc.weight",
+    "transformer.resblocks.",
+)
+
+
+def _config(
+    header: Header, level: str, names: tuple[str, str, str, str], missing: str, activation: str, pooled: str = ""
+) -> CLIPTextConfig:
+    """From the shapes of a text model at `level`. `missing` is what `CheckpointError` says where there is none. A model
+    with a pooled output that counts is projected by the tensor `pooled`, where the file has it."""
+    tokens, places, mlp, layers = (f"{level}.{name}" for name in names)
     try:
-        vocabulary, width = header[f"{level}.embeddings.token_embedding.weight"].shape
-        positions, _ = header[f"{level}.embeddings.position_embedding.weight"].shape
-        mlp_width, _ = header[f"{level}.encoder.layers.0.mlp.fc1.weight"].shape
+        vocabulary, width = header[tokens].shape
+        positions, _ = header[places].shape
+        mlp_width, _ = header[mlp].shape
     except (KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"it has no text encoder (looked for {level}.*), and {file} was not found. {FILE_HINT}"
-        ) from error
-    projection = header.get(f"{prefix}.text_projection.weight")
+        raise CheckpointError(missing) from error
+    projected = header[pooled].shape[0] if pooled in header else width
     return CLIPTextConfig(
         vocab_size=vocabulary,
         hidden_size=width,
         intermediate_size=mlp_width,
-        projection_dim=projection.shape[0] if projection is not None else width,
-        num_hidden_layers=_count(header, f"{level}.encoder.layers."),
+        num_hidden_layers=_count(header, layers),
         num_attention_heads=max(width // CHANNELS_PER_HEAD, 1),
         max_position_embeddings=positions,
         hidden_act=activation,
-        eos_token_id=END_TOKEN,
-    )
-
-
-def _clip_config(header: Header, prefix: str, has_level: bool) -> CLIPTextConfig:
-    level = f"{prefix}.text_model" if has_level else prefix
-    try:
-        vocabulary, width = header[f"{level}.embeddings.token_embedding.weight"].shape
-        positions, _ = header[f"{level}.embeddings.position_embedding.weight"].shape
-        mlp_width, _ = header[f"{level}.encoder.layers.0.mlp.fc1.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"no text encoder found (looked for {level}.*). {MISSING_HINT}") from error
-    return CLIPTextConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        intermediate_size=mlp_width,
-        num_hidden_layers=_count(header, f"{level}.encoder.layers."),
-        num_attention_heads=max(width // CHANNELS_PER_HEAD, 1),
-        max_position_embeddings=positions,
-        hidden_act="quick_gelu",
-    )
-
-
-def _open_clip_config(header: Header, prefix: str) -> CLIPTextConfig:
-    try:
-        vocabulary, width = header[f"{prefix}.token_embedding.weight"].shape
-        positions, _ = header[f"{prefix}.positional_embedding.weight"].shape
-        mlp_width, _ = header[f"{prefix}.transformer.resblocks.0.mlp.c_fc.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"no text encoder found (looked for {prefix}.*). {MISSING_HINT}") from error
-    projection = header.get(f"{prefix}.text_projection.weight")
-    return CLIPTextConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        intermediate_size=mlp_width,
-        projection_dim=projection.shape[0] if projection is not None else width,
-        num_hidden_layers=_count(header, f"{prefix}.transformer.resblocks."),
-        num_attention_heads=max(width // CHANNELS_PER_HEAD, 1),
-        max_position_embeddings=positions,
-        hidden_act="gelu",
-        eos_token_id=END_TOKEN,
+        **({"projection_dim": projected, "eos_token_id": END_TOKEN} if pooled else {}),
     )
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
 from modules.memory.hook_chain import HookOrder, register_hook
-from modules.models.text_encoders.encoding import Encoding, TextParts, TextRequest
-from modules.prompting.encode import Encoded, Injection, TextOptions, TextTower, chunks_of, encode_groups
+from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.prompting.encode import Encoded, Injection, TextTower
 
 
 class ClipTextEncoder:
@@ -125,20 +125,3 @@ class TextTowerRecipe:
         )
         table = request.embeddings.get(int(module.config.hidden_size))
         return TextTower(parts.tokenizer, encoder, table, self.pad_id)
-
-
-@dataclass(frozen=True, eq=False)
-class ClipTexts:
-    """A tower with its options as a `TextEncoder`: every text in as many chunks as the longest has."""
-
-    tower: TextTower
-    options: TextOptions
-
-    def encode(self, texts: Sequence[str]) -> Encoding:
-        """`tokens` [B, 77 * chunks, D], `pooled` of the first chunk."""
-        encoded = encode_groups(self.tower, [texts], self.options)[0]
-        return Encoding(encoded.hidden, None, encoded.pooled)
-
-    def count(self, text: str) -> int:
-        """Tokens of a text; a chunk that BREAK closes counts in full."""
-        return sum(chunk.counted for chunk in chunks_of(self.tower.tokenizer, text, self.options))

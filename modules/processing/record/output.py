@@ -11,7 +11,7 @@ from modules.atomic_files import fingerprint, output_error, write_atomic
 from modules.errors import OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
-from modules.images.saving import OnPath, check_folder, grids_folder, samples_folder, save_image
+from modules.images.saving import OnPath, check_folder, grids_folder, samples_folder
 from modules.processing.record.recordings import Recordings
 from modules.processing.record.spool import Spool, Unsaved
 from modules.processing.request.hooks import NO_HOOKS, FileToSave, Hooks
@@ -80,17 +80,7 @@ class Output:
         except OutputError as error:
             return None, f"{error} {KEPT_HERE}"
         try:
-            path = save_image(
-                image,
-                unsaved.folder,
-                unsaved.settings,
-                unsaved.context,
-                unsaved.infotext,
-                is_grid=unsaved.is_grid,
-                suffix=unsaved.suffix,
-                items=unsaved.items,
-                on_path=on_path,
-            )
+            path = unsaved.save(image, on_path)
         except OutputError as error:
             if self.spool is None:
                 return None, f"{error} {KEPT_HERE}"

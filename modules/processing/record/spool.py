@@ -20,7 +20,7 @@ from modules.atomic_files import write_atomic
 from modules.errors import FeatherweightError, OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
-from modules.images.saving import check_folder, save_image
+from modules.images.saving import OnPath, check_folder, save_image
 from modules.processing.record.private_folder import is_own_file, make_private, why_not_private
 from modules.settings.values import Settings
 
@@ -43,6 +43,20 @@ class Unsaved:
     suffix: str
     items: Mapping[str, str]
     task_id: str = ""  # of the job that made it
+
+    def save(self, image: Image.Image, on_path: OnPath = lambda path, fingerprint: None) -> Path:
+        """Write it where it belongs. Returns and raises what `save_image` does."""
+        return save_image(
+            image,
+            self.folder,
+            self.settings,
+            self.context,
+            self.infotext,
+            is_grid=self.is_grid,
+            suffix=self.suffix,
+            items=self.items,
+            on_path=on_path,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -234,16 +248,7 @@ class Spool:
                     image = file.copy()
             else:
                 image = kept.image
-            target = save_image(
-                image,
-                unsaved.folder,
-                unsaved.settings,
-                unsaved.context,
-                unsaved.infotext,
-                is_grid=unsaved.is_grid,
-                suffix=unsaved.suffix,
-                items=unsaved.items,
-            )
+            target = unsaved.save(image)
         except OutputError:
             return False
         except (OSError, ValueError, FeatherweightError) as error:

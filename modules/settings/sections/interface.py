@@ -3,6 +3,7 @@
 from modules.settings.group import SettingsGroup, choice, flag, many, number, text, whole
 from modules.settings.sections.stable_diffusion import FULL, TINY
 from modules.settings.setting import Section
+from modules.texts import page_text
 
 APPROX = "Approx NN"
 MODIFIERS = ("Shift", "Ctrl", "Alt")
@@ -55,7 +56,7 @@ class CanvasHotkeySettings(SettingsGroup):
         "Functions of the canvas that are switched off",
         ("Overlap",),
         (
-            *("Zoom", "Adjust brush size", "Hotkey enlarge brush", "Hotkey shrink brush", "Moving canvas"),
+            *("Zoom", page_text("Adjust brush size"), "Hotkey enlarge brush", "Hotkey shrink brush", "Moving canvas"),
             *("Fullscreen", "Reset Zoom", "Overlap"),
         ),
         hint="Overlap is the reference UI's and always off.",

@@ -18,7 +18,7 @@
 
   fw.chime = () => {
     if (document.hidden && window.Notification?.permission === "granted") {
-      const note = new Notification("Featherweight", { body: fw.text("The images are done."), tag: "featherweight" });
+      const note = new Notification("Featherweight", { body: fw.text(fw.t`The images are done.`), tag: "featherweight" });
       note.addEventListener("click", () => window.focus());
     }
     const volume = (fw.settings.notification_volume ?? 100) / 100;

@@ -10,9 +10,9 @@
 
   // "3 of 20 · b.png · 1 failed".
   fw.batchLine = (state) => {
-    const parts = [`${state.done} of ${state.total}`];
+    const parts = [fw.t`${state.done} of ${state.total}`];
     if (state.current) parts.push(state.current[0]);
-    if (state.failures.length) parts.push(`${state.failures.length} failed`);
+    if (state.failures.length) parts.push(fw.t`${state.failures.length} failed`);
     if (state.is_over) parts.push(state.is_stopped ? "stopped" : "done");
     return parts.join(" · ");
   };
@@ -36,7 +36,7 @@
       files = [];
       keepFiles();
     };
-    const named = { name: "Batch: choose image files", listClass: "fw-batch-list", clearId: "img2img_batch_clear" };
+    const named = { name: fw.t`Batch: choose image files`, listClass: "fw-batch-list", clearId: "img2img_batch_clear" };
     place.replaceChildren(...fw.uploadList({ ...named, add, clear }));
     keepFiles();
     resume();
@@ -164,8 +164,8 @@
       const last = found.at(-1);
       tab.showResult({ ...last, images, notices: found.flatMap((reply) => reply.notices), seconds: null });
     }
-    if (state.failures.length) tab.message(`${state.failures.length} of ${state.total} could not be made; the list is below Batch.`, true);
-    else tab.message(`The batch is ${state.is_stopped ? "stopped" : "done"}: ${state.done} of ${state.total}.`);
+    if (state.failures.length) tab.message(fw.t`${state.failures.length} of ${state.total} could not be made; the list is below Batch.`, true);
+    else tab.message(fw.t`The batch is ${state.is_stopped ? "stopped" : "done"}: ${state.done} of ${state.total}.`);
     fw.chime();
   }
 

@@ -30,7 +30,7 @@
   // Whether the settings switch off a function, by the reference UI's name for it.
   const isOff = (name, settings) => Boolean(settings.canvas_disabled_functions?.includes(name));
   const FUNCTIONS = {
-    shrink: "Hotkey shrink brush", grow: "Hotkey enlarge brush", move: "Moving canvas", fullscreen: "Fullscreen", reset: "Reset Zoom",
+    shrink: fw.t`Hotkey shrink brush`, grow: fw.t`Hotkey enlarge brush`, move: fw.t`Moving canvas`, fullscreen: fw.t`Fullscreen`, reset: fw.t`Reset Zoom`,
   };
 
   // What the settings call a key: "shrink", "grow", "move", "fullscreen", "reset"; null for any other.
@@ -132,7 +132,7 @@
       const paints = this.layer !== "";
       const help = paints
         ? "paint with the pointer; [ and ] change the brush, E erases, Ctrl+Z undoes, + and - zoom, F with the pointer moves"
-        : "holds an image";
+        : fw.t`holds an image`;
       this.root.classList.add("fw-canvas");
       this.root.tabIndex = 0;
       this.root.setAttribute("role", "group");
@@ -140,40 +140,40 @@
       this.bar = element("div", { className: "fw-canvas-bar" });
       if (paints) this.buildBrush();
       this.bar.append(
-        this.button("Zoom out (-)", "−", () => this.zoomBy(1 / ZOOM_STEP)),
-        this.button("Zoom in (+)", "+", () => this.zoomBy(ZOOM_STEP)),
-        this.button("Show the whole image (R)", "⤢", () => this.zoomBy(0)),
-        this.button("Take the image away", "✕ Image", () => this.onFiles([])),
+        this.button(fw.t`Zoom out (-)`, "−", () => this.zoomBy(1 / ZOOM_STEP)),
+        this.button(fw.t`Zoom in (+)`, "+", () => this.zoomBy(ZOOM_STEP)),
+        this.button(fw.t`Show the whole image (R)`, "⤢", () => this.zoomBy(0)),
+        this.button(fw.t`Take the image away`, fw.t`✕ Image`, () => this.onFiles([])),
       );
-      this.picture = element("img", { alt: `${this.label}: the image to start from`, draggable: false });
+      this.picture = element("img", { alt: fw.t`${this.label}: the image to start from`, draggable: false });
       this.paint = element("canvas", { className: `fw-canvas-paint fw-canvas-${this.layer || "none"}` });
       this.circle = element("div", { className: "fw-canvas-brush", hidden: true });
       this.stage = element("div", { className: "fw-canvas-stage" }, this.picture, this.paint, this.circle);
       this.scroll = element("div", { className: "fw-canvas-scroll" }, this.stage);
       this.file = element("input", { type: "file", accept: "image/*,.avif,.tif,.tiff" });
-      this.file.setAttribute("aria-label", `${this.label}: choose an image file`);
-      this.drop = element("label", { className: "fw-canvas-drop" }, "Drop an image here, paste one, or click to choose", this.file);
+      this.file.setAttribute("aria-label", fw.t`${this.label}: choose an image file`);
+      this.drop = element("label", { className: "fw-canvas-drop" }, fw.t`Drop an image here, paste one, or click to choose`, this.file);
       this.root.replaceChildren(this.bar, this.scroll, this.drop);
     }
 
     buildBrush() {
       this.size = element("input", { type: "range", min: MIN_BRUSH_PX, max: 100, value: 10, title: "Brush size ([ and ])" });
-      this.size.setAttribute("aria-label", `${this.label}: brush size in pixels`);
+      this.size.setAttribute("aria-label", fw.t`${this.label}: brush size in pixels`);
       this.size.addEventListener("input", () => this.setBrush(Number(this.size.value)));
-      this.eraser = this.button("Erase instead of painting (E)", "Erase", () => this.setErase(!this.erase));
+      this.eraser = this.button(fw.t`Erase instead of painting (E)`, fw.t`Erase`, () => this.setErase(!this.erase));
       this.eraser.setAttribute("aria-pressed", "false");
-      this.undoButton = this.button("Undo (Ctrl+Z)", "↶", () => this.change(history.undo));
-      this.redoButton = this.button("Redo (Ctrl+Shift+Z)", "↷", () => this.change(history.redo));
+      this.undoButton = this.button(fw.t`Undo (Ctrl+Z)`, "↶", () => this.change(history.undo));
+      this.redoButton = this.button(fw.t`Redo (Ctrl+Shift+Z)`, "↷", () => this.change(history.redo));
       this.bar.append(
         this.undoButton,
         this.redoButton,
         this.eraser,
-        this.button("Clear what is painted (Delete)", "Clear", () => this.change(history.clear)),
+        this.button(fw.t`Clear what is painted (Delete)`, fw.t`Clear`, () => this.change(history.clear)),
         this.size,
       );
       if (this.layer !== "color") return;
-      this.palette = element("input", { type: "color", title: "Brush color" });
-      this.palette.setAttribute("aria-label", `${this.label}: brush color`);
+      this.palette = element("input", { type: "color", title: fw.t`Brush color` });
+      this.palette.setAttribute("aria-label", fw.t`${this.label}: brush color`);
       this.palette.addEventListener("input", () => {
         this.color = this.palette.value;
         this.setErase(false);

@@ -5,13 +5,13 @@
   const ROUTE = "internal/extra-networks";
   const TAGS_SHOWN = 80;
   const LABELS = {
-    description: "Description",
-    "sd version": "Stable Diffusion version",
-    "activation text": "Activation text",
-    "preferred weight": "Preferred weight (0: the default)",
-    "negative text": "Negative prompt",
-    vae: "Preferred VAE",
-    notes: "Notes",
+    description: fw.t`Description`,
+    "sd version": fw.t`Stable Diffusion version`,
+    "activation text": fw.t`Activation text`,
+    "preferred weight": fw.t`Preferred weight (0: the default)`,
+    "negative text": fw.t`Negative prompt`,
+    vae: fw.t`Preferred VAE`,
+    notes: fw.t`Notes`,
   };
   const LONG = ["description", "activation text", "negative text", "notes"];
 
@@ -58,9 +58,9 @@
 
   function previewOf(panel, card, status) {
     const box = element("div", { className: "fw-card-preview" }, panel.image(card));
-    const button = element("button", { type: "button", textContent: "Use the selected image as preview" });
+    const button = element("button", { type: "button", textContent: fw.t`Use the selected image as preview` });
     button.disabled = !fw.tab(panel.tab).selectedImage();
-    if (button.disabled) button.title = "Make an image first: the one that is selected in Generation becomes the preview.";
+    if (button.disabled) button.title = fw.t`Make an image first: the one that is selected in Generation becomes the preview.`;
     button.addEventListener("click", async () => {
       try {
         const asked = new URL(fw.tab(panel.tab).selectedImage().url, location.href).searchParams;
@@ -103,18 +103,18 @@
     if (!details.tags.length) return [];
     const words = details.tags.slice(0, TAGS_SHOWN).map(([tag, count]) => {
       const button = element("button", { type: "button", textContent: tag }, element("small", { textContent: ` ${count}` }));
-      button.title = "Add to the activation text";
+      button.title = fw.t`Add to the activation text`;
       button.addEventListener("click", () => addWord(form, tag));
       return button;
     });
-    const random = element("input", { type: "text", readOnly: true, attributes: { "aria-label": "Random prompt" } });
-    const draw = element("button", { type: "button", textContent: "Random prompt" });
+    const random = element("input", { type: "text", readOnly: true, attributes: { "aria-label": fw.t`Random prompt` } });
+    const draw = element("button", { type: "button", textContent: fw.t`Random prompt` });
     draw.addEventListener("click", () => { random.value = randomPrompt(details.tags); });
-    const add = element("button", { type: "button", textContent: "Add to the prompt" });
+    const add = element("button", { type: "button", textContent: fw.t`Add to the prompt` });
     add.addEventListener("click", () => random.value && fw.addToPrompt(panel.tab, random.value));
     const hasActivation = details.fields.includes("activation text");
     return [
-      element("h3", { textContent: "Words it was trained on" }),
+      element("h3", { textContent: fw.t`Words it was trained on` }),
       element("div", { className: "fw-card-words" }, ...words),
       ...(hasActivation ? [element("div", { className: "fw-card-random" }, draw, random, add)] : []),
     ];
@@ -137,20 +137,20 @@
   function metadataOf(details, isOpen) {
     const text = Object.keys(details.metadata).length
       ? JSON.stringify(details.metadata, null, 2)
-      : "This file holds no metadata.";
+      : fw.t`This file holds no metadata.`;
     return element(
       "details",
       { open: isOpen },
-      element("summary", { textContent: "Metadata of the file" }),
+      element("summary", { textContent: fw.t`Metadata of the file` }),
       element("p", { className: "fw-card-path", textContent: details.path }),
       element("pre", { textContent: text, tabIndex: 0 }),
     );
   }
 
   function buttonsOf(dialog) {
-    const cancel = element("button", { type: "button", textContent: "Cancel" });
+    const cancel = element("button", { type: "button", textContent: fw.t`Cancel` });
     cancel.addEventListener("click", () => dialog.close());
-    const save = element("button", { type: "submit", className: "fw-primary", textContent: "Save notes" });
+    const save = element("button", { type: "submit", className: "fw-primary", textContent: fw.t`Save notes` });
     return element("footer", {}, cancel, save);
   }
 

@@ -14,8 +14,8 @@
   const ORDERS = {
     Path: (a, b) => a.place - b.place, // as the server sorted them
     Name: (a, b) => collator.compare(a.name, b.name),
-    "Date Created": (a, b) => a.created - b.created,
-    "Date Modified": (a, b) => a.modified - b.modified,
+    [fw.t`Date Created`]: (a, b) => a.created - b.created,
+    [fw.t`Date Modified`]: (a, b) => a.modified - b.modified,
   };
 
   const ICONS = {
@@ -48,7 +48,7 @@
   async function read(page) {
     const reply = await fetch(`${ROUTE}?page=${page}`);
     const raw = await reply.text();
-    if (!reply.ok) throw new Error(JSON.parse(raw).errors || `The server answered ${reply.status}.`);
+    if (!reply.ok) throw new Error(JSON.parse(raw).errors || fw.t`The server answered ${reply.status}.`);
     return raw;
   }
 
@@ -160,7 +160,7 @@
       this.place.scrollTop = 0;
       const direction = this.root.querySelector("[data-do=direction]");
       direction.textContent = this.descending ? "↓" : "↑";
-      direction.setAttribute("aria-label", this.descending ? "Descending" : "Ascending");
+      direction.setAttribute("aria-label", this.descending ? fw.t`Descending` : fw.t`Ascending`);
       this.root.querySelector("[data-do=folders]").setAttribute("aria-pressed", String(!this.folders.hidden));
       this.count(others);
       this.place.setAttribute("role", this.shown.length ? "list" : "group"); // a list must have items
@@ -196,9 +196,9 @@
         ),
       );
       const tools = [
-        ["copy", "Copy the path of"],
-        ["metadata", "Metadata of"],
-        ["edit", "Edit the notes of"],
+        ["copy", fw.t`Copy the path of`],
+        ["metadata", fw.t`Metadata of`],
+        ["edit", fw.t`Edit the notes of`],
       ].map(([action, label]) =>
         element("button", {
           type: "button",
@@ -229,9 +229,9 @@
           type: "button",
           className: "fw-card-steps",
           textContent: label,
-          title: `Set ${values}`,
+          title: fw.t`Set ${values}`,
           dataset: { do: "steps" },
-          attributes: { "aria-label": `Set ${values}` },
+          attributes: { "aria-label": fw.t`Set ${values}` },
         }),
       ];
     }
@@ -256,17 +256,17 @@
     count(others) {
       const place = this.root.querySelector(".fw-networks-count");
       const [shown, all] = [this.shown.length, this.cards.length].map((number) => number.toLocaleString("en"));
-      place.replaceChildren(shown === all ? all : `${shown} of ${all}`);
+      place.replaceChildren(shown === all ? all : fw.t`${shown} of ${all}`);
       if (!others) return;
-      const text = this.showsOthers ? "hide those for other models" : `show ${others} for other models`;
+      const text = this.showsOthers ? fw.t`hide those for other models` : fw.t`show ${others} for other models`;
       place.append(" · ", element("button", { type: "button", textContent: text, dataset: { do: "others" } }));
     }
 
     nothing() {
       const { folders, suffixes } = this.list || { folders: [], suffixes: [] };
       const text = this.cards.length
-        ? "Nothing here has all of these words."
-        : `No files yet. Put ${suffixes.join(", ")} files into ${folders[0]} and press ↻.`;
+        ? fw.t`Nothing here has all of these words.`
+        : fw.t`No files yet. Put ${suffixes.join(", ")} files into ${folders[0]} and press ↻.`;
       return element("p", { className: "fw-cards-empty", textContent: text });
     }
 
@@ -286,7 +286,7 @@
         element("button", {
           type: "button",
           textContent: label,
-          title: search || "All folders",
+          title: search || fw.t`All folders`,
           dataset: { do: "folder", search },
           attributes: { style: `--depth: ${depth}` },
         });
@@ -343,7 +343,7 @@
         return;
       }
       const reply = await fw.post(`${ROUTE}/checkpoint`, { page: this.page, key: card.key });
-      this.say(`${reply.title} is chosen; it is loaded before the next image.`);
+      this.say(fw.t`${reply.title} is chosen; it is loaded before the next image.`);
       this.offerSteps(card);
       document.querySelector("#refresh_sd_model_checkpoint")?.click();
       setTimeout(() => this.mark(), 1000);
@@ -351,16 +351,16 @@
 
     takeSteps(card) {
       fw.tab(this.tab).takeSteps(card.few_steps);
-      this.say(`Set ${card.few_steps.values}`);
+      this.say(fw.t`Set ${card.few_steps.values}`);
     }
 
     // A notice with a button, where the form holds something else than a file for few steps asks for.
     offerSteps(card) {
       const tab = fw.tab(this.tab);
       if (!card.few_steps || tab.hasSteps(card.few_steps)) return;
-      const offer = element("button", { type: "button", textContent: `Set ${card.few_steps.values}` });
+      const offer = element("button", { type: "button", textContent: fw.t`Set ${card.few_steps.values}` });
       offer.addEventListener("click", () => this.takeSteps(card));
-      this.root.querySelector(".fw-networks-status").append(" ", `${card.name} is made for few steps.`, " ", offer);
+      this.root.querySelector(".fw-networks-status").append(" ", fw.t`${card.name} is made for few steps.`, " ", offer);
     }
 
     turn() {
@@ -392,7 +392,7 @@
     async copy(card) {
       const details = await fw.get(`${ROUTE}/details?page=${this.page}&key=${encodeURIComponent(card.key)}`);
       await fw.copyText(details.path);
-      this.say(`Copied: ${details.path}`);
+      this.say(fw.t`Copied: ${details.path}`);
     }
 
     // A card as the server has it after a change.
@@ -417,7 +417,7 @@
   }
 
   fw.copyText = async (text) => {
-    if (!navigator.clipboard) throw new Error(`This browser does not let the page copy: ${text}`);
+    if (!navigator.clipboard) throw new Error(fw.t`This browser does not let the page copy: ${text}`);
     await navigator.clipboard.writeText(text);
   };
 

@@ -82,6 +82,8 @@ window.featherweight = (() => {
     help: window.featherweightHelp || {}, // what is said of controls, by the ids of their elements
     settings: {}, // as the server has them; see page_settings.py
 
+    // The mark of a text that is shown: what stands in its places is {0}, {1} ... for a translation. Returns the text.
+    t: (pieces, ...values) => String.raw({ raw: pieces }, ...values),
     text: (text) => text, // in the page's language; localization.js replaces both
     sourceText: (element) => element.textContent,
 
@@ -119,7 +121,7 @@ window.featherweight = (() => {
         try {
           store.setItem(`featherweight.${key}`, text);
         } catch (error) {
-          console.warn(`The browser keeps nothing over a reload: ${error.message}`); // full, or switched off
+          console.warn(fw.t`The browser keeps nothing over a reload: ${error.message}`); // full, or switched off
         }
       }
     },
@@ -138,7 +140,7 @@ window.featherweight = (() => {
     if (reply.status === 401) fw.loggedOut?.();
     else fw.answered?.();
     const data = await reply.json().catch(() => ({}));
-    if (!reply.ok) throw Object.assign(new Error(data.errors || `The server answered ${reply.status}.`), { status: reply.status });
+    if (!reply.ok) throw Object.assign(new Error(data.errors || fw.t`The server answered ${reply.status}.`), { status: reply.status });
     return data;
   }
 

@@ -20,14 +20,14 @@
   // Ask what the server asks; true after a yes.
   function ask(text, yes) {
     return new Promise((resolve) => {
-      const dialog = fw.element("dialog", { id: "fw_extensions_dialog", attributes: { "aria-label": "Question" } });
+      const dialog = fw.element("dialog", { id: "fw_extensions_dialog", attributes: { "aria-label": fw.t`Question` } });
       const button = (label, value) => {
         const made = fw.element("button", { type: "button", textContent: label });
         made.dataset.answer = value;
         made.addEventListener("click", () => dialog.close(value));
         return made;
       };
-      dialog.append(own("p", text), fw.element("div", { className: "fw-extensions-buttons" }, button(yes, "yes"), button("Cancel", "no")));
+      dialog.append(own("p", text), fw.element("div", { className: "fw-extensions-buttons" }, button(yes, "yes"), button(fw.t`Cancel`, "no")));
       dialog.addEventListener("close", () => {
         dialog.remove();
         resolve(dialog.returnValue === "yes");
@@ -40,14 +40,14 @@
 
   // Do something; where the server asks first, only after a yes.
   async function act(name, body, yes = "Yes") {
-    say("Working...");
+    say(fw.t`Working...`);
     try {
       const reply = await fw.post(`${ROUTE}/${name}`, body);
       say(reply.message);
     } catch (error) {
       if (error.status === QUESTION && !body.agreed) {
         if (await ask(error.message, yes)) return act(name, { ...body, agreed: true }, yes);
-        say("Nothing was changed.");
+        say(fw.t`Nothing was changed.`);
         return false;
       }
       say(error.message, true);
@@ -76,24 +76,24 @@
     return box;
   }
 
-  const megabytes = (bytes) => (bytes < 1e6 ? `${Math.max(Math.round(bytes / 1e3), 1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+  const megabytes = (bytes) => (bytes < 1e6 ? fw.t`${Math.max(Math.round(bytes / 1e3), 1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
   function costs(one) {
-    const start = one.is_enabled ? `start ${Math.round(one.start_ms)} ms` : "";
-    const image = one.image_ms ? `${one.image_ms.toFixed(1)} ms per image` : "";
+    const start = one.is_enabled ? fw.t`start ${Math.round(one.start_ms)} ms` : "";
+    const image = one.image_ms ? fw.t`${one.image_ms.toFixed(1)} ms per image` : "";
     return [megabytes(one.size_bytes), start, image].filter(Boolean).join(" · ");
   }
 
   function lines(one) {
     const made = one.faults.map((fault) => {
       const line = fw.element("p", { className: "fw-bad" }, own("code", fault.where), " ", own("span", fault.reason));
-      if (fault.missing) line.append(" ", fw.element("span", { textContent: "Missing:" }), " ", own("code", fault.missing));
+      if (fault.missing) line.append(" ", fw.element("span", { textContent: fw.t`Missing:` }), " ", own("code", fault.missing));
       return line;
     });
     made.push(...one.notices.map((text) => own("p", text, "fw-extensions-notice")));
-    if (one.packages.length) made.push(fw.element("p", {}, fw.element("span", { textContent: "Wants packages:" }), " ", own("code", one.packages.join(", "))));
+    if (one.packages.length) made.push(fw.element("p", {}, fw.element("span", { textContent: fw.t`Wants packages:` }), " ", own("code", one.packages.join(", "))));
     for (const [name, reason] of Object.entries(one.refused_packages)) {
-      made.push(fw.element("p", { className: "fw-bad" }, fw.element("span", { textContent: "Cannot be had:" }), " ", own("code", name), " ", own("span", reason)));
+      made.push(fw.element("p", { className: "fw-bad" }, fw.element("span", { textContent: fw.t`Cannot be had:` }), " ", own("code", name), " ", own("span", reason)));
     }
     return made;
   }
@@ -102,17 +102,17 @@
     if (!mayChange || one.is_built_in) return [];
     const name = one.name;
     const made = [];
-    if (one.packages.length || one.has_installer) made.push(button("Install packages", () => act("packages", { name }, "Install"), name));
-    if (one.remote) made.push(button("Update", () => act("update", { name }), name));
-    if (one.can_restore) made.push(button("Take back", () => act("restore", { name }), name));
-    made.push(button("Remove", () => act("remove", { name }, "Remove"), name));
+    if (one.packages.length || one.has_installer) made.push(button(fw.t`Install packages`, () => act("packages", { name }, "Install"), name));
+    if (one.remote) made.push(button(fw.t`Update`, () => act("update", { name }), name));
+    if (one.can_restore) made.push(button(fw.t`Take back`, () => act("restore", { name }), name));
+    made.push(button(fw.t`Remove`, () => act("remove", { name }, "Remove"), name));
     return made;
   }
 
   function row(one, mayChange) {
     const state = one.is_enabled ? (one.replaced_by ? "replaced" : one.faults.length ? "failed" : "loaded") : "off";
-    const words = { failed: "failed", replaced: "left out", loaded: "is loaded", off: "not loaded" };
-    const later = one.will_be_enabled ? "will be loaded at the next start" : "will be left out at the next start";
+    const words = { failed: "failed", replaced: fw.t`left out`, loaded: fw.t`is loaded`, off: fw.t`not loaded` };
+    const later = one.will_be_enabled ? fw.t`will be loaded at the next start` : fw.t`will be left out at the next start`;
     const changes = one.will_be_enabled !== one.is_enabled ? [fw.element("span", { className: "fw-extensions-later", textContent: later })] : [];
     const head = fw.element(
       "div",
@@ -148,24 +148,24 @@
     }
     part("install").hidden = part("index").hidden = !state.may_change;
     part("closed").hidden = state.may_change;
-    part("closed").textContent = "Other machines reach this server: extensions can be looked at, not installed, updated or removed.";
+    part("closed").textContent = fw.t`Other machines reach this server: extensions can be looked at, not installed, updated or removed.`;
     const packages = part("packages");
     packages.replaceChildren();
     if (state.may_change && state.optional_packages.length) {
       packages.append(
-        fw.element("span", { textContent: "Packages that many extensions want:" }), " ",
+        fw.element("span", { textContent: fw.t`Packages that many extensions want:` }), " ",
         own("code", state.optional_packages.join(", ")), " ",
-        button("Install packages", () => act("packages", { name: "" }, "Install"), state.optional_packages.join(", ")),
+        button(fw.t`Install packages`, () => act("packages", { name: "" }, "Install"), state.optional_packages.join(", ")),
       );
     }
     const mine = state.extensions.filter((one) => !one.is_built_in);
     const ours = state.extensions.filter((one) => one.is_built_in);
-    const gone = (state.removed || []).map((name) => fw.element("li", {}, own("strong", name), " ", button("Take back", () => act("restore", { name }), name)));
-    const empty = fw.element("p", { className: "fw-empty", textContent: "No extensions are installed. They are folders of the extensions folder." });
+    const gone = (state.removed || []).map((name) => fw.element("li", {}, own("strong", name), " ", button(fw.t`Take back`, () => act("restore", { name }), name)));
+    const empty = fw.element("p", { className: "fw-empty", textContent: fw.t`No extensions are installed. They are folders of the extensions folder.` });
     part("list").replaceChildren(
-      ...(mine.length ? section("Installed", mine, state.may_change) : [empty]),
-      ...(gone.length ? [fw.element("h3", { textContent: "Removed" }), fw.element("ul", {}, ...gone)] : []),
-      ...section("Part of the program", ours, false),
+      ...(mine.length ? section(fw.t`Installed`, mine, state.may_change) : [empty]),
+      ...(gone.length ? [fw.element("h3", { textContent: fw.t`Removed` }), fw.element("ul", {}, ...gone)] : []),
+      ...section(fw.t`Part of the program`, ours, false),
     );
   }
 
@@ -173,14 +173,14 @@
     const source = form.elements.index.value.trim();
     if (!source) return;
     fw.keep(INDEX_KEY, source);
-    say("Working...");
+    say(fw.t`Working...`);
     try {
       const query = new URLSearchParams({ source, search: form.elements.search.value });
       const offers = await fw.get(`${ROUTE}/index?${query}`);
-      say(`${offers.length} found.`);
+      say(fw.t`${offers.length} found.`);
       part("offers").replaceChildren(
         fw.element("ul", {}, ...offers.map((one) => {
-          const install = button("Install", () => act("install", { source: one.address }, "Install"), one.name);
+          const install = button(fw.t`Install`, () => act("install", { source: one.address }, "Install"), one.name);
           return fw.element("li", {}, fw.element("div", { className: "fw-extensions-head" }, own("strong", one.name), own("code", one.address), install), own("p", one.description));
         })),
       );

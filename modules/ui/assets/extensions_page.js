@@ -356,7 +356,7 @@
       if (/\.mjs(\?|$)/.test(url)) script.type = "module";
       script.src = url;
       script.onload = resolve;
-      script.onerror = () => (report(new Error(`${url} could not be loaded.`), extension), resolve());
+      script.onerror = () => (report(new Error(fw.t`${url} could not be loaded.`), extension), resolve());
       document.head.append(script);
     });
 

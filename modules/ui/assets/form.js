@@ -41,7 +41,7 @@
       try {
         updates = JSON.parse(text);
       } catch {
-        tab.message("The form of your last visit could not be put back.", true); // the server did not answer
+        tab.message(fw.t`The form of your last visit could not be put back.`, true); // the server did not answer
       }
       const isSame = (update, index) => Object.keys(update).join() === "value" && same(update.value, begun[index]);
       return updates.map((update, index) =>
@@ -138,7 +138,7 @@
     if (wantWidth && wantHeight) size = [wantWidth, wantHeight];
     else if (wantWidth) size = [wantWidth, (wantWidth * height) / width];
     else if (wantHeight) size = [(wantHeight * width) / height, wantHeight];
-    return `from ${width}x${height} to ${size.map(Math.floor).join("x")}`;
+    return fw.t`from ${width}x${height} to ${size.map(Math.floor).join("x")}`;
   };
 
   // "Variation strength 0.3, 768x512": what the extra seed settings change; empty where they change nothing.
@@ -146,7 +146,7 @@
     const [width, height] = [Number(form.seed_resize_from_width) || 0, Number(form.seed_resize_from_height) || 0];
     const strength = Number(form.subseed_strength) || 0;
     const size = width && height ? `${width}x${height}` : "";
-    return [strength ? `${fw.text("Variation strength")} ${strength}` : "", size].filter(Boolean).join(", ");
+    return [strength ? `${fw.text(fw.t`Variation strength`)} ${strength}` : "", size].filter(Boolean).join(", ");
   };
 
   // "← 64 ↓ 128": by how many pixels the image grows on its sides; empty where it does not.
@@ -159,6 +159,6 @@
   // "sharp.safetensors at 0.8"; empty where no refiner is chosen.
   fw.refinerLine = (form) => {
     const name = form.refiner_checkpoint;
-    return !name || name === "None" ? "" : `${name.replace(/ \[\w+\]$/, "")} at ${form.refiner_switch_at}`;
+    return !name || name === "None" ? "" : fw.t`${name.replace(/ \[\w+\]$/, "")} at ${form.refiner_switch_at}`;
   };
 })();

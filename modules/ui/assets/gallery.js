@@ -23,7 +23,7 @@
       if (!preview) {
         preview = new Image();
         preview.className = "fw-preview";
-        preview.alt = "Preview of the image being made";
+        preview.alt = fw.t`Preview of the image being made`;
         stage.replaceChildren(preview);
       }
       preview.src = uri;
@@ -34,7 +34,7 @@
       if (data.error) tab.message(data.error, true);
       for (const notice of data.notices) tab.message(notice);
       tab.showRetention(data.retention);
-      if (data.seconds !== null) tab.message(`Time taken: ${data.seconds} s`);
+      if (data.seconds !== null) tab.message(fw.t`Time taken: ${data.seconds} s`);
       if (data.task && !data.error) tab.showTimeline(data.task);
       if (!data.images.length) {
         if (items.length) putOnStage(items[selected]); // instead of a preview
@@ -42,7 +42,7 @@
         return;
       }
       if (fw.settings.do_not_show_images) {
-        tab.message(`${data.images.length} finished; the settings say not to show images.`);
+        tab.message(fw.t`${data.images.length} finished; the settings say not to show images.`);
         return;
       }
       const made = data.images.map((image, index) => ({ task: data.task, index, ...image })); // a batch has several jobs
@@ -72,7 +72,7 @@
       const button = document.createElement("button");
       button.type = "button";
       button.setAttribute("role", "option");
-      button.setAttribute("aria-label", item.role === "grid" ? "Grid" : `Image with seed ${item.seed}`);
+      button.setAttribute("aria-label", item.role === "grid" ? fw.t`Grid` : fw.t`Image with seed ${item.seed}`);
       const image = new Image();
       image.src = item.url;
       image.alt = "";
@@ -116,10 +116,10 @@
       const button = document.createElement("button");
       button.type = "button";
       button.className = "fw-image";
-      button.setAttribute("aria-label", "View the whole image");
+      button.setAttribute("aria-label", fw.t`View the whole image`);
       const image = new Image(item.width, item.height);
       image.src = item.url;
-      image.alt = item.infotext.split("\n")[0] || "Generated image";
+      image.alt = item.infotext.split("\n")[0] || fw.t`Generated image`;
       button.style.width = `${Math.max(item.width, 448)}px`; // small images are shown larger, none wider than the stage
       button.append(image);
       button.addEventListener("click", () => fw.openLightbox(tab));
@@ -136,26 +136,26 @@
     const actions = {
       async save(item) {
         const reply = await fw.post("internal/save-image", named(item));
-        tab.message(`Saved as ${reply.path}`);
+        tab.message(fw.t`Saved as ${reply.path}`);
       },
       zip: (item) => fw.download(`internal/zip-images?id_task=${encodeURIComponent(item.task)}`),
       async folder(item) {
         const reply = await fw.post("internal/open-folder", named(item));
-        tab.message(reply.opened ? `Opening ${reply.folder}` : `The folder is ${reply.folder}`);
+        tab.message(reply.opened ? fw.t`Opening ${reply.folder}` : fw.t`The folder is ${reply.folder}`);
       },
       async copy(item) {
         await fw.copyText(item.infotext);
-        tab.message("The parameters are on the clipboard.");
+        tab.message(fw.t`The parameters are on the clipboard.`);
       },
       paste: (item) => tab.take(item.infotext),
       async upscale(item) {
-        if (tab.isRunning()) throw new Error("A job runs; wait until it is done, or interrupt it.");
+        if (tab.isRunning()) throw new Error(fw.t`A job runs; wait until it is done, or interrupt it.`);
         const reply = await fw.post("internal/hires-image", { ...named(item), form: tab.form });
         enlarged = { task: reply.task, item };
         tab.follow(reply.task);
       },
       async remove(item) {
-        if (!window.confirm(fw.text("Delete this image? Its file goes into the folder outputs/trash."))) return;
+        if (!window.confirm(fw.text(fw.t`Delete this image? Its file goes into the folder outputs/trash.`))) return;
         const reply = await fw.post("internal/delete-image", named(item));
         for (const other of items) {
           if (other.task === item.task && other.index > item.index) {
@@ -165,7 +165,7 @@
         }
         const left = items.filter((other) => other !== item);
         show(left, Math.min(selected, left.length - 1));
-        tab.message(reply.trash ? `Moved to ${reply.trash}` : "Deleted; the image had no file.");
+        tab.message(reply.trash ? fw.t`Moved to ${reply.trash}` : fw.t`Deleted; the image had no file.`);
       },
     };
 
@@ -228,7 +228,7 @@
   // Have the browser save what the server sends as an attachment; a refusal is an error with the server's sentence.
   fw.download = async (path) => {
     const reply = await fetch(path);
-    if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).errors || `The server answered ${reply.status}.`);
+    if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).errors || fw.t`The server answered ${reply.status}.`);
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await reply.blob());
     link.download = decodeURIComponent(/filename\*=UTF-8''([^;]+)/.exec(reply.headers.get("Content-Disposition") || "")?.[1] || "images.zip");

@@ -5,8 +5,8 @@
   const LOOK_MS = 1000;
   const UNUSED_S = 90 * 24 * 3600;
   const KINDS = {
-    "Stable-diffusion": "Checkpoints", VAE: "VAEs", text_encoder: "Text encoders", Lora: "LoRAs", embeddings: "Embeddings",
-    ControlNet: "ControlNets", ESRGAN: "Upscalers",
+    "Stable-diffusion": fw.t`Checkpoints`, VAE: "VAEs", text_encoder: fw.t`Text encoders`, Lora: "LoRAs", embeddings: fw.t`Embeddings`,
+    ControlNet: "ControlNets", ESRGAN: fw.t`Upscalers`,
   };
   const NAMES = ["VAEs", "LoRAs", "ControlNets"]; // nobody's language
   let known = null;
@@ -74,11 +74,11 @@
 
   async function look(body) {
     if (!body.source) {
-      say("Write what to get: a name of the list, a repository and its file, or an address.", true);
+      say(fw.t`Write what to get: a name of the list, a repository and its file, or an address.`, true);
       return;
     }
     part("found").replaceChildren();
-    say("Looking at the beginning of the file...");
+    say(fw.t`Looking at the beginning of the file...`);
     const found = await fw.post(`${ROUTE}/downloads/look`, body);
     say("");
     const parts = found.parts.map((one) => one.name);
@@ -89,15 +89,15 @@
         [
           named("span", found.line),
           found.verdict && named("span", found.verdict, found.fits === false ? "fw-bad" : "fw-fits"),
-          line(found.is_there ? `A file of this name is in ${found.folder} already.` : `It goes into the folder ${found.folder}.`),
-          parts.length && line(`It also needs: ${found.parts.map((one) => one.label).join("; ")}`),
+          line(found.is_there ? fw.t`A file of this name is in ${found.folder} already.` : fw.t`It goes into the folder ${found.folder}.`),
+          parts.length && line(fw.t`It also needs: ${found.parts.map((one) => one.label).join("; ")}`),
         ],
         [
           ...(parts.length
-            ? [button(`Get it with its parts (${size.toFixed(1)} GB)`, "The model, its text encoders and its VAE",
+            ? [button(fw.t`Get it with its parts (${size.toFixed(1)} GB)`, fw.t`The model, its text encoders and its VAE`,
               () => get(body, ...parts.map((source) => ({ source }))), "fw-primary")]
             : []),
-          button("Get it", "Only this file", () => get(body)),
+          button(fw.t`Get it`, fw.t`Only this file`, () => get(body)),
         ],
       ),
     );
@@ -132,10 +132,10 @@
     const { name, folder, url } = one;
     return row(
       name,
-      [named("span", `${gb(one.done_bytes)} / ${gb(one.size_bytes)}`), line("Paused. What came is kept.")],
+      [named("span", `${gb(one.done_bytes)} / ${gb(one.size_bytes)}`), line(fw.t`Paused. What came is kept.`)],
       [
-        button("Go on", "Go on where it was", () => get({ source: url, name, folder }), "fw-primary"),
-        button("Cancel", "Stop it and delete what came", async () => {
+        button(fw.t`Go on`, fw.t`Go on where it was`, () => get({ source: url, name, folder }), "fw-primary"),
+        button(fw.t`Cancel`, fw.t`Stop it and delete what came`, async () => {
           await fw.post(`${ROUTE}/downloads/discard`, { name, folder });
           await downloads();
         }),
@@ -148,24 +148,24 @@
     const isDownload = task.type === "download";
     const lines = [outcome?.line && named("span", outcome.line)];
     if (task.status === "running") lines.push(named("span", task.phase));
-    if (task.status === "queued") lines.push(line("Waiting..."));
+    if (task.status === "queued") lines.push(line(fw.t`Waiting...`));
     if (task.status === "failed") lines.push(named("span", task.error, "fw-bad"));
     if (task.status === "done" && isDownload) {
-      lines.push(line(outcome.was_there ? `Was there already, as ${outcome.file}.` : `Is in the folder ${outcome.folder}, as ${outcome.file}.`));
+      lines.push(line(outcome.was_there ? fw.t`Was there already, as ${outcome.file}.` : fw.t`Is in the folder ${outcome.folder}, as ${outcome.file}.`));
     }
     if (task.status === "done" && !isDownload) lines.push(line("Done."));
-    const cancel = button("Cancel", "Stop it and delete what came", async () => {
+    const cancel = button(fw.t`Cancel`, fw.t`Stop it and delete what came`, async () => {
       await fw.post(`${ROUTE}/downloads/cancel`, { task_id: task.id });
       await fw.post(`${ROUTE}/queue/remove`, { task_id: task.id });
       await downloads();
     });
-    const again = button("Try again", "Go on where it was", async () => {
+    const again = button(fw.t`Try again`, fw.t`Go on where it was`, async () => {
       await fw.post(`${ROUTE}/queue/again`, { task_id: task.id });
       await fw.post(`${ROUTE}/queue/remove`, { task_id: task.id });
       await downloads();
     }, "fw-primary");
     const buttons = {
-      running: [isDownload && button("Pause", "Stop it for now; what came is kept", async () => {
+      running: [isDownload && button(fw.t`Pause`, fw.t`Stop it for now; what came is kept`, async () => {
         await fw.post(`${ROUTE}/tasks/${encodeURIComponent(task.id)}/cancel`, {});
         await downloads();
       }), cancel],
@@ -186,9 +186,9 @@
 
   const costs = (model) => {
     const needs = model.is_streamed
-      ? `Needs ${model.needs_gb} GB in 8 bits, more than there is: its weights are streamed.`
-      : `Fits in 8 bits: needs ${model.needs_gb} of ${fitting.memory_gb} GB.`;
-    return [line(needs, "fw-fits"), model.is_slow && line("Slow on this machine: minutes for an image.")];
+      ? fw.t`Needs ${model.needs_gb} GB in 8 bits, more than there is: its weights are streamed.`
+      : fw.t`Fits in 8 bits: needs ${model.needs_gb} of ${fitting.memory_gb} GB.`;
+    return [line(needs, "fw-fits"), model.is_slow && line(fw.t`Slow on this machine: minutes for an image.`)];
   };
 
   function offer(model) {
@@ -196,8 +196,8 @@
       model.label,
       [named("span", model.good_for), ...costs(model), named("span", model.licence)],
       [
-        button(`Get it (${model.download_gb} GB)`, "The model, its text encoders and its VAE", () => getAll(model), "fw-primary"),
-        button("Inspect", "Look at the beginning of the file", () => look({ source: model.name })),
+        button(fw.t`Get it (${model.download_gb} GB)`, fw.t`The model, its text encoders and its VAE`, () => getAll(model), "fw-primary"),
+        button(fw.t`Inspect`, fw.t`Look at the beginning of the file`, () => look({ source: model.name })),
       ],
     );
   }
@@ -215,8 +215,8 @@
           named("span", model.licence),
         ],
         [
-          button("Inspect", "Look at the beginning of the file", () => look({ source: model.name })),
-          button("Get it", "The model, its text encoders and its VAE", () => getAll(model)),
+          button(fw.t`Inspect`, fw.t`Look at the beginning of the file`, () => look({ source: model.name })),
+          button(fw.t`Get it`, fw.t`The model, its text encoders and its VAE`, () => getAll(model)),
         ],
       )),
     );
@@ -248,14 +248,14 @@
       return [fw.element("h4", {}, NAMES.includes(word) ? named("span", word) : line(word), named("span", ` · ${some.length} · ${gb(bytes)}`)), ...some.map(onShelf)];
     });
     const trash = disk.trash.map((one) => row(one.name, [named("span", `${gb(one.size_bytes)} · ${day(one.at)}`)], [
-      button("Restore", "Put it back where it was", () => change("restore", { id: one.id })),
-      button("Delete for good", "It cannot be restored then", async () => {
-        if (window.confirm(fw.text("Delete it for good?"))) await change("forget", { id: one.id });
+      button(fw.t`Restore`, fw.t`Put it back where it was`, () => change("restore", { id: one.id })),
+      button(fw.t`Delete for good`, fw.t`It cannot be restored then`, async () => {
+        if (window.confirm(fw.text(fw.t`Delete it for good?`))) await change("forget", { id: one.id });
       }),
     ]));
     part("disk").replaceChildren(
-      ...(groups.length ? groups : [fw.element("p", { className: "fw-empty", textContent: "No such model files." })]),
-      ...(trash.length ? [fw.element("h4", { textContent: "Trash" }), ...trash] : []),
+      ...(groups.length ? groups : [fw.element("p", { className: "fw-empty", textContent: fw.t`No such model files.` })]),
+      ...(trash.length ? [fw.element("h4", { textContent: fw.t`Trash` }), ...trash] : []),
     );
   }
 
@@ -275,27 +275,27 @@
       way,
       [
         named("span", gb(file.size_bytes)),
-        file.used_at ? line(`Used last on ${day(file.used_at)}`) : line(`No image of the history was made with it; here since ${day(file.added_at)}`),
-        others.length && line(`The same bytes as ${others.join(", ")}`),
-        file.missing.length && line(`It needs parts that are not here: ${file.missing.map((one) => one.label).join("; ")}`, "fw-bad"),
+        file.used_at ? line(fw.t`Used last on ${day(file.used_at)}`) : line(fw.t`No image of the history was made with it; here since ${day(file.added_at)}`),
+        others.length && line(fw.t`The same bytes as ${others.join(", ")}`),
+        file.missing.length && line(fw.t`It needs parts that are not here: ${file.missing.map((one) => one.label).join("; ")}`, "fw-bad"),
       ],
       [
-        file.missing.length && button(`Get the parts (${missing_gb.toFixed(1)} GB)`, "Text encoders and VAE that it needs",
+        file.missing.length && button(fw.t`Get the parts (${missing_gb.toFixed(1)} GB)`, fw.t`Text encoders and VAE that it needs`,
           () => get(...file.missing.map((one) => ({ source: one.name }))), "fw-primary"),
-        file.saves_bytes > 0 && button(`Store in 8 bits (saves ${gb(file.saves_bytes)})`, "As a second file, beside this one", async () => {
+        file.saves_bytes > 0 && button(fw.t`Store in 8 bits (saves ${gb(file.saves_bytes)})`, fw.t`As a second file, beside this one`, async () => {
           await fw.post(`${ROUTE}/convert`, { checkpoint: way, name: file.name.replace(/\.\w+$/, "-8bit.safetensors") });
           await downloads();
         }),
-        button("Ask its source", "Trigger words, base model and preview from Civitai or the Hub, onto its card", async () => {
-          say("Asking...");
+        button(fw.t`Ask its source`, fw.t`Trigger words, base model and preview from Civitai or the Hub, onto its card`, async () => {
+          say(fw.t`Asking...`);
           const about = await fw.post(`${ROUTE}/models/about`, { key: file.key });
           say(`${about.source}: ${[about.name, about.base, about.triggers.join(", ")].filter(Boolean).join(" · ")}`);
         }),
-        !file.is_part_of_program && button("Move", "Into another folder of its kind", async () => {
-          const folder = window.prompt(fw.text("Into which folder? Empty: the folder of its kind."), file.folder);
+        !file.is_part_of_program && button(fw.t`Move`, fw.t`Into another folder of its kind`, async () => {
+          const folder = window.prompt(fw.text(fw.t`Into which folder? Empty: the folder of its kind.`), file.folder);
           if (folder !== null) await change("move", { key: file.key, folder });
         }),
-        !file.is_part_of_program && button("Delete", "Into the trash, from where it can be restored", () => change("delete", { key: file.key })),
+        !file.is_part_of_program && button(fw.t`Delete`, fw.t`Into the trash, from where it can be restored`, () => change("delete", { key: file.key })),
       ].filter(Boolean),
     );
   }
@@ -321,8 +321,8 @@
   fw.offerRealModel = (tab) => {
     if (document.body.classList.contains("fw-other-model") || fw.me.role !== "admin" || localStorage.getItem(OFFERED)) return;
     localStorage.setItem(OFFERED, "done");
-    const text = line("This image was made by the small model in the box. The tab Get models has three that fit this machine.");
-    const open = fw.element("button", { type: "button", textContent: "Get a real model" });
+    const text = line(fw.t`This image was made by the small model in the box. The tab Get models has three that fit this machine.`);
+    const open = fw.element("button", { type: "button", textContent: fw.t`Get a real model` });
     open.addEventListener("click", fw.getModels);
     const box = fw.element("div", { className: "fw-message fw-note fw-offer" }, text, open);
     tab.find("messages")?.append(box);

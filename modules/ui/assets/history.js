@@ -48,7 +48,7 @@
     const list = find("#fw_history_user");
     if (!list || !fw.me.name || fw.me.sees !== "all") return;
     const users = (await fw.get(`${ROUTE}/users`).catch(() => [])).filter((user) => user && user !== fw.me.name);
-    const choices = [["", fw.me.role === "viewer" ? "All images" : "My images"], ["*", "Images of all users"], ...users.map((user) => [user, user])];
+    const choices = [["", fw.me.role === "viewer" ? fw.t`All images` : fw.t`My images`], ["*", fw.t`Images of all users`], ...users.map((user) => [user, user])];
     const chosen = list.value;
     list.replaceChildren(...choices.map(([value, textContent]) => fw.element("option", { value, textContent })));
     list.value = choices.some(([value]) => value === chosen) ? chosen : "";
@@ -72,7 +72,7 @@
       if (!isMore) newest = page.images[0]?.id ?? null;
       find("[data-do=more]").hidden = !page.more;
       draw();
-      say(images.length ? "" : text ? "Nothing is found." : shownBoard ? "This board is empty. Drag images here to put them on it." : "Finished images appear here. Import a folder to have older ones too.");
+      say(images.length ? "" : text ? fw.t`Nothing is found.` : shownBoard ? fw.t`This board is empty. Drag images here to put them on it.` : fw.t`Finished images appear here. Import a folder to have older ones too.`);
     } catch (error) {
       say(error.message, true);
     }
@@ -118,7 +118,7 @@
     picture.draggable = false; // the tile is dragged, not the picture alone
     picture.src = address(image);
     picture.addEventListener("error", () => {
-      picture.replaceWith(fw.element("span", { className: "fw-history-gone", textContent: `${image.name}: the file is gone` }));
+      picture.replaceWith(fw.element("span", { className: "fw-history-gone", textContent: fw.t`${image.name}: the file is gone` }));
     });
     made.append(picture);
     if (image.starred) made.append(fw.element("span", { className: "fw-history-star", textContent: "★" }));
@@ -127,8 +127,8 @@
       else if (event.ctrlKey || event.metaKey) choose(image, !chosen.has(image.id));
       else fw.history.open(image);
     });
-    const box = fw.element("input", { type: "checkbox", className: "fw-history-choose", checked: chosen.has(image.id), title: "Choose" });
-    box.setAttribute("aria-label", "Choose this image");
+    const box = fw.element("input", { type: "checkbox", className: "fw-history-choose", checked: chosen.has(image.id), title: fw.t`Choose` });
+    box.setAttribute("aria-label", fw.t`Choose this image`);
     box.addEventListener("click", (event) => (event.shiftKey ? chooseTo(image) : choose(image, box.checked)));
     const cell = fw.element("div", { className: "fw-history-cell", draggable: true }, made, box);
     cell.dataset.image = image.id;
@@ -192,15 +192,15 @@
     const ids = [...chosen];
     const list = ids.map((id) => images.find((one) => one.id === id)).filter(Boolean);
     const isTrash = list.some(({ trashed }) => trashed);
-    const compare = button("Compare", "Two images with a slider, and what differs in how they were made", () => fw.history.compare(list[0], list[1]));
+    const compare = button(fw.t`Compare`, fw.t`Two images with a slider, and what differs in how they were made`, () => fw.history.compare(list[0], list[1]));
     compare.disabled = list.length !== 2;
     const mine = list.every(({ user }) => fw.mayChange(user));
     const change = [
-      boardChoice(null, "Put on a board"),
-      button("★ Star", "Mark these images", trying(async () => {
+      boardChoice(null, fw.t`Put on a board`),
+      button(fw.t`★ Star`, fw.t`Mark these images`, trying(async () => {
         merged(await fw.post(`${ROUTE}/star`, { ids, starred: !list.every(({ starred }) => starred) }));
       })),
-      button(isTrash ? "Restore" : "Delete", isTrash ? "Bring the files back" : "Move the files to outputs/trash", trying(async () => {
+      button(isTrash ? fw.t`Restore` : fw.t`Delete`, isTrash ? fw.t`Bring the files back` : fw.t`Move the files to outputs/trash`, trying(async () => {
         await fw.post(`${ROUTE}/${isTrash ? "restore" : "delete"}`, { ids });
         changes += 1;
         images = images.filter(({ id }) => !chosen.has(id));
@@ -211,10 +211,10 @@
     ];
     change[0].addEventListener("change", trying(() => put(ids, Number(change[0].value) || null)));
     bar.replaceChildren(
-      fw.element("b", { textContent: `Chosen: ${chosen.size}` }),
+      fw.element("b", { textContent: fw.t`Chosen: ${chosen.size}` }),
       compare,
       ...(mine ? change : []),
-      button("Choose none", "Take all ticks away", chooseNone),
+      button(fw.t`Choose none`, fw.t`Take all ticks away`, chooseNone),
     );
   }
 
@@ -231,9 +231,9 @@
   function boardChoice(current, placeholder = "") {
     const choice = fw.element("select", {},
       ...(placeholder ? [fw.element("option", { value: "", textContent: placeholder, disabled: true })] : []),
-      fw.element("option", { value: "0", textContent: "On no board" }),
+      fw.element("option", { value: "0", textContent: fw.t`On no board` }),
       ...boards.map(({ id, name }) => fw.element("option", { value: String(id), textContent: name, translate: false })));
-    choice.setAttribute("aria-label", "Board");
+    choice.setAttribute("aria-label", fw.t`Board`);
     choice.value = placeholder ? "" : String(current ?? 0);
     return choice;
   }
@@ -257,9 +257,9 @@
     if (now === drawnBoards) return;
     drawnBoards = now;
     const bar = find(".fw-boards");
-    const chips = [[null, "All images", "Images on all boards and on none"], [0, "On no board", "Images that lie on no board"]].map(([id, text, title]) => chip(id, text, title, id));
+    const chips = [[null, fw.t`All images`, fw.t`Images on all boards and on none`], [0, fw.t`On no board`, fw.t`Images that lie on no board`]].map(([id, text, title]) => chip(id, text, title, id));
     for (const { id, name, images: count, newest: cover } of boards) {
-      const made = chip(id, name, `Show this board; drag images here to put them on it`, id);
+      const made = chip(id, name, fw.t`Show this board; drag images here to put them on it`, id);
       made.firstChild.translate = false;
       made.append(fw.element("small", { textContent: String(count) }));
       if (cover) {
@@ -269,9 +269,9 @@
       }
       chips.push(made);
     }
-    const tools = [button("New board", "A folder of images; their files stay where they are", newBoard)];
+    const tools = [button(fw.t`New board`, fw.t`A folder of images; their files stay where they are`, newBoard)];
     if (isMine) {
-      tools.push(button("Rename", "Give this board another name", renameBoard), button("Delete board", "Its images stay in the history", removeBoard));
+      tools.push(button(fw.t`Rename`, fw.t`Give this board another name`, renameBoard), button(fw.t`Delete board`, fw.t`Its images stay in the history`, removeBoard));
     }
     for (const one of tools) one.dataset.for = "user";
     bar.replaceChildren(...chips, ...tools);
@@ -307,7 +307,7 @@
   }
 
   const newBoard = trying(async () => {
-    const name = window.prompt(fw.text("The name of the new board"));
+    const name = window.prompt(fw.text(fw.t`The name of the new board`));
     if (!name) return;
     const made = await fw.post(`${ROUTE}/boards`, { name });
     if (chosen.size) await put([...chosen], made.id);
@@ -315,14 +315,14 @@
   });
 
   const renameBoard = trying(async () => {
-    const name = window.prompt(fw.text("The new name of the board"), boards.find(({ id }) => id === shownBoard).name);
+    const name = window.prompt(fw.text(fw.t`The new name of the board`), boards.find(({ id }) => id === shownBoard).name);
     if (!name) return;
     await fw.post(`${ROUTE}/boards/rename`, { id: shownBoard, name });
     await showBoards();
   });
 
   const removeBoard = trying(async () => {
-    if (!window.confirm(fw.text("Delete this board? Its images stay in the history."))) return;
+    if (!window.confirm(fw.text(fw.t`Delete this board? Its images stay in the history.`))) return;
     await fw.post(`${ROUTE}/boards/remove`, { id: shownBoard });
     await showBoard(null);
   });
@@ -337,7 +337,7 @@
     put,
     chosen: () => images.filter(({ id }) => chosen.has(id)),
     choose,
-    precisions: () => [...JSON.parse(place().dataset.precisions), ["fp16", "full precision"]],
+    precisions: () => [...JSON.parse(place().dataset.precisions), ["fp16", fw.t`full precision`]],
     merged: (fresh) => merged([fresh]),
     without: (id) => {
       changes += 1;
@@ -364,7 +364,7 @@
   };
 
   async function importFolder() {
-    const folder = window.prompt("The full path of a folder on the server's machine; its images stay where they are.");
+    const folder = window.prompt(fw.t`The full path of a folder on the server's machine; its images stay where they are.`);
     if (!folder) return;
     try {
       drawImports(await fw.post(`${ROUTE}/import`, { folder }));
@@ -377,7 +377,7 @@
     const running = imports.filter(({ state }) => state === "running" || state === "failed");
     find(".fw-history-imports").replaceChildren(...running.map((one) => {
       const box = fw.element("div", { className: "fw-message fw-note" }, fw.element("span", { textContent: fw.importLine(one) }));
-      if (one.state === "running") box.append(button("Stop", "Stop importing", async () => drawImports(await fw.post(`${ROUTE}/stop-import`, {}))));
+      if (one.state === "running") box.append(button(fw.t`Stop`, fw.t`Stop importing`, async () => drawImports(await fw.post(`${ROUTE}/stop-import`, {}))));
       return box;
     }));
     return running.some(({ state }) => state === "running");

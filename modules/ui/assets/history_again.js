@@ -8,15 +8,15 @@
   // The tools of the dialog of one image. `shown` holds its image, `isShown` says whether it is still looked at.
   fw.history.again = ({ image, shown, tell, trying, isShown, figure }) => {
     const precision = fw.element("select", {}, ...fw.history.precisions().map(([value, text]) => fw.element("option", { value, textContent: text })));
-    precision.setAttribute("aria-label", "Precision");
-    const same = button("Same seed, other precision", "Make it once more and show what differs", trying(async () => {
+    precision.setAttribute("aria-label", fw.t`Precision`);
+    const same = button(fw.t`Same seed, other precision`, fw.t`Make it once more and show what differs`, trying(async () => {
       const { task_id } = await fw.post(`${ROUTE}/again`, { id: image.id, precision: precision.value });
-      tell("In line; the difference appears here.");
+      tell(fw.t`In line; the difference appears here.`);
       const other = await finished(task_id, tell, isShown);
       if (other) await showDifference(image, other, shown, tell, figure);
     }));
     const form = fw.element("form", { className: "fw-again", hidden: true });
-    const open = button("Again with …", "Make it once more with another value of any parameter", trying(async () => {
+    const open = button(fw.t`Again with …`, fw.t`Make it once more with another value of any parameter`, trying(async () => {
       form.hidden = !form.hidden;
       open.setAttribute("aria-expanded", String(!form.hidden));
       if (!form.hidden && !form.children.length) await build(form, { image, tell, trying, isShown });
@@ -31,7 +31,7 @@
     for (;;) {
       if (!isShown()) return null;
       const job = await fw.get(`featherweight/v1/queue/job?task_id=${encodeURIComponent(task_id)}`);
-      if (job.status === "failed" || job.status === "interrupted") throw new Error(job.error || "The job was stopped.");
+      if (job.status === "failed" || job.status === "interrupted") throw new Error(job.error || fw.t`The job was stopped.`);
       if (job.status === "done") break;
       tell(fw.queueLine(job) || "waiting");
       await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
@@ -47,7 +47,7 @@
     shown.replaceChildren(
       figure(address(image, "image"), "this image"),
       figure(address(other, "image"), "the other precision"),
-      figure(`${ROUTE}/difference?first=${image.id}&second=${other.id}`, `difference, 8 times: ${text}`),
+      figure(`${ROUTE}/difference?first=${image.id}&second=${other.id}`, fw.t`difference, 8 times: ${text}`),
     );
     tell(text);
   }
@@ -60,7 +60,7 @@
     for (const item of items) groups.set(item.group, [...(groups.get(item.group) || []), item]);
     const names = fw.element("select", {}, ...[...groups].map(([label, list]) =>
       fw.element("optgroup", { label: fw.text(label) }, ...list.map((item) => fw.element("option", { value: String(items.indexOf(item)), textContent: item.label })))));
-    names.setAttribute("aria-label", "Parameter");
+    names.setAttribute("aria-label", fw.t`Parameter`);
     names.value = String(Math.max(0, items.findIndex(({ name }) => name === "steps")));
     const place = fw.element("div", { className: "fw-again-value" });
     let field = null;
@@ -70,18 +70,18 @@
     };
     names.addEventListener("change", draw);
     draw();
-    const submit = fw.element("button", { type: "submit", textContent: "Put in line", title: "A job for each value; seed and all else stay the same" });
+    const submit = fw.element("button", { type: "submit", textContent: fw.t`Put in line`, title: fw.t`A job for each value; seed and all else stay the same` });
     form.replaceChildren(names, place, submit);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       trying(async () => {
         const item = items[Number(names.value)];
         const values = field.values();
-        if (!values.length) throw new Error("Give at least one value.");
+        if (!values.length) throw new Error(fw.t`Give at least one value.`);
         const changes = values.map((value) => (item.group === SETTINGS ? { override_settings: { [item.name]: value } } : { [item.name]: value }));
         const { task_ids } = await fw.post(`${ROUTE}/again-with`, { id: image.id, changes });
-        if (task_ids.length > 1) return tell(`In line: ${task_ids.length}. The images appear in the history.`);
-        tell("In line; the two are compared when it is done.");
+        if (task_ids.length > 1) return tell(fw.t`In line: ${task_ids.length}. The images appear in the history.`);
+        tell(fw.t`In line; the two are compared when it is done.`);
         const other = await finished(task_ids[0], tell, isShown);
         if (!other) return;
         tell("");
@@ -97,19 +97,19 @@
       return made;
     };
     if (type === "flag") {
-      const made = labelled(fw.element("select", {}, ...[true, false].map((one) => fw.element("option", { value: String(one), textContent: one ? "On" : "Off" }))));
+      const made = labelled(fw.element("select", {}, ...[true, false].map((one) => fw.element("option", { value: String(one), textContent: one ? fw.t`On` : fw.t`Off` }))));
       made.value = String(!value);
       return { element: made, hints: [], values: () => [made.value === "true"] };
     }
     if (type === "choice") {
       const made = labelled(fw.element("select", { multiple: true, size: Math.min(6, Math.max(2, choices.length)) },
         ...choices.map(([, text], index) => fw.element("option", { value: String(index), textContent: text, selected: choices[index][0] === value }))));
-      return { element: made, hints: ["With Ctrl several are chosen."], values: () => [...made.selectedOptions].map((one) => choices[Number(one.value)][0]) };
+      return { element: made, hints: [fw.t`With Ctrl several are chosen.`], values: () => [...made.selectedOptions].map((one) => choices[Number(one.value)][0]) };
     }
     if (type === "number") {
       const made = labelled(fw.element("input", { value: value ?? "", inputMode: "decimal" }));
-      const range = minimum === null || maximum === null ? [] : [`${minimum} to ${maximum}`];
-      return { element: made, hints: [...range, "Several with commas between them: a job for each."], values: () => numbers(made.value) };
+      const range = minimum === null || maximum === null ? [] : [fw.t`${minimum} to ${maximum}`];
+      return { element: made, hints: [...range, fw.t`Several with commas between them: a job for each.`], values: () => numbers(made.value) };
     }
     const made = labelled(fw.element("textarea", { value: value ?? "", rows: 3 }));
     return { element: made, hints: [], values: () => [made.value] };
@@ -118,7 +118,7 @@
   function numbers(text) {
     return text.split(/[,;\s]+/).filter(Boolean).map((one) => {
       const number = Number(one);
-      if (!Number.isFinite(number)) throw new Error(`"${one}" is no number.`);
+      if (!Number.isFinite(number)) throw new Error(fw.t`"${one}" is no number.`);
       return number;
     });
   }

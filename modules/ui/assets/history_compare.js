@@ -5,15 +5,15 @@
 
   // "equal", or how far apart.
   fw.history.differenceLine = ({ psnr_db, largest_level }) =>
-    psnr_db === null ? "equal" : `PSNR ${psnr_db.toFixed(1)} dB, at most ${largest_level} of 255`;
+    psnr_db === null ? "equal" : fw.t`PSNR ${psnr_db.toFixed(1)} dB, at most ${largest_level} of 255`;
 
   fw.history.compare = async (first, second) => {
     const dialog = fw.element("dialog", { id: "fw_history_compare", attributes: { "aria-labelledby": "fw_compare_title" } });
     const status = fw.element("p", { className: "fw-history-status", attributes: { role: "status" } });
     const stage = fw.element("div", { className: "fw-compare-stage" });
     const isSameSize = first.width === second.width && first.height === second.height;
-    const views = [["slider", "Slider", "Both over each other"], ["beside", "Side by side", "One beside the other"]];
-    if (isSameSize) views.push(["difference", "Difference", "Where they differ, eight times amplified"]);
+    const views = [["slider", fw.t`Slider`, fw.t`Both over each other`], ["beside", fw.t`Side by side`, fw.t`One beside the other`]];
+    if (isSameSize) views.push(["difference", fw.t`Difference`, fw.t`Where they differ, eight times amplified`]);
     const buttons = views.map(([name, text, title]) => {
       const made = button(text, title, () => show(name));
       made.dataset.view = name;
@@ -25,13 +25,13 @@
     };
     const picture = (image, side) => {
       const made = fw.element("img", { src: address(image, "image"), alt: side, draggable: false });
-      made.addEventListener("error", () => tell(`${image.name}: the file is gone`, true));
+      made.addEventListener("error", () => tell(fw.t`${image.name}: the file is gone`, true));
       return made;
     };
     const drawn = {
       slider: () => [sliding(first, second, picture)],
       beside: () => [picture(first, "left"), picture(second, "right")].map((one) => fw.element("figure", {}, one)),
-      difference: () => [fw.element("figure", {}, fw.element("img", { src: `${ROUTE}/difference?first=${first.id}&second=${second.id}`, alt: "difference, 8 times" }))],
+      difference: () => [fw.element("figure", {}, fw.element("img", { src: `${ROUTE}/difference?first=${first.id}&second=${second.id}`, alt: fw.t`difference, 8 times` }))],
     };
     function tell(text, isBad = false) {
       status.textContent = text;
@@ -40,12 +40,12 @@
     const table = fw.element("div", { className: "fw-compare-values" });
     dialog.append(
       fw.element("div", { className: "fw-history-head" },
-        fw.element("h2", { id: "fw_compare_title", textContent: "Compare two images" }),
-        button("Swap", "Left becomes right", () => {
+        fw.element("h2", { id: "fw_compare_title", textContent: fw.t`Compare two images` }),
+        button(fw.t`Swap`, fw.t`Left becomes right`, () => {
           dialog.close();
           fw.history.compare(second, first);
         }),
-        button("Close", "Back to the images", () => dialog.close())),
+        button(fw.t`Close`, fw.t`Back to the images`, () => dialog.close())),
       fw.element("div", { className: "fw-compare-view" },
         fw.element("div", {}, fw.element("div", { className: "fw-tools" }, ...buttons), stage, status),
         table),
@@ -57,7 +57,7 @@
     try {
       const differing = await fw.get(`${ROUTE}/differing?first=${first.id}&second=${second.id}`);
       table.append(...valuesTable(first, second, differing));
-      if (!isSameSize) return tell(`They are of other sizes: ${first.width} × ${first.height} and ${second.width} × ${second.height}.`);
+      if (!isSameSize) return tell(fw.t`They are of other sizes: ${first.width} × ${first.height} and ${second.width} × ${second.height}.`);
       tell(fw.history.differenceLine(await fw.get(`${ROUTE}/compare?first=${first.id}&second=${second.id}`)));
     } catch (error) {
       tell(error.message, true);
@@ -69,7 +69,7 @@
     const over = picture(second, "right");
     over.className = "fw-compare-over";
     const slider = fw.element("input", { type: "range", min: 0, max: 100, step: 0.5, value: 50 });
-    slider.setAttribute("aria-label", "Where the left image ends, in percent");
+    slider.setAttribute("aria-label", fw.t`Where the left image ends, in percent`);
     const box = fw.element("div", { className: "fw-compare-slider" }, picture(first, "left"), over, slider, fw.element("span", { className: "fw-compare-line" }));
     const draw = () => box.style.setProperty("--at", `${slider.value}%`);
     slider.addEventListener("input", draw);
@@ -78,9 +78,9 @@
   }
 
   function valuesTable(first, second, differing) {
-    if (!differing.length) return [fw.element("p", { textContent: "Their prompts, parameters and settings are the same." })];
-    const head = fw.element("tr", {}, fw.element("th", { textContent: "What differs" }),
-      ...[first, second].map((image, side) => fw.element("th", {}, fw.element("span", { textContent: side ? "Right" : "Left" }), fw.element("small", { textContent: image.name, translate: false }))));
+    if (!differing.length) return [fw.element("p", { textContent: fw.t`Their prompts, parameters and settings are the same.` })];
+    const head = fw.element("tr", {}, fw.element("th", { textContent: fw.t`What differs` }),
+      ...[first, second].map((image, side) => fw.element("th", {}, fw.element("span", { textContent: side ? fw.t`Right` : fw.t`Left` }), fw.element("small", { textContent: image.name, translate: false }))));
     const rows = differing.map(({ key, first: one, second: other }) => {
       const named = fw.element("th", { textContent: key, translate: false });
       named.scope = "row";

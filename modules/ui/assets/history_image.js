@@ -89,13 +89,13 @@
     };
     const isShown = () => Boolean(dialog) && image?.id === own.id;
     const shown = fw.element("div", { className: "fw-history-images" }, figure(address(own, "image"), `${own.width} × ${own.height}`));
-    const star = button(own.starred ? "★ Unstar" : "☆ Star", "Mark this image", trying(async () => {
+    const star = button(own.starred ? fw.t`★ Unstar` : fw.t`☆ Star`, fw.t`Mark this image`, trying(async () => {
       const [fresh] = await fw.post(`${ROUTE}/star`, { ids: [own.id], starred: !own.starred });
       fw.history.merged(fresh);
       Object.assign(own, fresh);
-      star.textContent = fresh.starred ? "★ Unstar" : "☆ Star";
+      star.textContent = fresh.starred ? fw.t`★ Unstar` : fw.t`☆ Star`;
     }));
-    const remove = button(own.trashed ? "Restore" : "Delete", own.trashed ? "Bring the file back" : "Move the file to outputs/trash", trying(async () => {
+    const remove = button(own.trashed ? fw.t`Restore` : fw.t`Delete`, own.trashed ? fw.t`Bring the file back` : fw.t`Move the file to outputs/trash`, trying(async () => {
       await fw.post(`${ROUTE}/${own.trashed ? "restore" : "delete"}`, { ids: [own.id] });
       const place = placeOf(own);
       fw.history.without(own.id);
@@ -103,34 +103,34 @@
       if (next) show(next);
       else dialog.close();
     }));
-    const folder = button("Show in folder", "Open the folder on the server's machine", trying(async () => {
+    const folder = button(fw.t`Show in folder`, fw.t`Open the folder on the server's machine`, trying(async () => {
       const reply = await fw.post(`${ROUTE}/show`, { id: own.id });
-      tell(reply.opened ? `${reply.folder} was opened.` : `The file is in ${reply.folder}`);
+      tell(reply.opened ? fw.t`${reply.folder} was opened.` : fw.t`The file is in ${reply.folder}`);
     }));
     folder.dataset.for = "admin";
-    const tags = fw.element("input", { value: own.tags.join(", "), placeholder: "Tags, separated by commas" });
-    tags.setAttribute("aria-label", "Tags");
+    const tags = fw.element("input", { value: own.tags.join(", "), placeholder: fw.t`Tags, separated by commas` });
+    tags.setAttribute("aria-label", fw.t`Tags`);
     const keepTags = trying(async () => {
       const [fresh] = await fw.post(`${ROUTE}/tags`, { ids: [own.id], tags: tags.value.split(",") });
       fw.history.merged(fresh);
       Object.assign(own, fresh);
       tags.value = fresh.tags.join(", ");
-      tell("The tags are kept.");
+      tell(fw.t`The tags are kept.`);
     });
     const board = fw.history.boardChoice(own.board);
     board.addEventListener("change", trying(async () => {
       const chosen = Number(board.value) || null;
       await fw.history.put([own.id], chosen);
       own.board = chosen;
-      tell(chosen ? "It lies on this board now." : "It lies on no board now.");
+      tell(chosen ? fw.t`It lies on this board now.` : fw.t`It lies on no board now.`);
     }));
     const other = fw.history.chosen().find(({ id }) => id !== own.id);
     const compare = other
-      ? button("Compare with the chosen one", "Two images with a slider, and what differs in how they were made", () => fw.history.compare(other, own))
-      : button("Choose to compare", "Tick this image; then open another one and compare the two", () => {
+      ? button(fw.t`Compare with the chosen one`, fw.t`Two images with a slider, and what differs in how they were made`, () => fw.history.compare(other, own))
+      : button(fw.t`Choose to compare`, fw.t`Tick this image; then open another one and compare the two`, () => {
         fw.history.choose(own, true);
         compare.disabled = true;
-        tell("It is chosen. Go to another image and press Compare there.");
+        tell(fw.t`It is chosen. Go to another image and press Compare there.`);
       });
     const send = fw.element("div", { className: "fw-tools fw-history-send", dataset: { for: "user" } });
     if (!fw.mayChange(own.user)) for (const one of [star, remove, tags, board]) one.disabled = true;
@@ -143,17 +143,17 @@
     named.translate = false;
     dialog.replaceChildren(
       fw.element("div", { className: "fw-history-head" },
-        stepButton(-1, "‹", "Previous image (left arrow)", place > 0),
-        stepButton(1, "›", "Next image (right arrow)", place >= 0 && (place + 1 < count || mayBeMore)),
+        stepButton(-1, "‹", fw.t`Previous image (left arrow)`, place > 0),
+        stepButton(1, "›", fw.t`Next image (right arrow)`, place >= 0 && (place + 1 < count || mayBeMore)),
         named,
-        button("Close", "Back to the images", () => dialog.close())),
+        button(fw.t`Close`, fw.t`Back to the images`, () => dialog.close())),
       fw.element("div", { className: "fw-history-view" }, shown, fw.element("div", { className: "fw-history-facts" },
         fw.element("div", { className: "fw-tools" }, star, remove, folder, compare),
         send,
         fw.history.again({ image: own, shown, tell, trying, isShown, figure }),
         status,
-        fw.element("div", { className: "fw-history-tags" }, tags, fw.mayChange(own.user) ? button("Save tags", "Keep these tags", keepTags) : "", board),
-        fw.element("pre", { className: "fw-infotext", textContent: own.infotext || "It does not say how it was made." }))),
+        fw.element("div", { className: "fw-history-tags" }, tags, fw.mayChange(own.user) ? button(fw.t`Save tags`, fw.t`Keep these tags`, keepTags) : "", board),
+        fw.element("pre", { className: "fw-infotext", textContent: own.infotext || fw.t`It does not say how it was made.` }))),
     );
     for (const by of [-1, 1]) {
       const near = fw.history.images()[place + by];

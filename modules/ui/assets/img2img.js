@@ -4,11 +4,11 @@
   const tab = fw.tab("img2img");
   const MODES = {
     img2img: { label: "img2img", tabId: "img2img_img2img_tab" },
-    sketch: { label: "Sketch", tabId: "img2img_img2img_sketch_tab" },
-    inpaint: { label: "Inpaint", tabId: "img2img_inpaint_tab" },
-    inpaint_sketch: { label: "Inpaint sketch", tabId: "img2img_inpaint_sketch_tab" },
-    inpaint_upload: { label: "Inpaint upload", tabId: "img2img_inpaint_upload_tab" },
-    mask_upload: { label: "Mask", tabId: "img2img_inpaint_upload_tab" },
+    sketch: { label: fw.t`Sketch`, tabId: "img2img_img2img_sketch_tab" },
+    inpaint: { label: fw.t`Inpaint`, tabId: "img2img_inpaint_tab" },
+    inpaint_sketch: { label: fw.t`Inpaint sketch`, tabId: "img2img_inpaint_sketch_tab" },
+    inpaint_upload: { label: fw.t`Inpaint upload`, tabId: "img2img_inpaint_upload_tab" },
+    mask_upload: { label: fw.t`Mask`, tabId: "img2img_inpaint_upload_tab" },
   };
   const COLORS = {
     sketch: "img2img_sketch_default_brush_color",
@@ -24,9 +24,9 @@
 
   // What a factor makes of a size: "from 512x512 to 768x768". The server cuts to multiples of 8 as here.
   fw.scaledLine = (size, factor) => {
-    if (!size) return "There is no image yet.";
+    if (!size) return fw.t`There is no image yet.`;
     const side = (px) => Math.floor(Math.floor(px * factor) / 8) * 8;
-    return `from ${size.width}x${size.height} to ${side(size.width)}x${side(size.height)}`;
+    return fw.t`from ${size.width}x${size.height} to ${side(size.width)}x${side(size.height)}`;
   };
 
   tab.mode = () => tab.form.mode || "img2img";
@@ -108,7 +108,7 @@
       slot.canvas.restore(kept);
     } catch (error) {
       Object.assign(slot, { file: null, key: "" });
-      console.warn(`The image of ${slot.name} could not be shown again: ${error.message}`);
+      console.warn(fw.t`The image of ${slot.name} could not be shown again: ${error.message}`);
     }
     described();
   }
@@ -137,12 +137,12 @@
 
   // Send a file ahead: {key, width, height, infotext}; throws a sentence for one that is no image.
   const upload = (tab.upload = async (file) => {
-    const name = encodeURIComponent(file.name || "The image");
+    const name = encodeURIComponent(file.name || fw.t`The image`);
     const headers = { "Content-Type": "application/octet-stream" };
     const reply = await fetch(`internal/upload?name=${name}`, { method: "POST", headers, body: file }).catch(() => null);
-    if (!reply) throw new Error("The image could not be sent: the server does not answer.");
+    if (!reply) throw new Error(fw.t`The image could not be sent: the server does not answer.`);
     const data = await reply.json().catch(() => ({}));
-    if (!reply.ok) throw new Error(data.errors || `The server answered ${reply.status}.`);
+    if (!reply.ok) throw new Error(data.errors || fw.t`The server answered ${reply.status}.`);
     return data;
   });
 
@@ -173,7 +173,7 @@
   }
 
   function copyRow(slot) {
-    const row = fw.element("div", { className: "fw-canvas-copy" }, fw.element("span", { textContent: "Copy image to:" }));
+    const row = fw.element("div", { className: "fw-canvas-copy" }, fw.element("span", { textContent: fw.t`Copy image to:` }));
     for (const name of COPIED_TO.filter((other) => other !== slot.name)) {
       const button = fw.element("button", { type: "button", textContent: MODES[name].label, id: `img2img_copy_${slot.name}_to_${name}` });
       button.addEventListener("click", () => slot.file && tab.setImage(name, slot.file).catch(() => {}));
@@ -201,7 +201,7 @@
     tab.clearMessages();
     const file = await tab.getImage(tab.mode());
     if (!file) {
-      tab.message("There is no image to describe: put one into the field first.", true);
+      tab.message(fw.t`There is no image to describe: put one into the field first.`, true);
       return;
     }
     const button = document.querySelector(model === "clip" ? "#interrogate" : "#deepbooru");
@@ -212,11 +212,11 @@
       const body = JSON.stringify({ image, model });
       const reply = await fetch("sdapi/v1/interrogate", { method: "POST", headers, body });
       const data = await reply.json().catch(() => ({}));
-      if (!reply.ok) throw new Error(data.errors || `The server answered ${reply.status}.`);
+      if (!reply.ok) throw new Error(data.errors || fw.t`The server answered ${reply.status}.`);
       const prompt = tab.field("prompt").value;
       tab.set("prompt", prompt ? `${prompt}, ${data.caption}` : data.caption);
     } catch (error) {
-      tab.message(`The image could not be described: ${error.message}`, true);
+      tab.message(fw.t`The image could not be described: ${error.message}`, true);
     } finally {
       button.removeAttribute("aria-busy");
     }

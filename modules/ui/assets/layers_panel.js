@@ -3,13 +3,13 @@
   const fw = window.featherweight;
   const THUMB_PX = 32;
   const EXPAND_PX = 64;
-  const KINDS = [["image", "Image"], ["paint", "Paint"], ["mask", "Mask"], ["region", "Region"], ["control", "Control image"]];
+  const KINDS = [["image", fw.t`Image`], ["paint", fw.t`Paint`], ["mask", fw.t`Mask`], ["region", fw.t`Region`], ["control", fw.t`Control image`]];
   const NEW = [
-    ["paint", "+ Paint", "A layer to paint on", "Paint"],
-    ["mask", "+ Mask", "What is painted here is made anew", "Mask"],
-    ["region", "+ Region", "What is painted here has a prompt of its own", "Region"],
+    ["paint", fw.t`+ Paint`, fw.t`A layer to paint on`, fw.t`Paint`],
+    ["mask", fw.t`+ Mask`, fw.t`What is painted here is made anew`, fw.t`Mask`],
+    ["region", fw.t`+ Region`, fw.t`What is painted here has a prompt of its own`, fw.t`Region`],
   ];
-  const EDGES = [["w", "←", "Expand to the left"], ["n", "↑", "Expand at the top"], ["s", "↓", "Expand at the bottom"], ["e", "→", "Expand to the right"]];
+  const EDGES = [["w", "←", fw.t`Expand to the left`], ["n", "↑", fw.t`Expand at the top`], ["s", "↓", fw.t`Expand at the bottom`], ["e", "→", fw.t`Expand to the right`]];
   const UNITS = 3;
 
   const button = (text, title, run, more = {}) => {
@@ -34,10 +34,10 @@
   class LayersPanel {
     constructor(board) {
       this.board = board;
-      this.list = fw.element("ul", { className: "fw-layers-list", attributes: { "aria-label": "Layers" } });
+      this.list = fw.element("ul", { className: "fw-layers-list", attributes: { "aria-label": fw.t`Layers` } });
       this.facts = fw.element("div", { className: "fw-layers-facts" });
       this.frame = fw.element("div", { className: "fw-layers-frame" });
-      this.root = fw.element("section", { className: "fw-layers-panel", attributes: { "aria-label": "Layers and frame" } });
+      this.root = fw.element("section", { className: "fw-layers-panel", attributes: { "aria-label": fw.t`Layers and frame` } });
       this.build();
       board.listen(() => this.draw());
       board.listenLive(() => this.drawFrame());
@@ -53,9 +53,9 @@
       const add = NEW.map(([kind, text, title, word]) =>
         button(text, title, () => board.change(fw.layers.added(board.doc, fw.layers.layerOf(kind, fw.layers.freeName(board.doc, word), this.tinted(kind))))),
       );
-      const image = button("+ Image", "An image file as a layer; dropping and pasting work too", () => this.file.click());
+      const image = button(fw.t`+ Image`, fw.t`An image file as a layer; dropping and pasting work too`, () => this.file.click());
       this.root.append(
-        fw.element("h3", { textContent: "Layers" }),
+        fw.element("h3", { textContent: fw.t`Layers` }),
         fw.element("div", { className: "fw-layers-row" }, image, ...add, this.file),
         this.list,
         this.facts,
@@ -75,7 +75,7 @@
       const { doc } = this.board;
       const focused = document.activeElement?.dataset?.key;
       this.list.replaceChildren(...doc.layers.toReversed().map((layer) => this.row(layer, doc)));
-      if (!doc.layers.length) this.list.append(fw.element("li", { className: "fw-empty", textContent: "No layer yet: drop an image on the canvas, or add one." }));
+      if (!doc.layers.length) this.list.append(fw.element("li", { className: "fw-empty", textContent: fw.t`No layer yet: drop an image on the canvas, or add one.` }));
       this.drawFacts(fw.layers.find(doc));
       this.drawFrame();
       if (focused) this.root.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
@@ -88,20 +88,20 @@
       const { id, name } = layer;
       const isActive = doc.active === id;
       const key = (element, what) => Object.assign(element, { tabIndex: 0 }).setAttribute("data-key", `${id} ${what}`) ?? element;
-      const eye = named(button("", layer.visible ? "Hide this layer" : "Show this layer", () => board.change(fw.layers.withLayer(board.doc, id, { visible: !layer.visible }))), `${name}: visible`);
+      const eye = named(button("", layer.visible ? fw.t`Hide this layer` : fw.t`Show this layer`, () => board.change(fw.layers.withLayer(board.doc, id, { visible: !layer.visible }))), fw.t`${name}: visible`);
       eye.className = "fw-layers-eye fw-icon fw-icon-eye";
       eye.setAttribute("aria-pressed", String(layer.visible));
       const choose = own(button(name, "", () => board.change({ ...board.doc, active: id })));
       choose.className = "fw-layers-name";
       choose.setAttribute("aria-pressed", String(isActive));
       const kind = fw.element("span", { className: "fw-layers-kind", textContent: KINDS.find(([one]) => one === layer.kind)[1] });
-      const up = named(button("↑", "Further up (Alt+Up)", () => board.change(fw.layers.moved(board.doc, id, 1))), `${name}: further up`);
-      const down = named(button("↓", "Further down (Alt+Down)", () => board.change(fw.layers.moved(board.doc, id, -1))), `${name}: further down`);
+      const up = named(button("↑", fw.t`Further up (Alt+Up)`, () => board.change(fw.layers.moved(board.doc, id, 1))), fw.t`${name}: further up`);
+      const down = named(button("↓", fw.t`Further down (Alt+Down)`, () => board.change(fw.layers.moved(board.doc, id, -1))), fw.t`${name}: further down`);
       up.classList.add("fw-icon", "fw-icon-up");
       down.classList.add("fw-icon", "fw-icon-down");
       up.disabled = doc.layers.at(-1).id === id;
       down.disabled = doc.layers[0].id === id;
-      const remove = named(button("✕", "Delete this layer (can be undone)", () => board.change(fw.layers.removed(board.doc, id))), `${name}: delete`);
+      const remove = named(button("✕", fw.t`Delete this layer (can be undone)`, () => board.change(fw.layers.removed(board.doc, id))), fw.t`${name}: delete`);
       remove.classList.add("fw-icon", "fw-icon-close");
       key(eye, "eye");
       key(choose, "name");
@@ -173,12 +173,12 @@
       const kind = select(this.kindsFor(layer), layer.kind);
       kind.addEventListener("change", () => set({ kind: kind.value, ...(kind.value === "region" || kind.value === "mask" ? { opacity: 0.5, ...this.tinted(kind.value) } : { opacity: 1 }) }));
       const tools = fw.element("div", { className: "fw-layers-row" },
-        button("Duplicate", "A copy of this layer above it", () => board.duplicate(layer)),
-        button("Clear", "Take away what is painted on it (Delete)", () => board.clear()));
+        button(fw.t`Duplicate`, fw.t`A copy of this layer above it`, () => board.duplicate(layer)),
+        button(fw.t`Clear`, fw.t`Take away what is painted on it (Delete)`, () => board.clear()));
       this.facts.replaceChildren(
-        labelled("Name", name),
-        labelled("Opacity", opacity),
-        labelled("Use as", kind),
+        labelled(fw.t`Name`, name),
+        labelled(fw.t`Opacity`, opacity),
+        labelled(fw.t`Use as`, kind),
         ...(layer.kind === "region" ? [this.promptField(layer, set)] : []),
         ...(layer.kind === "control" ? this.controlFields(layer, set) : []),
         tools,
@@ -191,15 +191,15 @@
     }
 
     promptField(layer, set) {
-      const prompt = fw.element("textarea", { rows: 2, value: layer.prompt, placeholder: "What should be in this region" });
+      const prompt = fw.element("textarea", { rows: 2, value: layer.prompt, placeholder: fw.t`What should be in this region` });
       prompt.addEventListener("change", () => set({ prompt: prompt.value }));
-      return labelled("Prompt of this region", prompt);
+      return labelled(fw.t`Prompt of this region`, prompt);
     }
 
     controlFields(layer, set) {
-      const unit = select(Array.from({ length: UNITS }, (_, number) => [String(number), `Unit ${number}`]), String(layer.unit));
+      const unit = select(Array.from({ length: UNITS }, (_, number) => [String(number), fw.t`Unit ${number}`]), String(layer.unit));
       unit.addEventListener("change", () => set({ unit: Number(unit.value) }));
-      const asForm = ["", "As the form says"];
+      const asForm = ["", fw.t`As the form says`];
       const choice = (field, value) => {
         const made = select([asForm, ...(value ? [[value, value]] : [])], value);
         made.addEventListener("change", () => set({ [field]: made.value }));
@@ -209,7 +209,7 @@
       this.fillLists(layer, module, model);
       const weight = fw.element("input", { type: "number", min: 0, max: 2, step: 0.05, value: layer.weight });
       weight.addEventListener("change", () => set({ weight: Number(weight.value) }));
-      return [labelled("Unit of ControlNet", unit), labelled("Preprocessor", module), labelled("Control model", model), labelled("Control weight", weight)];
+      return [labelled(fw.t`Unit of ControlNet`, unit), labelled(fw.t`Preprocessor`, module), labelled(fw.t`Control model`, model), labelled(fw.t`Control weight`, weight)];
     }
 
     // Which preprocessors and models there are is asked once.
@@ -226,7 +226,7 @@
         fill(model, models.model_list, layer.model);
       } catch (error) {
         this.lists = null;
-        this.board.say(`The models of ControlNet could not be listed: ${error.message}`);
+        this.board.say(fw.t`The models of ControlNet could not be listed: ${error.message}`);
       }
     }
 
@@ -249,15 +249,15 @@
       this.outside = fw.element("p", { className: "fw-layers-outside", attributes: { role: "status" } });
       const edges = EDGES.map(([edge, text, title]) => named(button(text, title, () => change(fw.layers.expanded(board.doc.frame, edge, EXPAND_PX, board.grid))), title));
       this.frame.append(
-        fw.element("h3", { textContent: "Frame" }),
-        fw.element("div", { className: "fw-layers-row" }, labelled("Width", this.sides.width), labelled("Height", this.sides.height), labelled("Grid", this.grid)),
-        fw.element("div", { className: "fw-layers-row", attributes: { role: "group", "aria-label": "Expand by 64 pixels" } },
-          fw.element("span", { textContent: "Expand" }), ...edges,
-          button("Around everything", "The frame around all images and paint", () => board.frameAll())),
+        fw.element("h3", { textContent: fw.t`Frame` }),
+        fw.element("div", { className: "fw-layers-row" }, labelled(fw.t`Width`, this.sides.width), labelled(fw.t`Height`, this.sides.height), labelled(fw.t`Grid`, this.grid)),
+        fw.element("div", { className: "fw-layers-row", attributes: { role: "group", "aria-label": fw.t`Expand by 64 pixels` } },
+          fw.element("span", { textContent: fw.t`Expand` }), ...edges,
+          button(fw.t`Around everything`, fw.t`The frame around all images and paint`, () => board.frameAll())),
         this.outside,
         fw.element("div", { className: "fw-layers-row" },
-          button("Download", "What the frame shows as a PNG file", () => board.download()),
-          button("New canvas", "Take all layers away (can be undone)", () => board.change(fw.layers.emptyDocument()))),
+          button(fw.t`Download`, fw.t`What the frame shows as a PNG file`, () => board.download()),
+          button(fw.t`New canvas`, fw.t`Take all layers away (can be undone)`, () => board.change(fw.layers.emptyDocument()))),
       );
     }
 
@@ -268,7 +268,7 @@
       }
       this.grid.value = String(this.board.grid);
       const share = this.board.outsidePercent();
-      this.outside.textContent = share === 0 ? "" : share === null ? "The frame is empty: it starts from noise." : `${share} % of the frame is outside: it is made anew.`;
+      this.outside.textContent = share === 0 ? "" : share === null ? fw.t`The frame is empty: it starts from noise.` : fw.t`${share} % of the frame is outside: it is made anew.`;
     }
   }
 

@@ -5,7 +5,7 @@
   class LayersResults {
     constructor(board) {
       this.board = board;
-      this.thumbs = fw.element("div", { className: "fw-layers-variants", attributes: { role: "listbox", "aria-label": "Results that wait", "aria-orientation": "horizontal" } });
+      this.thumbs = fw.element("div", { className: "fw-layers-variants", attributes: { role: "listbox", "aria-label": fw.t`Results that wait`, "aria-orientation": "horizontal" } });
       this.line = fw.element("span", { className: "fw-layers-which", attributes: { role: "status" } });
       const button = (text, title, run) => {
         const made = fw.element("button", { type: "button", textContent: text, title });
@@ -13,18 +13,18 @@
         made.addEventListener("click", run);
         return made;
       };
-      this.accept = button("Accept", "Make this one a layer; the others go (can be undone)", () => this.take(true));
+      this.accept = button(fw.t`Accept`, fw.t`Make this one a layer; the others go (can be undone)`, () => this.take(true));
       this.accept.classList.add("fw-layers-accept");
-      this.root = fw.element("section", { className: "fw-layers-results", hidden: true, attributes: { "aria-label": "Results" } },
+      this.root = fw.element("section", { className: "fw-layers-results", hidden: true, attributes: { "aria-label": fw.t`Results` } },
         this.thumbs,
         fw.element("div", { className: "fw-layers-row" },
-          button("‹", "Previous result (,)", () => this.step(-1)),
+          button("‹", fw.t`Previous result (,)`, () => this.step(-1)),
           this.line,
-          button("›", "Next result (.)", () => this.step(1)),
+          button("›", fw.t`Next result (.)`, () => this.step(1)),
           this.accept,
-          button("Add as layer", "Make this one a layer and keep the others waiting", () => this.take(false)),
-          button("Throw away", "This one goes (can be undone)", () => this.drop()),
-          button("Throw all away", "All that wait go (can be undone)", () => board.change({ ...board.doc, variants: [], shown: 0 }))));
+          button(fw.t`Add as layer`, fw.t`Make this one a layer and keep the others waiting`, () => this.take(false)),
+          button(fw.t`Throw away`, fw.t`This one goes (can be undone)`, () => this.drop()),
+          button(fw.t`Throw all away`, fw.t`All that wait go (can be undone)`, () => board.change({ ...board.doc, variants: [], shown: 0 }))));
       this.thumbs.addEventListener("keydown", (event) => this.key(event));
       board.listen(() => this.draw());
     }
@@ -39,12 +39,12 @@
       this.root.hidden = !variants.length;
       const hadFocus = this.thumbs.contains(document.activeElement);
       this.thumbs.replaceChildren(...variants.map((variant, place) => this.thumb(variant, place, place === shown)));
-      this.line.textContent = variants.length ? `${shown + 1} of ${variants.length}` : "";
+      this.line.textContent = variants.length ? fw.t`${shown + 1} of ${variants.length}` : "";
       if (hadFocus) this.thumbs.children[shown]?.focus({ preventScroll: true });
     }
 
     thumb({ image, seed }, place, isShown) {
-      const made = fw.element("button", { type: "button", attributes: { role: "option", "aria-selected": String(isShown), "aria-label": `Image with seed ${seed}` } });
+      const made = fw.element("button", { type: "button", attributes: { role: "option", "aria-selected": String(isShown), "aria-label": fw.t`Image with seed ${seed}` } });
       made.tabIndex = isShown ? 0 : -1;
       const picture = this.board.pictures.known.get(image)?.bitmap;
       const canvas = fw.element("canvas", { width: 72, height: 72 });
@@ -80,7 +80,7 @@
       const { board, shown } = this;
       if (!shown) return;
       const { frame, image, size } = shown;
-      const layer = fw.layers.layerOf("image", fw.layers.freeName(board.doc, fw.text("Result")), {
+      const layer = fw.layers.layerOf("image", fw.layers.freeName(board.doc, fw.text(fw.t`Result`)), {
         image, size, x: frame.x, y: frame.y, scale: [frame.width / size[0], frame.height / size[1]],
       });
       const active = fw.layers.find(board.doc);
@@ -106,7 +106,7 @@
       const made = [];
       for (const image of images.filter(({ role }) => role === "sample")) {
         const reply = await fetch(image.url);
-        if (!reply.ok) throw new Error(`A result could not be fetched: the server answered ${reply.status}.`);
+        if (!reply.ok) throw new Error(fw.t`A result could not be fetched: the server answered ${reply.status}.`);
         const { id, width, height } = await this.board.keepPicture(await reply.blob());
         made.push({ image: id, size: [width, height], frame, seed: image.seed });
       }

@@ -51,7 +51,7 @@
 
   // The twenty arguments of Regional Prompter's extension.
   function regionArguments(map, mode) {
-    const [columns, prompt, none] = ["Columns", "Prompt", "0"];
+    const [columns, prompt, none] = ["Columns", fw.t`Prompt`, "0"];
     return [true, false, "Mask", columns, "Mask", prompt, "1,1", BASE_SHARE, true, false, false, mode, [OF_FRAME], none, none, none, base64(map), none, none, false];
   }
 

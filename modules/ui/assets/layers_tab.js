@@ -107,8 +107,8 @@
     // The active layer, where it can be painted on.
     layerToPaint() {
       const layer = fw.layers.find(this.doc);
-      if (!layer) this.say("There is no layer to paint on: add one.");
-      else if (!layer.visible) this.say("The active layer is hidden: show it first.");
+      if (!layer) this.say(fw.t`There is no layer to paint on: add one.`);
+      else if (!layer.visible) this.say(fw.t`The active layer is hidden: show it first.`);
       else {
         this.say("");
         return layer;
@@ -184,7 +184,7 @@
       const isFirst = !doc.layers.length;
       const { frame } = doc;
       const place = isFirst ? { x: 0, y: 0 } : { x: frame.x, y: frame.y };
-      const layer = fw.layers.layerOf("image", isFirst ? fw.text("Base") : name || fw.layers.freeName(doc, "Image"), { image: id, size: [width, height], ...place });
+      const layer = fw.layers.layerOf("image", isFirst ? fw.text(fw.t`Base`) : name || fw.layers.freeName(doc, "Image"), { image: id, size: [width, height], ...place });
       let after = fw.layers.added(doc, layer);
       if (isFirst) {
         const cut = (px) => fw.layers.side(Math.floor(px / 8) * 8, 8);
@@ -198,7 +198,7 @@
     async takeFiles(files) {
       tab.clearMessages();
       for (const file of files) {
-        await this.addImage(file, file.name.replace(/\.\w+$/, "").slice(0, 80)).catch(() => this.say(`${file.name} is no image that the browser can show.`));
+        await this.addImage(file, file.name.replace(/\.\w+$/, "").slice(0, 80)).catch(() => this.say(fw.t`${file.name} is no image that the browser can show.`));
       }
     }
 
@@ -243,9 +243,9 @@
     const place = document.querySelector(".fw-layers-place:not([data-mounted])");
     if (!place) return;
     place.dataset.mounted = "";
-    const canvas = fw.element("canvas", { className: "fw-layers-canvas", attributes: { role: "img", "aria-label": "What the canvas shows" } });
+    const canvas = fw.element("canvas", { className: "fw-layers-canvas", attributes: { role: "img", "aria-label": fw.t`What the canvas shows` } });
     const stage = fw.element("div", { className: "fw-layers-stage", tabIndex: 0, attributes: { role: "group" } }, canvas);
-    stage.setAttribute("aria-label", "Canvas: arrows move the cross, Enter begins and ends a stroke, the keys of the tools are in their titles");
+    stage.setAttribute("aria-label", fw.t`Canvas: arrows move the cross, Enter begins and ends a stroke, the keys of the tools are in their titles`);
     board.status = fw.element("p", { className: "fw-layers-status", attributes: { role: "status" } });
     board.view = new fw.layers.LayersView(board, canvas);
     const tools = new fw.layers.LayersTools(board, board.view, stage);

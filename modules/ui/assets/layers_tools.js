@@ -6,14 +6,14 @@
   const MIN_BOX_PX = 4; // of a layer that is resized
   const [STEP_PX, FINE_PX] = [8, 1]; // of the arrow keys; with Shift
   const TOOLS = [
-    { name: "brush", icon: "brush", key: "b", text: "Brush", title: "Paint on the active layer (B)" },
-    { name: "lasso", icon: "lasso", key: "l", text: "Lasso", title: "Fill what a line goes around (L)" },
-    { name: "rectangle", icon: "rect", key: "m", text: "Rectangle", title: "Fill a rectangle (M)" },
-    { name: "fill", icon: "fill", key: "g", text: "Fill", title: "Fill what has one color (G)" },
-    { name: "pick", icon: "pick", key: "i", text: "Pick color", title: "Take a color from the canvas (I)" },
-    { name: "move", icon: "move", key: "v", text: "Move layer", title: "Move and resize the active layer; Shift keeps its proportions (V)" },
-    { name: "frame", icon: "frame", key: "c", text: "Frame", title: "Move the frame that is made, or draw it larger than the image (C)" },
-    { name: "hand", icon: "hand", key: "h", text: "Hand", title: "Move what is seen (H; F held)" },
+    { name: "brush", icon: "brush", key: "b", text: fw.t`Brush`, title: fw.t`Paint on the active layer (B)` },
+    { name: "lasso", icon: "lasso", key: "l", text: fw.t`Lasso`, title: fw.t`Fill what a line goes around (L)` },
+    { name: "rectangle", icon: "rect", key: "m", text: fw.t`Rectangle`, title: fw.t`Fill a rectangle (M)` },
+    { name: "fill", icon: "fill", key: "g", text: fw.t`Fill`, title: fw.t`Fill what has one color (G)` },
+    { name: "pick", icon: "pick", key: "i", text: fw.t`Pick color`, title: fw.t`Take a color from the canvas (I)` },
+    { name: "move", icon: "move", key: "v", text: fw.t`Move layer`, title: fw.t`Move and resize the active layer; Shift keeps its proportions (V)` },
+    { name: "frame", icon: "frame", key: "c", text: fw.t`Frame`, title: fw.t`Move the frame that is made, or draw it larger than the image (C)` },
+    { name: "hand", icon: "hand", key: "h", text: fw.t`Hand`, title: fw.t`Move what is seen (H; F held)` },
   ];
   const PAINTING = ["brush", "lasso", "rectangle", "fill"];
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -21,7 +21,7 @@
   class LayersTools {
     constructor(board, view, root) {
       Object.assign(this, { board, view, root, pointers: new Map(), act: null, held: "", keyStroke: false });
-      this.bar = fw.element("div", { className: "fw-layers-tools", attributes: { role: "toolbar", "aria-label": "Tools of the canvas" } });
+      this.bar = fw.element("div", { className: "fw-layers-tools", attributes: { role: "toolbar", "aria-label": fw.t`Tools of the canvas` } });
       this.build();
       this.listen();
       board.listen(() => this.show());
@@ -31,14 +31,14 @@
 
     build() {
       this.buttons = new Map(TOOLS.map(({ name, icon, text, title }) => [name, this.button(text, title, () => this.choose(name), icon)]));
-      this.eraser = this.button("Erase", "Take away instead of painting (E)", () => this.setErase(!this.board.erase), "erase");
-      this.undo = this.button("↶", "Undo (Ctrl+Z)", () => this.board.undo(), "undo");
-      this.redo = this.button("↷", "Redo (Ctrl+Shift+Z)", () => this.board.redo(), "redo");
+      this.eraser = this.button(fw.t`Erase`, fw.t`Take away instead of painting (E)`, () => this.setErase(!this.board.erase), "erase");
+      this.undo = this.button("↶", fw.t`Undo (Ctrl+Z)`, () => this.board.undo(), "undo");
+      this.redo = this.button("↷", fw.t`Redo (Ctrl+Shift+Z)`, () => this.board.redo(), "redo");
       this.size = fw.element("input", { type: "range", min: 1, max: 256, title: "Brush size ([ and ])" });
-      this.size.setAttribute("aria-label", "Brush size in pixels");
+      this.size.setAttribute("aria-label", fw.t`Brush size in pixels`);
       this.size.addEventListener("input", () => this.setBrush(Number(this.size.value)));
-      this.color = fw.element("input", { type: "color", title: "Brush color" });
-      this.color.setAttribute("aria-label", "Brush color");
+      this.color = fw.element("input", { type: "color", title: fw.t`Brush color` });
+      this.color.setAttribute("aria-label", fw.t`Brush color`);
       this.color.addEventListener("input", () => this.board.set({ color: this.color.value, erase: false }));
       const group = (...children) => fw.element("div", { className: "fw-layers-group" }, ...children);
       this.bar.append(
@@ -47,10 +47,10 @@
         group(
           this.undo,
           this.redo,
-          this.button("−", "Zoom out (-)", () => this.view.zoomBy(1 / ZOOM_STEP), "zoom-out"),
-          this.button("+", "Zoom in (+)", () => this.view.zoomBy(ZOOM_STEP), "zoom-in"),
-          this.button("⤢", "Show everything (R)", () => this.view.fit(), "measure"),
-          this.button("⛶", "Full screen (S)", () => this.fullscreen(), "full"),
+          this.button("−", fw.t`Zoom out (-)`, () => this.view.zoomBy(1 / ZOOM_STEP), "zoom-out"),
+          this.button("+", fw.t`Zoom in (+)`, () => this.view.zoomBy(ZOOM_STEP), "zoom-in"),
+          this.button("⤢", fw.t`Show everything (R)`, () => this.view.fit(), "measure"),
+          this.button("⛶", fw.t`Full screen (S)`, () => this.fullscreen(), "full"),
         ),
       );
     }
@@ -141,7 +141,7 @@
       if (tool === "move") {
         const active = fw.layers.find(this.board.doc);
         const box = active && fw.layers.boxOf(active);
-        if (!box) return void this.board.say("The active layer is empty: there is nothing to move.");
+        if (!box) return void this.board.say(fw.t`The active layer is empty: there is nothing to move.`);
         return this.dragging(active, box, at, this.view.handleNear(box, event.clientX, event.clientY, reach));
       }
       return this.painting(tool, [...at, fw.strokes.pressureOf(event)], erase);
@@ -320,7 +320,7 @@
     pick([x, y]) {
       const canvas = this.board.pictures.seen(this.board.doc, { x: Math.floor(x), y: Math.floor(y), width: 1, height: 1 });
       const [red, green, blue, alpha] = canvas.getContext("2d").getImageData(0, 0, 1, 1).data;
-      if (!alpha) return this.board.say("There is no color here.");
+      if (!alpha) return this.board.say(fw.t`There is no color here.`);
       const color = `#${[red, green, blue].map((value) => value.toString(16).padStart(2, "0")).join("")}`;
       this.board.set({ color, erase: false });
     }

@@ -23,11 +23,11 @@
   function build() {
     const made = document.createElement("dialog");
     made.id = "lightboxModal";
-    made.setAttribute("aria-label", "Image");
+    made.setAttribute("aria-label", fw.t`Image`);
     made.innerHTML =
-      '<button type="button" data-step="-1" aria-label="Previous image">‹</button>' +
-      '<img alt=""><button type="button" data-step="1" aria-label="Next image">›</button>' +
-      '<button type="button" class="fw-close" aria-label="Close">×</button>';
+      fw.t`<button type="button" data-step="-1" aria-label="Previous image">‹</button>` +
+      fw.t`<img alt=""><button type="button" data-step="1" aria-label="Next image">›</button>` +
+      fw.t`<button type="button" class="fw-close" aria-label="Close">×</button>`;
     made.addEventListener("click", (event) => {
       const step = event.target.dataset && event.target.dataset.step;
       if (step) move(Number(step));

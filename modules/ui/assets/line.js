@@ -18,12 +18,12 @@
   const isWide = () => document.body.classList.contains("fw-working");
 
   function build() {
-    box = fw.element("aside", { id: "fw_line", attributes: { "aria-label": "Line and last images" } },
+    box = fw.element("aside", { id: "fw_line", attributes: { "aria-label": fw.t`Line and last images` } },
       fw.element("section", { className: "fw-line-jobs" },
-        fw.element("h2", {}, fw.element("span", { textContent: "In line" }), fw.element("b")),
+        fw.element("h2", {}, fw.element("span", { textContent: fw.t`In line` }), fw.element("b")),
         fw.element("ol")),
       fw.element("section", { className: "fw-line-images" },
-        fw.element("h2", { textContent: "Last images" }),
+        fw.element("h2", { textContent: fw.t`Last images` }),
         fw.element("div", { className: "fw-strip", attributes: { role: "list" } })));
     return box;
   }
@@ -57,13 +57,13 @@
     const facts = isRunning ? fw.queueLine(job) : job.waits_for ? fw.queueLine(job) : job.details || job.type;
     const text = fw.element("div", {}, title, fw.element("span", { textContent: facts }));
     if (job.adapters?.length) text.append(fw.element("span", { className: "fw-line-adapters", textContent: job.adapters.join(", ") }));
-    const stop = small("×", isRunning ? "Stop it; finished images are kept" : "Take it out of the line", act("cancel", { task_id }), `Cancel: ${job.title}`);
+    const stop = small("×", isRunning ? fw.t`Stop it; finished images are kept` : fw.t`Take it out of the line`, act("cancel", { task_id }), fw.t`Cancel: ${job.title}`);
     stop.classList.add("fw-icon", "fw-icon-close");
     const tools = fw.element("div", { className: "fw-line-tools" });
     if (!isRunning && job.is_image_job) {
-      const edit = small("Edit", "Put it into the form and take it out of the line", async () => {
+      const edit = small("Edit", fw.t`Put it into the form and take it out of the line`, async () => {
         if (await toForm(task_id)) await act("cancel", { task_id })();
-      }, `Edit: ${job.title}`);
+      }, fw.t`Edit: ${job.title}`);
       edit.classList.add("fw-icon", "fw-icon-edit");
       tools.append(edit);
     }
@@ -76,7 +76,7 @@
       return made;
     }
     made.tabIndex = 0;
-    made.title = "Drag it to another place, or press Alt with an arrow";
+    made.title = fw.t`Drag it to another place, or press Alt with an arrow`;
     made.addEventListener("keydown", (event) => {
       if (!event.altKey || !["ArrowUp", "ArrowDown"].includes(event.key) || event.target !== made) return;
       event.preventDefault();
@@ -98,7 +98,7 @@
       ...state.running_all.map((job) => row(job, 0, true)),
       ...state.waiting.map((job, index) => row(job, index, false)),
     );
-    if (!list.children.length) list.append(fw.element("li", { className: "fw-empty", textContent: "Nothing is in line." }));
+    if (!list.children.length) list.append(fw.element("li", { className: "fw-empty", textContent: fw.t`Nothing is in line.` }));
     box.querySelector("h2 b").textContent = [state.waiting_total || "", state.paused ? fw.text("paused") : ""].filter(Boolean).join(" · ");
     if (focused) list.querySelector(`[data-task="${CSS.escape(focused)}"]`)?.focus();
   }

@@ -190,7 +190,7 @@
       use(reply);
       offer(reply);
     } catch (error) {
-      console.warn(`The page stays in English: ${error.message}`);
+      console.warn(fw.t`The page stays in English: ${error.message}`);
     }
   }
 

@@ -65,7 +65,7 @@
       place.classList.toggle("fw-over", !estimate.fits);
       place.replaceChildren(bar, text);
       if (!estimate.fits && !estimate.proposals.length) {
-        place.append(fw.element("span", { textContent: estimate.nothing_fits || "It does not fit." }));
+        place.append(fw.element("span", { textContent: estimate.nothing_fits || fw.t`It does not fit.` }));
       }
       for (const proposal of estimate.proposals) {
         const button = fw.element("button", { type: "button", textContent: `${proposal.title}: ${proposal.line}` });
@@ -80,7 +80,7 @@
         if (Object.keys(proposal.settings).length) await fw.post("sdapi/v1/options", proposal.settings);
         for (const [name, value] of Object.entries(proposal.fields)) tab.set(ELEMENTS[name], String(value));
         tab.clearMessages();
-        tab.message(`Changed: ${proposal.title}.`);
+        tab.message(fw.t`Changed: ${proposal.title}.`);
       } catch (error) {
         tab.message(error.message, true);
       }
@@ -103,8 +103,8 @@
     );
 
   fw.estimateHint = (estimate) => {
-    const stages = estimate.stages.map((item) => `${item.stage}: ${(item.needs / 1e9).toFixed(2)} GB`);
-    if (!estimate.learnt_from) stages.push("an estimate, until an image of this kind was made");
+    const stages = estimate.stages.map((item) => fw.t`${item.stage}: ${(item.needs / 1e9).toFixed(2)} GB`);
+    if (!estimate.learnt_from) stages.push(fw.t`an estimate, until an image of this kind was made`);
     return [estimate.device, ...stages].join("\n");
   };
 
@@ -120,8 +120,8 @@
         if (!record.stages.length) return;
         const onCard = record.peak.allocated !== null;
         place.querySelector("summary").textContent = onCard
-          ? `Memory: ${giga(record.peak.allocated)} of the card at most, ${giga(record.peak.rss)} of main memory`
-          : `Memory: ${giga(record.peak.rss)} at most`;
+          ? fw.t`Memory: ${giga(record.peak.allocated)} of the card at most, ${giga(record.peak.rss)} of main memory`
+          : fw.t`Memory: ${giga(record.peak.rss)} at most`;
         place.querySelector(".fw-memory-plot").replaceChildren(plot(record, onCard));
         place.hidden = false;
       } catch (error) {
@@ -138,8 +138,8 @@
     const key = onCard ? "allocated" : "rss";
     const samples = record.samples.filter((sample) => sample[column] !== null);
     return fw.plot({
-      label: `Memory over time, ${giga(record.peak[key])} at most`,
-      lines: [{ name: onCard ? "Card" : "Main memory", points: samples.map((sample) => [sample[0], sample[column]]) }],
+      label: fw.t`Memory over time, ${giga(record.peak[key])} at most`,
+      lines: [{ name: onCard ? fw.t`Card` : fw.t`Main memory`, points: samples.map((sample) => [sample[0], sample[column]]) }],
       bands: record.stages.map((stage) => ({ name: stage.stage, from: stage.begin_s, to: stage.end_s, level: stage[key] || 0 })),
       showX: (seconds) => `${seconds.toFixed(1)} s`,
       showY: giga,
@@ -157,7 +157,7 @@
       for (const key of ["rss", "allocated", "reserved"]) known[key] = Math.max(known[key], stage[key] || 0);
       most.set(stage.stage, known);
     }
-    const head = ["Stage", "Seconds", "Main memory", ...(onCard ? ["Card", "Reserved"] : [])];
+    const head = [fw.t`Stage`, fw.t`Seconds`, fw.t`Main memory`, ...(onCard ? [fw.t`Card`, fw.t`Reserved`] : [])];
     const rows = [...most].map(([name, peak]) => [
       name, peak.seconds.toFixed(1), giga(peak.rss), ...(onCard ? [giga(peak.allocated), giga(peak.reserved)] : []),
     ]);

@@ -5,10 +5,10 @@
   const GRACE_MS = 6000; // how long a submitted job may be unknown to the server
   const GUARD_MS = 600; // a second click on Generate must not fall on Interrupt
   const ASK_MS = 250; // how long other pages have to say that a job is theirs
-  const LOST = "The server was restarted before this job was done. The form is as it was: Generate makes it again.";
-  const NOT_TAKEN = "The server did not take this job. Press Generate again; if that does not help, the server's log says why.";
+  const LOST = fw.t`The server was restarted before this job was done. The form is as it was: Generate makes it again.`;
+  const NOT_TAKEN = fw.t`The server did not take this job. Press Generate again; if that does not help, the server's log says why.`;
   const REFUSED =
-    "The job was not started: the server could not read a value of the form, or could not be reached. Its log says more.";
+    fw.t`The job was not started: the server could not read a value of the form, or could not be reached. Its log says more.`;
 
   const channel = window.BroadcastChannel ? new BroadcastChannel("featherweight") : null;
 
@@ -90,7 +90,7 @@
       forever = !forever;
       tab.find("generate_box")?.classList.toggle("fw-forever", forever);
       tab.clearMessages();
-      if (!forever) tab.message("Generating forever has ended.");
+      if (!forever) tab.message(fw.t`Generating forever has ended.`);
       else if (!tab.isRunning()) tab.press("generate");
     };
 
@@ -119,7 +119,7 @@
       const hadFocus = tab.holds(document.activeElement, "generate");
       box?.classList.add("fw-running");
       if (hadFocus) tab.find("interrupt")?.focus({ preventScroll: true });
-      draw({ progress: 0, textinfo: "submitting" });
+      draw({ progress: 0, textinfo: fw.t`submitting` });
       // On a phone the image stands above the form: it comes into sight with the job.
       if (window.matchMedia?.("(max-width: 760px)").matches && tab.isShown) tab.find("output")?.scrollIntoView?.({ block: "start" });
       if (timer) clearInterval(timer);
@@ -160,7 +160,7 @@
         state = await fw.post("internal/progress", { id_task: task, id_live_preview: previewId, live_preview: true });
       } catch {
         if (asked !== task || timer === null) return;
-        draw({ progress: null, textinfo: "the server does not answer; trying again" });
+        draw({ progress: null, textinfo: fw.t`the server does not answer; trying again` });
         if (!isKnown && Date.now() - startedAt > GRACE_MS) fail(REFUSED);
         return;
       }
@@ -242,7 +242,7 @@
         event.stopImmediatePropagation();
         return;
       }
-      ask(tab.holds(event.target, "skip") ? "skipping" : "interrupting");
+      ask(tab.holds(event.target, "skip") ? fw.t`skipping` : fw.t`interrupting`);
       const line = tab.find("progress", ".fw-progress-text");
       if (line && !line.textContent.endsWith(stopping)) line.textContent += ` · ${stopping}`;
     }, true);
@@ -273,23 +273,23 @@
     if (state.queued) parts.push(state.textinfo);
     else {
       parts.push(`${Math.round((state.progress || 0) * 100)}%`);
-      if (state.steps) parts.push(`step ${state.step} of ${state.steps}`);
-      if (state.eta !== null && state.eta !== undefined) parts.push(`${fw.duration(state.eta)} left`);
+      if (state.steps) parts.push(fw.t`step ${state.step} of ${state.steps}`);
+      if (state.eta !== null && state.eta !== undefined) parts.push(fw.t`${fw.duration(state.eta)} left`);
       if (state.textinfo && state.stage !== "denoise") parts.push(state.textinfo);
     }
-    if (forever) parts.push("generating forever: right-click Interrupt, or Esc, ends it");
+    if (forever) parts.push(fw.t`generating forever: right-click Interrupt, or Esc, ends it`);
     if (stopping && !(state.textinfo || "").startsWith("stops after")) parts.push(stopping);
     return parts.join(" · ");
   };
 
   fw.progressTitle = (state) => {
     if (state.queued) return "[waiting] Featherweight";
-    const steps = state.steps ? ` (${state.step} of ${state.steps})` : "";
+    const steps = state.steps ? fw.t` (${state.step} of ${state.steps})` : "";
     return `[${Math.round((state.progress || 0) * 100)}%${steps}] Featherweight`;
   };
 
   fw.duration = (seconds) => {
     const whole = Math.max(0, Math.round(seconds));
-    return whole >= 60 ? `${Math.floor(whole / 60)} min ${whole % 60} s` : `${whole} s`;
+    return whole >= 60 ? fw.t`${Math.floor(whole / 60)} min ${whole % 60} s` : `${whole} s`;
   };
 })();

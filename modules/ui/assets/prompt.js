@@ -34,7 +34,7 @@
       counted[name] = stateOf(name);
       const problem = fw.unbalanced(field.value);
       counter.classList.toggle("fw-bad", problem !== "");
-      counter.title = problem || "Tokens used of those in full chunks of 75";
+      counter.title = problem || fw.t`Tokens used of those in full chunks of 75`;
       const steps = Number(tab.field("steps")?.value) || 20;
       try {
         const asked = { text: field.value, steps, styles: chosenStyles(), is_negative: name === "neg_prompt" };
@@ -111,7 +111,7 @@
     reader.onload = async () => {
       try {
         const reply = await fw.post("sdapi/v1/png-info", { image: reader.result });
-        if (!reply.info) throw new Error("This image holds no parameters.");
+        if (!reply.info) throw new Error(fw.t`This image holds no parameters.`);
         tab.take(reply.info);
       } catch (error) {
         tab.clearMessages();

@@ -11,7 +11,7 @@
     for (const [open, close, name] of pairs) {
       const opened = plain.split(open).length;
       const closed = plain.split(close).length;
-      if (opened !== closed) return `${Math.abs(opened - closed)} ${name} bracket(s) not ${opened > closed ? "closed" : "opened"}`;
+      if (opened !== closed) return fw.t`${Math.abs(opened - closed)} ${name} bracket(s) not ${opened > closed ? "closed" : "opened"}`;
     }
     return "";
   };

@@ -4,14 +4,14 @@
   const ROUTE = "featherweight/v1/queue";
   const LOOK_MS = 1000;
   const FIELDS = [
-    ["prompt", "Prompt", "textarea"],
-    ["negative_prompt", "Negative prompt", "textarea"],
-    ["steps", "Steps", "number"],
-    ["cfg_scale", "CFG Scale", "number"],
-    ["width", "Width", "number"],
-    ["height", "Height", "number"],
-    ["seed", "Seed", "number"],
-    ["n_iter", "Batch count", "number"],
+    ["prompt", fw.t`Prompt`, "textarea"],
+    ["negative_prompt", fw.t`Negative prompt`, "textarea"],
+    ["steps", fw.t`Steps`, "number"],
+    ["cfg_scale", fw.t`CFG Scale`, "number"],
+    ["width", fw.t`Width`, "number"],
+    ["height", fw.t`Height`, "number"],
+    ["seed", fw.t`Seed`, "number"],
+    ["n_iter", fw.t`Batch count`, "number"],
   ];
   let drawn = "";
   let dragged = null;
@@ -63,17 +63,17 @@
     list.replaceChildren(
       ...workers(state.workers),
       ...fw.workDone(state.workers),
-      ...section("Running", state.running_all, (job) => row(job, runningButtons(job))),
+      ...section(fw.t`Running`, state.running_all, (job) => row(job, runningButtons(job))),
       ...section(
-        `Waiting (${state.waiting_total})`,
+        fw.t`Waiting (${state.waiting_total})`,
         state.waiting,
         (job, index, jobs) => draggable(row(job, waitingButtons(job, index, jobs)), job),
       ),
-      ...section("Ended", state.ended, (job) => row(job, endedButtons(job))),
+      ...section(fw.t`Ended`, state.ended, (job) => row(job, endedButtons(job))),
       ...times(state.ended),
     );
     if (!state.running && !state.waiting.length && !state.ended.length) {
-      list.append(fw.element("p", { className: "fw-empty", textContent: "Nothing is in line. What Generate starts appears here." }));
+      list.append(fw.element("p", { className: "fw-empty", textContent: fw.t`Nothing is in line. What Generate starts appears here.` }));
     }
     if (focused) {
       const again = [...list.querySelectorAll(`[data-task="${CSS.escape(focused)}"] button`)];
@@ -83,13 +83,13 @@
 
   function bar(state) {
     const pause = place().querySelector("[data-do=pause]");
-    pause.textContent = state.paused ? "Resume" : "Pause";
+    pause.textContent = state.paused ? fw.t`Resume` : fw.t`Pause`;
     pause.setAttribute("aria-pressed", String(state.paused));
     place().querySelector(".fw-queue-paused").hidden = !state.paused;
     place().querySelector("[data-do=clear]").disabled = state.waiting_total === 0;
     const retry = place().querySelector("[data-do=retry]");
     retry.disabled = state.failed_total === 0;
-    retry.textContent = state.failed_total ? `Retry ${state.failed_total} failed` : "Retry failed";
+    retry.textContent = state.failed_total ? fw.t`Retry ${state.failed_total} failed` : fw.t`Retry failed`;
     const done = place().querySelector("#fw_queue_done");
     if (document.activeElement !== done) done.value = state.when_done;
   }
@@ -110,9 +110,9 @@
       line.title = [worker.message, worker.model].filter(Boolean).join("\n");
       return line;
     });
-    const head = cells("th", ["Worker", "Where", "State", "What", "Restarts"]);
+    const head = cells("th", [fw.t`Worker`, fw.t`Where`, fw.t`State`, fw.t`What`, fw.t`Restarts`]);
     return [
-      fw.element("h3", { textContent: "Workers" }),
+      fw.element("h3", { textContent: fw.t`Workers` }),
       fw.element("table", { className: "fw-workers" }, fw.element("thead", {}, head), fw.element("tbody", {}, ...rows)),
     ];
   }
@@ -132,15 +132,15 @@
     const since = (jobs, name) => (jobs.get(name) || 0) - (done[0][1].get(name) || 0);
     const all = (jobs) => names.reduce((sum, name) => sum + since(jobs, name), 0);
     const lines = names.length > MOST_LINES
-      ? [{ name: "All workers", points: done.map(([at, jobs]) => [at, all(jobs)]) }]
+      ? [{ name: fw.t`All workers`, points: done.map(([at, jobs]) => [at, all(jobs)]) }]
       : names.map((name) => ({ name, points: done.map(([at, jobs]) => [at, since(jobs, name)]) }));
-    const label = "Jobs done by the workers";
+    const label = fw.t`Jobs done by the workers`;
     const plot = fw.plot({
       label,
       lines,
       showX: (seconds) => fw.duration(seconds),
       fromZero: true,
-      table: { head: ["Worker", "Jobs"], rows: list.map((worker) => [worker.name, String(since(done[done.length - 1][1], worker.name))]) },
+      table: { head: [fw.t`Worker`, fw.t`Jobs`], rows: list.map((worker) => [worker.name, String(since(done[done.length - 1][1], worker.name))]) },
     });
     return [fw.element("h3", { textContent: label }), plot];
   };
@@ -149,14 +149,14 @@
   function times(ended) {
     const jobs = ended.filter((job) => job.seconds !== null && job.seconds !== undefined).reverse();
     if (jobs.length < 2) return [];
-    const label = "Time of the last jobs";
+    const label = fw.t`Time of the last jobs`;
     const plot = fw.plot({
       label,
-      lines: [{ name: "Seconds", points: jobs.map((job, place) => [place + 1, job.seconds]) }],
+      lines: [{ name: fw.t`Seconds`, points: jobs.map((job, place) => [place + 1, job.seconds]) }],
       showX: (place) => jobs[place - 1]?.title || String(place),
       showY: (seconds) => seconds.toFixed(1),
       fromZero: true,
-      table: { head: ["What", "Seconds"], rows: jobs.map((job) => [job.title || job.task_id, job.seconds.toFixed(1)]) },
+      table: { head: [fw.t`What`, fw.t`Seconds`], rows: jobs.map((job) => [job.title || job.task_id, job.seconds.toFixed(1)]) },
     });
     plot.translate = false; // titles are the user's words
     return [fw.element("h3", { textContent: label }), plot];
@@ -164,15 +164,15 @@
 
   // "40 % · sampling · 3 s left", "waits for ...", "failed: ...".
   fw.queueLine = (job) => {
-    if (job.waits_for) return `waits ${job.waits_for}`;
+    if (job.waits_for) return fw.t`waits ${job.waits_for}`;
     const parts = [];
     if (job.status === "running") {
       parts.push(`${Math.round(job.fraction * 100)} %`, job.phase);
-      if (job.eta_s !== null && job.eta_s !== undefined) parts.push(`${fw.duration(job.eta_s)} left`);
+      if (job.eta_s !== null && job.eta_s !== undefined) parts.push(fw.t`${fw.duration(job.eta_s)} left`);
     } else if (job.status !== "queued") {
       parts.push(job.status);
       if (job.seconds !== null && job.seconds !== undefined) parts.push(fw.duration(job.seconds));
-    } else if (job.is_pinned) parts.push("next");
+    } else if (job.is_pinned) parts.push(fw.t`next`);
     if (job.images) parts.push(`${job.images} ${job.images === 1 ? "image" : "images"}`);
     if (job.user) parts.push(job.user);
     if (job.error) parts.push(job.error);
@@ -211,31 +211,31 @@
   const isImage = (job) => job.is_image_job;
 
   function runningButtons(job) {
-    return [button("Stop", "Stop it within one step; finished images are kept", act("cancel", { task_id: job.task_id }))];
+    return [button(fw.t`Stop`, fw.t`Stop it within one step; finished images are kept`, act("cancel", { task_id: job.task_id }))];
   }
 
   function waitingButtons(job, index, jobs) {
     const { task_id } = job;
     const after = jobs[index + 2]?.task_id ?? null;
     return [
-      button("↑", "Earlier", act("move", { task_id, before: jobs[index - 1]?.task_id }), { disabled: index === 0, label: `Earlier: ${job.title}` }),
-      button("↓", "Later", act("move", { task_id, before: after }), { disabled: index === jobs.length - 1, label: `Later: ${job.title}` }),
-      button("Next", "Run it before all others", act("next", { task_id }), { for: "admin" }),
-      ...(isImage(job) ? [button("Edit", "Change its parameters", () => edit(job)), ...repeating(job)] : []),
-      button("Cancel", "Take it out of the line", act("cancel", { task_id })),
+      button("↑", fw.t`Earlier`, act("move", { task_id, before: jobs[index - 1]?.task_id }), { disabled: index === 0, label: fw.t`Earlier: ${job.title}` }),
+      button("↓", fw.t`Later`, act("move", { task_id, before: after }), { disabled: index === jobs.length - 1, label: fw.t`Later: ${job.title}` }),
+      button(fw.t`Next`, fw.t`Run it before all others`, act("next", { task_id }), { for: "admin" }),
+      ...(isImage(job) ? [button(fw.t`Edit`, fw.t`Change its parameters`, () => edit(job)), ...repeating(job)] : []),
+      button(fw.t`Cancel`, fw.t`Take it out of the line`, act("cancel", { task_id })),
     ];
   }
 
   function repeating(job) {
-    return [button("New seed", "Put it in line once more, with another seed", act("again", { task_id: job.task_id, seed: -1 }))];
+    return [button(fw.t`New seed`, fw.t`Put it in line once more, with another seed`, act("again", { task_id: job.task_id, seed: -1 }))];
   }
 
   function endedButtons(job) {
     const { task_id } = job;
     return [
-      button(job.status === "done" ? "Repeat" : "Retry", "Put it in line once more, with its seeds", act("again", { task_id })),
-      ...(isImage(job) ? [...repeating(job), button("To form", "Fill the form with its parameters", () => toForm(task_id))] : []),
-      button("Remove", "Forget it; its images stay", act("remove", { task_id })),
+      button(job.status === "done" ? fw.t`Repeat` : fw.t`Retry`, fw.t`Put it in line once more, with its seeds`, act("again", { task_id })),
+      ...(isImage(job) ? [...repeating(job), button(fw.t`To form`, fw.t`Fill the form with its parameters`, () => toForm(task_id))] : []),
+      button(fw.t`Remove`, fw.t`Forget it; its images stay`, act("remove", { task_id })),
     ];
   }
 
@@ -273,7 +273,7 @@
   async function toForm(task_id) {
     try {
       const job = await fw.get(`${ROUTE}/job?task_id=${encodeURIComponent(task_id)}`);
-      if (!job.infotext) throw new Error("The parameters of this job cannot be read.");
+      if (!job.infotext) throw new Error(fw.t`The parameters of this job cannot be read.`);
       const tab = (job.has_start_image && fw.tabs.find((one) => one.setImage)) || fw.tabs[0];
       await tab.takeSent(job.infotext);
       if (job.has_start_image) await tab.setImage?.(Object.keys(tab.takes)[0], `${ROUTE}/start-image?whole=true&task_id=${encodeURIComponent(task_id)}`);
@@ -323,12 +323,12 @@
       }
     };
     const tools = fw.element("div", { className: "fw-tools" },
-      button("Save", "Have the job ask for this", save),
-      button("Edit in the form", "Fill the form with it and take it out of the line", async () => {
+      button(fw.t`Save`, fw.t`Have the job ask for this`, save),
+      button(fw.t`Edit in the form`, fw.t`Fill the form with it and take it out of the line`, async () => {
         if (await toForm(job.task_id)) await act("cancel", { task_id: job.task_id })();
         close();
       }),
-      button("Close", "Leave it as it is", close));
+      button(fw.t`Close`, fw.t`Leave it as it is`, close));
     dialog.append(fw.element("h2", { id: "fw_queue_title", textContent: job.title }), ...labels, status, tools);
     dialog.addEventListener("close", () => dialog.remove());
     document.body.append(dialog);
@@ -340,7 +340,7 @@
   document.addEventListener("click", (event) => {
     const name = event.target.closest?.("#fw_queue [data-do]")?.dataset.do;
     if (name === "pause") act(event.target.getAttribute("aria-pressed") === "true" ? "resume" : "pause")();
-    if (name === "clear" && window.confirm(fw.text("Cancel all jobs that wait?"))) act("clear")();
+    if (name === "clear" && window.confirm(fw.text(fw.t`Cancel all jobs that wait?`))) act("clear")();
     if (name === "retry") act("retry-failed")();
     if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(look, 50);
   });

@@ -20,7 +20,7 @@
     const place = document.querySelector(".fw-references:not([data-mounted])");
     if (!place) return;
     place.dataset.mounted = "";
-    const name = "Reference images: choose files";
+    const name = fw.t`Reference images: choose files`;
     place.replaceChildren(...fw.uploadList({ name, listClass: "fw-reference-list", add, clear: () => keep([]) }));
     keep(images);
   }
@@ -47,7 +47,7 @@
   function shown(image) {
     if (!image.key) return fw.element("li", { textContent: image.error, className: "fw-bad" });
     const picture = fw.element("img", { src: `internal/upload/${image.key}`, alt: image.name });
-    const button = fw.element("button", { type: "button", textContent: "Remove", title: image.name });
+    const button = fw.element("button", { type: "button", textContent: fw.t`Remove`, title: image.name });
     button.addEventListener("click", () => keep(images.filter((other) => other !== image)));
     return fw.element("li", {}, picture, button);
   }

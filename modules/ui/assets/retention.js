@@ -14,17 +14,17 @@
       for (const [name, share] of retention.adapters) {
         const meter = fw.element("meter", { min: 0, max: 1, low: LITTLE, high: PLENTY, optimum: 1 });
         meter.value = Math.max(0, Math.min(share, 1));
-        meter.setAttribute("aria-label", `How much of the effect of ${name} was kept`);
+        meter.setAttribute("aria-label", fw.t`How much of the effect of ${name} was kept`);
         box.append(
-          fw.element("span", { textContent: `LoRA ${name}: applied, ${fw.percent(share)} of its effect kept` }),
+          fw.element("span", { textContent: fw.t`LoRA ${name}: applied, ${fw.percent(share)} of its effect kept` }),
           meter,
-          fw.element("span", { textContent: retention.noise >= 0.005 ? `noise ${fw.percent(retention.noise)}` : "" }),
+          fw.element("span", { textContent: retention.noise >= 0.005 ? fw.t`noise ${fw.percent(retention.noise)}` : "" }),
         );
       }
       const weak = retention.worst.filter(([, share]) => share < PLENTY);
       if (weak.length > 0) {
         const listed = weak.map(([layer, share]) => `${layer} ${fw.percent(share)}`).join(", ");
-        const worst = fw.element("span", { className: "fw-retention-worst", textContent: `Worst layers: ${listed}` });
+        const worst = fw.element("span", { className: "fw-retention-worst", textContent: fw.t`Worst layers: ${listed}` });
         box.append(worst);
       }
       place.append(box);

@@ -13,7 +13,7 @@
       if (found) return found;
       await pause(LOOK_MS);
     }
-    throw new Error("The tab was not built in time; open it and try again.");
+    throw new Error(fw.t`The tab was not built in time; open it and try again.`);
   }
 
   const targets = new Map(); // by name, in the order in which they were added
@@ -24,7 +24,7 @@
 
   fw.send = async (name, item) => {
     const target = targets.get(name);
-    if (!target) throw new Error(`There is no tab '${name}' to send an image to.`);
+    if (!target) throw new Error(fw.t`There is no tab '${name}' to send an image to.`);
     await target.take(item);
   };
 
@@ -34,7 +34,7 @@
     row.hidden = targets.size === 0;
     if (row.querySelectorAll("button").length === targets.size) return;
     const label = document.createElement("span");
-    label.textContent = "Send to";
+    label.textContent = fw.t`Send to`;
     row.replaceChildren(label, ...[...targets].map(([name, target]) => button(name, target, prefix, current)));
   };
 
@@ -43,7 +43,7 @@
     made.type = "button";
     made.id = `${prefix}_send_to_${name}`;
     made.textContent = label;
-    made.title = `Send the image and its parameters to ${label}`;
+    made.title = fw.t`Send the image and its parameters to ${label}`;
     made.addEventListener("click", async () => {
       try {
         const item = await current();
@@ -73,12 +73,12 @@
     image.src = url;
     await image.decode().catch(() => {
       URL.revokeObjectURL(url);
-      throw new Error(`${file.name} is no image that the browser can show.`);
+      throw new Error(fw.t`${file.name} is no image that the browser can show.`);
     });
     const data = await new Promise((resolve, reject) => {
       const reader = new FileReader();
       reader.onload = () => resolve(reader.result);
-      reader.onerror = () => reject(new Error(`${file.name} could not be read.`));
+      reader.onerror = () => reject(new Error(fw.t`${file.name} could not be read.`));
       reader.readAsDataURL(file);
     });
     const reply = await fw.post("sdapi/v1/png-info", { image: data });
@@ -105,7 +105,7 @@
       fw.addTarget(name, {
         label,
         take: async ({ url, infotext, width, height }) => {
-          if (!tab.setImage && !infotext) throw new Error("This image holds no parameters.");
+          if (!tab.setImage && !infotext) throw new Error(fw.t`This image holds no parameters.`);
           await tab.takeSent(infotext, tab.setImage && width && height ? `${width}x${height}` : "");
           await tab.setImage?.(name, url);
         },
@@ -115,7 +115,7 @@
 
   // The image is uploaded as if it were dropped on the tab.
   fw.addTarget("extras", {
-    label: "Extras",
+    label: fw.t`Extras`,
     take: async (item) => {
       await fw.showTab("extras");
       const image = await (await fetch(item.url)).blob();
@@ -123,7 +123,7 @@
       const form = new FormData();
       form.append("files", image, name);
       const reply = await fetch("gradio_api/upload", { method: "POST", body: form });
-      if (!reply.ok) throw new Error(`The image could not be sent: the server answered ${reply.status}.`);
+      if (!reply.ok) throw new Error(fw.t`The image could not be sent: the server answered ${reply.status}.`);
       const [path] = await reply.json();
       fw.sentToExtras = { path, orig_name: name, meta: { _type: "gradio.FileData" } };
       (await built("extras_take_sent")).click();

@@ -12,8 +12,8 @@
   const FOR_USERS = "[data-for=user]";
   // These stay in sight, because they say what is in use.
   const SHOWN_TO_ALL = ["setting_sd_model_checkpoint", "setting_fp8_storage"];
-  const ONLY_ADMINS = "Only an admin changes the model and its precision, because they are everybody's.";
-  const ENDED = "You are logged out: your login has ended. Log in again; what you typed stays here.";
+  const ONLY_ADMINS = fw.t`Only an admin changes the model and its precision, because they are everybody's.`;
+  const ENDED = fw.t`You are logged out: your login has ended. Log in again; what you typed stays here.`;
 
   fw.me = { name: "", role: "admin", sees: "all", can_log_out: false };
   // Whether something of this user is theirs to change.
@@ -75,7 +75,7 @@
   // A call was answered 401.
   fw.loggedOut = () => {
     if (!fw.me.name || document.querySelector("#fw_logged_out")) return;
-    const link = fw.element("a", { href: "login", target: "_blank", textContent: "Log in" });
+    const link = fw.element("a", { href: "login", target: "_blank", textContent: fw.t`Log in` });
     const box = fw.element("div", { id: "fw_logged_out", className: "fw-message fw-error", attributes: { role: "alert" } });
     box.append(fw.element("span", { textContent: `${ENDED} ` }), link);
     (document.querySelector("#fw_notices") || document.body).append(box);

@@ -55,7 +55,7 @@
     const changed = fields.filter(isChanged);
     unsaved = changed.length;
     const line = find("#settings_unsaved");
-    if (line) line.textContent = unsaved ? (unsaved === 1 ? "1 change is not saved" : `${unsaved} changes are not saved`) : "";
+    if (line) line.textContent = unsaved ? (unsaved === 1 ? fw.t`1 change is not saved` : fw.t`${unsaved} changes are not saved`) : "";
     for (const field of fields) field.element.classList.toggle("fw-unsaved", changed.includes(field));
   }
 
@@ -81,7 +81,7 @@
       dot = fw.element("span", { className: "fw-mark", textContent: "●", attributes: { role: "img" } });
       field.element.append(dot);
     }
-    dot.title = `Changed; the default is ${asText(field.initial)}`;
+    dot.title = fw.t`Changed; the default is ${asText(field.initial)}`;
     dot.setAttribute("aria-label", dot.title);
   }
 
@@ -136,16 +136,16 @@
     },
     async unload() {
       await fw.post("sdapi/v1/unload-checkpoint", {});
-      say("The model is unloaded.");
+      say(fw.t`The model is unloaded.`);
     },
     async load() {
       await fw.post("sdapi/v1/reload-checkpoint", {});
-      say("The model is loaded.");
+      say(fw.t`The model is loaded.`);
     },
     async notify() {
-      if (!window.Notification) throw new Error("This browser shows notifications only on this machine, or over https.");
+      if (!window.Notification) throw new Error(fw.t`This browser shows notifications only on this machine, or over https.`);
       const answer = await Notification.requestPermission();
-      say(answer === "granted" ? "The browser will say when images are done." : "The browser does not allow it.");
+      say(answer === "granted" ? fw.t`The browser will say when images are done.` : fw.t`The browser does not allow it.`);
     },
   };
 

@@ -73,7 +73,7 @@
   }
 
   function chip(shown, remove) {
-    const button = element("button", { type: "button", textContent: "×", title: `${fw.text("Remove")}: ${shown}` });
+    const button = element("button", { type: "button", textContent: "×", title: `${fw.text(fw.t`Remove`)}: ${shown}` });
     button.setAttribute("aria-label", button.title);
     button.addEventListener("click", remove);
     return element("span", { className: "fw-chip" }, shown, button);

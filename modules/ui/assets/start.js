@@ -36,7 +36,7 @@
       document.body.classList.toggle("fw-no-references", engine.takes_references === false);
       offerUsual(engine.usual);
     } catch {
-      place.textContent = "The server does not answer.";
+      place.textContent = fw.t`The server does not answer.`;
       place.className = "fw-failed";
     }
   }
@@ -50,7 +50,7 @@
     button.onclick = () => {
       const tab = fw.tabs.find((one) => one.isShown) || fw.tabs[0];
       const [prompt, negative] = ["prompt", "neg_prompt"].map((name) => tab.field(name)?.value || "");
-      tab.take([prompt, negative && ["Negative prompt", negative].join(": "), usual].filter((line, at) => line || !at).join("\n"));
+      tab.take([prompt, negative && [fw.t`Negative prompt`, negative].join(": "), usual].filter((line, at) => line || !at).join("\n"));
     };
   }
 
@@ -84,13 +84,13 @@
 
   // What buttons that show a sign only are called: for the pointer that rests on them, and for screen readers.
   const SIGNS = {
-    "↻": "Look for new files",
-    "⇅": "Swap width and height",
-    "⚄": "Use a new seed each time",
-    "⇲": "Take the size of the image",
-    "♻": "Use the seed of the selected image",
-    Paste: "Fill the form from the parameters in the prompt, or from the last image",
-    "Last job": "Show the last job again",
+    "↻": fw.t`Look for new files`,
+    "⇅": fw.t`Swap width and height`,
+    "⚄": fw.t`Use a new seed each time`,
+    "⇲": fw.t`Take the size of the image`,
+    "♻": fw.t`Use the seed of the selected image`,
+    Paste: fw.t`Fill the form from the parameters in the prompt, or from the last image`,
+    [fw.t`Last job`]: fw.t`Show the last job again`,
   };
 
   // Signs that are shown as icons (icons.css); the sign itself is for those who read without styles.

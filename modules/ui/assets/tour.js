@@ -4,11 +4,11 @@
   const KEY = "featherweight.tour";
   const first = fw.tabs[0];
   const STEPS = [
-    ["#setting_sd_model_checkpoint", "This is the model that makes your images. Put your own into the folder models/Stable-diffusion."],
-    [`#${first.id("prompt")}`, "Describe here what the image shows, or press one of the examples below."],
-    [`#${first.id("generate_box")}`, "Generate makes the image. The line below it says how much memory that needs, before you begin."],
-    [`#${first.id("results")}`, "Your images appear here, with buttons to save them, make them larger and send them on. The tab History keeps all of them."],
-    ["#setting_fp8_storage", "Short of memory? FP8 weight keeps the model in half of it. The tab Precision shows what that costs."],
+    ["#setting_sd_model_checkpoint", fw.t`This is the model that makes your images. Put your own into the folder models/Stable-diffusion.`],
+    [`#${first.id("prompt")}`, fw.t`Describe here what the image shows, or press one of the examples below.`],
+    [`#${first.id("generate_box")}`, fw.t`Generate makes the image. The line below it says how much memory that needs, before you begin.`],
+    [`#${first.id("results")}`, fw.t`Your images appear here, with buttons to save them, make them larger and send them on. The tab History keeps all of them.`],
+    ["#setting_fp8_storage", fw.t`Short of memory? FP8 weight keeps the model in half of it. The tab Precision shows what that costs.`],
   ];
   let box = null;
   let place = 0;
@@ -58,19 +58,19 @@
     box.querySelector("p").textContent = text;
     box.querySelector("small").textContent = `${place + 1} / ${STEPS.length}`;
     box.querySelector("[data-go=back]").disabled = place === 0;
-    box.querySelector("[data-go=next]").textContent = place + 1 < STEPS.length ? "Next" : "Done";
+    box.querySelector("[data-go=next]").textContent = place + 1 < STEPS.length ? fw.t`Next` : fw.t`Done`;
   }
 
   fw.startTour = async () => {
     await fw.showTab(first.prefix);
     box?.remove();
-    box = fw.element("aside", { id: "fw_tour", attributes: { role: "dialog", "aria-label": "A look around" } });
+    box = fw.element("aside", { id: "fw_tour", attributes: { role: "dialog", "aria-label": fw.t`A look around` } });
     const button = (go_, text) => {
       const made = fw.element("button", { type: "button", textContent: text });
       made.dataset.go = go_;
       return made;
     };
-    const tools = fw.element("div", { className: "fw-tools" }, button("back", "Back"), button("next", "Next"), button("leave", "Leave"));
+    const tools = fw.element("div", { className: "fw-tools" }, button("back", fw.t`Back`), button("next", fw.t`Next`), button("leave", fw.t`Leave`));
     box.append(fw.element("small"), fw.element("p", { attributes: { "aria-live": "polite" } }), tools);
     box.addEventListener("click", (event) => {
       const to = event.target.dataset.go;

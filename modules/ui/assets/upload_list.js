@@ -6,9 +6,9 @@
   fw.uploadList = ({ name, listClass, clearId = "", add, clear }) => {
     const input = fw.element("input", { type: "file", accept: "image/*,.avif,.tif,.tiff", multiple: true });
     input.setAttribute("aria-label", name);
-    const drop = fw.element("label", { className: "fw-canvas-drop" }, "Drop images here, or click to choose several", input);
+    const drop = fw.element("label", { className: "fw-canvas-drop" }, fw.t`Drop images here, or click to choose several`, input);
     const list = fw.element("ul", { className: listClass });
-    const button = fw.element("button", { type: "button", textContent: "Remove all", className: "fw-batch-clear" });
+    const button = fw.element("button", { type: "button", textContent: fw.t`Remove all`, className: "fw-batch-clear" });
     if (clearId) button.id = clearId;
     input.addEventListener("change", () => {
       add([...input.files]);

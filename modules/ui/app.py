@@ -30,6 +30,7 @@ from modules.ui.merger_tab import build_merger_tab
 from modules.ui.models_tab import build_models_tab
 from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.page_scripts import page_files, page_head
+from modules.ui.plain_events import PlainEventsMiddleware
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.queue_tab import build_queue_tab
@@ -101,7 +102,6 @@ def _build_page(services: Services) -> BuiltPage:
                     id=name,
                     elem_id=f"tab_{name}",
                     visible=not is_hidden(name, settings.hidden_tabs),
-                    render_children=name == "img2img",
                 ) as tabs[name]:
                     builders[name]()
         wire_keeping(image_tabs, page)
@@ -136,6 +136,7 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     app.state.extension_frames = frame_hosts(services.scripts)
     mounted, page = _mount(app, services)
+    app.add_middleware(PlainEventsMiddleware)
     compress(app)
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted

@@ -33,6 +33,12 @@ def least_role(function: Any) -> Role:
 FOR_CLIENTS = ("api_info", "api_info_as_input", "api_info_as_output", "example_inputs")
 """What Gradio says of a component to programs that call the page's functions; its page reads none of it."""
 
+UNSET_OF_EVENTS = (
+    *("api_description", "rendered_in", "render_id", "js_implementation", "time_limit", "scroll_to_output"),
+    *("collects_event_data", "trigger_only_on_success", "trigger_only_on_failure"),
+)
+"""What Gradio says of every event, and its page reads alike where it is not said: null or false."""
+
 
 def _likeness(part: dict[str, Any]) -> tuple[str, str, str, int]:
     """Sorts components so that those of one type and one label follow each other."""
@@ -59,6 +65,10 @@ class GuardedBlocks(gr.Blocks):
                     part.pop(name, None)
             if type(self.blocks[part["id"]]).__module__.startswith("gradio."):
                 part["component_class_id"] = part["type"]  # a hash else, which the page needs of foreign ones only
+        for event in config["dependencies"]:
+            for name in UNSET_OF_EVENTS:
+                if not event.get(name):
+                    event.pop(name, None)
         config["components"].sort(key=_likeness)
         return config
 

@@ -11,6 +11,7 @@ PAGE_SETTINGS = (
     *("keyedit_delimiters_whitespace", "keyedit_move", "disable_token_counters"),
     *("canvas_hotkey_zoom", "canvas_hotkey_adjust", "canvas_hotkey_shrink_brush", "canvas_hotkey_grow_brush"),
     *("canvas_hotkey_move", "canvas_hotkey_fullscreen", "canvas_hotkey_reset"),
+    *("canvas_hotkey_overlap", "canvas_show_tooltip", "canvas_auto_expand"),
     *("canvas_blur_prompt", "canvas_disabled_functions"),
     *("notification_audio", "notification_volume", "prevent_screen_sleep_during_generation"),
     *("gradio_theme", "ui_density", "ui_layout", "enqueue_always"),

@@ -9,8 +9,9 @@ from fastapi.testclient import TestClient
 
 from modules.ui.compression import compress
 from modules.ui.page_styles import ROOT, below_root
+from modules.ui.plain_events import KEEP_PLAIN, PlainEventsMiddleware
 
-MAX_PAGE_BYTES = 62_000  # 60 kB, and what other tests of the process add to lists
+MAX_PAGE_BYTES = 61_000  # 60 kB, and what other tests of the process add to lists
 LONG = "<p>words and words</p>" * 500
 
 
@@ -44,6 +45,21 @@ def test_short_pages_and_other_types_are_not(client: TestClient, path: str) -> N
 def test_nobody_gets_what_they_do_not_take(client: TestClient) -> None:
     reply = client.get("/page", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in reply.headers and reply.text == LONG
+
+
+def test_the_events_of_the_page_are_kept_out_of_proxies_before_its_script_runs() -> None:
+    app = FastAPI()
+    page = '<script>window.gradio_config = {};</script><script type="module" src="é.js"></script>'
+    app.add_api_route("/page", lambda: HTMLResponse(page))
+    app.add_api_route("/other", lambda: HTMLResponse(LONG))
+    app.add_api_route("/parts", lambda: StreamingResponse(iter([page, page]), media_type="text/html"))
+    app.add_middleware(PlainEventsMiddleware)
+    client = TestClient(app)
+    reply = client.get("/page")
+    assert reply.text == page.replace('<script type="module"', KEEP_PLAIN.decode() + '<script type="module"')
+    assert int(reply.headers["content-length"]) == len(reply.content)
+    assert client.get("/other").text == LONG and client.get("/parts").text == page * 2
+    assert client.get("/missing").status_code == 404
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br"])

@@ -51,6 +51,13 @@ class CanvasHotkeySettings(SettingsGroup):
     canvas_hotkey_move = text("Move the canvas while this key is held", "F")
     canvas_hotkey_fullscreen = text("Canvas on the full screen, and back", "S")
     canvas_hotkey_reset = text("Show the whole canvas", "R")
+    canvas_hotkey_overlap = text("Canvas over the whole page, and back", "O")
+    canvas_show_tooltip = flag("List the keys on the canvas", True)
+    canvas_auto_expand = flag(
+        "Show the whole of a high image",
+        True,
+        hint="Off: it takes the width of the canvas, and the rest is scrolled to.",
+    )
     canvas_blur_prompt = flag("Take the focus off the prompt where the pointer is on a canvas", False)
     canvas_disabled_functions = many(
         "Functions of the canvas that are switched off",
@@ -59,7 +66,6 @@ class CanvasHotkeySettings(SettingsGroup):
             *("Zoom", page_text("Adjust brush size"), "Hotkey enlarge brush", "Hotkey shrink brush", "Moving canvas"),
             *("Fullscreen", "Reset Zoom", "Overlap"),
         ),
-        hint="Overlap is the reference UI's and always off.",
     )
 
 

@@ -6,7 +6,6 @@ Whoever gives one an effect moves it into the group of its section.
 from modules.settings.group import kept
 from modules.settings.sections.extra_networks import ExtraNetworkSettings
 from modules.settings.sections.interface import (
-    CanvasHotkeySettings,
     GallerySettings,
     InfotextSettings,
     InterfaceAlternativeSettings,
@@ -97,14 +96,6 @@ SETTINGS = (
             "live_preview_content": "Prompt",
             "live_preview_fast_interrupt": False,
             "js_live_preview_in_modal_lightbox": False,
-        },
-    ),
-    *kept(
-        CanvasHotkeySettings.section,
-        {
-            "canvas_hotkey_overlap": "O",
-            "canvas_show_tooltip": True,
-            "canvas_auto_expand": True,
         },
     ),
     *kept(

@@ -31,19 +31,43 @@
   const isOff = (name, settings) => Boolean(settings.canvas_disabled_functions?.includes(name));
   const FUNCTIONS = {
     shrink: fw.t`Hotkey shrink brush`, grow: fw.t`Hotkey enlarge brush`, move: fw.t`Moving canvas`, fullscreen: fw.t`Fullscreen`, reset: fw.t`Reset Zoom`,
+    overlap: fw.t`Overlap`,
   };
 
-  // What the settings call a key: "shrink", "grow", "move", "fullscreen", "reset"; null for any other.
-  function actionOfKey(key, settings) {
+  // The keys of the settings, by what they do.
+  function keysOf(settings) {
     const keys = {
       shrink: settings.canvas_hotkey_shrink_brush ?? "Q",
       grow: settings.canvas_hotkey_grow_brush ?? "W",
       move: settings.canvas_hotkey_move ?? "F",
       fullscreen: settings.canvas_hotkey_fullscreen ?? "S",
       reset: settings.canvas_hotkey_reset ?? "R",
+      overlap: settings.canvas_hotkey_overlap ?? "O",
     };
-    const isMeant = (name) => keys[name] && keys[name].toLowerCase() === key.toLowerCase() && !isOff(FUNCTIONS[name], settings);
-    return Object.keys(keys).find(isMeant) ?? null;
+    return Object.fromEntries(Object.entries(keys).filter(([name, key]) => key && !isOff(FUNCTIONS[name], settings)));
+  }
+
+  // What the settings call a key: "shrink", "grow", "move", "fullscreen", "reset", "overlap"; null for any other.
+  function actionOfKey(key, settings) {
+    const isMeant = ([, one]) => one.toLowerCase() === key.toLowerCase();
+    return Object.entries(keysOf(settings)).find(isMeant)?.[0] ?? null;
+  }
+
+  // What the keys do, in the words of the settings, and what the wheel does with a key held.
+  const WORDS = {
+    shrink: fw.t`Make the brush smaller`, grow: fw.t`Make the brush larger`, move: fw.t`Move the canvas while this key is held`,
+    fullscreen: fw.t`Canvas on the full screen, and back`, reset: fw.t`Show the whole canvas`, overlap: fw.t`Canvas over the whole page, and back`,
+  };
+
+  function keyHelp(settings) {
+    const wheel = [
+      !isOff("Zoom", settings) && [settings.canvas_hotkey_zoom || "Alt", fw.t`Zoom the canvas: the wheel with this key`],
+      !isOff("Adjust brush size", settings) && [settings.canvas_hotkey_adjust || "Ctrl", fw.t`Brush size: the wheel with this key`],
+    ];
+    return [
+      ...wheel.filter(Boolean),
+      ...Object.entries(keysOf(settings)).map(([name, key]) => [key, WORDS[name]]),
+    ];
   }
 
   const isMoveKey = (key, settings) => key.toLowerCase() === "f" || actionOfKey(key, settings) === "move";
@@ -145,6 +169,7 @@
         this.button(fw.t`Show the whole image (R)`, "⤢", () => this.zoomBy(0)),
         this.button(fw.t`Take the image away`, fw.t`✕ Image`, () => this.onFiles([])),
       );
+      if (paints) this.bar.append(this.buildHelp());
       this.picture = element("img", { alt: fw.t`${this.label}: the image to start from`, draggable: false });
       this.paint = element("canvas", { className: `fw-canvas-paint fw-canvas-${this.layer || "none"}` });
       this.circle = element("div", { className: "fw-canvas-brush", hidden: true });
@@ -180,6 +205,18 @@
         this.onChange();
       });
       this.bar.append(this.palette);
+    }
+
+    // The keys, listed when opened: they follow the settings.
+    buildHelp() {
+      const list = element("dl");
+      this.help = element("details", { className: "fw-canvas-help" }, element("summary", { title: fw.t`Keys of the canvas`, textContent: "?" }), list);
+      this.help.querySelector("summary").setAttribute("aria-label", fw.t`${this.label}: Keys of the canvas`);
+      this.help.addEventListener("toggle", () => {
+        const rows = this.help.open ? keyHelp(fw.settings) : [];
+        list.replaceChildren(...rows.flatMap(([key, text]) => [element("dt", { textContent: key }), element("dd", { textContent: text })]));
+      });
+      return this.help;
     }
 
     button(title, text, action) {
@@ -261,6 +298,7 @@
         move: looking.f,
         fullscreen: () => toggleFullscreen(this.root),
         reset: looking[0],
+        overlap: () => this.root.classList.toggle("fw-canvas-over"),
       };
       const asked = chosen[actionOfKey(event.key, fw.settings)];
       let found = control || event.altKey ? null : asked || (this.layer && painting[key]) || looking[key];
@@ -441,7 +479,8 @@
 
     layOut() {
       const ratio = this.height ? this.width / this.height : 1;
-      this.stage.style.width = `calc(${this.zoom} * min(100%, var(--fw-editor-height, 60vh) * ${ratio}))`;
+      const whole = `calc(${this.zoom} * min(100%, var(--fw-editor-height, 60vh) * ${ratio}))`;
+      this.stage.style.width = fw.settings.canvas_auto_expand === false ? `${100 * this.zoom}%` : whole;
       this.stage.style.aspectRatio = `${this.width || 1} / ${this.height || 1}`;
       this.scroll.classList.toggle("fw-canvas-zoomed", this.zoom > 1);
     }
@@ -494,5 +533,5 @@
     }
   }
 
-  fw.canvas = { PaintCanvas, history, steppedBrush, toImage, draw, wheelDoes, actionOfKey, isMoveKey, toggleFullscreen };
+  fw.canvas = { PaintCanvas, history, steppedBrush, toImage, draw, wheelDoes, actionOfKey, keyHelp, isMoveKey, toggleFullscreen };
 })();

@@ -78,6 +78,7 @@
     document.body.style.setProperty("--fw-viewer-opacity", fw.settings.sd_webui_modal_lightbox_icon_opacity);
     document.body.classList.toggle("fw-no-counters", fw.settings.disable_token_counters);
     document.body.classList.toggle("fw-no-progressbar", !fw.settings.show_progressbar);
+    document.body.classList.toggle("fw-no-canvas-help", fw.settings.canvas_show_tooltip === false);
     document.body.classList.toggle("fw-compact", fw.settings.ui_density === "Compact");
     document.body.classList.toggle("fw-contrast", fw.settings.gradio_theme === "High contrast");
   }

@@ -104,4 +104,7 @@ test("keys and wheel of the canvas are those of the settings", () => {
   const off = { canvas_disabled_functions: ["Zoom", "Hotkey shrink brush", "Fullscreen"] };
   assert.deepEqual([{ altKey: true }, { shiftKey: true }, { ctrlKey: true }].map((held) => wheelDoes(held, off)), ["", "", "brush"]);
   assert.deepEqual(["q", "w", "s", "r"].map((key) => actionOfKey(key, off)), [null, "grow", null, "reset"]);
+  const keys = (settings) => fw.canvas.keyHelp(settings).map(([key]) => key).join(" ");
+  assert.equal(keys({}), "Alt Ctrl Q W F S R O");
+  assert.equal(keys({ ...settings, canvas_disabled_functions: ["Overlap", "Zoom"] }), "Shift b W F R", "as the settings say");
 });

@@ -1,0 +1,59 @@
+"""The page's events, which Gradio hands to its script with the rest of the page, kept out of Svelte's proxies.
+
+Svelte puts a proxy around each plain array and object of the page. Gradio looks through all events once for each of
+the page's 1,500 components, and through proxies that is a third of the time until the page stands. Svelte leaves arrays
+of other classes as they are, and the events of a page never change.
+"""
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+PAGE_SCRIPT = b'<script type="module"'
+"""The first of Gradio's own scripts, which runs when the whole document was read."""
+KEEP_PLAIN = b"""<script>{
+const events = window.gradio_config?.dependencies;
+if (Array.isArray(events)) Object.setPrototypeOf(events, class extends Array {}.prototype);
+}</script>"""
+
+
+class PlainEventsMiddleware:
+    """Puts a script before the first one of Gradio's page; other replies pass as they are."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; websockets pass."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        held: list[Message] = []  # the start of a page: its length is known with its body
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if _is_html(message):
+                    held.append(message)
+                else:
+                    await send(message)
+                return
+            for start in held:
+                await send(_with_script(start, message))
+            held.clear()
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+
+def _is_html(start: Message) -> bool:
+    return MutableHeaders(raw=start.get("headers", [])).get("content-type", "").startswith("text/html")
+
+
+def _with_script(start: Message, body: Message) -> Message:
+    """Put the script into a whole page, and its length into what goes before; gives that."""
+    page: bytes = body.get("body", b"")
+    if PAGE_SCRIPT in page and not body.get("more_body"):
+        body["body"] = page.replace(PAGE_SCRIPT, KEEP_PLAIN + PAGE_SCRIPT, 1)
+        headers = MutableHeaders(raw=list(start["headers"]))
+        headers["content-length"] = str(len(body["body"]))
+        return {**start, "headers": headers.raw}
+    return start

@@ -19,11 +19,13 @@ from modules.api.schemas import Tolerant, Txt2ImgBody
 from modules.errors import FeatherweightError, InvalidValueError, UnknownNameError
 from modules.history.difference import differing_values
 from modules.history.store import HistoryEntry
+from modules.images.infotext import parse_infotext
 from modules.jobs.editing import api_values, with_api_values
 from modules.jobs.ownership import claimed
 from modules.jobs.repeats import UNREADABLE
 from modules.memory.formats.catalog import chosen_formats
 from modules.processing.request.parameters import Choices, Parameter
+from modules.processing.request.pasting import references_shown
 from modules.processing.request.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest, request_from_json
 from modules.processing.request.source_images import IMAGE_ROWS, FromImage
 from modules.services import Services
@@ -138,6 +140,11 @@ def request_of_image(entry: HistoryEntry, services: Services) -> GenerationReque
     if "Denoising strength:" in entry.infotext and "Hires up" not in entry.infotext:
         raise InvalidValueError(
             f"{entry.path.name} was made from another image, which is no longer recorded. Send it to img2img instead."
+        )
+    if references_shown(parse_infotext(entry.infotext)):
+        raise InvalidValueError(
+            f"{entry.path.name} was made with reference images, which are no longer recorded. Send it to txt2img, and "
+            "add them there."
         )
     return request_from(Txt2ImgBody(infotext=entry.infotext, save_images=True), services)
 

@@ -62,7 +62,9 @@ def generation_routes(services: Services) -> APIRouter:
     async def txt2img(body: Txt2ImgBody, request: Request) -> Txt2ImgReply:
         """Make images and wait for them. When the client disconnects the job ends, unless its images are saved or it
         has a `force_task_id`."""
-        return await generated(body, request)
+        reply = await generated(body, request)
+        reply.parameters |= {"reference_images": None}
+        return reply
 
     @routes.post("/img2img", **documented(errors=IMG2IMG_ERRORS))
     async def img2img(body: Img2ImgBody, request: Request) -> Txt2ImgReply:

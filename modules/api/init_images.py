@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from modules.api.fetching import fetch, is_url
-from modules.api.schemas import ImageBody
+from modules.api.schemas import GenerationBody, ImageBody
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.images.encode import decode_image
 from modules.images.reading import read_image
@@ -35,12 +35,15 @@ def start_from(body: ImageBody, settings: Settings, parsed: Mapping[str, Any] | 
     return FromImage(
         images=tuple(_source(text, f"init_images[{index}]", settings) for index, text in enumerate(body.init_images)),
         mask=_mask(body, settings, parsed) if body.mask else None,
-        references=tuple(
-            _source(text, f"reference_images[{index}]", settings)
-            for index, text in enumerate(body.reference_images or ())
-        ),
+        references=references_of(body, settings),
         **_values(body, IMAGE_ROWS, pasted_start(parsed)),
     )
+
+
+def references_of(body: GenerationBody, settings: Settings) -> tuple[SourceImage, ...]:
+    """The images that models which edit are shown. Raises `InvalidValueError` for what is no image."""
+    texts = body.reference_images or ()
+    return tuple(_source(text, f"reference_images[{index}]", settings) for index, text in enumerate(texts))
 
 
 def _mask(body: ImageBody, settings: Settings, parsed: Mapping[str, Any]) -> Mask:

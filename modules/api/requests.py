@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from modules.api.init_images import start_from
+from modules.api.init_images import references_of, start_from
 from modules.api.schemas import GenerationBody, ImageBody
 from modules.errors import InvalidValueError
 from modules.images.foreign.reading import infotext_of_json
@@ -13,7 +13,7 @@ from modules.processing.request.checking import check_names
 from modules.processing.request.parameters import Parameter
 from modules.processing.request.pasting import pasted_hires, pasted_values
 from modules.processing.request.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest, HiresRequest
-from modules.processing.request.source_images import FromImage, FromNoise, check_start
+from modules.processing.request.source_images import FromImage, FromNoise, RequestStart, check_start
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, EtaSource
 from modules.sampling.names import split_legacy_name
@@ -51,7 +51,9 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
             stated = {name: value for name, value in _hires_values(body).items() if name not in left_out}
             hires = _pasted(pasted_pass, HIRES_ROWS) | stated
         overrides = {**override_settings_from(parsed, current), **overrides}
-    start = start_from(body, current, parsed) if isinstance(body, ImageBody) else FromNoise()
+    start: RequestStart = FromNoise(references_of(body, current))
+    if isinstance(body, ImageBody):
+        start = start_from(body, current, parsed)
     settings = _settings(body, current, overrides, values["sampler"])
     book = StyleBook.read(services.paths.styles_files)
     values["prompt"] = book.apply_to_prompt(values["prompt"], values["styles"])

@@ -56,6 +56,9 @@ class GenerationBody(Tolerant):
     save_images: bool | None = False
     alwayson_scripts: dict[str, Any] | None = None
     infotext: str | None = None
+    reference_images: list[str] | None = Field(
+        default=None, description="Shown besides to models that edit by references, in shapes of their own."
+    )
 
     def given(self) -> set[str]:
         """Names of the fields that the caller set to something."""
@@ -74,9 +77,6 @@ class ImageBody(GenerationBody):
     mask: str | None = None
     mask_blur: int | None = None
     latent_mask: str | None = None
-    reference_images: list[str] | None = Field(
-        default=None, description="Shown besides to models that edit by references, in shapes of their own."
-    )
     include_init_images: bool | None = False
 
 

@@ -8,10 +8,17 @@ from modules.assembly import build_services
 from modules.cli.parameters import add_parameter_options, mask_values, request_values, start_values
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import named_checkpoint, settings_of
-from modules.cli.txt2img import add_job_words, check_output, job_values, run_job, script_of
+from modules.cli.txt2img import (
+    add_job_words,
+    check_output,
+    job_values,
+    read_source,
+    references_of,
+    run_job,
+    script_of,
+)
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
-from modules.images.reading import read_image
 from modules.processing.request.checking import check_names
 from modules.processing.request.request import IMG2IMG_PARAMETERS, MIN_SIDE_PX, GenerationRequest
 from modules.processing.request.source_images import MASK_PREFIX, FromImage, Mask, SourceImage, check_start
@@ -41,14 +48,6 @@ def _parser() -> argparse.ArgumentParser:
         help="white is painted: one for all, or one for each",
     )
     parser.add_argument("--mask-blur", type=int, metavar="PIXELS", help="default: 4")
-    parser.add_argument(
-        "--reference",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="images that models which edit by references are shown besides, for each job all of them",
-    )
     add_job_words(parser)
     return parser
 
@@ -62,7 +61,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         settings = settings_of(arguments, services.settings.current)
         checkpoint = named_checkpoint(arguments)
         requests = []
-        references = tuple(_read(path) for path in arguments.reference)
+        references = references_of(arguments)
         for number, path in enumerate(arguments.init):  # everything wrong is said before the first image
             start = _start(arguments, number, references)
             size = _size_of(start.images[0])
@@ -104,13 +103,9 @@ def _start(arguments: argparse.Namespace, number: int, references: tuple[SourceI
         values = mask_values(arguments)
         if arguments.mask_blur is not None:
             values |= {"blur_x": arguments.mask_blur, "blur_y": arguments.mask_blur}
-        mask = Mask(image=_read(arguments.mask[number % len(arguments.mask)]), **values)
-    image = _read(arguments.init[number])
+        mask = Mask(image=read_source(arguments.mask[number % len(arguments.mask)]), **values)
+    image = read_source(arguments.init[number])
     return FromImage(images=(image,), mask=mask, references=references, **start_values(arguments))
-
-
-def _read(path: Path) -> SourceImage:
-    return SourceImage.of(read_image(path, str(path)))
 
 
 def _size_of(source: SourceImage) -> dict[str, int]:

@@ -17,12 +17,14 @@ from modules.cli.settings_words import add_settings_words, named_checkpoint, set
 from modules.errors import InvalidValueError
 from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.images.encode import Quality, encode_image
+from modules.images.reading import read_image
 from modules.jobs.job import Job
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.request.checking import check_names
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import GeneratedImage, Result
+from modules.processing.request.source_images import FromNoise, SourceImage
 from modules.scripts.library import filled_args, named_args
 from modules.services import Services
 
@@ -49,6 +51,14 @@ def _parser() -> argparse.ArgumentParser:
 def add_job_words(parser: argparse.ArgumentParser) -> None:
     """What every command that makes images understands alongside the parameters."""
     parser.add_argument("--output", type=Path, help="file to write; with several images a number is added")
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="images that models which edit by references are shown besides, for each job all of them",
+    )
     parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
     parser.add_argument("--script", help='the title of a script, such as "X/Y/Z plot"')
     parser.add_argument(
@@ -78,12 +88,28 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         wanted = checkpoint or stored_checkpoint(settings, services.catalogue).name
         side = services.engine.model(wanted, PrecisionOptions.of(settings))
         values = {"width": side.default_size_px, "height": side.default_size_px, **request_values(arguments)}
-        request = GenerationRequest(**values, **job_values(arguments, script), checkpoint=checkpoint, settings=settings)
+        request = GenerationRequest(
+            **values,
+            **job_values(arguments, script),
+            start=FromNoise(references_of(arguments)),
+            checkpoint=checkpoint,
+            settings=settings,
+        )
         check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
         services.dispatcher.start()
         return run_job(request, arguments.output, services, flags)
     finally:
         services.dispatcher.close()
+
+
+def read_source(path: Path) -> SourceImage:
+    """An image of a file. Raises `InvalidValueError` for one that holds none."""
+    return SourceImage.of(read_image(path, str(path)))
+
+
+def references_of(arguments: argparse.Namespace) -> tuple[SourceImage, ...]:
+    """The images that `--reference` names."""
+    return tuple(read_source(path) for path in arguments.reference)
 
 
 def job_values(arguments: argparse.Namespace, script: dict[str, Any]) -> dict[str, Any]:

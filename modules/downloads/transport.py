@@ -41,6 +41,8 @@ BY_HAND = (
     "Without a network, get the file on another machine and put it into models/Stable-diffusion, models/VAE, "
     "models/text_encoder or models/Lora."
 )
+CERTIFICATES_VARIABLE = "SSL_CERT_FILE"
+"""The environment variable with a file of more certificates to trust, in PEM form."""
 TOKENS_FILE = "tokens.txt"
 """In the data folder: lines of a host and its token."""
 
@@ -122,8 +124,9 @@ class Reply:
 class _Connection(http.client.HTTPConnection):
     """A connection to one address of a host that was checked; the certificate is checked for the host's name."""
 
-    def __init__(self, place: SplitResult, address: str, limits: Timeouts) -> None:
+    def __init__(self, place: SplitResult, address: str, limits: Timeouts, extra: str) -> None:
         super().__init__(place.hostname or "", _port(place))
+        self._extra = extra
         self._address, self._limits = address, limits
         self._is_secure = place.scheme == "https"
         self._own: socket.socket | None = None  # of an answer that ends with its connection, the rest is the answer's
@@ -132,7 +135,7 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         self._own = self.sock = socket.create_connection((self._address, self.port), self._limits.connect_s)
         if self._is_secure:
-            self._own = self.sock = _certificates().wrap_socket(self.sock, server_hostname=self.host)
+            self._own = self.sock = _certificates(self._extra).wrap_socket(self.sock, server_hostname=self.host)
         self.sock.settimeout(self._limits.silent_s)
 
     def answer(self, target: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
@@ -154,9 +157,19 @@ class _Connection(http.client.HTTPConnection):
 
 
 @cache
-def _certificates() -> ssl.SSLContext:
-    """Those that come with the program: some systems have none that Python finds."""
-    return ssl.create_default_context(cafile=certifi.where())
+def _certificates(extra: str) -> ssl.SSLContext:
+    """Those that come with the program, as some systems have none that Python finds, and those in the file `extra`
+    ("": none). Raises `InvalidValueError` for a file that holds none."""
+    context = ssl.create_default_context(cafile=certifi.where())
+    if extra:
+        try:
+            context.load_verify_locations(cafile=extra)
+        except OSError as error:  # SSL errors are
+            raise InvalidValueError(
+                f"{CERTIFICATES_VARIABLE} names {extra}, which holds no certificates that can be read "
+                f"({_reason(error)}). Name a file of certificates in PEM form, or unset the variable."
+            ) from error
+    return context
 
 
 class FileTransport:
@@ -214,7 +227,7 @@ class FileTransport:
 
     @contextmanager
     def _connected(self, place: SplitResult, address: str) -> Iterator[_Connection]:
-        connection = _Connection(place, address, self._limits)
+        connection = _Connection(place, address, self._limits, os.environ.get(CERTIFICATES_VARIABLE, ""))
         with self._lock:
             self._open.add(connection)
         try:
@@ -233,6 +246,11 @@ class FileTransport:
         query = f"?{quote(place.query, safe=KEPT_SIGNS)}" if place.query else ""
         try:
             return connection.answer((quote(place.path, safe=KEPT_SIGNS) or "/") + query, own)
+        except ssl.SSLCertVerificationError as error:
+            raise DownloadError(
+                f"The certificate of {host} is not trusted ({error.verify_message}), so nothing is taken from it. "
+                f"Where a proxy of your network has a certificate of its own, name its file in {CERTIFICATES_VARIABLE}."
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise GoneAwayError(_unreachable(place, error)) from error
 

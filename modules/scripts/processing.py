@@ -21,7 +21,15 @@ from modules.processing.request.hooks import PassStart as PassStart
 from modules.processing.request.parameters import Parameter, rows_of
 from modules.processing.request.request import HIRES_ROWS, GenerationRequest, HiresRequest
 from modules.processing.request.result import GeneratedImage, GenerationInfo, ImageRole, Result
-from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, RequestStart, SourceImage
+from modules.processing.request.source_images import (
+    IMAGE_ROWS,
+    MASK_ROWS,
+    FromImage,
+    FromNoise,
+    Mask,
+    RequestStart,
+    SourceImage,
+)
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, EtaSource
 from modules.sampling.names import split_legacy_name, split_names
@@ -486,7 +494,19 @@ class StableDiffusionProcessing:
 
 
 class StableDiffusionProcessingTxt2Img(StableDiffusionProcessing):
-    """A job that starts from noise."""
+    """A job that starts from noise. `reference_images` are shown to models that edit."""
+
+    def _take_start(self, request: GenerationRequest) -> None:
+        self.reference_images: list[Image.Image] = [source.image for source in request.start.references]
+        self._known = {id(source.image): source for source in request.start.references}
+
+    def __copy__(self) -> Self:
+        tied = super().__copy__()
+        tied.reference_images = list(self.reference_images)
+        return tied
+
+    def _start(self) -> RequestStart:
+        return FromNoise(tuple(self._known.get(id(image)) or SourceImage.of(image) for image in self.reference_images))
 
 
 class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):

@@ -13,7 +13,7 @@ from typing import Any
 
 import gradio as gr
 
-from modules.processing.request.pasting import images_begun_with
+from modules.processing.request.pasting import images_begun_with, references_shown
 from modules.processing.request.upscaling import hires_upscalers
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.names import sampler_named, schedule_named
@@ -77,6 +77,11 @@ def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: S
             f"The image was made from the {word} {name} (sha256 of its pixels): put that into img2img to make it again."
         )
         for word, name in images_begun_with(parsed)
+    ]
+    left_out += [
+        f"The image was made with the reference image {name} (sha256 of its pixels): add it under Reference images to "
+        "make it again."
+        for name in references_shown(parsed)
     ]
     kept["overrides"], sentences = _known_overrides(kept.get("overrides", []), parsed, services)
     return Filling(kept, tuple(dict.fromkeys([*left_out, *sentences])))

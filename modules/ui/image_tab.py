@@ -218,6 +218,13 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
     return TopRow(task, message, generate, interrupt, skip, paste, take_sent, take_steps, notice)
 
 
+def build_references(tab: str) -> None:
+    """Images that models which edit are shown; the page's script fills the place (`assets/references.js`)."""
+    with gr.Accordion("Reference images", open=False, elem_id=f"{tab}_references", elem_classes=["fw-references-part"]):
+        gr.Markdown("Shown besides to models that edit by references; the prompt can speak of them.")
+        gr.HTML(f'<div class="fw-references" data-tab="{tab}"></div>')
+
+
 def build_overrides(form: Components, tab: str) -> None:
     """The settings of a pasted image that hold for the form only."""
     form["overrides"] = overrides = gr.Dropdown(

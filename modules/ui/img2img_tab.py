@@ -19,7 +19,6 @@ from modules.assembly import output_folders
 from modules.errors import InvalidValueError
 from modules.processing.request.parameters import Section, Tab
 from modules.processing.request.request import GenerationRequest
-from modules.processing.request.source_images import FromImage
 from modules.scripts.library import read_args
 from modules.services import Services
 from modules.texts import page_text
@@ -32,6 +31,7 @@ from modules.ui.image_tab import (
     HIDDEN_EVENT,
     ImageTab,
     build_overrides,
+    build_references,
     build_refiner,
     build_seed,
     build_size,
@@ -46,10 +46,6 @@ from modules.ui.scripts_panel import ScriptFields, build_scripts
 from modules.ui.start_form import Mode, Pictures, mode_of, references_of, sized, start_of
 from modules.ui.uploads import Uploads
 
-NO_IMAGE_TO_EDIT = page_text(
-    "Reference images are shown besides an image to start from, and the canvas's frame holds none. Put an image there, "
-    "or remove the reference images."
-)
 SERVER_FOLDERS = ("batch_output_dir", "batch_mask_dir", "batch_png_info_dir")
 SENT_TO = (Mode.IMG2IMG, Mode.SKETCH, Mode.INPAINT, Mode.INPAINT_SKETCH, Mode.CANVAS)
 CANVAS = '<div class="fw-canvas-place" data-canvas="{name}" data-layer="{layer}"></div>'
@@ -129,10 +125,7 @@ def _of_canvas(values: Mapping[str, Any], sent: Pictures, uploads: Uploads, serv
     if mask is not None and mask.size != image.size:
         raise InvalidValueError("The mask is of another size than the image; reload the page.")
     start, kept_px = canvas_start(values, image, mask)
-    if isinstance(start, FromImage):
-        start = replace(start, references=references_of(sent, uploads))
-    elif sent.references:
-        raise InvalidValueError(NO_IMAGE_TO_EDIT)
+    start = replace(start, references=references_of(sent, uploads))
     request = request_of(sized(canvas_sized(values, start, kept_px), image.size), services, start)
     return replace(request, prompt=request.prompt + sent.prompt_end)
 
@@ -170,9 +163,7 @@ def _build_parameters(services: Services, controls: Controls) -> tuple[gr.Tabs, 
     controls.build_rest(Section.IMAGE)
     controls.build_rest(Section.SAMPLING)
     build_seed(controls)
-    with gr.Accordion("Reference images", open=False, elem_id="img2img_references"):
-        gr.Markdown("Shown besides to models that edit by references; the prompt can speak of them.")
-        gr.HTML('<div class="fw-references"></div>')
+    build_references(controls.prefix)
     with gr.Accordion("Outpaint", open=False, elem_id="img2img_outpaint"):
         controls.build_rest(Section.OUTPAINT)
     heads = {"refiner": build_refiner(services, controls)}

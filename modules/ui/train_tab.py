@@ -154,6 +154,7 @@ _DETAILS = {
     "training.learning_rate": "learning_rate",
     "training.optimizer": "optimizer",
     "data.resolution": "resolution",
+    "loss.shift": "shift",
 }
 """Keys of the configuration, and the fields that change them where they are filled in."""
 _WHOLE = frozenset({"rank", "text_rank", "steps", "batch", "resolution"})
@@ -207,6 +208,12 @@ def _build_details(fields: Fields) -> None:
                 value="",
                 label="Optimizer",
                 elem_id="train_optimizer",
+            )
+            fields["shift"] = gr.Number(
+                None,
+                label="Flow shift",
+                info="Flow models: how far towards noise is trained; 1 means evenly.",
+                elem_id="train_shift",
             )
             fields["find"] = gr.Button("Find a learning rate", elem_id="train_find_rate")
 

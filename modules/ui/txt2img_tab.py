@@ -1,4 +1,5 @@
-"""The txt2img tab: what it has besides that of all tabs that make images (`modules.ui.image_tab`) is hires fix."""
+"""The txt2img tab: what it has besides that of all tabs that make images (`modules.ui.image_tab`) is hires fix. It
+starts from noise; the page sends the images that are only shown ahead (`modules.ui.uploads`)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ import gradio as gr
 from modules.access.roles import Identity
 from modules.processing.request.parameters import Section, Tab
 from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import FromNoise
 from modules.services import Services
 from modules.ui.controls import Components, Controls, choices_of
 from modules.ui.extra_networks import extra_networks_tabs
@@ -17,6 +19,7 @@ from modules.ui.image_tab import (
     HIDDEN_EVENT,
     ImageTab,
     build_overrides,
+    build_references,
     build_refiner,
     build_seed,
     build_size,
@@ -28,6 +31,8 @@ from modules.ui.image_tab import (
 )
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import ScriptFields, build_scripts
+from modules.ui.start_form import Pictures, references_of
+from modules.ui.uploads import Uploads
 
 SCRIPT_IDS = script_ids(
     "txt2img",
@@ -42,9 +47,11 @@ def build_txt2img_tab(services: Services) -> ImageTab:
     """Build the tab's contents inside of the tab that is open now."""
     controls = Controls(services, Tab.TXT2IMG)
     form, tab = controls.form, controls.prefix
+    uploads = Uploads.of(services.paths)
     with gr.Row(elem_id="txt2img_work", elem_classes=["fw-work"]):
         with gr.Column(elem_classes=["fw-left"]):
             top = build_top_row(controls, services)
+            pictures = gr.Textbox(visible="hidden", elem_id="txt2img_pictures")
             with (
                 extra_networks_tabs(services, tab),
                 gr.Row(elem_id="txt2img_body", elem_classes=["fw-body"]),
@@ -61,11 +68,12 @@ def build_txt2img_tab(services: Services) -> ImageTab:
         task: str,
         identity: Identity,
     ) -> None:
-        request = completed(request_of(values, services))
+        start = FromNoise(references_of(Pictures.of(images), uploads))
+        request = completed(request_of(values, services, start))
         services.queue.submit(request, task_id=task, preview_every=preview_every(request))
 
     image_tab = ImageTab(services, tab, form, scripts, heads, top.notice)
-    wire_tab(image_tab, top, submit)
+    wire_tab(image_tab, top, submit, pictures)
     return image_tab
 
 
@@ -79,6 +87,7 @@ def _build_parameters(services: Services, controls: Controls) -> tuple[dict[str,
             controls.build("batch_count", "batch_size")
     controls.build_rest(Section.SAMPLING)
     build_seed(controls)
+    build_references(tab)
     heads = {"hires": _build_hires(services, controls), "refiner": build_refiner(services, controls)}
     build_overrides(form, tab)
     scripts = build_scripts(services, Tab.TXT2IMG)

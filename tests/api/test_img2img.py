@@ -12,10 +12,11 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from modules.api.requests import request_from
-from modules.api.schemas import Img2ImgBody
+from modules.api.schemas import Img2ImgBody, Txt2ImgBody
 from modules.processing.pipeline.starts.prepared import prepare
 from modules.processing.request.request import request_from_json, request_to_json, tab_of
-from modules.processing.request.source_images import FromImage, MaskedContent
+from modules.processing.request.source_images import FromImage, FromNoise, MaskedContent
+from modules.scripts.processing import StableDiffusionProcessingTxt2Img
 from modules.services import Services
 from tests.api.test_generation import SMALL
 
@@ -88,6 +89,18 @@ def test_bad_input_gets_a_sentence_before_a_job_begins(
     assert reply.status_code == status, reply.text
     assert sentence in reply.json()["errors"] + reply.json()["detail"]
     assert len(services.queue.store.recent(100)) == before
+
+
+def test_reference_images_go_with_txt2img_too(client: TestClient, services: Services) -> None:
+    asked = {**SMALL, "reference_images": [RED, WHITE]}
+    request = request_from(Txt2ImgBody.model_validate(asked), services)
+    assert isinstance(request.start, FromNoise)
+    assert [source.image.getpixel((0, 0)) for source in request.start.references] == [(255, 0, 0), 255]
+    assert request_from_json(json.loads(json.dumps(request_to_json(request)))) == request
+    job = StableDiffusionProcessingTxt2Img(request)
+    assert job.to_request().start == request.start, "as scripts see it"
+    reply = client.post("/sdapi/v1/txt2img", json=asked)
+    assert reply.status_code == 200 and reply.json()["parameters"]["reference_images"] is None, "not sent back"
 
 
 def test_the_images_that_were_sent_come_back_only_when_asked_for(client: TestClient) -> None:

@@ -137,9 +137,12 @@ def test_a_preset_needs_a_folder_and_a_name(client: TestClient, services: Servic
     assert task["outcome"]["name"] == "s"
     assert client.post("/featherweight/v1/train", json={"preset": "styl"}).status_code == 404
     values = {"preset": "concept", "folder": str(images), "name": "c", "trigger": "zorp", "budget": "4 GB"}
-    empty = dict.fromkeys(("type", "rank", "text_rank", "steps", "batch", "learning_rate", "optimizer", "resolution"))
-    config = form_config(services, {**values, **empty, "rank": 4})
+    empty = dict.fromkeys(
+        ("type", "rank", "text_rank", "steps", "batch", "learning_rate", "optimizer", "resolution", "shift")
+    )
+    config = form_config(services, {**values, **empty, "rank": 4, "shift": 2.5})
     assert (config.adapter.rank, config.memory.budget_gb, config.output.trigger) == (4, 4.0, "zorp")
+    assert config.loss.shift == 2.5 and form_config(services, {**values, **empty}).loss.shift is None
     with pytest.raises(InvalidValueError, match="no images in /nowhere"):
         form_config(services, {**values, **empty, "folder": "/nowhere"})
 

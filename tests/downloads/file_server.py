@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 
 def safetensors(tensors: dict[str, tuple[str, list[int]]], metadata: dict[str, str] | None = None) -> bytes:
@@ -119,15 +121,20 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(behaviors: dict[str, Behavior]) -> Iterator[str]:
-    """The server's address; it ends with the block."""
+def serving(behaviors: dict[str, Behavior], certificate: Path | None = None) -> Iterator[str]:
+    """The server's address; it ends with the block. `certificate`: with its key in one file, for https."""
     handler = type("Own", (Handler,), {"behaviors": behaviors})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        # The handshake belongs to the connection's own thread: one that fails there must not end the server.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'s' if certificate else ''}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -36,6 +36,7 @@ ROOT = Path(__file__).parents[2]
 LORA = safetensors({"lora_unet_a.lora_down.weight": ("F16", [4, 64]), "lora_unet_a.lora_up.weight": ("F16", [64, 4])})
 LARGE = safetensors({"model.diffusion_model.x": ("F16", [1024, 1024])})
 NAME = "a.safetensors"
+CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 
 @pytest.fixture
@@ -68,6 +69,30 @@ def test_a_file_comes_whole_into_the_folder_of_its_kind(downloads: Downloads) ->
         assert files_in(downloads) == ["style.safetensors"]
         again = downloads.get(DownloadRequest(f"{address}/download"), lambda done, total: None)
         assert again.was_there and again.path == done.path
+
+
+def test_https_with_a_certificate_that_is_trusted(downloads: Downloads, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trust comes from the program's own certificates and SSL_CERT_FILE; the name has to be the certificate's."""
+    behavior = Behavior(LORA)
+    with serving({f"/{NAME}": behavior}, CERTIFICATE) as address:
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        with pytest.raises(
+            DownloadError, match=r"The certificate of 127\.0\.0\.1 is not trusted \(self.signed"
+        ) as refusal:
+            get(downloads, f"{address}/{NAME}")
+        assert "name its file in SSL_CERT_FILE" in str(refusal.value)
+        assert files_in(downloads) == [] and not behavior.requests, "nothing was asked for"
+        monkeypatch.setenv("SSL_CERT_FILE", str(ROOT / "LICENSE"))
+        with pytest.raises(InvalidValueError, match="holds no certificates that can be read"):
+            get(downloads, f"{address}/{NAME}")
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        assert get(downloads, f"{address}/{NAME}").read_bytes() == LORA
+        elsewhere = FileTransport(find_addresses=lambda host, port: ["127.0.0.1"])
+        with (
+            pytest.raises(DownloadError, match=r"certificate of models\.example is not trusted \(Hostname mismatch"),
+            elsewhere.get(f"{address}/{NAME}".replace("127.0.0.1", "models.example")),
+        ):
+            pass
 
 
 def test_a_header_costs_less_than_a_megabyte(downloads: Downloads) -> None:

@@ -42,7 +42,7 @@ from modules.postprocessing.operations import Operations
 from modules.processing.record.output import Output
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import GeneratedImage, Result
-from modules.processing.request.source_images import FromImage, Mask, MaskedContent, SourceImage
+from modules.processing.request.source_images import FromImage, FromNoise, Mask, MaskedContent, SourceImage
 from modules.services import Services
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
@@ -482,6 +482,8 @@ def test_why_a_request_stays_here_is_said(catalogue: CheckpointCatalogue) -> Non
     def why(prompt: str = "a", sha256: str | None = "f", **more: Any) -> str:
         return unfit(GenerationRequest(prompt=prompt, **more), offer, sha256, ["Bad"])
 
+    shown = FromNoise((SourceImage.of(Image.new("RGB", (8, 8))),))
+    assert why(start=shown) == "only this program shows reference images to models"
     assert why() == "" and why("<lora:mine:1> bads") == ""
     assert why(sha256=None) == why(sha256="e") == "the checkpoint is not there"
     assert why(script="x") == "it runs scripts" and why(alwayson_args={"x": (1,)}) == "it runs scripts"
@@ -496,6 +498,7 @@ def test_why_a_request_stays_here_is_said(catalogue: CheckpointCatalogue) -> Non
     assert why(settings=unknown) == "the setting eta_ddim is not known there"
     assert why(settings=Settings().with_changes({"queue_limit": 3})) == ""  # no image depends on it
     mine = Offer(is_ours=True)
+    assert "reference_images" in body_of(GenerationRequest(start=shown), mine, "t", "task(a)")
     assert body_of(GenerationRequest(), mine, "t", "task(a)")["force_task_id"] == "task(a)@remote"
 
 

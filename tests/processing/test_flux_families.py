@@ -32,7 +32,7 @@ from modules.processing.request.events import Silent
 from modules.processing.request.hooks import NoHooks
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
-from modules.processing.request.source_images import FromImage, Mask, MaskedContent, SourceImage
+from modules.processing.request.source_images import FromImage, FromNoise, Mask, MaskedContent, SourceImage
 from modules.processing.request.stages import Stage
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
@@ -359,7 +359,7 @@ def half_mask() -> Image.Image:
 )
 @torch.no_grad()
 def test_references_are_shown(name: str, file: str, places: tuple[list[int], ...], tmp_path: Path) -> None:
-    """The image to start from, and others in shapes of their own."""
+    """The image to start from, and others in shapes of their own; and to noise alone, in both passes."""
     write_parts(tmp_path, TINY[name], file)
     engine = engine_of(tmp_path)
     model, oracle = model_of(engine), Oracle(name)
@@ -370,15 +370,24 @@ def test_references_are_shown(name: str, file: str, places: tuple[list[int], ...
     first, *others = (SourceImage.of(image) for image in images)
     start = FromImage(images=(first,), references=tuple(others), denoising_strength=1.0)
     result = made(engine, tmp_path, start=start)
-    assert close(pixels(result), decoded(model, name, oracle.sampled(noise(name), sigmas_of(name))))
-    hashes = ", ".join(image.pixel_hash for image in others)
-    assert parse_infotext(result.images[0].infotext)["Reference images"] == hashes
+    latents = oracle.sampled(noise(name), sigmas_of(name))
+    assert close(pixels(result), decoded(model, name, latents))
+    hashes = [image.pixel_hash for image in (first, *others)]
+    assert parse_infotext(result.images[0].infotext)["Reference images"] == ", ".join(hashes[1:])
+
+    shown = FromNoise((first, *others))
+    hires = HiresRequest(scale=1.0, upscaler="Latent (nearest)", steps=2, denoising_strength=0.5)
+    enlarged = made(engine, tmp_path, start=shown, hires=hires)
+    sigmas = sigmas_of(name, (0.5, 0.25))
+    again = (1 - sigmas[0]) * latents + sigmas[0] * noise(name)
+    assert close(pixels(enlarged), decoded(model, name, oracle.sampled(again, sigmas)))
+    assert parse_infotext(enlarged.images[0].infotext)["Reference images"] == ", ".join(hashes)
 
     estimator = MemoryEstimator(engine, CONFIGS)
-    starts: list[dict[str, Any]] = [{}, {"start": replace(start, references=())}, {"start": start}]
+    starts: list[dict[str, Any]] = [{}, {"start": replace(start, references=())}, {"start": start}, {"start": shown}]
     plans = [estimator.plan(asked(**each), 1 << 40) for each in starts]
     needs = [next(each.needs_bytes for each in plan.stages if each.stage is Stage.SAMPLE) for plan in plans]
-    assert needs[0] < needs[1] < needs[2]
+    assert needs[0] < needs[1] < needs[2] == needs[3]
 
 
 def test_one_file_makes_the_same_image(case: tuple[str, Path, Engine], tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from modules.processing.request.source_images import (
     IMAGE_ROWS,
     MASK_ROWS,
     FromImage,
+    FromNoise,
     Mask,
     MaskedContent,
     SourceImage,
@@ -146,8 +147,9 @@ def test_a_number_of_images_that_does_not_go_with_the_batch_is_refused(engine: E
 def test_references_are_refused_by_a_model_that_is_shown_none(engine: Engine, tmp_path: Path) -> None:
     image = SourceImage.of(Image.new("RGB", (64, 64), "red"))
     request = from_image(CASES["img2img/denoise0.5"]["payload"], references=(image,))
-    with pytest.raises(InvalidValueError, match=r"is shown no reference images, and 1 are given\. Leave them out"):
-        made(request, engine, tmp_path)
+    for start in (request.start, FromNoise((image,))):
+        with pytest.raises(InvalidValueError, match=r"is shown no reference images, and 1 are given\. Leave them out"):
+            made(replace(request, start=start), engine, tmp_path)
 
 
 def test_equal_pixels_are_equal_images() -> None:

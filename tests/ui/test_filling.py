@@ -69,6 +69,8 @@ def test_a_name_that_is_not_here_is_named_with_what_is_used(
 def test_images_that_it_was_made_from_are_named_by_their_hash(services: Services) -> None:
     found = pasted(services, ", Denoising strength: 0.5, Init image sha256: 0123456789ab, Mask sha256: ba9876543210")
     assert "from the init image 0123456789ab" in found.note and "from the mask ba9876543210" in found.note
+    found = pasted(services, ', Reference images: "0123456789ab, ba9876543210"')
+    assert "with the reference image 0123456789ab" in found.note and "image ba9876543210 (sha256" in found.note
 
 
 def test_what_is_here_stays_and_nothing_is_said(services: Services) -> None:

@@ -46,7 +46,7 @@ from modules.processing.record.made import sample_key
 from modules.processing.record.output import Output, name_context
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import GeneratedImage, GenerationInfo, Result
-from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, SourceImage
+from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, RequestStart, SourceImage
 from modules.processing.request.stages import Stage, hires_size
 from modules.sampling.catalog import SAMPLERS
 from modules.settings.sections.stable_diffusion import StableDiffusionSettings
@@ -240,7 +240,7 @@ class Offer:
 def unfit(request: GenerationRequest, offer: Offer, sha256: str | None, embeddings: Sequence[str] = ()) -> str:
     """Why a request stays here, for people; "" for one that means the same there. `sha256` is its checkpoint's,
     `embeddings` the names of those that are here."""
-    if isinstance(request.start, FromImage) and (reason := _unfit_start(request.start, offer)):
+    if reason := _unfit_start(request.start, offer):
         return reason
     if request.script or any(request.alwayson_args.values()):
         return "it runs scripts"
@@ -277,8 +277,12 @@ def unfit(request: GenerationRequest, offer: Offer, sha256: str | None, embeddin
     return ""
 
 
-def _unfit_start(start: FromImage, offer: Offer) -> str:
-    """Why an img2img stays here."""
+def _unfit_start(start: RequestStart, offer: Offer) -> str:
+    """Why a job stays here for what it starts from and is shown."""
+    if start.references and not offer.is_ours:
+        return "only this program shows reference images to models"
+    if not isinstance(start, FromImage):
+        return ""
     if start.grows and not offer.is_ours:
         return "only this program grows the canvas"
     if start.mask is not None and start.mask.latent is not None and not offer.is_ours:
@@ -763,6 +767,8 @@ def body_of(request: GenerationRequest, offer: Offer, title: str, task_id: str) 
     if isinstance(request.start, FromImage):
         others = {"enable_hr", *(row.api for row in IMAGE_ROWS)}  # not asked there, or as `start_of` says it
         values = {key: value for key, value in values.items() if key not in others} | start_of(request.start)
+    if request.start.references:
+        values["reference_images"] = [source.to_text() for source in request.start.references]
     overrides = settings_sent(request)
     body: dict[str, Any] = {
         **values,
@@ -782,8 +788,6 @@ def body_of(request: GenerationRequest, offer: Offer, title: str, task_id: str) 
 def start_of(start: FromImage) -> dict[str, Any]:
     """What an img2img begins with, as fields of the body; those that say nothing are left out."""
     values: dict[str, Any] = {"init_images": [source.to_text() for source in start.images]}
-    if start.references:
-        values["reference_images"] = [source.to_text() for source in start.references]
     values |= {row.api: getattr(start, row.name) for row in IMAGE_ROWS if row.api}
     mask = start.mask
     if mask is not None:

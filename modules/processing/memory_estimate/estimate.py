@@ -4,6 +4,7 @@ before it took."""
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from modules.processing.engine.model_shelf import headroom_bytes
 from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
 from modules.processing.memory_estimate.step_time import StepWork
 from modules.processing.request.request import GenerationRequest
-from modules.processing.request.source_images import REFERENCE_PIXELS, FromImage
+from modules.processing.request.source_images import FromImage, reference_size
 from modules.processing.request.stages import (
     IN_MAIN_MEMORY,
     Role,
@@ -431,14 +432,16 @@ class MemoryEstimator:
 
     @staticmethod
     def _with_references(case: _Case, height: int, width: int) -> tuple[int, int]:
-        """The size in latents of an image of as many tokens as the denoiser sees: those of the image that it makes, and
-        of each that it is shown besides."""
+        """The size in latents of an image of as many tokens as the denoiser sees: those of the image that it makes, of
+        the one that this starts from, and of each that it is shown besides."""
         start, model = case.request.start, case.meta_model
-        if not isinstance(start, FromImage) or not model.family.takes_references(model.module("unet"), model.info.name):
+        is_from_image = isinstance(start, FromImage)
+        if not (is_from_image or start.references):
             return height, width
-        sizes = (source.image.size for source in start.references)
-        pixels = sum(min(wide * high, REFERENCE_PIXELS) for wide, high in sizes)
-        rows = height + -(-pixels // (model.downscale**2 * width))
+        if not model.family.takes_references(model.module("unet"), model.info.name):
+            return height, width
+        pixels = sum(math.prod(reference_size(*source.image.size)) for source in start.references)
+        rows = (height if is_from_image else 0) + -(-pixels // (model.downscale**2 * width))
         multiple = model.family.latent_multiple
         return height + -(-rows // multiple) * multiple, width
 

@@ -25,6 +25,7 @@ from modules.processing.pipeline.run_pass import (
 from modules.processing.pipeline.starts.image import ImageStart
 from modules.processing.pipeline.starts.latents import LatentsStart, enlarged, tail_run
 from modules.processing.pipeline.starts.noise import NoiseStart
+from modules.processing.pipeline.starts.references import References
 from modules.processing.pipeline.starts.start import Start
 from modules.processing.record.recorder import Recorder
 from modules.processing.request.batch import Batch, PassTexts, with_own_texts
@@ -107,7 +108,7 @@ def start_of(request: GenerationRequest, scale: Scaler) -> Start:
     """Where the first pass of a request starts from."""
     if isinstance(request.start, FromImage):
         return ImageStart.of(request.start, request, scale)
-    return NoiseStart()
+    return NoiseStart(References.of(request))
 
 
 def scaler_of(request: GenerationRequest, engine: Engine, in_use: ModelInUse, events: Events) -> Scaler:
@@ -187,7 +188,7 @@ def _run_second(passes: Passes, second: SecondPass, latents: Tensor, batch: Batc
     early = _encode(texts, passes, tools) if settings.compatibility.hires_fix_use_firstpass_conds else None
     if batch.hires_prompts[0]:  # the first image's tags count for the batch, as in the first pass
         _apply_adapters(prepare_text(batch.hires_prompts[0], settings).tags, batch, tools)
-    start = LatentsStart(larger, second.size, hires.denoising_strength)
+    start = LatentsStart(larger, second.size, hires.denoising_strength, References.of(passes.request))
     encoded = early or _encode(texts, passes, tools)
     return _run(passes, second.settings, start, batch, texts, encoded, tools)
 

@@ -13,6 +13,7 @@ from modules.sampling.names import AUTOMATIC, schedule_before_1_9, split_names
 
 INIT_IMAGE_KEY = "Init image sha256"
 MASK_KEY = "Mask sha256"
+REFERENCES_KEY = "Reference images"
 _VERSION = re.compile(r"(?:f\d+\.\d+\.\d+)?v?(\d+)\.(\d+)\.\d+")
 
 
@@ -78,8 +79,16 @@ def pasted_mask(parsed: Mapping[str, InfotextValue]) -> dict[str, Any]:
 def images_begun_with(parsed: Mapping[str, InfotextValue]) -> tuple[tuple[str, str], ...]:
     """The images that an infotext was made from: ("init image" or "mask", pixel hash) of each."""
     return tuple(
-        (word, name.strip())
+        (word, name)
         for key, word in ((INIT_IMAGE_KEY, "init image"), (MASK_KEY, "mask"))
-        for name in str(parsed.get(key) or "").split(",")
-        if name.strip()
+        for name in _hashes(parsed, key)
     )
+
+
+def references_shown(parsed: Mapping[str, InfotextValue]) -> tuple[str, ...]:
+    """The pixel hashes of the reference images that an infotext was made with."""
+    return _hashes(parsed, REFERENCES_KEY)
+
+
+def _hashes(parsed: Mapping[str, InfotextValue], key: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in str(parsed.get(key) or "").split(",") if name.strip())

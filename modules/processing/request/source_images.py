@@ -223,7 +223,12 @@ class Mask:
 
 @dataclass(frozen=True)
 class FromNoise:
-    """Nothing but noise: txt2img."""
+    """Nothing but noise: txt2img. Models that edit are shown `references`."""
+
+    references: tuple[SourceImage, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_references(self.references)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,11 +399,7 @@ class FromImage:
     def __post_init__(self) -> None:
         if not self.images:
             raise InvalidValueError("There is no image to start from; give one in init_images.")
-        if len(self.references) > MAX_REFERENCES:
-            raise InvalidValueError(
-                f"There are {len(self.references)} reference images; give at most {MAX_REFERENCES}, each adds to the "
-                "time and memory of every step."
-            )
+        _check_references(self.references)
         check_values(self)
         for row in IMAGE_ROWS:
             value = getattr(self, row.name)
@@ -438,6 +439,21 @@ IMAGE_PARAMETERS = (*IMAGE_ROWS, *MASK_ROWS)
 """The rows of what img2img starts from."""
 
 RequestStart = FromNoise | FromImage
+
+
+def reference_size(width: int, height: int, multiple: int = 1) -> tuple[int, int]:
+    """Width and height in pixels that a reference image of this size is shown with: of at most `REFERENCE_PIXELS`, cut
+    to multiples."""
+    share = min(1.0, (REFERENCE_PIXELS / (width * height)) ** 0.5)
+    return max(int(width * share) // multiple, 1) * multiple, max(int(height * share) // multiple, 1) * multiple
+
+
+def _check_references(references: tuple[SourceImage, ...]) -> None:
+    if len(references) > MAX_REFERENCES:
+        raise InvalidValueError(
+            f"There are {len(references)} reference images; give at most {MAX_REFERENCES}, each adds to the time and "
+            "memory of every step."
+        )
 
 
 def check_start(start: FromImage, batch_size: int) -> None:

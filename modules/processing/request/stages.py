@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from modules.images.resize import ResizeMode
 from modules.processing.request.request import GenerationRequest, HiresRequest
-from modules.processing.request.source_images import FromImage
+from modules.processing.request.source_images import FromImage, reference_size
 from modules.processing.request.texts import prepare_text
 from modules.processing.request.upscaling import LATENT_UPSCALE_MODES
 
@@ -129,10 +129,10 @@ def stages_of(request: GenerationRequest, multiple_px: int) -> tuple[StageOfJob,
     if prepare_text(request.prompt, request.settings).tags:
         add(Stage.ADAPTERS)
     add(Stage.ENCODE_TEXT)
-    if isinstance(request.start, FromImage):
-        if enlarges_start(request, request.start):
-            add(Stage.ENLARGE)
-        found.append(StageOfJob(Stage.ENCODE_IMAGE, role, *encoded_size(request, request.start)))
+    if isinstance(request.start, FromImage) and enlarges_start(request, request.start):
+        add(Stage.ENLARGE)
+    if isinstance(request.start, FromImage) or request.start.references:
+        found.append(StageOfJob(Stage.ENCODE_IMAGE, role, *encoded_size(request)))
     add_pass(Stage.SAMPLE)
     hires = request.hires
     if hires is not None:
@@ -177,14 +177,19 @@ def computes(stage: Stage, component: str) -> bool:
     return component == ("unet" if stage.samples else "vae")
 
 
-def encoded_size(request: GenerationRequest, start: FromImage) -> tuple[int, int]:
-    """Width and height in pixels of the images that are encoded: those of the request, or their own where it is their
-    latents that are resized."""
-    is_whole = start.mask is None or not start.mask.full_resolution
-    if start.resize_mode is not ResizeMode.LATENT_UPSCALE or not is_whole:
-        return request.size_px
-    sizes = [source.image.size for source in start.images]
-    return max(width for width, _ in sizes), max(height for _, height in sizes)
+def encoded_size(request: GenerationRequest) -> tuple[int, int]:
+    """Width and height in pixels of the largest image that is encoded: one to start from has those of the request, or
+    its own where it is its latents that are resized; a reference image those that it is shown with."""
+    sizes = [reference_size(*source.image.size) for source in request.start.references]
+    start = request.start
+    if isinstance(start, FromImage):
+        is_whole = start.mask is None or not start.mask.full_resolution
+        if start.resize_mode is ResizeMode.LATENT_UPSCALE and is_whole:
+            own = [source.image.size for source in start.images]
+            sizes.append((max(width for width, _ in own), max(height for _, height in own)))
+        else:
+            sizes.append(request.size_px)
+    return max(sizes, key=lambda size: size[0] * size[1])
 
 
 def checkpoint_of(request: GenerationRequest, role: Role) -> str | None:
@@ -207,7 +212,8 @@ def refines(request: GenerationRequest, is_hires: bool) -> bool:
 
 def encodes_images(request: GenerationRequest) -> bool:
     """Whether an image becomes a latent on the way."""
-    return isinstance(request.start, FromImage) or (request.hires is not None and enlarges_pixels(request.hires))
+    has_images = isinstance(request.start, FromImage) or bool(request.start.references)
+    return has_images or (request.hires is not None and enlarges_pixels(request.hires))
 
 
 def enlarges_pixels(hires: HiresRequest) -> bool:

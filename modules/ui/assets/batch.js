@@ -47,7 +47,7 @@
     files = [...files, ...added];
     for (const [index, entry] of added.entries()) {
       try {
-        const { key, infotext } = await tab.upload(chosen[index]);
+        const { key, infotext } = await fw.upload(chosen[index]);
         Object.assign(entry, { key, infotext });
         delete entry.error;
       } catch (error) {

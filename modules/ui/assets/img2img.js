@@ -124,7 +124,7 @@
 
   async function put(slot, file) {
     if (file) {
-      const reply = await upload(file);
+      const reply = await fw.upload(file);
       await slot.canvas.setImage(address(reply.key));
       Object.assign(slot, { file, key: reply.key, sentAt: Date.now() });
     } else {
@@ -135,19 +135,8 @@
     described();
   }
 
-  // Send a file ahead: {key, width, height, infotext}; throws a sentence for one that is no image.
-  const upload = (tab.upload = async (file) => {
-    const name = encodeURIComponent(file.name || fw.t`The image`);
-    const headers = { "Content-Type": "application/octet-stream" };
-    const reply = await fetch(`internal/upload?name=${name}`, { method: "POST", headers, body: file }).catch(() => null);
-    if (!reply) throw new Error(fw.t`The image could not be sent: the server does not answer.`);
-    const data = await reply.json().catch(() => ({}));
-    if (!reply.ok) throw new Error(data.errors || fw.t`The server answered ${reply.status}.`);
-    return data;
-  });
-
   async function send(slot) {
-    const reply = await upload(slot.file);
+    const reply = await fw.upload(slot.file);
     Object.assign(slot, { key: reply.key, sentAt: Date.now() });
     await slot.canvas.setImage(address(reply.key));
   }
@@ -155,7 +144,7 @@
   async function keyOf(slot) {
     if (!slot?.file) return "";
     if (Date.now() - slot.sentAt > FRESH_MS) {
-      const reply = await upload(slot.file);
+      const reply = await fw.upload(slot.file);
       Object.assign(slot, { key: reply.key, sentAt: Date.now() });
     }
     return slot.key;
@@ -166,7 +155,7 @@
     if (!canvas.isPainted) return "";
     if (slot.paintVersion !== canvas.version || Date.now() - slot.paintSentAt > FRESH_MS) {
       const version = canvas.version;
-      const reply = await upload(await canvas.paintBlob());
+      const reply = await fw.upload(await canvas.paintBlob());
       Object.assign(slot, { paintKey: reply.key, paintVersion: version, paintSentAt: Date.now() });
     }
     return slot.paintKey;

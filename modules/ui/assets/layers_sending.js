@@ -90,7 +90,7 @@
 
   // {image, mask, references, prompt_end, scripts} for `modules.ui.start_form.Pictures`. Throws a sentence.
   fw.layers.sent = async (board, tab) => {
-    const upload = async (canvas) => (await tab.upload(await fw.layers.blobOf(canvas))).key;
+    const upload = async (canvas) => (await fw.upload(await fw.layers.blobOf(canvas))).key;
     const mask = maskOf(board);
     const sent = { image: await upload(board.pictures.seen(board.doc, board.doc.frame)), scripts: {} };
     if (mask) sent.mask = await upload(mask);

@@ -1,4 +1,4 @@
-// A place for several image files: a field to drop them on or choose them with, their list, and a button that empties it.
+// Image files that are sent ahead of a form; and a place for several of them: a field to drop them on or choose them with, their list, and a button that empties it.
 (() => {
   const fw = window.featherweight;
 
@@ -21,6 +21,17 @@
     });
     button.addEventListener("click", clear);
     return [drop, list, button];
+  };
+
+  // Send a file ahead: {key, width, height, infotext}; throws a sentence for one that is no image.
+  fw.upload = async (file) => {
+    const name = encodeURIComponent(file.name || "The image");
+    const headers = { "Content-Type": "application/octet-stream" };
+    const reply = await fetch(`internal/upload?name=${name}`, { method: "POST", headers, body: file }).catch(() => null);
+    if (!reply) throw new Error("The image could not be sent: the server does not answer.");
+    const data = await reply.json().catch(() => ({}));
+    if (!reply.ok) throw new Error(data.errors || `The server answered ${reply.status}.`);
+    return data;
   };
 
   // The entries that a list had before a reload; none where they cannot be read.

@@ -6,7 +6,7 @@ import { element, load } from "./page.mjs";
 const ASSETS = new URL("../../../modules/ui/assets/", import.meta.url);
 
 test("no script names a tab, but those of what only that tab has", () => {
-  const own = ["img2img.js", "references.js", "batch.js", "layers_tab.js", "extensions_page.js"]; // the last has the names that extensions call
+  const own = ["img2img.js", "batch.js", "layers_tab.js", "extensions_page.js"]; // the last has the names that extensions call
   for (const name of readdirSync(ASSETS).filter((file) => file.endsWith(".js") && !own.includes(file))) {
     const text = readFileSync(new URL(name, ASSETS), "utf8").replaceAll(/settings\.\w+/g, ""); // their keys name tabs
     assert.doesNotMatch(text, /(txt|img)2img/, name);

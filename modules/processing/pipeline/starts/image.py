@@ -7,20 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.errors import InvalidValueError
-from modules.images.masks import flattened
 from modules.images.outpaint import distance_px
 from modules.images.resize import ResizeMode, Scaler, scale_lanczos
-from modules.models.families.denoiser_context import stacked_references
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
+from modules.processing.pipeline.starts.references import NO_REFERENCES, References
 from modules.processing.request.hooks import Hooks, MaskBlend, MaskedStart
 from modules.processing.request.parameters import infotext_fields
 from modules.processing.request.pass_settings import PassSettings
@@ -30,7 +28,6 @@ from modules.processing.request.result import ImageRole
 from modules.processing.request.source_images import (
     IMAGE_ROWS,
     MASK_ROWS,
-    REFERENCE_PIXELS,
     FromImage,
     Mask,
     MaskedContent,
@@ -59,7 +56,7 @@ class ImageStart:
     mask_weight: float  # how much an inpainting model is shown of what the mask hides: 1 is nothing
     seeds: tuple[int, ...]
     noise_source: NoiseSource
-    references: tuple[Image.Image, ...] = ()  # that are only shown
+    references: References = NO_REFERENCES
     encodes: bool = True
 
     @classmethod
@@ -78,7 +75,7 @@ class ImageStart:
             settings.img2img.inpainting_mask_weight,
             tuple(request.seed + (0 if is_fixed else index) for index in range(request.batch_size)),
             NoiseSource(settings.stable_diffusion.randn_source),
-            tuple(flattened(source.image, settings.img2img.img2img_background_color) for source in asked.references),
+            References.of(request),
         )
 
     @property
@@ -93,11 +90,7 @@ class ImageStart:
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor:
         """Of the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images. Raises
         `InvalidValueError` where there are references, and the model is not shown any."""
-        if self.references and not model.takes_references:
-            raise InvalidValueError(
-                f"{model.info.name} is shown no reference images, and {len(self.references)} are given. Leave them "
-                "out, or choose a model that edits by references."
-            )
+        self.references.check(model)
         found = [model.encode(from_images([image])) for image in self.prepared.images]
         if self.asked.resize_mode is ResizeMode.LATENT_UPSCALE:
             size = model.latent_size((width_px, height_px))
@@ -123,19 +116,8 @@ class ImageStart:
             return unpainted_image(model, height, width)
         shown = [self._shown(model, image, height, width) for image in self.prepared.images]
         if model.takes_references:
-            shown = [stacked_references([one, *self._references(model)]) for one in shown]
+            shown = [self.references.shown_after(one, model) for one in shown]
         return torch.cat(shown if len(shown) == self.batch_size else shown * self.batch_size)
-
-    def _references(self, model: LoadedModel) -> list[Tensor]:
-        """Scaled latents [1,C,h,w] of the images that are only shown, each in its own shape: of at most
-        `REFERENCE_PIXELS`, cut to sizes that the model takes."""
-        found = []
-        multiple = model.size_multiple_px
-        for image in self.references:
-            share = min(1.0, (REFERENCE_PIXELS / (image.width * image.height)) ** 0.5)
-            width, height = (max(int(side * share) // multiple, 1) * multiple for side in image.size)
-            found.append(model.encode(from_images([ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)])))
-        return found
 
     def _shown(self, model: LoadedModel, image: Image.Image, height: int, width: int) -> Tensor:
         """One image as an inpainting or editing model sees it, [1,C,h,w]."""
@@ -234,8 +216,7 @@ class ImageStart:
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
         """Everything that is needed to make the image again, the images themselves by their hashes."""
         fields = infotext_fields(self.asked, IMAGE_ROWS)
-        if self.asked.references:
-            fields["Reference images"] = ", ".join(image.pixel_hash for image in self.asked.references)
+        fields |= self.references.fields()
         if self.asked.mask is not None:
             fields |= _mask_fields(self.asked.mask)
         if self.noise_multiplier != 1.0:

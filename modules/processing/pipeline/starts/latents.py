@@ -13,6 +13,7 @@ from torch import Tensor
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.pixels import from_images, to_images
 from modules.processing.pipeline.starts.noise import unpainted_image
+from modules.processing.pipeline.starts.references import NO_REFERENCES, References
 from modules.processing.request.hooks import Hooks, MaskedStart
 from modules.processing.request.pass_settings import PassSettings, sampler_options, schedule_options
 from modules.processing.request.result import ImageRole
@@ -35,6 +36,7 @@ class LatentsStart:
     enlarged: Tensor | tuple[Tensor, ...]
     size: HiresSize
     denoising_strength: float
+    references: References = NO_REFERENCES
     noise_multiplier: float = 1.0
     image_cfg_scale: float | None = None
 
@@ -55,7 +57,7 @@ class LatentsStart:
         return tail_run(settings, levels, self.denoising_strength, fix_steps=True)
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
-        return unpainted_image(model, height, width)
+        return self.references.shown(model) if model.takes_references else unpainted_image(model, height, width)
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         return None

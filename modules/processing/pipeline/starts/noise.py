@@ -1,4 +1,4 @@
-"""The start of txt2img: noise alone."""
+"""The start of txt2img: noise alone, with what a model that edits by references is shown."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from modules.models.loading.loaded import LoadedModel
+from modules.processing.pipeline.starts.references import NO_REFERENCES, References
 from modules.processing.request.hooks import Hooks, MaskedStart
 from modules.processing.request.pass_settings import PassSettings, sampler_options, schedule_options
 from modules.processing.request.result import ImageRole
@@ -23,11 +24,17 @@ from modules.sampling.types import Denoise
 class NoiseStart:
     """See `Start`."""
 
+    references: References = NO_REFERENCES
     noise_multiplier: float = 1.0
     image_cfg_scale: float | None = None
-    encodes: bool = False
+
+    @property
+    def encodes(self) -> bool:
+        return bool(self.references.images)
 
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor | None:
+        """None; raises `InvalidValueError` for references to a model that is shown none."""
+        self.references.check(model)
         return None
 
     def sampling_run(self, settings: PassSettings, levels: NoiseLevels) -> SamplingRun:
@@ -42,7 +49,7 @@ class NoiseStart:
         )
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
-        return unpainted_image(model, height, width)
+        return self.references.shown(model) if model.takes_references else unpainted_image(model, height, width)
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         return None
@@ -60,7 +67,7 @@ class NoiseStart:
         return iter(())
 
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
-        return {}
+        return self.references.fields()
 
 
 def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | None:

@@ -1,0 +1,65 @@
+"""Images that a model which edits by references is shown next to the one it makes, whatever a pass starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from modules.errors import InvalidValueError
+from modules.images.masks import flattened
+from modules.models.families.denoiser_context import stacked_references
+from modules.models.loading.loaded import LoadedModel
+from modules.processing.engine.pixels import from_images
+from modules.processing.request.pasting import REFERENCES_KEY
+from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import reference_size
+
+
+@dataclass(frozen=True)
+class References:
+    """The images of a request that are only shown, without transparency. Passes keep the same ones."""
+
+    images: tuple[Image.Image, ...] = ()
+    hashes: tuple[str, ...] = ()  # of their pixels, for the infotext
+
+    @classmethod
+    def of(cls, request: GenerationRequest) -> References:
+        """Transparent parts get the background color of the settings, as those of images to start from."""
+        color = request.settings.img2img.img2img_background_color
+        asked = request.start.references
+        return cls(tuple(flattened(each.image, color) for each in asked), tuple(each.pixel_hash for each in asked))
+
+    def check(self, model: LoadedModel) -> None:
+        """Raises `InvalidValueError` where there are some, and the model is not shown any."""
+        if self.images and not model.takes_references:
+            raise InvalidValueError(
+                f"{model.info.name} is shown no reference images, and {len(self.images)} are given. Leave them "
+                "out, or choose a model that edits by references."
+            )
+
+    def shown(self, model: LoadedModel) -> Tensor | None:
+        """What the denoiser sees of them, `stacked_references` of one row; None for nothing, and for a model that is
+        not shown any."""
+        return stacked_references(self._encoded(model)) if self.images and model.takes_references else None
+
+    def shown_after(self, first: Tensor, model: LoadedModel) -> Tensor:
+        """The same after `first` [1,C,h,w], the latents of the image that a model which is shown some starts from."""
+        return stacked_references([first, *self._encoded(model)])
+
+    def _encoded(self, model: LoadedModel) -> list[Tensor]:
+        """Scaled latents [1,C,h,w], each in its own shape: of at most `REFERENCE_PIXELS`, cut to sizes that the model
+        takes."""
+        found = []
+        for image in self.images:
+            size = reference_size(*image.size, model.size_multiple_px)
+            found.append(model.encode(from_images([ImageOps.fit(image, size, Image.Resampling.LANCZOS)])))
+        return found
+
+    def fields(self) -> dict[str, object]:
+        """What the infotext says of them."""
+        return {REFERENCES_KEY: ", ".join(self.hashes)} if self.hashes else {}
+
+
+NO_REFERENCES = References()

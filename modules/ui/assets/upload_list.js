@@ -25,12 +25,12 @@
 
   // Send a file ahead: {key, width, height, infotext}; throws a sentence for one that is no image.
   fw.upload = async (file) => {
-    const name = encodeURIComponent(file.name || "The image");
+    const name = encodeURIComponent(file.name || fw.t`The image`);
     const headers = { "Content-Type": "application/octet-stream" };
     const reply = await fetch(`internal/upload?name=${name}`, { method: "POST", headers, body: file }).catch(() => null);
-    if (!reply) throw new Error("The image could not be sent: the server does not answer.");
+    if (!reply) throw new Error(fw.t`The image could not be sent: the server does not answer.`);
     const data = await reply.json().catch(() => ({}));
-    if (!reply.ok) throw new Error(data.errors || `The server answered ${reply.status}.`);
+    if (!reply.ok) throw new Error(data.errors || fw.t`The server answered ${reply.status}.`);
     return data;
   };
 

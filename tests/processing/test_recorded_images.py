@@ -37,14 +37,20 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 CASES = {str(case["id"]): case for case in txt2img_cases()}
-OF_THE_WALK = ("scheduler/", "eta/", "cfg/", "rng/", "seed/")
+OF_THE_WALK = ("sampler/", "scheduler/", "eta/", "cfg/", "rng/", "seed/")
 """Groups that `test_recorded_latents.py` holds in full."""
 USUAL_OF_THE_WALK = (
+    *("sampler/euler", "sampler/euler_a/steps20-128x64", "sampler/dpmpp_2m", "sampler/dpmpp_sde", "sampler/dpm_fast"),
+    *("sampler/restart", "sampler/ddim", "sampler/ddim_cfgpp", "sampler/plms", "sampler/unipc/steps20-128x64"),
+    "sampler/lcm/steps20-128x64",
     *("scheduler/karras/euler", "scheduler/align_your_steps/dpmpp_2m_sde", "scheduler/legacy-name-sde-exp"),
     *("scheduler/polyexponential/sigma-min-max-rho", "eta/0.5-ddim", "eta/options-ddim-0.7-discretize-quad"),
     *("eta/0.8-euler_a", "cfg/12", "rng/gpu/batch2-subseed", "rng/nv/dpmpp_2m_sde", "seed/batch2-sde", "seed/niter2"),
 )
 """Of these groups, one for each way in which a request says it and an infotext records it."""
+SECOND_PASSES = ("hires/sde", "hires/unipc", "hires/plms")
+"""Second passes that differ from `hires/latent` and `hires/hr-sampler` in the walk alone, whose latents
+`test_recorded_latents.py` holds too."""
 LONG = {
     "hires/old-width-height": "25 s; the size it means is held by `test_requests.py`, the passes by smaller cases",
     "sampler/dpm_adaptive/steps20-128x64": "17 s; its latents are held, and so is an image from an image",
@@ -53,7 +59,7 @@ LONG = {
 
 def usual(name: str) -> bool:
     """Whether it is made by default."""
-    return name not in LONG and (not name.startswith(OF_THE_WALK) or name in USUAL_OF_THE_WALK)
+    return name not in (*LONG, *SECOND_PASSES) and (not name.startswith(OF_THE_WALK) or name in USUAL_OF_THE_WALK)
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,21 @@ ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 ]
+SIZE: sync_api.ViewportSize = {"width": 1440, "height": 900}
+WAIT_MS = 45_000
+PROMPTS = ("#txt2img_prompt", "#txt2img_neg_prompt")
 FORM = {"steps": "20", "width": "512", "height": "512", "batch_count": "1", "batch_size": "1"}
 """The numbers of a new page, by field."""
+FIELDS = {
+    **{f"{prompt} textarea": "" for prompt in PROMPTS},
+    **{f"#txt2img_{name} input[type=number]": value for name, value in FORM.items()},
+    "#txt2img_seed input": "-1",
+}
+"""What is written in the fields of a new page, by selector."""
+OTHERS = "values => Object.keys(values).filter((field) => document.querySelector(field).value !== values[field])"
+ALL_COUNTED = """prompts => prompts.every(
+    (prompt) => document.querySelector(`${prompt} .fw-counter`).textContent === '0/75'
+)"""
 
 
 @contextmanager
@@ -50,23 +63,46 @@ def served(services: Services) -> Iterator[str]:
 
 @contextmanager
 def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
-    """The page as a new visitor finds it; afterwards nothing may have failed or left the machine."""
+    """A page of its own as a new visitor finds it; afterwards nothing may have failed or left the machine."""
     page = context.new_page()
-    foreign: list[str] = []
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith((address, "data:", "blob:")) else foreign.append(request.url),
-    )
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(f"{error} {error.stack}"))
-    page.on(
-        "console",
-        lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None,
-    )
-    open_page(page, address)
-    yield page
-    forget(page)
+    with visit(page, address):
+        yield page
     page.close()
+
+
+@contextmanager
+def visit(page: sync_api.Page, address: str) -> Iterator[None]:
+    """The page as a new visitor finds it, in a window that may have shown another; afterwards nothing may have failed
+    or left the machine, and what a test changed of the window is put back: its size, media, routes, what is stored."""
+    foreign: list[str] = []
+    errors: list[str] = []
+
+    def note_request(request: sync_api.Request) -> None:
+        if not request.url.startswith((address, "data:", "blob:")):
+            foreign.append(request.url)
+
+    def note_error(error: sync_api.Error) -> None:
+        errors.append(f"{error} {error.stack}")
+
+    def note_console(said: sync_api.ConsoleMessage) -> None:
+        if "Content Security Policy" in said.text:
+            errors.append(said.text)
+
+    page.on("request", note_request)
+    page.on("pageerror", note_error)
+    page.on("console", note_console)
+    size = page.viewport_size
+    open_page(page, address)
+    yield
+    page.unroute_all(behavior="ignoreErrors")
+    forget(page)
+    page.remove_listener("request", note_request)
+    page.remove_listener("pageerror", note_error)
+    page.remove_listener("console", note_console)
+    page.emulate_media(media="null", color_scheme="light", reduced_motion="no-preference")  # as a context begins
+    page.set_default_timeout(WAIT_MS)
+    if size is not None:
+        page.set_viewport_size(size)
     assert foreign == [], "a request left the machine"
     assert not errors, errors
 
@@ -74,7 +110,7 @@ def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[syn
 def forget(page: sync_api.Page) -> None:
     """Leave the page; the next one finds no form and no job of this one."""
     page.goto(f"{_address(page)}/internal/ping")  # nothing is kept any more from here
-    page.evaluate("localStorage.clear()")
+    page.evaluate("localStorage.clear(); sessionStorage.clear()")
 
 
 def reopen(page: sync_api.Page) -> None:
@@ -99,20 +135,21 @@ def open_page(page: sync_api.Page, address: str) -> None:
 
 
 def empty_form(page: sync_api.Page) -> None:
-    """Put back what the tests of one page change: routes, the tab, jobs, messages, fields."""
+    """Put back what the tests of one page change: routes, the tab, jobs, messages, fields.
+
+    The page is asked what differs first: writing all fields takes longer than many a test.
+    """
     page.unroute_all()
     page.evaluate("document.activeElement?.blur()")  # an open list of choices would lie over the tabs
-    page.click("#tabs > .tab-wrapper button[role=tab]:has-text('txt2img')")
+    tab = page.locator("#tabs > .tab-wrapper button[role=tab]:has-text('txt2img')")
+    if tab.get_attribute("aria-selected") != "true":
+        tab.click()
     while page.is_visible("#txt2img_interrupt"):
         page.keyboard.press("Escape")
         page.wait_for_timeout(100)
     page.evaluate("featherweight.tab('txt2img').clearMessages()")
-    page.fill("#txt2img_prompt textarea", "")
-    page.fill("#txt2img_neg_prompt textarea", "")
-    for name, value in FORM.items():
-        page.fill(f"#txt2img_{name} input[type=number]", value)
-    page.fill("#txt2img_seed input", "-1")
+    for field in page.evaluate(OTHERS, FIELDS):
+        page.fill(field, FIELDS[field])
     if page.is_checked("#txt2img_enable_hr input"):
         page.click("#txt2img_enable_hr input")
-    for name in ("prompt", "neg_prompt"):
-        page.wait_for_function(f"document.querySelector('#txt2img_{name} .fw-counter').textContent === '0/75'")
+    page.wait_for_function(ALL_COUNTED, arg=PROMPTS)

@@ -3,7 +3,7 @@
 import base64
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from modules.images.encode import encode_image
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage, FromNoise
 from modules.services import Services
-from tests.ui.browser import needs_browser, watched_page
+from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
 SIDE_PX = 128
@@ -47,14 +47,13 @@ Point = tuple[float, float]
 
 
 @pytest.fixture(scope="module")
-def canvas(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+def canvas(shared_page: sync_api.Page) -> sync_api.Page:
     """One page with an image on its canvas, sent there as by the button of a gallery; the tests build on each other's
     layers no further than they say."""
-    with watched_page(context, address) as page:
-        begin(page)
-        page.fill("#img2img_steps input[type=number]", "1")
-        page.keyboard.press("Tab")
-        yield page
+    begin(shared_page)
+    shared_page.fill("#img2img_steps input[type=number]", "1")
+    shared_page.keyboard.press("Tab")
+    return shared_page
 
 
 def begin(page: sync_api.Page) -> None:

@@ -10,7 +10,7 @@ from modules.processing.engine.status import EngineState, EngineStatus, ModelFac
 from modules.services import Services
 from modules.ui.defaults import default_size, wanted_checkpoint
 from tests.fakes import fake_services
-from tests.ui.browser import needs_browser, served
+from tests.ui.browser import needs_browser, served, visit
 
 WIDTH, HEIGHT = "#txt2img_width input[type=number]", "#txt2img_height input[type=number]"
 
@@ -50,13 +50,10 @@ def test_the_model_in_use_says_its_size_better_than_the_yaml(services: Services)
 @needs_browser[0]
 @needs_browser[1]
 def test_an_untouched_size_follows_the_model_and_a_chosen_one_stays(
-    services: Services, browser: sync_api.Browser, monkeypatch: pytest.MonkeyPatch
+    services: Services, window: sync_api.Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with served(services) as address:
-        page = browser.new_page()
-        page.set_default_timeout(60_000)
-        page.goto(address)
-        page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
+    page = window
+    with served(services) as address, visit(page, address):
         sync_api.expect(page.locator(WIDTH)).to_have_value("512")
         load(services, 1024)
         sync_api.expect(page.locator(WIDTH)).to_have_value("1024", timeout=60_000)
@@ -70,4 +67,3 @@ def test_an_untouched_size_follows_the_model_and_a_chosen_one_stays(
         sync_api.expect(page.locator("#fw_scales")).to_have_attribute(
             "data-hashing", "hash of x.safetensors 50 %", timeout=60_000
         )
-        page.close()

@@ -10,7 +10,7 @@ from playwright import sync_api
 from modules.services import Services
 from tests.fakes import fake_services
 from tests.model_cards.test_cards import adapter, image
-from tests.ui.browser import needs_browser, open_page, served
+from tests.ui.browser import needs_browser, served, visit
 from tests.ui.test_page import PROMPT
 
 pytestmark = needs_browser
@@ -45,16 +45,9 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
-    errors: list[str] = []
-    with served(services) as address:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.set_default_timeout(45_000)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        open_page(page, address)
-        yield page
-        page.close()
-    assert errors == []
+def page(services: Services, window: sync_api.Page) -> Iterator[sync_api.Page]:
+    with served(services) as address, visit(window, address):
+        yield window
 
 
 def open_tab(page: sync_api.Page, name: str) -> None:

@@ -3,7 +3,6 @@
 import base64
 import io
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from playwright import sync_api
 
 from modules.images.encode import encode_image
 from modules.services import Services
-from tests.ui.browser import needs_browser, watched_page
+from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
@@ -27,19 +26,12 @@ DROP = """([selector, data, type]) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def opened(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
-    """One page for all tests, because opening it takes longer than they do."""
-    with watched_page(context, address) as page:
-        yield page
-
-
 @pytest.fixture
-def page(opened: sync_api.Page) -> sync_api.Page:
+def page(shared_page: sync_api.Page) -> sync_api.Page:
     """The page with txt2img in front."""
-    opened.click("#tab_txt2img-button")
-    opened.wait_for_selector(PROMPT, state="visible")
-    return opened
+    shared_page.click("#tab_txt2img-button")
+    shared_page.wait_for_selector(PROMPT, state="visible")
+    return shared_page
 
 
 def make(page: sync_api.Page, prompt: str, images: int, seed: int = 5) -> None:

@@ -11,7 +11,7 @@ from playwright import sync_api
 from modules.services import Services
 from tests.downloads.file_server import Behavior, Handler, safetensors, serving
 from tests.fakes import downloading_services
-from tests.ui.browser import needs_browser, served, watched_page
+from tests.ui.browser import needs_browser, served, visit
 
 pytestmark = needs_browser
 
@@ -29,9 +29,9 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def shared_page(context: sync_api.BrowserContext, fakes: Services) -> Iterator[sync_api.Page]:
-    with served(fakes) as address, watched_page(context, address) as page:
-        yield page
+def shared_page(window: sync_api.Page, fakes: Services) -> Iterator[sync_api.Page]:
+    with served(fakes) as address, visit(window, address):
+        yield window
 
 
 @pytest.fixture

@@ -165,12 +165,11 @@ def test_what_was_painted_arrives_after_a_reload_and_changes_of_tab(
 
 
 @pytest.fixture(scope="module")
-def opened(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+def opened(shared_page: sync_api.Page) -> sync_api.Page:
     """One page for the tests that only use the form, because opening it takes longer than they do."""
-    with watched_page(context, address) as page:
-        page.evaluate("featherweight.showTab('img2img')")
-        page.wait_for_selector("#img2img_inpaint_tab-button")
-        yield page
+    shared_page.evaluate("featherweight.showTab('img2img')")
+    shared_page.wait_for_selector("#img2img_inpaint_tab-button")
+    return shared_page
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.services import Services
 from tests.recordings import TINY
-from tests.ui.browser import needs_browser, served
+from tests.ui.browser import needs_browser, served, visit
 
 pytestmark = needs_browser
 SLOW_MS = 120_000  # the first plan and the first image import PyTorch's larger parts
@@ -49,17 +49,10 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
-    errors: list[str] = []
-    with served(services) as address:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.set_default_timeout(SLOW_MS)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(address)
-        page.wait_for_selector("#txt2img_generate")
-        yield page
-        page.close()
-    assert errors == []
+def page(services: Services, window: sync_api.Page) -> Iterator[sync_api.Page]:
+    window.set_default_timeout(SLOW_MS)
+    with served(services) as address, visit(window, address):
+        yield window
 
 
 def test_what_the_form_needs_stands_beside_generate(page: sync_api.Page) -> None:

@@ -13,7 +13,7 @@ from modules.jobs.tasks import Task, TaskSpec
 from modules.services import Services
 from tests.fakes import fake_services
 from tests.models.merging.toys import UNET, Toys, toy
-from tests.ui.browser import needs_browser, served
+from tests.ui.browser import needs_browser, served, visit
 
 pytestmark = needs_browser
 LIST = "ul[role=listbox]"
@@ -35,17 +35,14 @@ def services(folder: Path) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
-    with served(services) as address:
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.set_default_timeout(45_000)
-        open_tab(page, address)
-        yield page
-        page.close()
+def page(services: Services, window: sync_api.Page) -> Iterator[sync_api.Page]:
+    with served(services) as address, visit(window, address):
+        window.set_viewport_size({"width": 1440, "height": 1000})
+        show_tab(window)
+        yield window
 
 
-def open_tab(page: sync_api.Page, address: str) -> None:
-    page.goto(address)
+def show_tab(page: sync_api.Page) -> None:
     page.click("button[role=tab]:has-text('Checkpoint Merger')")
     page.wait_for_selector("#modelmerger_merge", state="visible")
 
@@ -87,7 +84,8 @@ def test_progress_survives_a_reload_and_can_be_cancelled(page: sync_api.Page, se
         return {}
 
     task = services.queue.submit_spec(TaskSpec("merge", "Merging long.safetensors", work))
-    open_tab(page, page.url)
+    page.reload()
+    show_tab(page)
     page.wait_for_selector("#modelmerger_result [role=progressbar]")
     assert "Merging long.safetensors: 25% · 1 of 4 tensors" in page.inner_text("#modelmerger_result")
     page.click("#modelmerger_cancel:enabled")

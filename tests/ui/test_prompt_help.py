@@ -1,31 +1,22 @@
 """Completion of prompts, choices and wildcards on the page, in a real browser."""
 
-from collections.abc import Iterator
-
 import pytest
 from playwright import sync_api
 
 from modules.services import Services
-from tests.ui.browser import needs_browser, watched_page
+from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
 LIST = "#tag_completion"
 
 
-@pytest.fixture(scope="module")
-def opened(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
-    """One page for all tests, because opening it takes longer than they do."""
-    with watched_page(context, address) as page:
-        yield page
-
-
 @pytest.fixture
-def page(opened: sync_api.Page) -> sync_api.Page:
+def page(shared_page: sync_api.Page) -> sync_api.Page:
     """The page with txt2img in front."""
-    opened.click("#tab_txt2img-button")
-    opened.wait_for_selector(PROMPT, state="visible")
-    return opened
+    shared_page.click("#tab_txt2img-button")
+    shared_page.wait_for_selector(PROMPT, state="visible")
+    return shared_page
 
 
 @pytest.fixture

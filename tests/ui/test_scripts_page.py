@@ -19,7 +19,7 @@ from modules.flags.flags import Flags
 from modules.images.metadata import read_metadata
 from modules.services import Services
 from tests.recordings import TINY
-from tests.ui.browser import needs_browser, served
+from tests.ui.browser import needs_browser, served, visit
 from tests.ui.test_page import IMAGE, PROMPT
 
 pytestmark = needs_browser
@@ -41,14 +41,11 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
-    with served(services) as address:
-        page = browser.new_page(viewport={"width": 1440, "height": 1200})
-        page.set_default_timeout(60_000)
-        page.goto(address)
-        page.wait_for_selector("#txt2img_generate")
-        yield page
-        page.close()
+def page(services: Services, window: sync_api.Page) -> Iterator[sync_api.Page]:
+    window.set_default_timeout(60_000)
+    with served(services) as address, visit(window, address):
+        window.set_viewport_size({"width": 1440, "height": 1200})
+        yield window
 
 
 def choose(page: sync_api.Page, field: str, text: str) -> None:

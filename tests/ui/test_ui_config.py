@@ -145,10 +145,8 @@ class TestInTheBrowser:
     pytestmark = needs_browser
 
     def test_the_page_is_as_the_user_wants_it_and_names_what_is_broken(
-        self, browser: sync_api.Browser, own: Services
+        self, context: sync_api.BrowserContext, own: Services
     ) -> None:
-        context = browser.new_context(viewport={"width": 1440, "height": 900})
-        context.set_default_timeout(45_000)
         with served(own) as address, watched_page(context, address) as page:
             assert page.input_value("#txt2img_width input[type=number]") == "192"
             assert page.input_value("#txt2img_cfg_scale input[type=number]") == "3.5"
@@ -195,7 +193,6 @@ class TestInTheBrowser:
             open_page(page, address)
             page.wait_for_selector("#tab_precision-button", state="attached")
             assert page.input_value("#txt2img_steps input[type=number]") == "9"
-        context.close()
 
     def test_settings_are_found_marked_and_counted(self, page: sync_api.Page, fakes: Services) -> None:
         fakes.settings.update({"samples_format": "webp"})

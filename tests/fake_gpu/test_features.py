@@ -28,7 +28,7 @@ from modules.scripts.library import ScriptLibrary, filled_args
 from modules.scripts.program import Program
 from tests.fake_gpu import FakeCard, fake_gpu
 from tests.fake_gpu.failing import Failing
-from tests.fake_gpu.jobs import engine_of, leave, made, pixels, request_of
+from tests.fake_gpu.jobs import LORAS, engine_of, leave, made, pixels, request_of
 from tests.recordings import CONFIGS, REFERENCE, tiny_adapters
 from tests.scripts.test_detailer import BUILT_IN, find_boxes
 from tests.scripts.toys import run, small_request
@@ -68,10 +68,10 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "hires of a transformer": ("flux1", {"hires": HiresRequest(scale=1.5, steps=1, denoising_strength=0.6)}),
     "inpainting": ("sd1", painted()),
     "inpainting model": ("sd1-inpainting", painted()),
-    "inpainting with a transformer": ("flux2", painted()),
+    "inpainting with a transformer": ("chroma", painted()),
     "refiner": ("sdxl", {"refiner_checkpoint": "sdxl-refiner", "refiner_switch_at": 0.5}),
     "LoRA": ("sd1", {"prompt": "a red cat <lora:unet:0.8>"}),
-    "LoRA of a transformer": ("sd3", {"prompt": "a red cat <lora:transformer:0.8>"}),
+    "LoRA of a transformer": ("sd3", {"prompt": "a red cat <lora:sd3:0.8>"}),
     "ancestral": ("sd1", {"sampler": "DPM++ 2M SDE", "scheduler": "Karras"}),
     "adaptive": ("sd1", {"sampler": "DPM adaptive"}),
     "noise of the GPU": ("sd1", {"settings_of": {"randn_source": "GPU"}, "sampler": "Euler a"}),
@@ -97,20 +97,29 @@ def test_a_job_is_the_same_resident_and_streamed(root: Path, job: str, card: Fak
     assert results[0].std() > 1 and np.array_equal(results[0], results[1])
 
 
-@pytest.mark.parametrize("storage", [None, "fp8_e4m3fn_row", thoroughly("int8_row")])
-@pytest.mark.parametrize("weight", ["unet", thoroughly("transformer")])
-def test_adapters_act_in_every_mode_and_leave(root: Path, weight: str, storage: str | None, card: FakeCard) -> None:
-    family = "sd1" if weight == "unet" else "sd3"
+@pytest.mark.parametrize(
+    ("family", "storage"),
+    [
+        ("sd1", "fp8_e4m3fn_row"),
+        ("z-image", None),
+        ("flux2", "int8_row"),
+        *(thoroughly("sd1", storage) for storage in (None, "int8_row")),
+        *(thoroughly("z-image", storage) for storage in ("fp8_e4m3fn_row", "code4")),
+        *(thoroughly("sd3", storage) for storage in (None, "fp8_e4m3fn_row")),
+        thoroughly("flux2", None),
+    ],
+)
+def test_adapters_act_in_every_mode_and_leave(root: Path, family: str, storage: str | None, card: FakeCard) -> None:
     stored = {} if storage is None else {"fp8_storage": "Enable", "fp8_format": storage}
+    adapter = family if family in LORAS else "unet"
     engine = engine_of(root, family)
-    plain = pixels(made(engine, family, stored))
+    plain = pixels(made(engine, family, stored, steps=1))
     held = card.memory.allocated
     for mode in LoraMode:
-        with_lora = pixels(
-            made(engine, family, {**stored, "lora_mode": mode.value}, prompt=f"a red cat <lora:{weight}:1>")
-        )
-        assert not np.array_equal(with_lora, plain)
-        assert np.array_equal(pixels(made(engine, family, {**stored, "lora_mode": mode.value})), plain)
+        settings = {**stored, "lora_mode": mode.value}
+        with_lora = made(engine, family, settings, steps=1, prompt=f"a red cat <lora:{adapter}:1>")
+        assert not np.array_equal(pixels(with_lora), plain)
+        assert np.array_equal(pixels(made(engine, family, settings, steps=1)), plain)
     assert card.memory.allocated <= held + (1 << 20)
     leave(engine)
     assert card.memory.tensors == 0

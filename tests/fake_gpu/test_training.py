@@ -33,10 +33,10 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 
 CASES: list[Any] = [
-    ("sd1", None, "off"),
     ("sd1", "fp8_e4m3fn_row", "layers"),
     ("z-image", None, "layers"),
     ("flux2", "fp8_e4m3fn_row", "off"),
+    thoroughly("sd1", None, "off"),
     thoroughly("sd1", "fp8_e4m3fn_row", "off"),
     thoroughly("sd1", None, "blocks"),
     thoroughly("sd3", None, "layers"),

@@ -97,11 +97,11 @@ def stored_as(name: str) -> dict[str, Any]:
     ("family", "settings", "is_gguf"),
     [
         ("sdxl", stored_as("int8_row"), False),
-        ("flux1", stored_as("code4"), False),
+        ("sd1", stored_as("code4"), False),
         ("sd1", {}, True),
+        ("flux1", {}, False),
         thoroughly("sd1", stored_as("fp8_e4m3fn_row"), False),
-        thoroughly("sdxl", stored_as("code4"), False),
-        thoroughly("flux1", {}, False),
+        thoroughly("flux1", stored_as("code4"), False),
     ],
 )
 def test_a_job_with_a_control_net(

@@ -381,6 +381,7 @@ def _padded(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     sequences, batch_first, value = (*args, *(False, 0.0)[len(args) - 1 :])[:3]
     if not isinstance(sequences[0], CardTensor):
         return NotImplemented
+    assert kwargs.get("padding_side", (*args, "right")[3] if len(args) > 3 else "right") == "right"
     longest = max(len(each) for each in sequences)
     padded = [
         torch.cat([each, each.new_full((longest - len(each), *each.shape[1:]), value)]) if len(each) < longest else each

@@ -160,7 +160,8 @@ def test_the_detailer_paints_what_is_found(tmp_path: Path, card: FakeCard) -> No
     first = run(request, engine, tmp_path, library)
     detailed, requests = pixels(first), card.memory.requests - found_at
     assert not np.array_equal(detailed, plain) and first.notices == () and requests > 100
-    for failures, fails_after in enumerate((1, requests // 2, requests * 9 // 10), start=1):
+    for failures, position in enumerate((1, requests // 2, requests * 9 // 10), start=1):
+        fails_after = position
         assert np.array_equal(pixels(run(request, engine, tmp_path, library)), detailed)
         assert card.memory.failures == failures
     leave(engine)

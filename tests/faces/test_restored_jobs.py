@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from modules.api.requests import request_from
@@ -69,6 +70,23 @@ def test_faces_are_restored_recorded_and_the_image_before_is_saved(engine: Engin
     assert "faces" in restored.timings_s and "faces" not in plain.timings_s
     (before,) = tmp_path.rglob("*-before-face-restoration.png")
     assert np.array_equal(np.asarray(Image.open(before).convert("RGB")), first)
+
+
+def test_memory_that_runs_out_once_in_it_costs_a_notice(engine: Engine, tmp_path: Path) -> None:
+    whole = np.asarray(made(engine, tmp_path, **FACES).images[0].image)
+
+    class Short(Inverted):
+        def restore(self, image: Image.Image, *args: Any, **more: Any) -> Image.Image:
+            restored = super().restore(image, *args, **more)
+            if len(self.calls) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return restored
+
+    engine.faces = Short({}, lambda part: engine.machine.device)
+    engine.faces.calls = []
+    result = made(engine, tmp_path, **FACES)
+    assert len(engine.faces.calls) == 2 and np.array_equal(np.asarray(result.images[0].image), whole)
+    assert any("while restoring faces" in notice for notice in result.notices)
 
 
 def test_an_infotext_asks_for_it_again(engine: Engine, tmp_path: Path) -> None:

@@ -243,7 +243,14 @@ class FakeCard:
         self.check_dtype(dtype)
         if not self.has_values:
             return self.wrap(torch.empty_like(tensor, dtype=dtype, device="meta", **words), is_written=True)
+        if self.is_pinned(tensor):
+            self._do_before(self.streams.present)
         return self.wrap(tensor.detach().to(dtype, copy=True, **words), is_written=True)
+
+    def _do_before(self, stream: FakeStream) -> None:
+        """What the next work of a queue comes after: a copy out of page-locked memory finds what the one into it
+        left."""
+        self.streams.do_until({**stream.clock.seen, **self.streams.host.seen, stream.name: stream.count})
 
     def _uses(self, tensor: Tensor) -> Uses:
         if isinstance(tensor, CardTensor):
@@ -339,6 +346,8 @@ class FakeCard:
             elif not _are_weights(target, target.dtype):
                 target.zero_()
         elif crosses and non_blocking and self.is_pinned(source if isinstance(target, CardTensor) else target):
+            if isinstance(target, CardTensor):
+                self._do_before(stream)
             if to.is_contiguous():
                 to.detach().view(-1).view(torch.uint8).fill_(GARBAGE)
             if stream is self.streams.main and isinstance(target, CardTensor):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from modules.flags.flags import parse_flags
@@ -41,10 +41,14 @@ TRANSFORMERS = {"flux1": "dev", "flux2": "klein", "chroma": "chroma"}
 FAMILIES = ("sd1", "sd2", "sdxl", "sd3", *TRANSFORMERS, "z-image", "anima")
 PRODUCTS = NARROW | {"_int_mm", "_scaled_mm"}
 TABLES_BYTES = 1 << 20  # of formats that look values up, 0.6 MB to encode code4: they are kept for the next model
-LORA_KEYS = {
-    "lora_unet_middle_block_1_transformer_blocks_0_attn1_to_q": 64,
-    "lora_unet_transformer_blocks_0_attn_to_q": 128,
+LORAS = {
+    "unet": ("lora_unet_middle_block_1_transformer_blocks_0_attn1_to_q", 64),
+    "sd3": ("lora_unet_transformer_blocks_0_attn_to_q", 128),
+    "z-image": ("diffusion_model.layers.0.attention.to_q", 256),
+    "flux2": ("lora_unet_double_blocks_0_img_attn_proj", 128),
 }
+"""One layer's name and width, by the family."""
+FEW_LAYERS = 3
 
 
 def write_families(root: Path) -> None:
@@ -56,13 +60,21 @@ def write_families(root: Path) -> None:
     for name, tiny in TRANSFORMERS.items():
         write_parts(root / name, TINY[tiny], name)
     write_split(root / "z-image", "zimage-turbo-cfg1")
+    _leave_few_layers(root / "z-image" / "text_encoder" / "qwen3_4b_tiny.safetensors")
     _write_anima(root / "anima")
     loras = root / "loras"
     loras.mkdir()
-    for name, (key, width) in zip(("unet", "transformer"), LORA_KEYS.items(), strict=True):
+    for name, (key, width) in LORAS.items():
         torch.manual_seed(1)
         factors = {"lora_down": torch.randn(4, width) / width**0.5, "lora_up": torch.randn(width, 4)}
         save_file({f"{key}.{part}.weight": tensor for part, tensor in factors.items()}, loras / f"{name}.safetensors")
+
+
+def _leave_few_layers(path: Path) -> None:
+    """Of a language model of which one hidden state is used, so that any number of layers does."""
+    layers = tuple(f"model.layers.{number}." for number in range(FEW_LAYERS))
+    few = {key: tensor for key, tensor in load_file(path).items() if key.startswith(layers) or ".layers." not in key}
+    save_file(few, path)
 
 
 def _write_anima(root: Path) -> None:

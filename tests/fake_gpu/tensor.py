@@ -376,6 +376,20 @@ def _new_tensor(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return card.move(made, torch.device(kwargs.get("device") or card.device), made.dtype, False, None)
 
 
+def _padded(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`pad_sequence`, whose result PyTorch puts on what it takes for the first tensor's device: the CPU."""
+    sequences, batch_first, value = (*args, *(False, 0.0)[len(args) - 1 :])[:3]
+    if not isinstance(sequences[0], CardTensor):
+        return NotImplemented
+    assert kwargs.get("padding_side", (*args, "right")[3] if len(args) > 3 else "right") == "right"
+    longest = max(len(each) for each in sequences)
+    padded = [
+        torch.cat([each, each.new_full((longest - len(each), *each.shape[1:]), value)]) if len(each) < longest else each
+        for each in sequences
+    ]
+    return torch.stack(padded, dim=0 if kwargs.get("batch_first", batch_first) else 1)
+
+
 def _attention(card: FakeCard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Whose inputs autocast casts before it looks at them."""
     if not any(isinstance(value, CardTensor) for value in args):
@@ -398,4 +412,5 @@ _SPECIAL: dict[Any, Callable[[FakeCard, Any, tuple[Any, ...], dict[str, Any]], A
     Tensor.is_pinned: _pinned,
     Tensor.record_stream: _record_stream,
     nn.functional.scaled_dot_product_attention: _attention,
+    torch._C._nn.pad_sequence: _padded,
 }

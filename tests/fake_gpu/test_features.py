@@ -28,7 +28,7 @@ from modules.scripts.library import ScriptLibrary, filled_args
 from modules.scripts.program import Program
 from tests.fake_gpu import FakeCard, fake_gpu
 from tests.fake_gpu.failing import Failing
-from tests.fake_gpu.jobs import engine_of, leave, made, pixels, request_of
+from tests.fake_gpu.jobs import LORAS, engine_of, leave, made, pixels, request_of
 from tests.recordings import CONFIGS, REFERENCE, tiny_adapters
 from tests.scripts.test_detailer import BUILT_IN, find_boxes
 from tests.scripts.toys import run, small_request
@@ -68,10 +68,10 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "hires of a transformer": ("flux1", {"hires": HiresRequest(scale=1.5, steps=1, denoising_strength=0.6)}),
     "inpainting": ("sd1", painted()),
     "inpainting model": ("sd1-inpainting", painted()),
-    "inpainting with a transformer": ("flux2", painted()),
+    "inpainting with a transformer": ("chroma", painted()),
     "refiner": ("sdxl", {"refiner_checkpoint": "sdxl-refiner", "refiner_switch_at": 0.5}),
     "LoRA": ("sd1", {"prompt": "a red cat <lora:unet:0.8>"}),
-    "LoRA of a transformer": ("sd3", {"prompt": "a red cat <lora:transformer:0.8>"}),
+    "LoRA of a transformer": ("sd3", {"prompt": "a red cat <lora:sd3:0.8>"}),
     "ancestral": ("sd1", {"sampler": "DPM++ 2M SDE", "scheduler": "Karras"}),
     "adaptive": ("sd1", {"sampler": "DPM adaptive"}),
     "noise of the GPU": ("sd1", {"settings_of": {"randn_source": "GPU"}, "sampler": "Euler a"}),
@@ -97,20 +97,29 @@ def test_a_job_is_the_same_resident_and_streamed(root: Path, job: str, card: Fak
     assert results[0].std() > 1 and np.array_equal(results[0], results[1])
 
 
-@pytest.mark.parametrize("storage", [None, "fp8_e4m3fn_row", thoroughly("int8_row")])
-@pytest.mark.parametrize("weight", ["unet", thoroughly("transformer")])
-def test_adapters_act_in_every_mode_and_leave(root: Path, weight: str, storage: str | None, card: FakeCard) -> None:
-    family = "sd1" if weight == "unet" else "sd3"
+@pytest.mark.parametrize(
+    ("family", "storage"),
+    [
+        ("sd1", "fp8_e4m3fn_row"),
+        ("z-image", "int8_row"),
+        ("flux2", None),
+        *(thoroughly("sd1", storage) for storage in (None, "int8_row")),
+        *(thoroughly("z-image", storage) for storage in (None, "fp8_e4m3fn_row", "code4")),
+        *(thoroughly("sd3", storage) for storage in (None, "fp8_e4m3fn_row")),
+        thoroughly("flux2", "int8_row"),
+    ],
+)
+def test_adapters_act_in_every_mode_and_leave(root: Path, family: str, storage: str | None, card: FakeCard) -> None:
     stored = {} if storage is None else {"fp8_storage": "Enable", "fp8_format": storage}
+    adapter = family if family in LORAS else "unet"
     engine = engine_of(root, family)
-    plain = pixels(made(engine, family, stored))
+    plain = pixels(made(engine, family, stored, steps=1))
     held = card.memory.allocated
     for mode in LoraMode:
-        with_lora = pixels(
-            made(engine, family, {**stored, "lora_mode": mode.value}, prompt=f"a red cat <lora:{weight}:1>")
-        )
-        assert not np.array_equal(with_lora, plain)
-        assert np.array_equal(pixels(made(engine, family, {**stored, "lora_mode": mode.value})), plain)
+        settings = {**stored, "lora_mode": mode.value}
+        with_lora = made(engine, family, settings, steps=1, prompt=f"a red cat <lora:{adapter}:1>")
+        assert not np.array_equal(pixels(with_lora), plain)
+        assert np.array_equal(pixels(made(engine, family, settings, steps=1)), plain)
     assert card.memory.allocated <= held + (1 << 20)
     leave(engine)
     assert card.memory.tensors == 0
@@ -128,17 +137,33 @@ def tiny_engine_of(tmp_path: Path, *flags: str) -> Engine:
 
 
 def test_the_detailer_paints_what_is_found(tmp_path: Path, card: FakeCard) -> None:
+    """Also where memory runs out in it: at its first request, in its middle, and towards its end."""
     engine = tiny_engine_of(tmp_path)
     detectors = Detectors(engine.faces.find, tmp_path)
-    program = Program(detectors=lambda: list(detectors.names), detector=detectors.check, detect=find_boxes)
+    found_at, fails_after = 0, 0
+
+    def find(*args: Any, **options: Any) -> Any:
+        nonlocal found_at
+        boxes, found_at = find_boxes(*args, **options), card.memory.requests
+        if fails_after:
+            card.memory.fail_at.append(found_at + fails_after)
+        return boxes
+
+    program = Program(detectors=lambda: list(detectors.names), detector=detectors.check, detect=find)
     library = ScriptLibrary.load([BUILT_IN], [path.name for path in BUILT_IN.iterdir() if path.name != "detailer"])
     for script in library.scripts:
         script.program = program
     script = library.find_alwayson("adetailer", False)
     plain = pixels(run(small_request(steps=1), engine, tmp_path, library))
     args = filled_args(script, [True, False, {"ad_model": "face_mtcnn", "ad_denoising_strength": 1.0}])
-    detailed = run(small_request(steps=1, alwayson_args={script.title(): args}), engine, tmp_path, library)
-    assert not np.array_equal(pixels(detailed), plain) and detailed.notices == ()
+    request = small_request(steps=1, alwayson_args={script.title(): args})
+    first = run(request, engine, tmp_path, library)
+    detailed, requests = pixels(first), card.memory.requests - found_at
+    assert not np.array_equal(detailed, plain) and first.notices == () and requests > 100
+    for failures, position in enumerate((1, requests // 2, requests * 9 // 10), start=1):
+        fails_after = position
+        assert np.array_equal(pixels(run(request, engine, tmp_path, library)), detailed)
+        assert card.memory.failures == failures
     leave(engine)
     assert card.memory.tensors == 0
 
@@ -146,31 +171,42 @@ def test_the_detailer_paints_what_is_found(tmp_path: Path, card: FakeCard) -> No
 # -- memory that runs out ------------------------------------------------------------------------------------------
 
 
-STAGES = (Stage.LOAD, Stage.ENCODE_TEXT, Stage.ENCODE_IMAGE, Stage.SAMPLE, Stage.DECODE)
+HIRES = {"hires": HiresRequest(scale=1.5, steps=1, denoising_strength=0.6), "prompt": "a red cat <lora:unet:1>"}
+RUNS_OUT: list[Any] = [
+    ("sd1", {}, painted(), (Stage.LOAD, Stage.ENCODE_TEXT, Stage.ENCODE_IMAGE, Stage.SAMPLE, Stage.DECODE)),
+    ("sd1", {}, HIRES, (Stage.ADAPTERS, Stage.ENLARGE, Stage.SAMPLE_HIRES, Stage.SAVE)),
+    thoroughly("sd1", STREAMED, painted(), (Stage.LOAD, Stage.ENCODE_IMAGE, Stage.SAMPLE, Stage.DECODE)),
+    thoroughly("z-image", {}, {}, (Stage.LOAD, Stage.ENCODE_TEXT, Stage.SAMPLE, Stage.DECODE)),
+]
+FRESH = (Stage.LOAD, Stage.ENCODE_TEXT, Stage.ADAPTERS)
+"""Of which the next job would need nothing."""
 
 
-@pytest.mark.parametrize(
-    ("family", "settings"),
-    [
-        ("sd1", {}),
-        thoroughly("sd1", STREAMED),
-    ],
-)
+@pytest.mark.parametrize(("family", "settings", "changes", "stages"), RUNS_OUT)
 def test_memory_that_runs_out_once_costs_nothing_but_time(
-    root: Path, family: str, settings: dict[str, Any], card: FakeCard
+    root: Path,
+    family: str,
+    settings: dict[str, Any],
+    changes: dict[str, Any],
+    stages: tuple[Stage, ...],
+    card: FakeCard,
 ) -> None:
-    """Once at each stage, each time in a fresh engine."""
-    wanted = request_of(family, settings, steps=1, **painted())
-    images = []
-    for number, stage in enumerate((None, *STAGES)):
-        engine = engine_of(root, family)
-        failing = None if stage is None else Failing(card, stage)
-        images.append(pixels(generate(wanted, engine, Output(Path()), failing or Silent())))
-        assert card.memory.failures == number and (failing is None or failing.is_done)
-        leave(engine)
-        assert card.memory.tensors == 0
-    assert card.memory.emptied > 0 and images[0].std() > 1
-    assert all(np.array_equal(image, images[0]) for image in images)
+    """Once at each stage."""
+    wanted = request_of(family, settings, steps=1, **changes)
+    engine = engine_of(root, family)
+    image = pixels(generate(wanted, engine, Output(Path()), Silent()))
+    assert image.std() > 1
+    for number, stage in enumerate(stages, start=1):
+        if stage in FRESH:
+            leave(engine)
+            assert card.memory.tensors == 0
+            engine = engine_of(root, family)
+        failing = Failing(card, stage)
+        assert np.array_equal(pixels(generate(wanted, engine, Output(Path()), failing)), image), stage
+        assert card.memory.failures == number and failing.is_done, stage
+    assert card.memory.emptied > 0
+    leave(engine)
+    assert card.memory.tensors == 0
 
 
 def test_a_model_that_does_not_fit_is_streamed_by_itself(root: Path) -> None:

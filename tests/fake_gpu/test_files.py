@@ -35,6 +35,7 @@ from tests.models.gguf_files import write_gguf
 from tests.scripts.test_control_nets import controlnet
 from tests.scripts.test_detailer import BUILT_IN
 from tests.scripts.test_transformer_nets import flux_net
+from tests.thorough import thoroughly
 from tests.upscalers.models import save_esrgan
 
 CUDA = torch.device("cuda")
@@ -72,7 +73,8 @@ def controlled(root: Path, family: str, folder: Path, events: Any, settings: dic
     unit = {"enabled": True, "module": "none", "model": "net", "image": base64.b64encode(data.getvalue()).decode()}
     script = library.find_alwayson("ControlNet", False)
     args = {script.title(): read_args(script, [unit], script.title())}
-    request = request_of(family, settings, steps=1, alwayson_args=args)
+    checkpoint = {"checkpoint": "sd1.gguf"} if (folder / "sd1.gguf").is_file() else {}
+    request = request_of(family, settings, steps=1, alwayson_args=args, **checkpoint)
     return run_with_scripts(request, engine, Output(folder), events, library)
 
 
@@ -87,26 +89,40 @@ def write_net(root: Path, family: str, path: Path) -> None:
     save_file({key: tensor.contiguous() for key, tensor in net.state_dict().items()}, path)
 
 
+def stored_as(name: str) -> dict[str, Any]:
+    return {"fp8_storage": "Enable", "fp8_format": name}
+
+
 @pytest.mark.parametrize(
-    ("family", "settings"),
+    ("family", "settings", "is_gguf"),
     [
-        ("sd1", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn_row"}),
-        ("flux1", {}),
+        ("sdxl", stored_as("int8_row"), False),
+        ("sd1", stored_as("code4"), False),
+        ("sd1", {}, True),
+        ("flux1", {}, False),
+        thoroughly("sd1", stored_as("fp8_e4m3fn_row"), False),
+        thoroughly("flux1", stored_as("code4"), False),
     ],
 )
-def test_a_job_with_a_control_net(root: Path, tmp_path: Path, family: str, settings: dict[str, Any]) -> None:
+def test_a_job_with_a_control_net(
+    root: Path, tmp_path: Path, family: str, settings: dict[str, Any], is_gguf: bool
+) -> None:
     """Resident, streamed, and where memory runs out while it samples: the same image."""
     write_net(root, family, tmp_path / "net.safetensors")
+    if is_gguf:
+        write_gguf(tmp_path / "sd1.gguf", family_tensors("sd1"), "Q8_0", "sd1")
+    checkpoints = tmp_path if is_gguf else None
     with fake_gpu("cuda", 8) as card:
-        engine = engine_of(root, family)
-        plain = pixels(made(engine, family, settings, steps=1))
+        engine = engine_of(root, family, checkpoints=checkpoints)
+        more = {"checkpoint": "sd1.gguf"} if is_gguf else {}
+        plain = pixels(made(engine, family, settings, steps=1, **more))
         resident = pixels(controlled(root, family, tmp_path, Silent(), settings, engine))
         assert resident.std() > 1 and not np.array_equal(resident, plain)
         failing = Failing(card, Stage.SAMPLE)
         assert np.array_equal(pixels(controlled(root, family, tmp_path, failing, settings, engine)), resident)
         assert failing.is_done and card.memory.failures == 1
         leave(engine)
-        engine = engine_of(root, family)
+        engine = engine_of(root, family, checkpoints=checkpoints)
         streamed = controlled(root, family, tmp_path, Silent(), {**settings, **STREAMED}, engine)
         assert np.array_equal(pixels(streamed), resident)
         del streamed

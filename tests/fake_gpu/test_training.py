@@ -32,44 +32,56 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
-def step(model: LoadedModel, memory: dict[str, Any]) -> tuple[Sequence[Tensor], float]:
-    """A step's gradients, on the CPU, and its loss; the trainer is closed again."""
+CASES: list[Any] = [
+    ("sd1", "fp8_e4m3fn_row", "layers"),
+    ("z-image", None, "layers"),
+    ("flux2", "fp8_e4m3fn_row", "off"),
+    thoroughly("sd1", None, "off"),
+    thoroughly("sd1", "fp8_e4m3fn_row", "off"),
+    thoroughly("sd1", None, "blocks"),
+    thoroughly("sd3", None, "layers"),
+    thoroughly("z-image", "fp8_e4m3fn_row", "off"),
+    thoroughly("flux2", None, "blocks"),
+]
+
+
+def gradients(
+    model: LoadedModel, memory: dict[str, Any], batch: Batch, encoder: CaptionEncoder, steps: bool = False
+) -> tuple[Sequence[Tensor], float]:
+    """Those of a batch, on the CPU, and its loss; the trainer, which makes a whole step after it where `steps` says so,
+    is closed again."""
     settings = config_of({"adapter": {"type": "lora", "rank": 2}, "loss": {"min_snr": None}, "memory": memory})
-    trainer = Trainer(model, settings, CaptionEncoder(model), (8, 8))
+    trainer = Trainer(model, settings, encoder, (8, 8))
     try:
-        latents = torch.randn(1, model.latent_channels, 8, 8, generator=torch.Generator().manual_seed(1))
-        batch = Batch(latents, trainer.encoder.encode((Caption("a red toy", (64, 64)),)))
         loss = trainer.gradients([batch], seed=5)
         assert all(part.device.type == CUDA.type for part in trainer.parameters)
         found = [part.grad.cpu() for part in trainer.parameters if part.grad is not None]
-        trainer.train_step([batch], seed=6)
+        if steps:
+            trainer.train_step([batch], seed=6)
         return found, loss
     finally:
         trainer.close()
 
 
-@pytest.mark.parametrize(
-    ("family", "storage", "stream"),
-    [
-        ("sd1", None, "off"),
-        ("sd1", "fp8_e4m3fn_row", "layers"),
-        thoroughly("sd1", "fp8_e4m3fn_row", "off"),
-        thoroughly("sd1", None, "blocks"),
-        thoroughly("sd3", None, "layers"),
-    ],
-)
+@pytest.mark.parametrize(("family", "storage", "stream"), CASES)
 def test_every_way_of_checkpointing_gives_the_same_gradients(
     root: Path, family: str, storage: str | None, stream: str, tmp_path: Path
 ) -> None:
+    folder = root_of(root, family)
+    parts = [path for name in ("text_encoder", "VAE") for path in sorted((folder / name).glob("*.safetensors"))]
+    files = list((folder / "Stable-diffusion").glob("*.safetensors"))
+    path = files[0] if len(files) == 1 else folder / "Stable-diffusion" / f"{family}.safetensors"
     with fake_gpu("cuda", 8) as card:
-        path = root_of(root, family) / "Stable-diffusion" / f"{family}.safetensors"
-        model = load_base(path, CONFIGS, storage, CUDA, stream, offload_dir=tmp_path)
-        expected, loss = step(model, {})
+        model = load_base(path, CONFIGS, storage, CUDA, stream, offload_dir=tmp_path, modules=parts)
+        encoder = CaptionEncoder(model)
+        latents = torch.randn(1, model.latent_channels, 8, 8, generator=torch.Generator().manual_seed(1))
+        batch = Batch(latents, encoder.encode((Caption("a red toy", (64, 64)),)))
+        expected, loss = gradients(model, {}, batch, encoder, steps=True)
         assert loss > 0 and any(bool(gradient.any()) for gradient in expected)
         gc.collect()
         held = shares(card)
         for memory in WAYS:
-            found, again = step(model, memory)
+            found, again = gradients(model, memory, batch, encoder)
             assert again == loss, memory
             assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), memory
             gc.collect()

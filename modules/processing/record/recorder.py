@@ -196,15 +196,19 @@ class Recorder:
             self._events.check()
 
         options = settings.face_restoration
-        image = self._engine.faces.restore(
-            image,
-            options.face_restoration_model,
-            options.code_former_weight,
-            on_face,
-            unload=options.face_restoration_unload,
-        )
+
+        def restored() -> Image.Image:
+            return self._engine.faces.restore(
+                image,
+                options.face_restoration_model,
+                options.code_former_weight,
+                on_face,
+                unload=options.face_restoration_unload,
+            )
+
+        result = self._in_use.model.recovery.run(Stage.FACES, restored)
         self._events.stage(Stage.SAVE)
-        return image
+        return result
 
     def before_hires(self, decoded: Tensor, batch: Batch, index: int) -> None:
         """Save an image [1,3,H,W] of the first pass, before the second."""
@@ -212,7 +216,7 @@ class Recorder:
         key = sample_key(batch.number, index, suffix)
         if key in self._made:
             return
-        (image,) = to_images(decoded)
+        (image,) = self._in_use.model.recovery.run(Stage.SAVE, lambda: to_images(decoded))
         self._saved(replace(self._described(image, batch, index), key=key), batch.number, index, suffix)
 
     def add_grid(self) -> None:

@@ -85,7 +85,9 @@ def _fma(builder: Any, left: Any, right: Any, added: Any) -> Any:
 
 
 @intrinsic
-def _score_tile(typing: Any, query: Any, keys: Any, start: Any, scale: Any, bias: Any, out: Any, peaks: Any, four: Any):
+def _score_tile(
+    typing: Any, query: Any, keys: Any, start: Any, scale: Any, bias: Any, out: Any, peaks: Any, four: Any
+) -> Any:
     """Scores of `ROWS` queries [ROWS, 4 * four] (bytes, 128 added) and 64 keys, packed: (start + products) * scale +
     bias, by key, into `out` [ROWS, BLOCK_KEYS]; `peaks` [ROWS, 16] are raised to them. All are addresses."""
     signature = types.void(*[types.int64] * 8)
@@ -123,7 +125,7 @@ def _score_tile(typing: Any, query: Any, keys: Any, start: Any, scale: Any, bias
 
 
 @intrinsic
-def _exp_row(typing: Any, scores: Any, out: Any, factor: Any, peak: Any):
+def _exp_row(typing: Any, scores: Any, out: Any, factor: Any, peak: Any) -> Any:
     """2^(scores * factor - peak) of `BLOCK_KEYS` scores as bfloat16 into `out`; returns the sum. Addresses and numbers.
 
     2^x by a polynomial of the fraction, and an integer addition to the exponent. Below 2^-120 it is that."""
@@ -170,7 +172,7 @@ def _sum_tile(vectors: int) -> Any:
     """The inner loop that adds weights x values for so many vectors of 16 dimensions."""
 
     @intrinsic
-    def add(typing: Any, weights: Any, values: Any, out: Any, stride: Any):
+    def add(typing: Any, weights: Any, values: Any, out: Any, stride: Any) -> Any:
         """Weights [ROWS, BLOCK_KEYS] bfloat16 times packed values [BLOCK_KEYS / 2, ...] onto `out` [ROWS, ...]
         float32, whose rows lie `stride` bytes apart like those of the values. Addresses."""
         signature = types.void(*[types.int64] * 4)
@@ -207,7 +209,7 @@ _sum_1, _sum_2, _sum_3, _sum_4, _sum_5, _sum_6 = (_sum_tile(count) for count in 
 
 
 @intrinsic
-def _bits(typing: Any, number: Any):
+def _bits(typing: Any, number: Any) -> Any:
     """The bits of a float32."""
     return types.uint32(types.float32), lambda context, builder, _, arguments: builder.bitcast(arguments[0], I32)
 

@@ -110,9 +110,9 @@ def measure_attention() -> KernelSupport:
         log.exception("The attention kernel could not be compiled")
         return KernelSupport(None, f"the kernel cannot be compiled ({type(error).__name__})")
     true = F.scaled_dot_product_attention(query, key, value)
-    error = float((made - true).norm() / true.norm())
-    if not error < MAX_ERROR:
-        return KernelSupport(None, f"the compiled kernel computes wrongly here (relative error {error:.3f})")
+    lost = float((made - true).norm() / true.norm())
+    if not lost < MAX_ERROR:
+        return KernelSupport(None, f"the compiled kernel computes wrongly here (relative error {lost:.3f})")
 
     def seconds(work: Callable[..., Any]) -> float:
         began = time.perf_counter()

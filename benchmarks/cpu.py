@@ -273,12 +273,11 @@ def measure_attention(rounds: int, quick: bool) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     attend = ATTENTIONS.get("int8")(AttentionOptions())
     for tokens, width in HEADS[-1:] if quick else HEADS:
-        heads = [torch.randn(1, 1, tokens, width, generator=generator) for _ in range(3)]
-        narrow = [tensor.bfloat16() for tensor in heads]
+        query, key, value = (torch.randn(1, 1, tokens, width, generator=generator) for _ in range(3))
         ways: dict[str, Step] = {
-            "int8": partial(attend, *heads),
-            "fp32": partial(F.scaled_dot_product_attention, *heads),
-            "bf16": partial(F.scaled_dot_product_attention, *narrow),
+            "int8": partial(attend, query, key, value),
+            "fp32": partial(F.scaled_dot_product_attention, query, key, value),
+            "bf16": partial(F.scaled_dot_product_attention, query.bfloat16(), key.bfloat16(), value.bfloat16()),
         }
         seconds = take_turns(ways, rounds, time.thread_time)
         true = ways["fp32"]()

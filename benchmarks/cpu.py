@@ -1,10 +1,11 @@
 """What int8 products and forecast steps are worth on a CPU: steps, memory, decoding and images against the peers.
 
-Run `python -m benchmarks.cpu [--part layers compile steps memory decode images] [--family sd1 sdxl] [--quick]`; it
-writes `results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two images), at 512 px;
-all take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far they are from those
-in fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`)
-are installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to see that it runs.
+Run `python -m benchmarks.cpu [--part layers attention compile steps memory decode images] [--family sd1 sdxl]
+[--quick]`; it writes `results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two
+images), at 512 px; all take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far
+they are from those in fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where
+`openvino` (and `nncf`) are installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to
+see that it runs.
 
 All parts together take long: each can run by itself (`--part`, `--family`, `--way`, `--rounds`), and what it finds goes
 into the results of the others. `--keep FOLDER` keeps the full-size checkpoints for the next part. Images end after
@@ -36,17 +37,20 @@ from diffusers.models.attention import BasicTransformerBlock
 from diffusers.models.resnet import ResnetBlock2D
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from benchmarks.full_size import CPU, FAMILIES, ROOT, load_through_program, use_every_page, write_full_size_checkpoint
 from benchmarks.report import print_table, read_result, write_result
 from modules.memory import int8_matmul
+from modules.memory.attention import ATTENTIONS, AttentionOptions
 from modules.memory.compiling import CompiledBlocks
 from modules.memory.formats.convrot import ROTATED as ROTATED_ROWS
 from modules.memory.formats.format import FORMATS
 from modules.memory.formats.rotation import can_rotate
 from modules.memory.int8_matmul import multiply_in_int8, share_inputs
 from modules.memory.int8_support import Int8Support, measure
+from modules.memory.kernels.support import attention_problem
 from modules.memory.layer import manage, put
 from modules.models.autoencoders.kl import KlAutoencoder, build_kl
 from modules.models.autoencoders.running import VaeRunner
@@ -66,11 +70,12 @@ from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, random_scene
 from recipes.scenes.scoring import background_color, color_prompts, shape_color
 
-PARTS = ("layers", "compile", "steps", "memory", "decode", "images")
+PARTS = ("layers", "attention", "compile", "steps", "memory", "decode", "images")
 SIDE, QUICK_SIDE = 64, 16
 DECODED_SIDES = (32, 64)
 ROUNDS, QUICK_ROUNDS = 3, 1
 PROMPTS, QUICK_PROMPTS = 96, 2
+ATTENTION_PROMPTS = 6
 DENOISING_STEPS = 20
 GOALS = {
     "int8 matmul / diffusers fp32": 0.50,
@@ -252,6 +257,43 @@ def measure_layers(rounds: int, quick: bool) -> dict[str, Any]:
     error = float((quick_one(tokens_of).last_hidden_state - true).norm() / true.norm())
     ratios = {name: seconds[name] / seconds["fp32"] for name in models if name != "fp32"}
     return {"rounded once over thrice": shared, "text encoder over fp32": ratios, "text encoder, relative error": error}
+
+
+HEADS = ((4096, 40), (4096, 64), (4096, 80), (4096, 128), (1024, 80))
+"""Tokens and dimensions of a head: SD 1 at 512 px, SDXL at 1024 px, the second level of SD 1, flow models."""
+
+
+@torch.inference_mode()
+def measure_attention(rounds: int, quick: bool) -> dict[str, Any]:
+    """CPU time of attention in int8 over PyTorch's in fp32 and bf16, with its error; and how far images of the bundled
+    model are from those of the same weights, which multiply in int8, with PyTorch's attention."""
+    if (problem := attention_problem()) is not None:
+        return {"left_out": problem}
+    found: dict[str, Any] = {}
+    generator = torch.Generator().manual_seed(0)
+    attend = ATTENTIONS.get("int8")(AttentionOptions())
+    for tokens, width in HEADS[-1:] if quick else HEADS:
+        query, key, value = (torch.randn(1, 1, tokens, width, generator=generator) for _ in range(3))
+        ways: dict[str, Step] = {
+            "int8": partial(attend, query, key, value),
+            "fp32": partial(F.scaled_dot_product_attention, query, key, value),
+            "bf16": partial(F.scaled_dot_product_attention, query.bfloat16(), key.bfloat16(), value.bfloat16()),
+        }
+        seconds = take_turns(ways, rounds, time.thread_time)
+        true = ways["fp32"]()
+        errors = {name: float((ways[name]().float() - true).norm() / true.norm()) for name in ("int8", "bf16")}
+        over = {name: seconds["int8"] / seconds[name] for name in ("fp32", "bf16")}
+        found[f"{tokens} x {width}"] = {"over": over, "relative_errors": errors}
+    base: dict[str, object] = {**ROW, "compute_mode": "int8 matmul", "cross_attention_optimization": "sdp"}
+    near = []
+    with tempfile.TemporaryDirectory() as scratch:
+        artist = _Images(Path(scratch), 2 if quick else ATTENTION_PROMPTS)
+        for index in range(2 if quick else ATTENTION_PROMPTS):
+            true, _ = artist.draw(index, base, *IMAGE_SAMPLERS[0])
+            drawn, _ = artist.draw(index, {**base, "cross_attention_optimization": "int8"}, *IMAGE_SAMPLERS[0])
+            near.append(round(psnr_db(drawn, true), 2))
+            print(f"prompt {index}: {near[-1]} dB", flush=True)
+    return {"heads": found, "images_db": {"prompts": len(near), "median": statistics.median(near), "lowest": min(near)}}
 
 
 @torch.inference_mode()
@@ -503,6 +545,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         if "layers" in arguments.part:
             result["layers"] = measure_layers(rounds, arguments.quick)
+            save(result)
+        if "attention" in arguments.part:
+            result["attention in int8"] = measure_attention(rounds, arguments.quick)
             save(result)
         if "compile" in arguments.part:
             result["compiled over plain"] = measure_compiled(rounds, side // 2)

@@ -21,6 +21,9 @@ from modules.registry import Registry
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 MiB = 1 << 20
 MIN_QUERIES = 64  # a slice below that saves nothing worth having
+MIN_INT8_KEYS = 256  # below, packing them costs what the kernel saves
+MAX_INT8_WIDTH = 256  # of a head; the attention of a VAE is wider, and its images show more of what is rounded
+INT8_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_SCORE_BYTES = 256 * MiB  # where the device does not say what is free
 
 
@@ -195,6 +198,29 @@ def _xformers(options: AttentionOptions) -> Attention:
         return attention(*swapped).transpose(1, 2)
 
     return attend
+
+
+@ATTENTIONS.register("int8")
+def _int8(options: AttentionOptions) -> Attention:
+    """Queries and keys in 8 bits, by a kernel that numba compiles; by PyTorch's where it cannot be, see
+    `modules.memory.kernels.support.attention_problem`, and for little work, autograd and NaN or infinity."""
+    from modules.memory.kernels.support import attention_problem
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        is_large = query.shape[2] >= MIN_QUERIES and key.shape[2] >= MIN_INT8_KEYS and key.shape[3] <= MAX_INT8_WIDTH
+        fits = is_large and key.shape[3] == value.shape[3] and query.device.type == "cpu" and query.dtype in INT8_DTYPES
+        tensors = (query, key, value)
+        if not fits or torch.is_grad_enabled() or attention_problem() is not None or not all(map(_is_finite, tensors)):
+            return F.scaled_dot_product_attention(query, key, value)
+        from modules.memory.kernels.attention import int8_attention
+
+        return int8_attention(query, key, value)
+
+    return attend
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return math.isfinite(tensor.sum(dtype=torch.float32).item())
 
 
 def xformers_problem(device: torch.device, dtype: torch.dtype) -> str | None:

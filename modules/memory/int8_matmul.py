@@ -30,6 +30,7 @@ from modules.memory.formats.format import StorageFormat
 from modules.memory.formats.rotation import rotate
 from modules.memory.layer import Stored, stored_state, stored_tensors
 from modules.memory.recovery import is_out_of_memory
+from modules.memory.scratch import scratch
 
 log = logging.getLogger(__name__)
 
@@ -267,7 +268,7 @@ def _linear(
         if part is None:
             return None
         left, factors = (part.data, part.factors) if rounded is None else (part.data[where], part.factors[where])
-        _scale_into(out[where], torch._int_mm(left, factor) * factors, scale, bias)
+        _multiply_into(out[where], left, factor, factors, scale, bias)
     return out.view(*x.shape[:-1], outputs)
 
 
@@ -299,15 +300,30 @@ def _rounded_rows(rows: Tensor, group: int) -> Rounded | None:
     return Rounded(quantized(rows, peaks).to(torch.int8), peaks.mul_(1 / LARGEST))
 
 
-def _scale_into(out: Tensor, sums: Tensor, scale: Tensor, bias: Tensor | None) -> None:
-    """Write float32 sums [M, out] times `scale` [out] plus `bias` into `out`."""
-    same = out.dtype == torch.float32
-    if bias is None:
-        made = torch.mul(sums, scale, out=out if same else sums)
+def _multiply_into(
+    out: Tensor, left: Tensor, right: Tensor, factors: Tensor | None, scale: Tensor, bias: Tensor | None
+) -> None:
+    """Write the int8 product of `left` [M, in] and `right` [in, out], its rows times `factors` [M, 1] and its columns
+    times `scale` [out], plus `bias`, into `out` [M, out].
+
+    On the CPU the sums come to lie in memory that is used again, and are widened where they stay: to multiply int32
+    with float32, PyTorch makes two more copies of them."""
+    if out.device.type != "cpu":
+        sums = torch._int_mm(left, right)
+        numbers = sums.float() if factors is None else sums * factors
     else:
-        made = torch.addcmul(bias, sums, scale, out=out if same else sums)
-    if not same:
-        out.copy_(made)
+        sums = scratch((len(left), right.shape[1]), torch.int32, "sums")
+        torch._int_mm(left, right, out=sums)
+        numbers = out if out.dtype == torch.float32 else scratch(tuple(out.shape), torch.float32, "sums")
+        numbers.copy_(sums)
+        if factors is not None:
+            numbers.mul_(factors)
+    if bias is None:
+        numbers.mul_(scale)
+    else:
+        torch.addcmul(bias, numbers, scale, out=numbers)
+    if numbers is not out:
+        out.copy_(numbers)
 
 
 def _convolution(
@@ -339,8 +355,7 @@ def _convolution(
                 (rows_step * line, columns_step * channels, line, 1),
                 padded.storage_offset() + top * rows_step * line,
             ).reshape(count * out_width, 9 * channels)
-            sums = torch._int_mm(neighbours, kernel).float()
-            _scale_into(out[image, top : top + count].view(-1, outputs), sums, factor, bias)
+            _multiply_into(out[image, top : top + count].view(-1, outputs), neighbours, kernel, None, factor, bias)
     return out.permute(0, 3, 1, 2)
 
 

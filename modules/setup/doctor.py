@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,7 @@ def _data(found: Findings, paths: Paths) -> None:
     for name in DATABASES:
         _readable(found, paths.data_dir / name, _database)
     _measured(found, "int8 products", paths.cache_dir / "int8.json", _int8_lines)
+    _measured(found, "attention in int8", paths.cache_dir / "attention.json", _attention_lines)
     _measured(found, "threads", paths.cache_dir / "threads.json", _thread_lines)
 
 
@@ -383,6 +385,17 @@ def _int8_lines(answers: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
             yield f"{ratio:.2f} of the time of a product in the compute dtype ({key})"
         else:
             yield f"do not work: {answer.get('problem')} ({key})"
+
+
+def _attention_lines(answers: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    if find_spec("numba") is None:
+        yield "not used: numba is not installed (pip install numba)"
+    for key, answer in answers.items():
+        ratio = answer.get("ratio")
+        if isinstance(ratio, int | float):
+            yield f"{ratio:.2f} of the time of PyTorch's ({key})"
+        else:
+            yield f"does not work: {answer.get('problem')} ({key})"
 
 
 def _thread_lines(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -185,7 +185,7 @@ def test_a_kernel_that_refuses_a_layer_is_not_asked_again(
     """A build without oneDNN, or a kernel that takes no such shapes."""
     asked = []
 
-    def refuse(*factors: Tensor) -> Tensor:
+    def refuse(*factors: Tensor, out: Tensor | None = None) -> Tensor:
         asked.append(factors)
         raise RuntimeError("could not create a primitive\nmore lines")
 
@@ -203,7 +203,7 @@ def test_a_kernel_that_refuses_a_layer_is_not_asked_again(
 
 
 def test_running_out_of_memory_is_not_taken_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*factors: Tensor) -> Tensor:
+    def refuse(*factors: Tensor, out: Tensor | None = None) -> Tensor:
         raise torch.OutOfMemoryError("out of memory")
 
     layer = stored(nn.Linear(64, 48))

@@ -12,6 +12,7 @@ from torch import Tensor
 from modules.errors import UnknownNameError
 from modules.flags.flags import Flags
 from modules.memory.attention import ATTENTIONS, AttentionOptions, upcast
+from modules.memory.kernels.support import KernelSupport
 from modules.processing.engine.attention import Processor, choose_attention, using_attention
 from modules.processing.engine.attention_options import AttentionFlags
 
@@ -168,6 +169,26 @@ def test_unusable_xformers_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatc
     choice = choose_attention("xformers", False, AttentionFlags(), CPU, torch.float32)
     assert choice.name == "sdp"
     assert choice.note is not None and "It is broken" in choice.note
+
+
+@pytest.mark.parametrize(
+    ("ratio", "upcasting", "name"),
+    [(0.4, False, "int8"), (0.4, True, "sdp"), (0.9, False, "sdp"), (None, False, "sdp")],
+)
+def test_automatic_is_int8_where_that_pays(
+    ratio: float | None, upcasting: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modules.processing.engine.attention.attention_problem", lambda: None)
+    support = KernelSupport(ratio)
+    choice = choose_attention("Automatic", upcasting, AttentionFlags(), CPU, torch.float32, lambda: support)
+    assert choice.name == name
+
+
+def test_int8_without_numba_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.processing.engine.attention.attention_problem", lambda: "numba is not installed")
+    choice = choose_attention("int8", False, AttentionFlags(), CPU, torch.float32)
+    assert choice.name == "sdp"
+    assert choice.note is not None and "numba is not installed" in choice.note
 
 
 def test_an_unknown_name_lists_the_known() -> None:

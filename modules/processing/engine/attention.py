@@ -7,7 +7,7 @@ over image and text) are replaced by ours, which call the dispatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,11 +19,14 @@ from torch import Tensor, nn
 
 from modules.memory.attention import ATTENTIONS, Attention, AttentionOptions, upcast, xformers_problem
 from modules.memory.hook_chain import replace_attribute
+from modules.memory.kernels.support import attention_problem
+from modules.models.loading.precision import ComputeMode
 from modules.processing.engine.attention_options import AUTOMATIC, AttentionFlags
 
 if TYPE_CHECKING:
     from diffusers.models.attention_dispatch import AttentionBackendName
 
+    from modules.memory.kernels.support import KernelSupport
     from modules.models.loading.loaded import LoadedModel
     from modules.processing.engine.precision import Machine
     from modules.settings.values import Settings
@@ -39,21 +42,30 @@ class AttentionChoice:
 
 
 def choose_attention(
-    setting: str, upcasting: bool, flags: AttentionFlags, device: torch.device, dtype: torch.dtype
+    setting: str,
+    upcasting: bool,
+    flags: AttentionFlags,
+    device: torch.device,
+    dtype: torch.dtype,
+    int8: Callable[[], KernelSupport] | None = None,
 ) -> AttentionChoice:
-    """The setting wins over a flag, a flag over what Automatic stands for (PyTorch's own).
+    """The setting wins over a flag, a flag over what Automatic stands for: `int8` where that is given and pays, else
+    PyTorch's own.
 
-    Where xformers is wanted and unusable, PyTorch's own takes its place and the note says why. Raises
+    Where xformers or int8 is wanted and unusable, PyTorch's own takes its place and the note says why. Raises
     `UnknownNameError` for a setting that names no way.
     """
     name, note = setting.split(" - ")[0].strip().lower(), None
     if name == AUTOMATIC.lower():
-        name = flags.chosen or "sdp"
+        name = flags.chosen or ("int8" if int8 is not None and not upcasting and int8().pays else "sdp")
     name = ATTENTIONS.canonical(name)
+    problem = None
     if name == "xformers":
         problem = xformers_problem(device, dtype)
-        if problem is not None:
-            name, note = "sdp", f"{problem}; PyTorch's own attention is used."
+    elif name == "int8":
+        problem = attention_problem() if device.type == "cpu" else "int8 attention is for the CPU"
+    if problem is not None:
+        name, note = "sdp", f"{problem}; PyTorch's own attention is used."
     options = AttentionOptions(
         query_chunk=flags.query_chunk, key_chunk=flags.key_chunk, threshold_percent=flags.threshold_percent
     )
@@ -71,6 +83,8 @@ def attention_of(settings: Settings, machine: Machine, model: LoadedModel) -> At
         machine.attention,
         model.device,
         model.plan.compute_dtype,
+        # Where rounding to 8 bits was chosen for the products already. Else it is there for those who ask for it.
+        machine.int8_attention if model.plan.mode is ComputeMode.INT8_MATMUL else None,
     )
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from modules.memory.cpu_threads import CpuThreads
     from modules.memory.int8_support import Int8Support
+    from modules.memory.kernels.support import KernelSupport
     from modules.memory.storage import StorageRules
     from modules.models.families.family import OptionalEncoder
     from modules.models.loading.precision import ComputeMode, PrecisionPlan
@@ -115,6 +116,9 @@ class Machine:
     no_autocast: bool = False  # GTX 16xx: autocast gives NaN
     fp8_matmul: bool = False  # it multiplies e4m3 matrices in its own units
     int8: Callable[[torch.dtype], Int8Support] | None = None  # how it multiplies int8 ones, beside this dtype
+    int8_attention: Callable[[], KernelSupport] | None = (
+        None  # whether attention in int8 pays; None: not on this device
+    )
     attention: AttentionFlags = field(default_factory=AttentionFlags)
     streaming: StreamFlags = field(default_factory=StreamFlags)
     read_memory: Callable[[torch.device], DeviceReading | None] = read_device
@@ -177,6 +181,7 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     from modules.memory.compiling import keep_compiled_in
     from modules.memory.cpu_threads import CpuThreads, use_threads
     from modules.memory.int8_support import int8_support
+    from modules.memory.kernels.support import attention_support, keep_kernels_in
 
     device = choose_device(flags)
     threads = None
@@ -185,7 +190,9 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
         threads = CpuThreads(partial(use_threads, flags.cpu_threads, remembered))
     if cache_dir is not None:
         keep_compiled_in(cache_dir / "compiled")
+        keep_kernels_in(cache_dir / "kernels")
     measured = cache_dir / "int8.json" if cache_dir is not None else None
+    attention = cache_dir / "attention.json" if cache_dir is not None else None
     return Machine(
         device=device,
         dtype=compute_dtype(device, flags.no_half, flags.precision),
@@ -196,6 +203,7 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
         no_autocast=needs_manual_casts(device),
         fp8_matmul=has_fp8_matmul(device),
         int8=cache(lambda dtype: int8_support(device, dtype, measured)),
+        int8_attention=cache(lambda: attention_support(attention)) if device.type == "cpu" else None,
         attention=AttentionFlags.of(flags),
         streaming=StreamFlags.of(flags, offload_dir),
         threads=threads,

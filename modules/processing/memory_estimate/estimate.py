@@ -58,7 +58,7 @@ MAX_META_MODELS = 2
 MAX_DRY_RUNS = 256
 PROGRAM_BYTES = 700_000_000
 """What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
-OUTPUT_ONLY = ("sdp", "sdp-no-mem", "xformers")
+OUTPUT_ONLY = ("sdp", "sdp-no-mem", "xformers", "int8")
 """Ways of attention that never hold the scores."""
 KERNELS_ON_TOP = {"cpu": 0.35}
 """Before anything was learnt: convolutions on the CPU copy what they read into another layout."""

@@ -206,8 +206,9 @@ class OptimizationSettings(SettingsGroup):
     cross_attention_optimization = choice(
         "Cross attention optimization",
         "Automatic",
-        ("Automatic", "sdp", "sdp-no-mem", "xformers", "sub-quadratic", "Doggettx", "InvokeAI", "V1", "None"),
-        hint="Automatic: as the command line says, else sdp. The others need less memory where sdp has no good kernel.",
+        ("Automatic", "sdp", "sdp-no-mem", "xformers", "sub-quadratic", "Doggettx", "InvokeAI", "V1", "int8", "None"),
+        hint="Automatic: as the command line says, else int8 where the model multiplies in int8 on a CPU and numba is "
+        "installed, else sdp. The others need less memory where sdp has no good kernel.",
         affects_image=True,
     )
     split_feed_forward = choice(

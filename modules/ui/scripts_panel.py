@@ -92,6 +92,8 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
             continue
         with gr.Accordion(script.title(), open=False, elem_classes=_classes(script)) as fold:
             built = _add(script, is_img2img, components, places, pasting)
+        if built and all(component.visible == "hidden" for component in built) and not script.is_foreign:
+            fold.visible = "hidden"  # calling programs alone use it
         switches += _switches(script.title(), section, len(components) - len(built) + 1, built)
         section += 1
         if script.is_foreign:

@@ -172,6 +172,8 @@
     // As older pages had them: bars of tabs by this class, and a blank behind the title of a tab.
     for (const bar of document.querySelectorAll(".tab-container[role=tablist]")) bar.classList.add("tab-nav");
     for (const button of document.querySelectorAll("button[role=tab]")) button.append(" ");
+    // Unseen copies of the titles, by which Gradio measures, stand behind them: scripts take the first buttons there are.
+    for (const copy of document.querySelectorAll(".tab-wrapper > .tab-container:not([role=tablist])")) copy.parentElement.append(copy);
     focused?.focus?.({ preventScroll: true });
   }
 
@@ -209,11 +211,12 @@
   }
 
   function dressCards() {
-    for (const place of document.querySelectorAll(".fw-cards")) place.classList.add("extra-network-cards");
-    const asBlock = (changes) => changes.forEach(({ target }) => target.matches(".extra-page") && target.style.display === "flex" && (target.style.display = "block"));
     for (const tab of ["txt2img", "img2img"]) {
       const pages = document.querySelector(`#${tab}_extra_tabs`);
-      if (pages) new MutationObserver(asBlock).observe(pages, { subtree: true, attributes: true, attributeFilter: ["style"] });
+      const showAsBlock = () => {
+        for (const page of pages.querySelectorAll(".extra-page")) if (page.style.display === "flex") page.style.display = "block";
+      };
+      if (pages) new MutationObserver(showAsBlock).observe(pages, { childList: true, subtree: true, attributes: true, attributeFilter: ["style"] });
       const refresh = fw.element("button", { type: "button", id: `${tab}_extra_refresh`, hidden: true });
       refresh.addEventListener("click", () => [...document.querySelectorAll(`#tab_${tab} [data-do=refresh]`)].find(isShown)?.click());
       document.querySelector(`#${tab}_extra_tabs .tab-container[role=tablist]`)?.after(fw.element("div", { className: "fw-extra-controls" }, refresh));

@@ -43,7 +43,7 @@ class BlockWeights(scripts.Script):
             raise InvalidValueError(f"{title}: its grids are not made here; use the script X/Y/Z plot.")
         return [presets, active]
 
-    def process(self, p: Any, presets: str, active: bool) -> None:
+    def process(self, p: Any, presets: str = "", active: bool = False) -> None:
         named = presets_of(presets.splitlines()) if active else {}
         if not named:
             return

@@ -145,7 +145,7 @@ def test_what_is_not_visible_stays_on_the_page() -> None:
         return gr.Textbox(visible=False), gr.Row(visible=False, elem_classes="mine")
 
     with acting(THEIRS):
-        (text, row), page = built(build)
+        (text, row), _ = built(build)
     (our_text, our_row), _ = built(build)
     assert (text.visible, our_text.visible, our_row.visible) == ("hidden", False, False)
     assert row.visible is True and row.elem_classes == ["mine", "fw-away"]

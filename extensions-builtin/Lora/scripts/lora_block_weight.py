@@ -36,7 +36,8 @@ class BlockWeights(scripts.Script):
         return [gr.Textbox("", visible="hidden"), gr.Checkbox(False, visible="hidden")]
 
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
-        presets, active = [*args[:2], *["", True][len(args[:2]) :]]
+        presets: Any = args[0] if args else ""
+        active: Any = args[1] if len(args) > 1 else True
         if not isinstance(presets, str) or not isinstance(active, bool):
             raise InvalidValueError(f"{title}: the first arguments are lines NAME:1,0,... and true or false.")
         if active and args[GRID : GRID + 1] and args[GRID] not in (0, "0", "Disable", "", None):

@@ -23,8 +23,15 @@ def read_presets(paths: Iterable[Path]) -> Mapping[str, str]:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise InvalidValueError(f"{path.name}: the presets of block weights cannot be read ({why}).") from error
-        for line in lines:
-            name, colon, weights = line.partition(":")
-            if colon and name.strip() and not line.lstrip().startswith("#"):
-                found.setdefault(name.strip().upper(), weights.strip())
+        found = presets_of(lines) | found
+    return found
+
+
+def presets_of(lines: Iterable[str]) -> dict[str, str]:
+    """What follows the colon in each line, by the name in upper case; the first of a name counts."""
+    found: dict[str, str] = {}
+    for line in lines:
+        name, colon, weights = line.partition(":")
+        if colon and name.strip() and not line.lstrip().startswith("#"):
+            found.setdefault(name.strip().upper(), weights.strip())
     return found

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from modules.compat.refusal import refusing
+from modules.scripts.host import has_host, host_now
 
-localizations: dict[str, str] = {}
-"""Files by the name of their language, after `list_localizations`."""
+_found: dict[str, str] = {}
+_REASONS = {"localization_js": "the page's translations are the program's."}
 
 
 def list_localizations(dirname: str) -> None:
-    """Look at a folder, and at those of extensions, for NAME.json."""
+    """Look at a folder, and at those of extensions, for NAME.json; `localizations` has them then by NAME."""
     from modules.compat.scripts import list_scripts
 
-    localizations.clear()
+    _found.clear()
     folder = Path(dirname)
-    localizations.update({file.stem: str(file) for file in sorted(folder.glob("*.json"))} if folder.is_dir() else {})
+    _found.update({file.stem: str(file) for file in sorted(folder.glob("*.json"))} if folder.is_dir() else {})
     for file in list_scripts("localizations", ".json"):
-        localizations[Path(file.filename).stem] = file.path
+        _found[Path(file.filename).stem] = file.path
 
 
-__getattr__ = refusing("localization", {"localization_js": "the page's translations are the program's."})
+def __getattr__(name: str) -> Any:
+    if name != "localizations":
+        return refusing("localization", _REASONS)(name)
+    if not _found and has_host():
+        list_localizations(str(host_now().paths.localizations_dir))
+    return _found

@@ -31,6 +31,9 @@ REMOVED_CLASSES = {"Box": "Group", "Variable": "State", "TabbedInterface": "Tabs
 BASES = ("IOComponent", "FormComponent")
 HIDDEN = "hidden"
 """What old versions did with `visible=False`: a component stayed on the page, where scripts and events find it."""
+AWAY = "fw-away"
+"""The class of a row, column, group or fold of an extension that is not shown: it stays on the page as well."""
+LAYOUTS = ("Row", "Column", "Group", "Accordion")
 MIXINS: tuple[str, ...] = (
     "Changeable",
     "Clickable",
@@ -240,6 +243,8 @@ def _translated(made: type, keywords: dict[str, Any]) -> dict[str, Any]:
     accepted = _accepted(made)
     if given.get("visible") is False and "value" in accepted:
         given["visible"] = HIDDEN
+    elif given.get("visible") is False and _is_layout(made):
+        given |= {"visible": True, "elem_classes": [*_listed(given.get("elem_classes")), AWAY]}
     if "source" in given and "sources" in accepted:
         source = given.pop("source")
         given.setdefault("sources", [source if source in ("upload", "webcam", "clipboard", "microphone") else "upload"])
@@ -259,6 +264,14 @@ def _translated(made: type, keywords: dict[str, Any]) -> dict[str, Any]:
     if dropped:
         log.debug("%s takes no %s any more; left out for %s.", made.__name__, ", ".join(dropped), acting_now())
     return {name: value for name, value in given.items() if name in accepted}
+
+
+def _is_layout(made: type) -> bool:
+    return any(one.__name__ in LAYOUTS for one in made.__mro__)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
 def _update(made: type, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -303,25 +316,50 @@ def _event(listener: Any) -> Any:
 
 
 def fitting(function: Callable[..., Any], outputs: Any) -> Callable[..., Any]:
-    """The function, where it gives names of samplers of old versions ("DPM++ 2M Karras") to a list of samplers, with
-    those that the list has."""
+    """The function with what it gives as this version has it: names of samplers of old versions ("DPM++ 2M Karras")
+    as the list of samplers has them; what it takes from view stays on the page, unseen."""
     listed = outputs if isinstance(outputs, list | tuple) else [outputs]
-    places = [place for place, one in enumerate(listed) if str(getattr(one, "elem_id", "")).endswith("_sampling")]
-    if not places or not (inspect.isfunction(function) or inspect.ismethod(function)):
+    if not (inspect.isfunction(function) or inspect.ismethod(function)) or inspect.iscoroutinefunction(function):
         return function
+    if inspect.isasyncgenfunction(function):
+        return function
+
+    def fit(found: Any) -> Any:
+        if len(listed) == 1:
+            return _fitted(listed[0], found)
+        if not isinstance(found, list | tuple):
+            return found
+        return [*map(_fitted, listed, found), *found[len(listed) :]]
+
+    if inspect.isgeneratorfunction(function):
+
+        @wraps(function)
+        def each(*args: Any, **keywords: Any) -> Any:
+            yield from map(fit, function(*args, **keywords))
+
+        return each
 
     @wraps(function)
     def fitted(*args: Any, **keywords: Any) -> Any:
-        found = function(*args, **keywords)
-        values = list(found) if isinstance(found, list | tuple) and len(listed) > 1 else [found]
-        for place in places:
-            choices = {value for _, value in getattr(listed[place], "choices", None) or ()}
-            if len(values) >= len(listed) and isinstance(values[place], str) and values[place] not in choices:
-                sampler, _ = split_legacy_name(values[place])
-                values[place] = sampler if sampler in choices else values[place]
-        return values if isinstance(found, list | tuple) and len(listed) > 1 else values[0]
+        return fit(function(*args, **keywords))
 
     return fitted
+
+
+def _fitted(output: Any, value: Any) -> Any:
+    """What a function gives for one output."""
+    if isinstance(value, str) and str(getattr(output, "elem_id", "")).endswith("_sampling"):
+        choices = {choice for _, choice in getattr(output, "choices", None) or ()}
+        sampler, _ = split_legacy_name(value)
+        return sampler if value not in choices and sampler in choices else value
+    if not isinstance(value, dict) or value.get("__type__") != "update" or "visible" not in value:
+        return value
+    if _is_layout(type(output)):
+        classes = [one for one in _listed(output.elem_classes) if one != AWAY]
+        return value | {"visible": True, "elem_classes": classes if value["visible"] else [*classes, AWAY]}
+    if value["visible"] is False and hasattr(output, "value"):
+        return value | {"visible": HIDDEN}
+    return value
 
 
 def as_function(script: str) -> str:

@@ -53,7 +53,7 @@ def extension_scripts(library: ScriptLibrary) -> list[dict[str, str]]:
 
 
 PLACES = {"img2img": ("img2",), "img2img_modes": ("img2mask", "inpaint", "sketch"), "extras": ("extras",)}
-PLACES |= {"settings": ("setting_", "settings")}
+PLACES |= {"settings": ("setting_", "settings"), "controlnet": ("controlnet",)}
 """Parts of the page that are put in only once they are opened, with words of scripts that look for them at once."""
 
 

@@ -26,7 +26,7 @@ PANEL = """
   <p class="fw-networks-status" role="status"></p>
   <div class="fw-networks-body">
     <nav id="{tab}_{page}_tree" class="fw-networks-folders" aria-label="Folders of {title}" hidden></nav>
-    <div id="{tab}_{page}_cards" class="fw-cards" role="group" aria-label="{title}"></div>
+    <div id="{tab}_{page}_cards" class="fw-cards extra-network-cards" role="group" aria-label="{title}"></div>
   </div>
 </section>
 """

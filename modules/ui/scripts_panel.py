@@ -92,6 +92,8 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
             continue
         with gr.Accordion(script.title(), open=False, elem_classes=_classes(script)) as fold:
             built = _add(script, is_img2img, components, places, pasting)
+        if built and not script.is_foreign and not _shows(fold):
+            fold.visible = "hidden"  # calling programs alone use it
         switches += _switches(script.title(), section, len(components) - len(built) + 1, built)
         section += 1
         if script.is_foreign:
@@ -134,6 +136,12 @@ def _switches(title: str, section: int, begin: int, built: Sequence[Any]) -> Ite
 def _classes(script: Script) -> list[str]:
     """The page's scripts open once what is "fw-foreign", so that scripts of extensions find what is in it."""
     return ["fw-script", "fw-foreign"] if script.is_foreign else ["fw-script"]
+
+
+def _shows(block: Any) -> bool:
+    """Whether something in a layout is to be seen."""
+    children = getattr(block, "children", None)
+    return any(map(_shows, children)) if children else block.visible is True
 
 
 def _without_second_fold(fold: gr.Accordion) -> None:

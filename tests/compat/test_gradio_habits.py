@@ -142,12 +142,25 @@ def test_components_of_their_own_classes_keep_their_arguments() -> None:
 
 def test_what_is_not_visible_stays_on_the_page() -> None:
     def build() -> Any:
-        return gr.Textbox(visible=False), gr.Row(visible=False)
+        return gr.Textbox(visible=False), gr.Row(visible=False, elem_classes="mine")
 
     with acting(THEIRS):
         (text, row), _ = built(build)
-    (ours, _), _ = built(build)
-    assert (text.visible, row.visible, ours.visible) == ("hidden", False, False)
+    (our_text, our_row), _ = built(build)
+    assert (text.visible, our_text.visible, our_row.visible) == ("hidden", False, False)
+    assert row.visible is True and row.elem_classes == ["mine", "fw-away"]
+
+    def look() -> Any:
+        return [gr.update(visible=True), gr.update(visible=False, value="x"), "unchanged"]
+
+    def pages() -> Any:
+        yield gr.update(visible=True)
+        yield gr.update(visible=False)
+
+    shown, kept, other = gradio_habits.fitting(look, [row, text, text])()
+    assert shown["visible"] is True and shown["elem_classes"] == ["mine"]
+    assert kept["visible"] == "hidden" and kept["value"] == "x" and other == "unchanged"
+    assert [one["elem_classes"] for one in gradio_habits.fitting(pages, row)()] == [["mine"], ["mine", "fw-away"]]
 
 
 def test_the_sketch_gives_image_and_mask() -> None:

@@ -445,9 +445,10 @@ def test_tokens_embeddings_and_the_model_that_was_loaded(program: Program) -> No
         "    words = {index: word for word, index in clip.tokenizer.get_vocab().items()}\n"
         "    return [bytearray(clip.tokenizer.byte_decoder[c] for c in words[i]).decode() for i in ids], ids\n"
     )
-    services = program({"names/scripts/names.py": source})
+    services = program({"names/scripts/names.py": source, "names/localizations/mine.json": "{}"})
     assert services.scripts.faults == []
     found = module_of("names", "names")
+    assert found.localization.localizations["mine"].endswith("names/localizations/mine.json")
     assert found.count("a cat, a (dog:1.2)") == (5, 75) and found.count("cat " * 80)[1] == 150
     pieces, ids = found.split("a red café")
     assert pieces == ["a</w>", "red</w>", "cafe</w>"] or "".join(pieces).replace("</w>", " ") == "a red café "

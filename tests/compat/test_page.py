@@ -79,6 +79,9 @@ class Early(scripts.Script):
 def tab():
     with gr.Blocks(analytics_enabled=False) as mine:
         text = gr.Textbox(elem_id="early_text", visible=False)
+        with gr.Row(visible=False):
+            gr.Button("Inside", elem_id="early_inside")
+        gr.HTML("<iframe srcdoc='<p>frame</p>' onload='earlyFrame(this)'></iframe>")
         button = gr.Button("Send", elem_id="early_send", visible=False)
         prompt, negative = ui.txt2img_paste_fields[0][0], ui.txt2img_paste_fields[1][0]
         sampler = next(one for one, name in ui.txt2img_paste_fields if name == "Sampler")
@@ -90,8 +93,12 @@ script_callbacks.on_ui_tabs(tab)
 """
 EARLY_SCRIPT = """
 document.addEventListener("DOMContentLoaded", () => { window.early = [document.readyState]; });
+window.earlyFrames = [];
+function earlyFrame(frame) { earlyFrames.push(frame.tagName); }
+const earlyFields = ["#image_buttons_extras button", "#txt2img_script_container #controlnet input[type=file]"];
 onUiLoaded(() => {
-    const ids = ["img2maskimg", "early_send", "script_txt2img_early_three", "setting_samples_format"];
+    const ids = ["img2maskimg", "early_send", "early_inside", "script_txt2img_early_three", "setting_samples_format"];
+    ids.push("txt2img_extra_refresh");
     window.early.push(ids.filter((id) => !gradioApp().getElementById(id)));
     const titles = [...document.getElementById("tabs").querySelectorAll("div.tab-nav > button")];
     window.early.push(titles.filter((one) => one.textContent === "Early ").length);
@@ -198,6 +205,9 @@ def test_scripts_find_what_older_pages_had_from_the_start(
     sync_api.expect(page.locator("#txt2img_sampling input")).to_have_value("DPM++ 2M")
     titles = page.locator("#txt2img_script_container button.label-wrap")
     sync_api.expect(titles.filter(has_text="Early")).to_have_count(1)
+    assert page.evaluate("earlyFields.filter((one) => !gradioApp().querySelector(one))") == []
+    assert page.evaluate("gradioApp().querySelector('#mode_img2img').querySelector('button').role") == "tab"
+    page.wait_for_function("earlyFrames.length === 1")
     titles.filter(has_text="Early fold").click()
     sync_api.expect(page.locator("#script_txt2img_early_three")).to_have_text("three")
     sync_api.expect(page.locator("#early_behind")).to_be_visible()

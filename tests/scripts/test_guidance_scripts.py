@@ -352,6 +352,8 @@ def test_hues_of_a_mask() -> None:
     ("title", "args", "values"),
     [
         ("FreeU", [{"stage_infos": [{"backbone_factor": 1.3}]}], {0: True, 9: '[{"backbone_factor": 1.3}]'}),
+        ("FreeU", [True, 0, 1, 0, *[1.3, 1, 0, 0.5, 0, 1], *[1, 1, 0, 0.5, 0, 1] * 2], {7: 0, 8: "2"}),
+        ("LoRA Block Weight", ["A:1,0", True, 0, "", "", ""], {0: "A:1,0", 1: True}),
         ("FreeU Integrated (SD 1.x, SD 2.x, SDXL)", [True, 1.1, 1.2, 0.9, 0.2, 0, 0.5], {1: 1.1, 6: 0.5}),
         ("MultiDiffusion Integrated", [True, "Mixture of Diffusers", 768, 512, 64, 2], {2: 96, 3: 64, 4: 8, 5: 2}),
         (
@@ -384,6 +386,7 @@ def test_arguments_by_title(title: str, args: list[Any], values: dict[int, Any])
     ("title", "args", "words"),
     [
         ("FreeU", [{"stages": []}], "is not known"),
+        ("LoRA Block Weight", ["A:1,0", True, 1], "use the script X/Y/Z plot"),
         ("FreeU", [True, 0, 1, 0, "Version 3", 1, 1, 0, 0.5, 0, 1], "the version is 'Version 3'"),
         ("FreeU", [True, "x"], "allowed is a number"),
         ("Tiled Diffusion", [True, "Nothing"], "Method is 'Nothing'"),
@@ -408,3 +411,12 @@ def test_an_axis_sets_a_value_and_switches_its_script_on() -> None:
     assert script.values(p, [False, 1.2])["b1"] == 1.3
     with pytest.raises(InvalidValueError, match="Mimic scale scheduler is 'Up'"):
         AXES.get("[Dynamic Thresholding (CFG Scale Fix)] Mimic scale scheduler").values("Up")
+
+
+def test_presets_of_a_request_are_numbers_in_its_prompts() -> None:
+    script: Any = built_in().find_alwayson("LoRA Block Weight")
+    job = SimpleNamespace(all_prompts=["a <lora:x:0.5:MINE> <lora:y:1:lbw=mine> <lora:z:1:ALL>"], all_hr_prompts=None)
+    script.process(job, "# no preset\nMINE:1,0,0.5\n", False)
+    assert "MINE" in job.all_prompts[0]
+    script.process(job, "# no preset\nMINE:1,0,0.5\n", True)
+    assert job.all_prompts == ["a <lora:x:0.5:lbw=1,0,0.5> <lora:y:1:lbw=1,0,0.5> <lora:z:1:ALL>"]

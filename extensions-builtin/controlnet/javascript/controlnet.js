@@ -293,6 +293,7 @@
         if (!begun.has(place)) {
           begun.add(place);
           seen.observe(place);
+          place.addEventListener("fw-wanted", () => build(place)); // scripts of extensions look for its fields unseen
         }
       }
     }).observe(document.body, { childList: true, subtree: true });

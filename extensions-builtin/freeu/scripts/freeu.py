@@ -102,7 +102,8 @@ class FreeU(FieldScript):
         return of_schedule
 
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
-        """A dictionary; 23 values of the extension; seven of Forge's; or this script's own ten."""
+        """A dictionary; 23 values of the extension, or 22 of versions that had no version; seven of Forge's; or this
+        script's own ten."""
         if title.lower() == FORGE.lower():
             if len(args) > 7:
                 raise InvalidValueError(f"{title} takes 7 arguments, {len(args)} were given.")
@@ -170,6 +171,8 @@ def _of_mapping(given: Mapping[str, Any], title: str) -> list[Any]:
 
 
 def _of_positions(args: Sequence[Any], title: str) -> list[Any]:
+    if args[4] not in VERSIONS and (len(args) - 4) % STAGE_ARGUMENTS == 0:
+        args = [*args[:4], None, *args[4:]]
     stages = list(args[5:])
     if len(stages) % STAGE_ARGUMENTS or len(stages) > STAGES * STAGE_ARGUMENTS:
         raise InvalidValueError(

@@ -215,6 +215,7 @@
         ...this.stepsBadge(card),
         element("div", { className: "fw-card-tools" }, ...tools),
       );
+      fw.dressCard?.(made, card);
       this.markOne(made, card);
       this.made.set(card.key, made);
       return made;

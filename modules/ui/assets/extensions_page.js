@@ -48,12 +48,31 @@
     run(callbacks.after);
   }
 
+  // Older pages put parts of a tab in again when it was opened, for which scripts wait.
+  async function showTab(name) {
+    await fw.showTab(name);
+    await pause(LOOK_MS);
+    for (const part of document.querySelectorAll(`#tab_${name} :is(.fw-script, [id^=mode_] > *)`)) part.dataset.opened = String(Date.now());
+  }
+
   const isShown = (element) => Boolean(element && element.offsetParent !== null);
+
+  const IMAGE_TYPES = { png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", webp: "image/webp", gif: "image/gif", bmp: "image/bmp", avif: "image/avif" };
+
+  // Files that scripts made without saying of which type, by which fields choose, have that of their name.
+  function nameTypes(field) {
+    const files = [...(field.files || [])];
+    if (!files.some((file) => !file.type)) return;
+    const given = new DataTransfer();
+    for (const file of files) given.items.add(file.type ? file : new File([file], file.name, { type: IMAGE_TYPES[file.name.split(".").pop().toLowerCase()] || "" }));
+    field.files = given.files;
+  }
 
   // Events that scripts send to a field have to rise here: its listeners stand at the root of the page.
   function letRise() {
     const own = EventTarget.prototype.dispatchEvent;
     HTMLElement.prototype.dispatchEvent = function (event) {
+      if (event.type === "change" && this.type === "file") nameTypes(this);
       const rises = event.bubbles || !["input", "change"].includes(event.type);
       return own.call(this, rises ? event : new Event(event.type, { bubbles: true, cancelable: event.cancelable }));
     };
@@ -118,6 +137,18 @@
     }
   }
 
+  // The fold of our control units, in the place and under the id of the reference UI's.
+  async function openControlNet() {
+    for (const container of document.querySelectorAll("[id$=_script_container]")) {
+      const fold = [...container.querySelectorAll(".fw-script")].find((one) => one.querySelector(".label-wrap > span")?.textContent.trim() === "ControlNet");
+      if (!fold || document.querySelector(`#${container.id} #controlnet`)) continue;
+      await openFolds(fold);
+      fold.id = "controlnet";
+      fold.querySelector("[data-units]")?.dispatchEvent(new Event("fw-wanted"));
+      await until(() => fold.querySelector("input[type=file]"));
+    }
+  }
+
   async function openOnce() {
     const focused = document.activeElement;
     const shown = document.querySelector("#tabs button[role=tab][aria-selected=true]");
@@ -136,11 +167,60 @@
     }
     shown?.click();
     for (const place of document.querySelectorAll(".fw-foreign")) await openFolds(place);
+    if (wanted.includes("controlnet")) await openControlNet();
     if (wanted.includes("settings")) await until(() => document.querySelector("#tab_settings [id^=setting_]"));
     // As older pages had them: bars of tabs by this class, and a blank behind the title of a tab.
     for (const bar of document.querySelectorAll(".tab-container[role=tablist]")) bar.classList.add("tab-nav");
     for (const button of document.querySelectorAll("button[role=tab]")) button.append(" ");
+    // Unseen copies of the titles, by which Gradio measures, stand behind them: scripts take the first buttons there are.
+    for (const copy of document.querySelectorAll(".tab-wrapper > .tab-container:not([role=tablist])")) copy.parentElement.append(copy);
     focused?.focus?.({ preventScroll: true });
+  }
+
+  // What a frame or an image of an extension calls when it is there is called once the scripts are there too.
+  const heldLoads = [];
+
+  function holdLoad(event) {
+    if (!event.target.matches?.(".fw-foreign [onload]")) return;
+    event.stopImmediatePropagation();
+    heldLoads.push(event.target);
+  }
+
+  function giveLoads() {
+    document.removeEventListener("load", holdLoad, true);
+    for (const element of heldLoads.splice(0)) if (element.isConnected) element.dispatchEvent(new Event("load"));
+  }
+
+  // -- cards of models: what scripts of extensions look for in them, and where they add buttons -------------------------
+
+  fw.dressCard = (made, card) => {
+    const term = fw.element("span", { className: "search_term search_terms", textContent: card.key.replace(/^\d+/, ""), hidden: true });
+    made.append(fw.element("div", { className: "actions" }, fw.element("div", { className: "additional" }, term)));
+  };
+
+  // A row below the images of each tab that holds a button of which scripts make copies for their own.
+  function dressImages() {
+    for (const tab of ["txt2img", "img2img", "extras"]) {
+      let row = document.querySelector(`#image_buttons_${tab}`);
+      if (!row) {
+        row = fw.element("div", { id: `image_buttons_${tab}`, className: "fw-image-buttons" });
+        document.querySelector(`#${tab}_gallery`)?.after(row);
+      }
+      row.prepend(fw.element("button", { type: "button", className: "gradio-button tool", hidden: true }));
+    }
+  }
+
+  function dressCards() {
+    for (const tab of ["txt2img", "img2img"]) {
+      const pages = document.querySelector(`#${tab}_extra_tabs`);
+      const showAsBlock = () => {
+        for (const page of pages.querySelectorAll(".extra-page")) if (page.style.display === "flex") page.style.display = "block";
+      };
+      if (pages) new MutationObserver(showAsBlock).observe(pages, { childList: true, subtree: true, attributes: true, attributeFilter: ["style"] });
+      const refresh = fw.element("button", { type: "button", id: `${tab}_extra_refresh`, hidden: true });
+      refresh.addEventListener("click", () => [...document.querySelectorAll(`#tab_${tab} [data-do=refresh]`)].find(isShown)?.click());
+      document.querySelector(`#${tab}_extra_tabs .tab-container[role=tablist]`)?.after(fw.element("div", { className: "fw-extra-controls" }, refresh));
+    }
   }
 
   // Scripts that wait for the page to be there come when it is: whom they want called then is called after all are loaded.
@@ -222,14 +302,14 @@
     updateInput(target) {
       target.dispatchEvent(new Event("input", { bubbles: true }));
     },
-    switch_to_txt2img: (...values) => (fw.showTab("txt2img"), values),
+    switch_to_txt2img: (...values) => (showTab("txt2img"), values),
     switch_to_img2img: (...values) => (window.switch_to_img2img_tab(0), values),
     switch_to_sketch: (...values) => (window.switch_to_img2img_tab(1), values),
     switch_to_inpaint: (...values) => (window.switch_to_img2img_tab(2), values),
     switch_to_inpaint_sketch: (...values) => (window.switch_to_img2img_tab(3), values),
-    switch_to_extras: (...values) => (fw.showTab("extras"), values),
+    switch_to_extras: (...values) => (showTab("extras"), values),
     switch_to_img2img_tab(number) {
-      fw.showTab("img2img");
+      showTab("img2img");
       document.querySelectorAll("#mode_img2img button[role=tab], #img2img_mode button[role=tab]")[number]?.click();
     },
     get_tab_index: (id) => Math.max([...document.querySelectorAll(`#${id} > div > button, #${id} button[role=tab]`)].findIndex((one) => one.ariaSelected === "true" || one.classList.contains("selected")), 0),
@@ -365,7 +445,10 @@
     letRise();
     understandNesting(Document.prototype);
     understandNesting(Element.prototype);
+    document.addEventListener("load", holdLoad, true);
     await openOnce();
+    dressCards();
+    dressImages();
     try {
       window.opts = await fw.get("sdapi/v1/options");
     } catch {
@@ -376,6 +459,7 @@
     restore.forEach((one) => one());
     shownTab = window.uiCurrentTab = window.get_uiCurrentTab();
     isLoaded = true;
+    giveLoads();
     callWaiting();
     run(callbacks.loaded.splice(0));
     nameByText();

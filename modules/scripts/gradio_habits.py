@@ -7,6 +7,7 @@ for the program's own, so that mistakes of our page stay errors.
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import re
 import sys
@@ -79,7 +80,8 @@ def install() -> None:
         return _event(setup(*args, **keywords))
 
     setattr(events.EventListener, "_setup", staticmethod(understanding))  # noqa: B010
-    setattr(gr.Image, "__new__", staticmethod(_new_image))  # noqa: B010
+    for painted in (gr.Image, gr.ImageMask):
+        setattr(painted, "__new__", staticmethod(_new_image))  # noqa: B010
     _offer(gr, {name: partial(getattr, gr, other) for name, other in REMOVED_CLASSES.items()})
     _offer(gr, dict.fromkeys(("inputs", "outputs"), _all_components))
     _offer(components, dict.fromkeys(BASES, lambda: components.Component))
@@ -166,9 +168,11 @@ def _mixin(name: str) -> type:
 
 
 def _old_method(self: Any, name: str) -> Any:
-    """`Block.__getattr__`: `.style(...)` for extensions, which changes nothing."""
+    """`Block.__getattr__`: `.style(...)` for extensions, which changes nothing, and `.update(...)`."""
     if name == "style" and is_foreign_code():
         return lambda *args, **keywords: self
+    if name == "update" and is_foreign_code():
+        return lambda *args, **keywords: _update(type(self), args, keywords)
     raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
@@ -229,9 +233,18 @@ def _constructor(made: type, init: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, *args: Any, **keywords: Any) -> Any:
         if is_foreign_code():
             keywords = _translated(made, keywords)
-        return init(self, *args, **keywords)
+        init(self, *args, **keywords)
+        if is_foreign_code() and type(vars(self).get("choices")) is list:
+            self.choices = _Choices(self.choices)
 
     return wrapped
+
+
+class _Choices(list[Any]):
+    """The choices of a component, pairs of what is shown and its value, in which a value is found as well."""
+
+    def __contains__(self, wanted: object) -> bool:
+        return super().__contains__(wanted) or any(value == wanted for _, value in self)
 
 
 def _translated(made: type, keywords: dict[str, Any]) -> dict[str, Any]:
@@ -292,6 +305,9 @@ def _event(listener: Any) -> Any:
         given = {RENAMED.get(name, name): value for name, value in keywords.items()}
         if isinstance(given.get("js"), str):
             given["js"] = as_function(given["js"])
+        inputs = given.get("inputs", args[2] if len(args) > 2 else None)
+        if given.get("fn") is not None or given.get("js") or len(args) > 1:
+            given |= _given_by_the_page(inputs, given.get("js"))
         given = {name: value for name, value in given.items() if name in names}
         places = [place for place, value in enumerate(args) if callable(value) and not hasattr(value, "events")]
         outputs = given.get("outputs", args[3] if len(args) > 3 else None)
@@ -303,6 +319,19 @@ def _event(listener: Any) -> Any:
 
     wrapped.understands_old = True  # type: ignore[attr-defined]
     return wrapped
+
+
+def _given_by_the_page(inputs: Any, script: str | None) -> dict[str, Any]:
+    """The script of an event whose inputs the page draws by itself (`modules.ui.stand_ins`): it asks the page for them
+    first. Empty where there are none."""
+    listed = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
+    places = {place: value for place, one in enumerate(listed) if (value := getattr(one, "page_value", ""))}
+    if not places:
+        return {}
+    values = f"pageValues({json.dumps(places)}, {len(listed)}, args)"
+    if script is None:
+        return {"js": f"async (...args) => (await {values}).slice(0, {len(listed)})"}
+    return {"js": f"async (...args) => ({script})(...(await {values}))"}
 
 
 def fitting(function: Callable[..., Any], outputs: Any) -> Callable[..., Any]:
@@ -378,6 +407,8 @@ def as_code_of(author: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 def _new_image(made: type, *args: Any, **keywords: Any) -> Any:
     """`gr.Image(tool="sketch")` of old versions is an editor, which gives a dict of image and mask."""
     tool = keywords.get("tool")
+    if made is sys.modules["gradio"].ImageMask and is_foreign_code():
+        return _sketch()(*args, **keywords)
     if made.__name__ == "Image" and is_foreign_code() and tool in ("sketch", "color-sketch", "editor"):
         keywords.pop("source", None)
         return _sketch()(*args, **keywords)
@@ -390,7 +421,7 @@ def _sketch() -> type:
     from PIL import Image as Pil
 
     class Sketch(gr.ImageEditor):
-        """An editor whose value is {"image": ..., "mask": ...}; with `tool` "color-sketch" or "editor" the image as it
+        """An editor whose value is {"image": ..., "mask": ...}, and what `gr.ImageMask` gives now; with `tool` "color-sketch" or "editor" the image as it
         was painted."""
 
         def __init__(self, value: Any = None, *, tool: str = "sketch", **keywords: Any) -> None:
@@ -411,7 +442,11 @@ def _sketch() -> type:
                 mask: Any = None if background is None else _blank(background)
             else:
                 mask = layers[0]
-            return {"image": background, "mask": _as_mask(mask)}
+            return {**found, "image": background, "mask": _as_mask(mask)}
+
+        def postprocess(self, value: Any) -> Any:
+            given = value.get("image") if isinstance(value, dict) and "background" not in value else value
+            return super().postprocess(given)
 
     def _blank(image: Any) -> Any:
         return Pil.new("RGBA", image.size) if isinstance(image, Pil.Image) else image * 0

@@ -30,6 +30,8 @@ FILE_TYPES = {"file": "filepath", "bytes": "binary"}
 REMOVED_CLASSES = {"Box": "Group", "Variable": "State", "TabbedInterface": "Tabs", "StatusTracker": "Group"}
 """Classes of old versions, with the one that does their work."""
 BASES = ("IOComponent", "FormComponent")
+TEXTS = ("Text", "TextArea", "Textbox")
+"""Fields whose value was an empty text where none was given; now it is None."""
 HIDDEN = "hidden"
 """What old versions did with `visible=False`: a component stayed on the page, where scripts and events find it."""
 MIXINS: tuple[str, ...] = (
@@ -233,6 +235,8 @@ def _constructor(made: type, init: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, *args: Any, **keywords: Any) -> Any:
         if is_foreign_code():
             keywords = _translated(made, keywords)
+            if made.__name__ in TEXTS and not args and keywords.get("value") is None:
+                keywords["value"] = ""
         init(self, *args, **keywords)
         if is_foreign_code() and type(vars(self).get("choices")) is list:
             self.choices = _Choices(self.choices)

@@ -183,7 +183,7 @@
     // For those who then wait for any change of the page.
     const change = document.createElement("span");
     change.hidden = true;
-    window.gradioApp().append(change);
+    (document.querySelector("gradio-app") || document.body).append(change); // a script may have a gradioApp of its own
   }
 
   // -- menus of the right button, tooltips by text ------------------------------------------------------------------

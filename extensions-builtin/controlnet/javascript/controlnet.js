@@ -74,6 +74,10 @@
     const image = element("img", { alt: "Image of the unit", className: "controlnet-image", hidden: true });
     const preview = element("img", { alt: "Map of the preprocessor", className: "controlnet-image", hidden: true });
     const file = element("input", { type: "file", accept: "image/*" });
+    // Editors of poses that people have put their image here by these names; the button is there while an image is.
+    const clear = element("button", { type: "button", textContent: "Remove image", ariaLabel: "Clear", className: "controlnet-button" });
+    const given = element("div", { className: "cnet-image" }, labelled("Image", file));
+    given.dataset.testid = "image";
     const look = element("button", { type: "button", textContent: "Preview", className: "controlnet-button fw-icon-eye" });
     look.title = "Show what the preprocessor makes of the image";
     const posing = element("button", { type: "button", textContent: "Edit pose", className: "controlnet-button fw-icon-edit" });
@@ -128,6 +132,8 @@
     const showImage = () => {
       image.hidden = !state.image;
       if (state.image) image.src = state.image;
+      if (state.image) given.append(clear);
+      else clear.remove();
       preview.hidden = true;
     };
     const showRegion = () => {
@@ -173,6 +179,14 @@
       posed = {};
       showPosing();
       fields.enabled.checked = true;
+      showImage();
+      changed();
+    });
+    clear.addEventListener("click", () => {
+      state.image = null;
+      file.value = "";
+      posed = {};
+      showPosing();
       showImage();
       changed();
     });
@@ -231,7 +245,7 @@
       "div",
       {},
       row(labelled("Enable", fields.enabled), labelled("Pixel perfect", fields.pixel_perfect)),
-      row(labelled("Image", file), look, posing),
+      row(element("div", { className: "cnet-input-image-group" }, given), look, posing),
       row(image, preview),
       problem,
       row(labelled("Preprocessor", fields.module), labelled("Control model", fields.model)),
@@ -271,7 +285,7 @@
     for (let number = 0; number < Number(place.dataset.units); number += 1) {
       const unit = unitOf(place.dataset.tab, modules, models, changed);
       units.push(unit);
-      place.append(element("details", { open: number === 0 }, element("summary", { textContent: `Unit ${number}` }), unit.body));
+      place.append(element("details", { open: number === 0, className: "tabitem" }, element("summary", { textContent: `Unit ${number}` }), unit.body));
     }
     fill();
     // A pasted infotext and a kept form write the field; there is no event for that.

@@ -50,10 +50,24 @@
 
   const isShown = (element) => Boolean(element && element.offsetParent !== null);
 
+  const KINDS = { png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", webp: "image/webp", gif: "image/gif" };
+
+  // Files that scripts make without saying of what kind: Gradio takes only those of a field's kinds now.
+  function nameKinds(field) {
+    if (![...field.files].some((file) => !file.type)) return;
+    const named = new DataTransfer();
+    for (const file of field.files) {
+      const type = file.type || KINDS[file.name.split(".").pop().toLowerCase()] || "";
+      named.items.add(new File([file], file.name, { type }));
+    }
+    field.files = named.files;
+  }
+
   // Events that scripts send to a field have to rise here: its listeners stand at the root of the page.
   function letRise() {
     const own = EventTarget.prototype.dispatchEvent;
     HTMLElement.prototype.dispatchEvent = function (event) {
+      if (event.type === "change" && this.type === "file" && this.files) nameKinds(this);
       const rises = event.bubbles || !["input", "change"].includes(event.type);
       return own.call(this, rises ? event : new Event(event.type, { bubbles: true, cancelable: event.cancelable }));
     };
@@ -63,6 +77,7 @@
   const NESTING = [
     [/\s*>\s*label\s*>\s*(textarea|input)/g, " label $1"],
     [/\s*>\s*(?:div)?\.tab-nav/g, " > .tab-wrapper > .tab-container[role=tablist]"],
+    [/\[aria-label=(["']?)Clear\1\]/g, "[aria-label='Remove Image']"], // of an image
   ];
 
   function nestedHere(selector) {

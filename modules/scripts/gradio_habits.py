@@ -319,7 +319,7 @@ def _event(listener: Any) -> Any:
             given["fn"] = fitting(as_code_of(author, given["fn"]), outputs)
         elif len(args) > 1 and 1 in places:
             args = (args[0], fitting(as_code_of(author, args[1]), outputs), *args[2:])
-        return listener(*args, **given)
+        return _shown_by_the_page(listener(*args, **given), outputs)
 
     wrapped.understands_old = True  # type: ignore[attr-defined]
     return wrapped
@@ -336,6 +336,17 @@ def _given_by_the_page(inputs: Any, script: str | None) -> dict[str, Any]:
     if script is None:
         return {"js": f"async (...args) => (await {values}).slice(0, {len(listed)})"}
     return {"js": f"async (...args) => ({script})(...(await {values}))"}
+
+
+def _shown_by_the_page(event: Any, outputs: Any) -> Any:
+    """The event, after which the page shows what it gave to parts that it draws by itself."""
+    for one in outputs if isinstance(outputs, list | tuple) else [outputs]:
+        value = getattr(one, "page_value", "")
+        if value:
+            script = f"(value) => {{ showPageValue({value!r}, value); }}"
+            with acting(None):
+                event.then(fn=None, inputs=[one], js=script, queue=False, api_visibility="private")
+    return event
 
 
 def fitting(function: Callable[..., Any], outputs: Any) -> Callable[..., Any]:
@@ -425,8 +436,8 @@ def _sketch() -> type:
     from PIL import Image as Pil
 
     class Sketch(gr.ImageEditor):
-        """An editor whose value is {"image": ..., "mask": ...}, and what `gr.ImageMask` gives now; with `tool` "color-sketch" or "editor" the image as it
-        was painted."""
+        """An editor whose value is {"image": ..., "mask": ...}, and what `gr.ImageMask` gives now; with `tool`
+        "color-sketch" or "editor" the image as it was painted."""
 
         def __init__(self, value: Any = None, *, tool: str = "sketch", **keywords: Any) -> None:
             self.tool = tool

@@ -41,8 +41,8 @@ from modules.ui.image_tab import (
     wire_tab,
 )
 from modules.ui.output_panel import build_output_panel
-from modules.ui.stand_ins import build_source_stand_ins
 from modules.ui.scripts_panel import ScriptFields, build_scripts
+from modules.ui.stand_ins import build_source_stand_ins
 from modules.ui.start_form import Mode, Pictures, mode_of, references_of, sized, start_of
 from modules.ui.uploads import Uploads
 

@@ -81,8 +81,7 @@ class SourceImage(gr.Image):
 
 def build_result_stand_ins(tab: str) -> None:
     """The gallery of a tab and the buttons below it, into the layout that is open now."""
-    gallery = ResultGallery(tab)
-    _shown_on_change(gallery)
+    ResultGallery(tab)
     for name in SEND_TO:
         gr.Button(f"Send to {name}", visible=False, elem_id=f"{tab}_send_to_{name}")
     ResultInfo(tab)
@@ -93,9 +92,4 @@ def build_result_stand_ins(tab: str) -> None:
 def build_source_stand_ins() -> None:
     """The images that img2img starts from."""
     for elem_id, mode in SOURCES.items():
-        _shown_on_change(SourceImage(elem_id, mode))
-
-
-def _shown_on_change(component: Any) -> None:
-    script = f"(value) => {{ showPageValue({component.page_value!r}, value); }}"
-    component.change(fn=None, inputs=[component], js=script, queue=False, api_visibility="private")
+        SourceImage(elem_id, mode)

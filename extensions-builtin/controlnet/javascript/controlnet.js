@@ -268,8 +268,10 @@
   const build = async (place) => {
     if (place.dataset.built) return;
     place.dataset.built = "yes";
-    const holder = document.querySelector(`#${place.dataset.tab}_controlnet_units textarea, #${place.dataset.tab}_controlnet_units input`);
+    const found = () => document.querySelector(`#${place.dataset.tab}_controlnet_units :is(textarea, input)`);
     const [modules, models] = await known();
+    for (let tries = 0; tries < 50 && !found(); tries += 1) await new Promise((resolve) => setTimeout(resolve, 100)); // Gradio builds it next
+    const holder = found();
     const units = [];
     let written = holder?.value ?? "";
     const changed = () => {
@@ -307,6 +309,10 @@
         if (!begun.has(place)) {
           begun.add(place);
           seen.observe(place);
+          // A script that opens the fold looks for the units at once, wherever the form is scrolled to.
+          const head = place.closest(".fw-script")?.querySelector(":scope > .label-wrap");
+          if (head?.classList.contains("open")) build(place);
+          else head?.addEventListener("click", () => build(place), { once: true });
         }
       }
     }).observe(document.body, { childList: true, subtree: true });

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
-from gradio_client.utils import is_file_obj_with_meta
+from gradio_client.utils import is_file_obj_with_meta  # type: ignore[import-untyped]
 
 SOURCES = {
     "img2img_image": "img2img",

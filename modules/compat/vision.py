@@ -439,6 +439,7 @@ NAMES_BY_MODULE: dict[str, dict[str, Any]] = {
     "torchvision.transforms": {**_CLASSES, "InterpolationMode": InterpolationMode},
     "torchvision.transforms.functional": _FUNCTIONAL,
     "torchvision.transforms.transforms": _CLASSES,
+    "torchvision.transforms.functional_tensor": _FUNCTIONAL,  # its name until 0.17, which older packages use
     "torchvision.utils": {"make_grid": make_grid, "save_image": save_image},
     "torchvision.ops": _OPS,
     "torchvision.ops.boxes": _OPS,

@@ -7,6 +7,7 @@ for the program's own, so that mistakes of our page stay errors.
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import re
 import sys
@@ -29,6 +30,8 @@ FILE_TYPES = {"file": "filepath", "bytes": "binary"}
 REMOVED_CLASSES = {"Box": "Group", "Variable": "State", "TabbedInterface": "Tabs", "StatusTracker": "Group"}
 """Classes of old versions, with the one that does their work."""
 BASES = ("IOComponent", "FormComponent")
+TEXTS = ("Text", "TextArea", "Textbox")
+"""Fields whose value was an empty text where none was given; now it is None."""
 HIDDEN = "hidden"
 """What old versions did with `visible=False`: a component stayed on the page, where scripts and events find it."""
 AWAY = "fw-away"
@@ -82,7 +85,8 @@ def install() -> None:
         return _event(setup(*args, **keywords))
 
     setattr(events.EventListener, "_setup", staticmethod(understanding))  # noqa: B010
-    setattr(gr.Image, "__new__", staticmethod(_new_image))  # noqa: B010
+    for painted in (gr.Image, gr.ImageMask):
+        setattr(painted, "__new__", staticmethod(_new_image))  # noqa: B010
     _offer(gr, {name: partial(getattr, gr, other) for name, other in REMOVED_CLASSES.items()})
     _offer(gr, dict.fromkeys(("inputs", "outputs"), _all_components))
     _offer(components, dict.fromkeys(BASES, lambda: components.Component))
@@ -169,9 +173,11 @@ def _mixin(name: str) -> type:
 
 
 def _old_method(self: Any, name: str) -> Any:
-    """`Block.__getattr__`: `.style(...)` for extensions, which changes nothing."""
+    """`Block.__getattr__`: `.style(...)` for extensions, which changes nothing, and `.update(...)`."""
     if name == "style" and is_foreign_code():
         return lambda *args, **keywords: self
+    if name == "update" and is_foreign_code():
+        return lambda *args, **keywords: _update(type(self), args, keywords)
     raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
@@ -232,9 +238,20 @@ def _constructor(made: type, init: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, *args: Any, **keywords: Any) -> Any:
         if is_foreign_code():
             keywords = _translated(made, keywords)
-        return init(self, *args, **keywords)
+            if made.__name__ in TEXTS and not args and keywords.get("value") is None:
+                keywords["value"] = ""
+        init(self, *args, **keywords)
+        if is_foreign_code() and type(vars(self).get("choices")) is list:
+            self.choices = _Choices(self.choices)
 
     return wrapped
+
+
+class _Choices(list[Any]):
+    """The choices of a component, pairs of what is shown and its value, in which a value is found as well."""
+
+    def __contains__(self, wanted: object) -> bool:
+        return super().__contains__(wanted) or any(value == wanted for _, value in self)
 
 
 def _translated(made: type, keywords: dict[str, Any]) -> dict[str, Any]:
@@ -302,6 +319,9 @@ def _event(listener: Any) -> Any:
         given = {RENAMED.get(name, name): value for name, value in keywords.items()}
         if isinstance(given.get("js"), str):
             given["js"] = as_function(given["js"])
+        inputs = given.get("inputs", args[2] if len(args) > 2 else None)
+        if given.get("fn") is not None or given.get("js") or len(args) > 1:
+            given |= _given_by_the_page(inputs, given.get("js"))
         given = {name: value for name, value in given.items() if name in names}
         places = [place for place, value in enumerate(args) if callable(value) and not hasattr(value, "events")]
         outputs = given.get("outputs", args[3] if len(args) > 3 else None)
@@ -309,10 +329,34 @@ def _event(listener: Any) -> Any:
             given["fn"] = fitting(as_code_of(author, given["fn"]), outputs)
         elif len(args) > 1 and 1 in places:
             args = (args[0], fitting(as_code_of(author, args[1]), outputs), *args[2:])
-        return listener(*args, **given)
+        return _shown_by_the_page(listener(*args, **given), outputs)
 
     wrapped.understands_old = True  # type: ignore[attr-defined]
     return wrapped
+
+
+def _given_by_the_page(inputs: Any, script: str | None) -> dict[str, Any]:
+    """The script of an event whose inputs the page draws by itself (`modules.ui.stand_ins`): it asks the page for them
+    first. Empty where there are none."""
+    listed = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
+    places = {place: value for place, one in enumerate(listed) if (value := getattr(one, "page_value", ""))}
+    if not places:
+        return {}
+    values = f"pageValues({json.dumps(places)}, {len(listed)}, args)"
+    if script is None:
+        return {"js": f"async (...args) => (await {values}).slice(0, {len(listed)})"}
+    return {"js": f"async (...args) => ({script})(...(await {values}))"}
+
+
+def _shown_by_the_page(event: Any, outputs: Any) -> Any:
+    """The event, after which the page shows what it gave to parts that it draws by itself."""
+    for one in outputs if isinstance(outputs, list | tuple) else [outputs]:
+        value = getattr(one, "page_value", "")
+        if value:
+            script = f"(value) => {{ showPageValue({value!r}, value); }}"
+            with acting(None):
+                event.then(fn=None, inputs=[one], js=script, queue=False, api_visibility="private")
+    return event
 
 
 def fitting(function: Callable[..., Any], outputs: Any) -> Callable[..., Any]:
@@ -413,6 +457,8 @@ def as_code_of(author: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 def _new_image(made: type, *args: Any, **keywords: Any) -> Any:
     """`gr.Image(tool="sketch")` of old versions is an editor, which gives a dict of image and mask."""
     tool = keywords.get("tool")
+    if made is sys.modules["gradio"].ImageMask and is_foreign_code():
+        return _sketch()(*args, **keywords)
     if made.__name__ == "Image" and is_foreign_code() and tool in ("sketch", "color-sketch", "editor"):
         keywords.pop("source", None)
         return _sketch()(*args, **keywords)
@@ -425,8 +471,8 @@ def _sketch() -> type:
     from PIL import Image as Pil
 
     class Sketch(gr.ImageEditor):
-        """An editor whose value is {"image": ..., "mask": ...}; with `tool` "color-sketch" or "editor" the image as it
-        was painted."""
+        """An editor whose value is {"image": ..., "mask": ...}, and what `gr.ImageMask` gives now; with `tool`
+        "color-sketch" or "editor" the image as it was painted."""
 
         def __init__(self, value: Any = None, *, tool: str = "sketch", **keywords: Any) -> None:
             self.tool = tool
@@ -446,7 +492,11 @@ def _sketch() -> type:
                 mask: Any = None if background is None else _blank(background)
             else:
                 mask = layers[0]
-            return {"image": background, "mask": _as_mask(mask)}
+            return {**found, "image": background, "mask": _as_mask(mask)}
+
+        def postprocess(self, value: Any) -> Any:
+            given = value.get("image") if isinstance(value, dict) and "background" not in value else value
+            return super().postprocess(given)
 
     def _blank(image: Any) -> Any:
         return Pil.new("RGBA", image.size) if isinstance(image, Pil.Image) else image * 0

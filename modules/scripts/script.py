@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from modules.scripts.acting import Acting
 from modules.scripts.program import Program
@@ -50,6 +50,8 @@ class Script:
     """Whose code it is; set by the program."""
     shown: dict[bool, object] | None = None
     """What `show` said of each tab when it was asked once; None: it is asked each time."""
+    fold_id: ClassVar[str] = ""
+    """The id of its fold on the page, by which other extensions know it."""
     own_tab: bool | None = None
     """Of the user's: whether this object is the one of img2img; None: one object serves both tabs."""
     name: str | None = None  # the title in lower case; this and those below are set by the program

@@ -123,8 +123,9 @@ def _file_of(library: ScriptLibrary, path: str, root: Path) -> Path | None:
     for extension in library.extensions.values():
         if len(parts) > 2 and parts[0] in (FOLDER, "extensions-builtin") and parts[1] == extension.name:
             candidates.append((extension, extension.folder.joinpath(*parts[2:])))
-        elif Path(path).is_absolute() and Path(path).is_relative_to(extension.folder):
-            candidates.append((extension, Path(path)))
+        for folder in {extension.folder, extension.folder.resolve()}:  # extensions may be links, and follow them
+            if Path(path).is_absolute() and Path(path).is_relative_to(folder):
+                candidates.append((extension, extension.folder / Path(path).relative_to(folder)))
     for extension, place in candidates:
         inside = place.resolve()
         is_hidden = inside.suffix.lower() in HIDDEN or any(

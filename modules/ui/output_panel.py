@@ -2,6 +2,8 @@
 
 import gradio as gr
 
+from modules.ui.stand_ins import build_result_stand_ins
+
 PANEL = """
 <section class="fw-output" aria-label="Images">
   <div id="{tab}_progress" class="fw-progress" hidden>
@@ -50,9 +52,12 @@ UPSCALE = """<button type="button" id="{tab}_upscale" data-do="upscale" data-job
             >Hires this</button>"""
 
 
-def build_output_panel(tab: str) -> None:
-    """The panel: progress, stage, thumbnails, tools, memory, infotext. `tab` begins the ids of its elements."""
+def build_output_panel(tab: str, is_extended: bool = False) -> None:
+    """The panel: progress, stage, thumbnails, tools, memory, infotext. `tab` begins the ids of its elements;
+    `is_extended`: extensions look for the reference UI's components."""
     upscale = UPSCALE.format(tab=tab) if tab == "txt2img" else ""
     gr.HTML(PANEL.format(tab=tab, upscale=upscale), elem_id=f"{tab}_output")
+    if is_extended:
+        build_result_stand_ins(tab)
     # The last control of a tab, by whose id extensions know that all others are there.
     gr.Button("", visible=False, elem_id=f"{tab}_generation_info_button")

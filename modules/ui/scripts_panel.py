@@ -90,7 +90,8 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
         if type(script).ui is Script.ui:  # it has no fields
             places.append((script, len(components) + 1, len(components) + 1))
             continue
-        with gr.Accordion(script.title(), open=False, elem_classes=_classes(script)) as fold:
+        fold_id = (script.fold_id if services.scripts.is_page_extended else "") or None
+        with gr.Accordion(script.title(), open=False, elem_id=fold_id, elem_classes=_classes(script)) as fold:
             built = _add(script, is_img2img, components, places, pasting)
         if built and not script.is_foreign and not _shows(fold):
             fold.visible = "hidden"  # calling programs alone use it

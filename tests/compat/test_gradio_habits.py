@@ -182,3 +182,18 @@ def test_the_sketch_gives_image_and_mask() -> None:
     finally:
         gr.ImageEditor.preprocess = before
     assert found["mask"].getpixel((1, 1))[0] == 255 and found["mask"].getpixel((0, 0))[0] == 0
+
+
+def test_values_that_components_had() -> None:
+    def build() -> Any:
+        return gr.Dropdown(["a", "b"], value="a"), gr.Textbox(), gr.Textbox("x"), gr.ImageMask(type="pil")
+
+    with acting(THEIRS):
+        (names, empty, text, mask), _ = built(build)
+        assert "b" in names.choices and "c" not in names.choices
+        assert names.update(value="b", visible=True)["value"] == "b"
+    assert (empty.value, text.value) == ("", "x")
+    given = mask.preprocess(None)
+    assert given is None and mask.get_block_name() == "imageeditor"
+    (own, blank), _ = built(lambda: (gr.Dropdown(["a"]), gr.Textbox()))
+    assert "a" not in own.choices and blank.value is None

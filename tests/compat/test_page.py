@@ -55,8 +55,12 @@ class Wide(scripts.Script):
 EARLY = """
 import gradio as gr
 import modules.scripts as scripts
+from PIL import Image
 from modules import script_callbacks, ui
+from modules.generation_parameters_copypaste import image_from_url_text
 from modules.ui_components import ToolButton
+
+found = {}
 
 class Early(scripts.Script):
     def title(self):
@@ -75,6 +79,12 @@ class Early(scripts.Script):
     def after_component(self, component, **kwargs):
         if kwargs.get("elem_id") == "txt2img_generation_info_button":
             gr.Markdown("behind the images", elem_id="early_behind")
+        if isinstance(component, gr.Gallery) and component.elem_id == "txt2img_gallery":
+            found["gallery"] = component
+        if kwargs.get("elem_id") == "txt2img_send_to_extras":
+            found["take"] = gr.Button("Take the shown one", elem_id="early_take")
+        if kwargs.get("elem_id") == "img_inpaint_base":
+            found["base"] = component
 
 def tab():
     with gr.Blocks(analytics_enabled=False) as mine:
@@ -87,11 +97,24 @@ def tab():
         sampler = next(one for one, name in ui.txt2img_paste_fields if name == "Sampler")
         send = lambda words: (words, "not " + words, "DPM++ 2M Karras")
         button.click(send, inputs=[text], outputs=[prompt, negative, sampler])
+        image = gr.Image(type="pil", elem_id="early_image")
+        put = gr.Button("Put", elem_id="early_put")
+        put.click(lambda: [Image.new("RGB", (64, 32), color) for color in ("red", "blue")], outputs=[found["gallery"]])
+        found["take"].click(image_from_url_text, found["gallery"], image, _js="extract_image_from_gallery")
+        found["take"].click(None, image, None, _js="early_show")
+        base = gr.Button("Base", elem_id="early_base")
+        base.click(lambda image: image.resize((48, 40)), image, found["base"])
     return [(mine, "Early", "early")]
 
 script_callbacks.on_ui_tabs(tab)
 """
 EARLY_SCRIPT = """
+// The tab is the one whose number its part of #tabs has, as scripts for the reference UI count.
+function early_show() {
+    const parts = [...gradioApp().querySelector("#tabs").childNodes].filter((one) => one.nodeName === "DIV");
+    const place = parts.findIndex((one) => one.id === "tab_early") - 1;
+    gradioApp().querySelector("#tabs").querySelectorAll("button")[place].click();
+}
 document.addEventListener("DOMContentLoaded", () => { window.early = [document.readyState]; });
 window.earlyFrames = [];
 function earlyFrame(frame) { earlyFrames.push(frame.tagName); }
@@ -211,4 +234,24 @@ def test_scripts_find_what_older_pages_had_from_the_start(
     titles.filter(has_text="Early fold").click()
     sync_api.expect(page.locator("#script_txt2img_early_three")).to_have_text("three")
     sync_api.expect(page.locator("#early_behind")).to_be_visible()
+    page.close()
+
+
+def test_functions_take_and_give_what_the_page_draws_by_itself(
+    browser: sync_api.Browser, program: tuple[str, Services]
+) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(program[0])
+    page.wait_for_selector("body[data-extensions=loaded]", state="attached")
+    page.evaluate("document.querySelector('#early_put').click()")
+    thumbs = page.locator("#txt2img_gallery .fw-thumbs button")
+    sync_api.expect(thumbs).to_have_count(2)
+    thumbs.nth(1).click()
+    page.wait_for_function("selected_gallery_index() === 1 && all_gallery_buttons().length === 2")
+    page.click("#early_take")
+    sync_api.expect(page.locator("#early_image img")).to_be_visible()
+    assert page.evaluate("get_uiCurrentTabContent().id") == "tab_early"
+    page.click("#early_base")
+    page.wait_for_function("featherweight.tab('img2img')?.getImage('inpaint_upload')")
     page.close()

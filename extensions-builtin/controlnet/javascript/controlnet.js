@@ -74,6 +74,10 @@
     const image = element("img", { alt: fw.t`Image of the unit`, className: "controlnet-image", hidden: true });
     const preview = element("img", { alt: fw.t`Map of the preprocessor`, className: "controlnet-image", hidden: true });
     const file = element("input", { type: "file", accept: "image/*" });
+    // Editors of poses that people have put their image here by these names; the button is there while an image is.
+    const clear = element("button", { type: "button", textContent: fw.t`Remove image`, ariaLabel: "Clear", className: "controlnet-button" });
+    const given = element("div", { className: "cnet-image" }, labelled(fw.t`Image`, file));
+    given.dataset.testid = "image";
     const look = element("button", { type: "button", textContent: fw.t`Preview`, className: "controlnet-button fw-icon-eye" });
     look.title = fw.t`Show what the preprocessor makes of the image`;
     const posing = element("button", { type: "button", textContent: fw.t`Edit pose`, className: "controlnet-button fw-icon-edit" });
@@ -128,6 +132,8 @@
     const showImage = () => {
       image.hidden = !state.image;
       if (state.image) image.src = state.image;
+      if (state.image) given.append(clear);
+      else clear.remove();
       preview.hidden = true;
     };
     const showRegion = () => {
@@ -173,6 +179,14 @@
       posed = {};
       showPosing();
       fields.enabled.checked = true;
+      showImage();
+      changed();
+    });
+    clear.addEventListener("click", () => {
+      state.image = null;
+      file.value = "";
+      posed = {};
+      showPosing();
       showImage();
       changed();
     });
@@ -231,7 +245,7 @@
       "div",
       {},
       row(labelled(fw.t`Enable`, fields.enabled), labelled(fw.t`Pixel perfect`, fields.pixel_perfect)),
-      row(labelled(fw.t`Image`, file), look, posing),
+      row(element("div", { className: "cnet-input-image-group" }, given), look, posing),
       row(image, preview),
       problem,
       row(labelled(fw.t`Preprocessor`, fields.module), labelled(fw.t`Control model`, fields.model)),
@@ -254,8 +268,10 @@
   const build = async (place) => {
     if (place.dataset.built) return;
     place.dataset.built = "yes";
-    const holder = document.querySelector(`#${place.dataset.tab}_controlnet_units textarea, #${place.dataset.tab}_controlnet_units input`);
+    const found = () => document.querySelector(`#${place.dataset.tab}_controlnet_units :is(textarea, input)`);
     const [modules, models] = await known();
+    for (let tries = 0; tries < 50 && !found(); tries += 1) await new Promise((resolve) => setTimeout(resolve, 100)); // Gradio builds it next
+    const holder = found();
     const units = [];
     let written = holder?.value ?? "";
     const changed = () => {
@@ -271,7 +287,7 @@
     for (let number = 0; number < Number(place.dataset.units); number += 1) {
       const unit = unitOf(place.dataset.tab, modules, models, changed);
       units.push(unit);
-      place.append(element("details", { open: number === 0 }, element("summary", { textContent: fw.t`Unit ${number}` }), unit.body));
+      place.append(element("details", { open: number === 0, className: "tabitem" }, element("summary", { textContent: fw.t`Unit ${number}` }), unit.body));
     }
     fill();
     // A pasted infotext and a kept form write the field; there is no event for that.
@@ -294,6 +310,10 @@
           begun.add(place);
           seen.observe(place);
           place.addEventListener("fw-wanted", () => build(place)); // scripts of extensions look for its fields unseen
+          // A script that opens the fold looks for the units at once, wherever the form is scrolled to.
+          const head = place.closest(".fw-script")?.querySelector(":scope > .label-wrap");
+          if (head?.classList.contains("open")) build(place);
+          else head?.addEventListener("click", () => build(place), { once: true });
         }
       }
     }).observe(document.body, { childList: true, subtree: true });

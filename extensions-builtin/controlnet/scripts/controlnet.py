@@ -84,6 +84,8 @@ class Prepared:
 class ControlNet(scripts.Script):
     """The script. Its argument is the list of units as JSON, in the form of callers."""
 
+    fold_id = "controlnet"
+
     def title(self) -> str:
         return TITLE
 

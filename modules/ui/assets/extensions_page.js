@@ -72,7 +72,7 @@
   function letRise() {
     const own = EventTarget.prototype.dispatchEvent;
     HTMLElement.prototype.dispatchEvent = function (event) {
-      if (event.type === "change" && this.type === "file") nameTypes(this);
+      if (event.type === "change" && this.type === "file" && this.files) nameTypes(this);
       const rises = event.bubbles || !["input", "change"].includes(event.type);
       return own.call(this, rises ? event : new Event(event.type, { bubbles: true, cancelable: event.cancelable }));
     };
@@ -82,6 +82,7 @@
   const NESTING = [
     [/\s*>\s*label\s*>\s*(textarea|input)/g, " label $1"],
     [/\s*>\s*(?:div)?\.tab-nav/g, " > .tab-wrapper > .tab-container[role=tablist]"],
+    [/\[aria-label=(["']?)Clear\1\]/g, "[aria-label='Remove Image']"], // of an image
   ];
 
   function nestedHere(selector) {
@@ -92,6 +93,7 @@
     for (const [name, isFound] of [["querySelector", Boolean], ["querySelectorAll", (list) => list.length > 0]]) {
       const own = kind[name];
       kind[name] = function (selector) {
+        if (selector instanceof Element) return name === "querySelector" ? selector : [selector]; // found already
         const found = own.call(this, selector);
         const other = isFound(found) ? selector : nestedHere(selector);
         return other === selector ? found : own.call(this, other);
@@ -223,6 +225,25 @@
     }
   }
 
+  // Scripts count the parts of #tabs up to a tab's, and press the button with that number. Tabs that were not open yet
+  // have no part, and the first row of buttons only measures how many fit.
+  function countAsBefore() {
+    const tabs = document.querySelector("#tabs");
+    const parts = () => [...tabs.querySelectorAll(":scope > .tab-wrapper .tab-container[role=tablist] > button")].map((button) => {
+      const id = button.id.replace(/-button$/, "");
+      return document.getElementById(id) || Object.assign(document.createElement("div"), { id });
+    });
+    for (const name of ["childNodes", "children"]) {
+      Object.defineProperty(tabs, name, { configurable: true, get: () => [tabs.querySelector(":scope > .tab-wrapper"), ...parts()] });
+    }
+    document.addEventListener("click", (event) => {
+      const measured = event.target.closest?.(".tab-container[aria-hidden=true] button, .tab-container.visually-hidden button");
+      if (!measured) return;
+      const place = [...measured.parentElement.querySelectorAll("button")].indexOf(measured);
+      measured.closest(".tab-wrapper")?.querySelectorAll(".tab-container[role=tablist] > button")[place]?.click();
+    });
+  }
+
   // Scripts that wait for the page to be there come when it is: whom they want called then is called after all are loaded.
   const waiting = [];
 
@@ -243,7 +264,7 @@
     // For those who then wait for any change of the page.
     const change = document.createElement("span");
     change.hidden = true;
-    window.gradioApp().append(change);
+    (document.querySelector("gradio-app") || document.body).append(change); // a script may have a gradioApp of its own
   }
 
   // -- menus of the right button, tooltips by text ------------------------------------------------------------------
@@ -277,6 +298,48 @@
       if (title && !element.title) element.title = title;
     }
   }
+
+  // -- what this page draws by itself, as extensions' functions take and give it -------------------------------------
+
+  const shownForm = () => fw.tabs.find((tab) => isShown(document.getElementById(`tab_${tab.prefix}`)));
+
+  // A file of Gradio's, with the names that Gradio 3 gave its parts.
+  async function uploaded(blob, name = "image.png") {
+    const form = new FormData();
+    form.append("files", blob, name);
+    const reply = await fetch("gradio_api/upload", { method: "POST", body: form });
+    if (!reply.ok) throw new Error(`The image could not be passed on: the server answered ${reply.status}.`);
+    const [path] = await reply.json();
+    const file = { path, url: `${location.origin}${location.pathname}gradio_api/file=${path}`, orig_name: name, meta: { _type: "gradio.FileData" } };
+    return { ...file, name: path, data: file.url, is_file: true };
+  }
+
+  const blobOf = async (url) => (await fetch(url)).blob();
+
+  const PAGE_VALUES = {
+    images: (name) => Promise.all(fw.tab(name).images().map(async (item) => uploaded(await blobOf(item.url), fw.downloadName(item)))),
+    info(name) {
+      const items = fw.tab(name).images();
+      return JSON.stringify({ infotexts: items.map((one) => one.infotext), all_seeds: items.map((one) => one.seed), index_of_first_image: 0 });
+    },
+    async source(name) {
+      const blob = fw.tab("img2img").getImage(name);
+      return blob && uploaded(blob);
+    },
+  };
+
+  const SHOWN_VALUES = {
+    async images(name, list) {
+      const items = list.map(async (one) => {
+        const image = new Image();
+        image.src = one.image?.url ?? one.url;
+        await image.decode();
+        return { url: image.src, infotext: one.caption || "", seed: -1, role: "sample", width: image.naturalWidth, height: image.naturalHeight, path: null, name: one.image?.orig_name || "image.png" };
+      });
+      fw.tab(name).showImages(await Promise.all(items), 0, true);
+    },
+    source: (name, file) => fw.tab("img2img").setImage(name, file.url),
+  };
 
   const fetched = (url, data, answered, failed) =>
     fetch(url, data).then(async (reply) => answered(JSON.parse(await reply.text()))).catch((error) => failed?.(error));
@@ -313,9 +376,27 @@
       document.querySelectorAll("#mode_img2img button[role=tab], #img2img_mode button[role=tab]")[number]?.click();
     },
     get_tab_index: (id) => Math.max([...document.querySelectorAll(`#${id} > div > button, #${id} button[role=tab]`)].findIndex((one) => one.ariaSelected === "true" || one.classList.contains("selected")), 0),
-    all_gallery_buttons: () => [...document.querySelectorAll("[id$=_gallery] button.thumbnail-item, [id$=_gallery] .fw-thumbnails button")].filter(isShown),
+    all_gallery_buttons: () => [...document.querySelectorAll("[id$=_gallery] button.thumbnail-item, [id$=_gallery] .fw-thumbs button")].filter(isShown),
     selected_gallery_button: () => window.all_gallery_buttons().find((one) => one.matches(".selected, [aria-selected=true], [aria-pressed=true]")) || null,
-    selected_gallery_index: () => window.all_gallery_buttons().indexOf(window.selected_gallery_button()),
+    selected_gallery_index() {
+      const tab = shownForm();
+      return tab ? tab.images().indexOf(tab.selectedImage()) : window.all_gallery_buttons().indexOf(window.selected_gallery_button());
+    },
+    // The arguments of a function with those that the page draws by itself: {place: "kind:name"}, of so many inputs.
+    async pageValues(places, count, args) {
+      const given = Array.from(args);
+      while (given.length < count) given.push(null);
+      for (const [place, text] of Object.entries(places)) {
+        const [kind, name] = text.split(":");
+        given[place] = await PAGE_VALUES[kind](name);
+      }
+      return given;
+    },
+    async showPageValue(text, value) {
+      const [kind, name] = text.split(":");
+      if (!value || value.length === 0) return;
+      await SHOWN_VALUES[kind](name, value);
+    },
     extract_image_from_gallery: (gallery) => [gallery?.[Math.max(window.selected_gallery_index(), 0)] ?? null],
     args_to_array: (args) => Array.from(args),
     create_submit_args: (args) => Array.from(args),
@@ -449,6 +530,7 @@
     await openOnce();
     dressCards();
     dressImages();
+    countAsBefore();
     try {
       window.opts = await fw.get("sdapi/v1/options");
     } catch {

@@ -53,7 +53,7 @@
     };
 
     // Images from elsewhere, such as the last ones of the history, which have thumbnails of their own.
-    tab.showImages = (list, index) => show(list, index, false);
+    tab.showImages = (list, index, hasThumbs = false) => show(list, index, hasThumbs);
 
     tab.step = (by) => items.length > 1 && select(selected + by);
 

@@ -27,6 +27,8 @@ DEVIATION = 0.02
 CODES_DEVIATION = 40.0
 POOL = 1 << 24
 
+NORM_SCALE = re.compile(r"norm.*(weight|scale)$")
+
 
 def write_parts(root: Path, case: Case) -> Path:
     """The files of a family in the folders that users keep them in, matrices of blocks in int8 with a scale per row;
@@ -57,7 +59,7 @@ def write_part(path: Path, key_list: str, in_int8: bool = True) -> None:
         for index, (name, (dtype, shape)) in enumerate(shapes.items()):
             if name.endswith("scale_weight"):
                 writer.write(name, torch.full(shape, DEVIATION / CODES_DEVIATION))
-            elif name.endswith("running_var") or ("norm" in name and name.endswith(("weight", "scale")) and len(shape) == 1):
+            elif len(shape) == 1 and (name.endswith("running_var") or NORM_SCALE.search(name)):
                 writer.write(name, torch.ones(shape, dtype=dtype))
             else:
                 count = math.prod(shape)

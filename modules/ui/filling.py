@@ -79,8 +79,10 @@ def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: S
         for word, name in images_begun_with(parsed)
     ]
     left_out += [
-        f"The image was made with the reference image {name} (sha256 of its pixels): add it under Reference images to "
-        "make it again."
+        page_text(
+            f"The image was made with the reference image {name} (sha256 of its pixels): add it under Reference images to "
+            "make it again."
+        )
         for name in references_shown(parsed)
     ]
     kept["overrides"], sentences = _known_overrides(kept.get("overrides", []), parsed, services)

@@ -21,7 +21,6 @@ from modules.processing.request.parameters import Section, Tab
 from modules.processing.request.request import GenerationRequest
 from modules.scripts.library import read_args
 from modules.services import Services
-from modules.texts import page_text
 from modules.ui.batch_form import INFO_FIELDS, BatchForm
 from modules.ui.canvas_start import canvas_sized, canvas_start
 from modules.ui.controls import Components, Controls

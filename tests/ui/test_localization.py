@@ -223,7 +223,8 @@ class TestInTheBrowser:
             page.wait_for_selector("#txt2img_messages:has-text('⟦Time taken:')")
             assert "Steps: 20" in page.inner_text("#txt2img_infotext")  # is the image's, not the page's
             for fold in page.query_selector_all("#tab_txt2img .fw-script button.label-wrap:not(.open)"):
-                fold.click()
+                if fold.is_visible():  # one with nothing in it to be seen is hidden
+                    fold.click()
             shown: list[list[str]] = []
             left = {}
             for tab in TABS:

@@ -46,7 +46,7 @@ class NetControl:
     _embedded: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict, init=False)
 
     def embedded(self, embed: Callable[[Tensor], Tensor], hint: Tensor) -> Tensor:
-        """The features [B,C,h,w] of `hint` [B,3,H,W], whose rows are the same: worked out once in a pass, for one row."""
+        """The features [B,C,h,w] of `hint` [B,3,H,W], whose rows are equal: worked out once in a pass, for one row."""
         key = (hint.device, hint.dtype)
         if key not in self._embedded:
             self._embedded = {key: embed(hint[:1])}

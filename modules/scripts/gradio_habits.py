@@ -50,6 +50,15 @@ MIXINS: tuple[str, ...] = (
 MIXINS += ("Uploadable", "Selectable", "Releaseable", "Inputable", "Focusable", "EventListenerMethod")
 
 
+def write_no_interface_files() -> None:
+    """Gradio writes a `.pyi` file beside each file with a component: only beside its own from now on."""
+    from gradio import component_meta
+
+    describe = component_meta.create_or_modify_pyi
+    if describe.__module__ == component_meta.__name__:
+        component_meta.create_or_modify_pyi = lambda made, *more: describe(made, *more) if _is_gradios(made) else None
+
+
 def install() -> None:
     """Wrap Gradio's classes; once is enough."""
     import gradio as gr
@@ -57,8 +66,7 @@ def install() -> None:
 
     if "__getattr__" in vars(component_meta.ComponentMeta):
         return
-    describe = component_meta.create_or_modify_pyi
-    component_meta.create_or_modify_pyi = lambda made, *more: describe(made, *more) if _is_gradios(made) else None
+    write_no_interface_files()
     setattr(blocks.Block, "__getattr__", _old_method)  # noqa: B010 - mypy knows no such method
     setattr(component_meta.ComponentMeta, "__getattr__", _old_class_method)  # noqa: B010
     _tell_of_components(component_meta.ComponentMeta)

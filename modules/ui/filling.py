@@ -80,8 +80,8 @@ def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: S
     ]
     left_out += [
         page_text(
-            f"The image was made with the reference image {name} (sha256 of its pixels): add it under Reference images to "
-            "make it again."
+            f"The image was made with the reference image {name} (sha256 of its pixels): add it under Reference images "
+            "to make it again."
         )
         for name in references_shown(parsed)
     ]

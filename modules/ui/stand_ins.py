@@ -8,6 +8,10 @@ from typing import Any
 import gradio as gr
 from gradio_client.utils import is_file_obj_with_meta  # type: ignore[import-untyped]
 
+from modules.scripts.gradio_habits import write_no_interface_files
+
+write_no_interface_files()  # of the classes below
+
 SOURCES = {
     "img2img_image": "img2img",
     "img2img_sketch": "sketch",

@@ -143,7 +143,7 @@
   async function openControlNet() {
     for (const container of document.querySelectorAll("[id$=_script_container]")) {
       const fold = [...container.querySelectorAll(".fw-script")].find((one) => one.querySelector(".label-wrap > span")?.textContent.trim() === "ControlNet");
-      if (!fold || document.querySelector(`#${container.id} #controlnet`)) continue;
+      if (!fold) continue;
       await openFolds(fold);
       fold.id = "controlnet";
       fold.querySelector("[data-units]")?.dispatchEvent(new Event("fw-wanted"));

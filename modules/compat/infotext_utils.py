@@ -183,11 +183,12 @@ def image_from_url_text(filedata: Any) -> Image.Image | None:
         return Image.open(io.BytesIO(base64.b64decode(text.partition(",")[2])))
     from pathlib import Path
 
+    from gradio.utils import get_upload_folder
+
     path = Path(text.partition("?")[0]).resolve()
     paths = host_now().paths
-    if not any(
-        path.is_relative_to(place.resolve()) for place in (paths.outputs_dir, paths.cache_dir, paths.extensions_dir)
-    ):
+    own = (paths.outputs_dir, paths.cache_dir, paths.extensions_dir, Path(get_upload_folder()))
+    if not any(path.is_relative_to(place.resolve()) for place in own):
         raise ValueError(f"{path} is no image of this program: it lies outside of its folders.")
     with Image.open(path) as image:
         image.load()

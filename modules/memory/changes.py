@@ -286,7 +286,7 @@ class AllBranches:
         """The convolution [B, out, h', w'] with the branches, image by image: what is small is summed first."""
         height, width = ((side - 1) // step + 1 for side, step in zip(inputs.shape[2:], layer.stride, strict=True))
         flat, images = weight.flatten(1), []
-        for image in inputs.split(1):
+        for image in torch.split(inputs, 1):
             columns = F.unfold(image, layer.kernel_size, padding=layer.padding, stride=layer.stride)[
                 0
             ]  # [in k k, h'w']

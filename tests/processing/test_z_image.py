@@ -197,7 +197,7 @@ def test_a_negative_prompt_that_does_not_count_is_not_encoded(
     """Runs of the text encoder, of which the prompt takes one."""
     counted: list[object] = []
     handle = model.text_encoder.register_forward_pre_hook(lambda module, args: counted.append(module))
-    words = f"a crow {'-'.join(map(str, changes))} {hooks is None}"  # not in the cache of encoded prompts
+    words = f"a crow {'-'.join(map(str, changes))} {type(hooks).__name__}"  # not in the cache of encoded prompts
     if hooks is not None or "cfg_scale" in changes:
         changes = {"negative_prompt": f"no {words}", **changes}
     try:

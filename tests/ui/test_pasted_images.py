@@ -11,6 +11,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import InvalidValueError
+from modules.images.foreign.reading import infotext_of_text
 from modules.images.infotext import unquote, written_fields
 from modules.images.metadata import read_metadata
 from modules.scripts.pasting import PastedFields
@@ -77,7 +78,7 @@ def test_an_image_is_pasted_and_every_field_accounted_for(services: Services, im
     for words in image.said:
         assert words in note
     chips = [line.partition(": ")[0] for line in form["overrides"]]
-    for key, value in written_fields(text)[2].items():
+    for key, value in written_fields(infotext_of_text(text) or text)[2].items():
         if key in FILLED:
             assert str(form[FILLED[key]]) == unquote(value), key
         elif key not in (*BY_NAME, *chips) and key not in FACTS | AS_IN_THE_SETTINGS and not key.startswith("Module"):

@@ -240,7 +240,7 @@ def test_a_hook_makes_images_inside_with_defaults_of_its_controls(program: Progr
     assert "Steps: 2" in found.Detail.calls[-1] and "Detail strength: 0.4" in found.Detail.calls[-1]
     assert found.Other.calls == [("StableDiffusionProcessingTxt2Img", 5), ("StableDiffusionProcessingImg2Img", 5)]
     assert len(result.images) == 2 and "Detail strength: 0.4" in result.images[0].infotext
-    script = services.scripts.find_alwayson("Detail again")
+    script: Any = services.scripts.find_alwayson("Detail again")
     assert script.vaes[:2] == ["Automatic", "None"] and script.place == 0
     assert script.inside == ("webp", 1) and script.outside == ("png", False)
     assert module_of("near", "near").Near.calls == ["process", ("postprocess", 0), "process", ("postprocess", 2)]

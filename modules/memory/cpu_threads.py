@@ -7,7 +7,6 @@ What is timed is what a sampling step is made of: a product of matrices, a convo
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -18,9 +17,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from modules.atomic_files import write_atomic
 from modules.cores import Cores, cores_here
-from modules.memory.int8_support import cpu_name, read_answers
+from modules.memory.int8_support import cpu_name, read_answers, remember_answer
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +89,7 @@ def _choose(
         return ChosenThreads(int(given), "asked for by OMP_NUM_THREADS", {})
     quota = "" if cores.quota is None else f", quota {cores.quota:g}"
     key = f"{cpu_name()}, {cores.physical} cores, {cores.logical} threads{quota}, PyTorch {torch.__version__}"
-    answers = read_answers(remembered)
-    known = answers.get(key)
+    known = read_answers(remembered).get(key)
     if isinstance(known, dict) and known.get("threads") in cores.candidates:
         return ChosenThreads(known["threads"], "measured before", {})
     is_quiet = load() < QUIET_LOAD
@@ -103,12 +100,9 @@ def _choose(
     is_doubted = bool(times) and not is_quiet
     doubt = "; others computed meanwhile, so it will be measured again" if is_doubted else ""
     log.info("Threads that compute on the CPU: %d (%s%s).", count, shown or "one core", doubt)
-    if remembered is not None and is_quiet:
-        answers[key] = {"threads": count, "milliseconds": {str(number): ms for number, ms in times.items()}}
-        try:
-            write_atomic(remembered, json.dumps(answers, indent=1).encode())
-        except OSError as error:
-            log.warning("How many threads are the fastest could not be remembered: %s", error)
+    if is_quiet:
+        answer = {"threads": count, "milliseconds": {str(number): ms for number, ms in times.items()}}
+        remember_answer(remembered, key, answer, "How many threads are the fastest")
     reason = "measured while others computed" if is_doubted else "measured now"
     return ChosenThreads(count, reason, times, is_doubted)
 

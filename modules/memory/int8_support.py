@@ -11,6 +11,7 @@ import json
 import logging
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,18 +63,12 @@ class Int8Support:
 def int8_support(device: torch.device, dtype: torch.dtype, remembered: Path | None = None) -> Int8Support:
     """What `device` can, beside a product in `dtype`. `remembered` is the file of earlier answers (None: none)."""
     key = f"{_name_of(device)}, PyTorch {torch.__version__}, {str(dtype).removeprefix('torch.')}"
-    answers = read_answers(remembered)
-    known = answers.get(key)
+    known = read_answers(remembered).get(key)
     if isinstance(known, dict) and isinstance(known.get("ratio"), int | float | None):
         return Int8Support(known["ratio"], str(known.get("problem", "")))
     found = measure(device, dtype)
     log.info("int8 products on %s: %s", key, found.reason)
-    if remembered is not None:
-        answers[key] = {"ratio": found.ratio, "problem": found.problem}
-        try:
-            write_atomic(remembered, json.dumps(answers, indent=1).encode())
-        except OSError as error:
-            log.warning("What int8 products take could not be remembered: %s", error)
+    remember_answer(remembered, key, {"ratio": found.ratio, "problem": found.problem}, "What int8 products take")
     return found
 
 
@@ -138,3 +133,14 @@ def read_answers(path: Path | None) -> dict[str, Any]:
     except (OSError, ValueError):  # not there yet, or cut off: it is measured again
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def remember_answer(path: Path | None, key: str, answer: Mapping[str, Any], what: str) -> None:
+    """Add an answer to the file of `read_answers`, or change it. `what` is it about, for the log where the file cannot
+    be written: then it is measured again at the next start."""
+    if path is None:
+        return
+    try:
+        write_atomic(path, json.dumps({**read_answers(path), key: answer}, indent=1).encode())
+    except OSError as error:
+        log.warning("%s could not be remembered: %s", what, error)

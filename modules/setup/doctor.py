@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -310,8 +311,13 @@ def _data(found: Findings, paths: Paths) -> None:
             _readable(found, file, lambda path: f"{max(len(path.read_text('utf-8-sig').splitlines()) - 1, 0)} lines")
     for name in DATABASES:
         _readable(found, paths.data_dir / name, _database)
-    _measured(found, "int8 products", paths.cache_dir / "int8.json", _int8_lines)
-    _measured(found, "attention in int8", paths.cache_dir / "attention.json", _attention_lines)
+    _measured(
+        found, "int8 products", paths.cache_dir / "int8.json", partial(_ratio_lines, "a product in the compute dtype")
+    )
+    if find_spec("numba") is None:
+        found.fact("attention in int8", "not used: numba is not installed (pip install numba)")
+    else:
+        _measured(found, "attention in int8", paths.cache_dir / "attention.json", partial(_ratio_lines, "PyTorch's"))
     _measured(found, "threads", paths.cache_dir / "threads.json", _thread_lines)
 
 
@@ -378,24 +384,14 @@ def _measured(found: Findings, name: str, file: Path, describe: Callable[[Any], 
         found.fact("", line)
 
 
-def _int8_lines(answers: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+def _ratio_lines(usual: str, answers: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    """How long something takes beside what is `usual`."""
     for key, answer in answers.items():
         ratio = answer.get("ratio")
         if isinstance(ratio, int | float):
-            yield f"{ratio:.2f} of the time of a product in the compute dtype ({key})"
+            yield f"{ratio:.2f} of the time of {usual} ({key})"
         else:
-            yield f"do not work: {answer.get('problem')} ({key})"
-
-
-def _attention_lines(answers: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
-    if find_spec("numba") is None:
-        yield "not used: numba is not installed (pip install numba)"
-    for key, answer in answers.items():
-        ratio = answer.get("ratio")
-        if isinstance(ratio, int | float):
-            yield f"{ratio:.2f} of the time of PyTorch's ({key})"
-        else:
-            yield f"does not work: {answer.get('problem')} ({key})"
+            yield f"not possible: {answer.get('problem')} ({key})"
 
 
 def _thread_lines(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -6,7 +6,6 @@ kernel is compiled at its first use, in seconds, and read from a folder of the c
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -22,8 +21,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from modules.atomic_files import write_atomic
-from modules.memory.int8_support import cpu_name, read_answers
+from modules.memory.int8_support import cpu_name, read_answers, remember_answer
 
 log = logging.getLogger(__name__)
 
@@ -81,18 +79,12 @@ def attention_support(remembered: Path | None = None) -> KernelSupport:
     if (problem := attention_problem()) is not None:  # not remembered: numba may be installed later
         return KernelSupport(None, problem)
     key = f"{cpu_name()}, PyTorch {torch.__version__}, numba {version('numba')}"
-    answers = read_answers(remembered)
-    known = answers.get(key)
+    known = read_answers(remembered).get(key)
     if isinstance(known, dict) and isinstance(known.get("ratio"), int | float | None):
         return KernelSupport(known["ratio"], str(known.get("problem", "")))
     found = measure_attention()
     log.info("Attention in int8 on %s: %s", key, found.problem or f"{found.ratio} of the time of PyTorch's")
-    if remembered is not None:
-        answers[key] = {"ratio": found.ratio, "problem": found.problem}
-        try:
-            write_atomic(remembered, json.dumps(answers, indent=1).encode())
-        except OSError as error:
-            log.warning("What int8 attention takes could not be remembered: %s", error)
+    remember_answer(remembered, key, {"ratio": found.ratio, "problem": found.problem}, "What int8 attention takes")
     return found
 
 

@@ -98,7 +98,7 @@ def test_a_network_is_that_of_its_authors(name: str, tmp_path: Path) -> None:
         run(name, tmp_path, picture())
 
 
-@pytest.mark.parametrize("names", [("hed_safe", "scribble_hed"), ("pidinet",), ("lineart",)])
+@pytest.mark.parametrize("names", [("hed_safe", "scribble_hed"), ("pidinet", "pidinet_sketch"), ("lineart",)])
 def test_a_file_makes_a_map(names: tuple[str, ...], tmp_path: Path) -> None:
     module, kind, file, _, _ = FILES[{"hed_safe": "hed"}.get(names[0], names[0])]
     path = written(getattr(part(module), kind)(), tmp_path / "ControlNetPreprocessor" / file, "module.")
@@ -106,10 +106,17 @@ def test_a_file_makes_a_map(names: tuple[str, ...], tmp_path: Path) -> None:
         made, _ = run(name, tmp_path, picture())
         assert made.shape == (64, 96, 3) and made.dtype == np.uint8
         levels = len(np.unique(made))
-        assert levels <= 3 if name in ("hed_safe", "scribble_hed") else levels > 3
+        assert levels <= 3 if name in ("hed_safe", "scribble_hed", "pidinet_sketch") else levels > 3
     torch.save({"other": torch.zeros(2)}, path)
     with pytest.raises(CheckpointError, match=r"is missing, and .* another network's file"):
         run(names[0], tmp_path, picture())
+
+
+def test_a_module_that_is_not_there_names_those_of_its_kind(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match=r"depth_zoe is not there.*same kind: depth, depth_anything, depth_any"):
+        run("depth_zoe", tmp_path, picture())
+    with pytest.raises(InvalidValueError, match=r"an ONNX file.*same kind: .*openpose_full"):
+        run("dw_openpose_full", tmp_path, picture())
 
 
 @pytest.mark.parametrize("kind", ["central", "angular", "radial"])

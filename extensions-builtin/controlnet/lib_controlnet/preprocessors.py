@@ -115,9 +115,11 @@ class Module:
         """The map [h,w,3]. Raises `InvalidValueError` where its file is missing, or it is not known."""
         if self.make is None:
             why = f" Its weights {self.file} are an ONNX file, which is not computed here." if self.is_onnx else ""
+            there = {name: module for name, module in MODULES.items() if module.make is not None}
+            alike = [name for name, module in there.items() if set(module.tags) & set(self.tags)]
             raise InvalidValueError(
                 f"The preprocessor {self.label} is not there.{why} Make its map elsewhere and use the module none, or "
-                f"choose one of: {', '.join(sorted(name for name, each in MODULES.items() if each.make is not None))}."
+                f"choose {'one of the same kind' if alike else 'one of'}: {', '.join(sorted(alike or there))}."
             )
         return self.make(job)
 
@@ -315,7 +317,7 @@ _ALL = (
     Module("tile_colorfix", sliders=_with(VARIATION), tags=("Tile",), make=_unchanged),
     Module("threshold", sliders=_with(Slider("Binarization Threshold", 0, 255, 127)), make=_padded(_threshold)),
     Module("clip_vision", "t2ia_style_clipvision", tags=("T2I-Adapter",), file="clip_vision"),
-    Module("pidinet_sketch", "t2ia_sketch_pidi", tags=("T2I-Adapter",), file="table5_pidinet.pth"),
+    _weighted("pidinet_sketch", "t2ia_sketch_pidi", "T2I-Adapter", PIDINET),
     Module("color", "t2ia_color_grid", tags=("T2I-Adapter",), make=_color),
     Module("softedge_teed", sliders=_with(SAFE), tags=("SoftEdge",), file="7_model.pth"),
     _weighted("pidinet_safe", "softedge_pidisafe", "SoftEdge", PIDINET),

@@ -53,6 +53,7 @@ DETECT: Mapping[str, Detect] = {
     "pidinet": _one(lambda image, job, path: soft_edges.soft(soft_edges.pidinet(image, path))),
     "pidinet_safe": _one(lambda image, job, path: soft_edges.safe(soft_edges.pidinet(image, path))),
     "pidinet_scribble": _one(lambda image, job, path: soft_edges.scribble(soft_edges.pidinet(image, path))),
+    "pidinet_sketch": _one(lambda image, job, path: soft_edges.sure(soft_edges.pidinet(image, path))),
     "lineart": _one(lambda image, job, path: lineart.drawing(image, path)),
     "lineart_coarse": _one(lambda image, job, path: lineart.drawing(image, path)),
     "lineart_anime": _one(lambda image, job, path: anime_lines.drawing(image, path)),

@@ -201,6 +201,11 @@ def safe(edges: Tensor) -> Pixels:
     return as_bytes((edges * (SAFE_STEPS + 1)).floor() / SAFE_STEPS)
 
 
+def sure(edges: Tensor) -> Pixels:
+    """Only those that are more likely edges than not, in white."""
+    return as_bytes((edges > 0.5).to(edges.dtype))
+
+
 def scribble(edges: Tensor) -> Pixels:
     """Thick lines along the ridges of the edges."""
     smooth = blurred(as_bytes(edges)[:, :, None].astype(np.float32), SCRIBBLE_SIGMA)[:, :, 0]

@@ -8,7 +8,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import InvalidValueError
-from modules.images.foreign.reading import foreign_infotext, infotext_of_json
+from modules.images.foreign.reading import foreign_infotext, infotext_of_text
 from modules.images.infotext import MAX_TEXT_CHARS
 from modules.images.reading import open_image
 
@@ -79,7 +79,7 @@ def read_metadata(source: Image.Image | bytes | Path) -> tuple[str | None, dict[
     if infotext is None:
         return foreign_infotext(texts, image.width, image.height), texts
     written = _text(infotext)
-    converted = infotext_of_json(written)
+    converted = infotext_of_text(written)
     return (written, texts) if converted is None else (converted, {PARAMETERS: written, **texts})
 
 

@@ -32,6 +32,9 @@ ELSEWHERE = {
     "euler_a": "Euler a",
     "kdpm_2": "DPM2",
     "kdpm_2_a": "DPM2 a",
+    # InvokeAI 2
+    "k_dpmpp_2": "DPM++ 2M",
+    "k_dpmpp_2_a": "DPM++ 2S a",
     # NovelAI
     "ddim_v3": "DDIM",
     "k_dpm_2_ancestral": "DPM2 a",

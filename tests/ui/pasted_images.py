@@ -287,7 +287,7 @@ OF_COMFYUI = [
             **sampled("Euler", "Simple"),
             "distilled_cfg_scale": 3.5,
         },
-        said=("Checkpoint 'flux1-dev' is not here", "ComfyUI nodes"),
+        said=("Checkpoint 'flux1-dev' is not here", "ComfyUI node ControlNetApplyAdvanced"),
     ),
     Pasted(
         "ComfyUI workflow",

@@ -3,10 +3,11 @@
 A graph may do anything; what is read is its first sampler and what leads to it: prompts, size, model, LoRAs.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.images.foreign.record import ForeignRecord, size_of, stem
+from modules.images.foreign.record import MAX_VALUE_CHARS, ForeignRecord, size_of, stem
 
 MAX_NODES = 5000
 MAX_DEPTH = 60
@@ -33,8 +34,15 @@ WIDGETS = {
 }
 """Values of nodes as a drawn graph lists them; "": what happens to the seed after a run."""
 
-TEXTS = ("text", "text_g", "t5xxl", "prompt", "positive", "string", "value", "clip_l")
-CONDITIONS = ("conditioning", "conditioning_1", "conditioning_to", "positive")
+TEXTS = ("text", "text_g", "t5xxl", "prompt", "string", "value", "clip_l")
+SECOND_TEXTS = {"text_l": "text_g", "clip_l": "t5xxl"}
+"""Texts of a second encoder, with that of the first: a form has one prompt for both."""
+CONDITIONS = ("conditioning", "conditioning_1", "conditioning_to")
+PARTS = frozenset({"clip", "model", "vae", "control_net", "image", "pixels", "mask", "style_model"})
+"""Inputs that never lead to a text."""
+NONE = frozenset({"None", "Baked VAE"})
+"""In place of a file's name where a loader for several files loads none."""
+_NO_KEY = re.compile(r"[^\w -]+")
 NOT_TAKEN = ("ControlNet", "IPAdapter", "T2IAdapter", "StyleModel", "Upscale", "Inpaint", "Detailer", "LoadImage")
 """Parts of the names of nodes that change the image and that a form has no field for."""
 
@@ -98,7 +106,7 @@ def comfyui_record(graph: Mapping[str, Node]) -> ForeignRecord | None:
     record.negative_prompt = _text(
         graph, sampler["inputs"].get("negative") or sampler["inputs"].get("guider"), "negative"
     )
-    record.fields["Size"] = size_of(values.get("width"), values.get("height"))
+    record.fields["Size"] = _size(graph, sampler, values)
     for name in ("ckpt_name", "unet_name"):
         if isinstance(values.get(name), str):
             record.fields.setdefault("Model", stem(values[name]))
@@ -107,17 +115,37 @@ def comfyui_record(graph: Mapping[str, Node]) -> ForeignRecord | None:
         record.fields["Clip skip"] = -layer
     for node in graph.values():
         inputs = node["inputs"]
-        if isinstance(inputs.get("vae_name"), str):
+        if _is_file(inputs.get("vae_name")):
             record.fields.setdefault("VAE", stem(inputs["vae_name"]))
-        if isinstance(inputs.get("lora_name"), str):
-            record.loras.append((inputs["lora_name"], inputs.get("strength_model", 1)))
+        if _is_file(inputs.get("lora_name")):
+            weight = inputs.get("strength_model", inputs.get("lora_model_strength", 1))
+            record.loras.append((inputs["lora_name"], weight))
+        for second, first in SECOND_TEXTS.items():
+            text = inputs.get(second)
+            if isinstance(text, str) and text.strip() and text != inputs.get(first):
+                record.fields.setdefault(f"ComfyUI {second}", text[:MAX_VALUE_CHARS])
     kinds = [str(node.get("class_type")) for node in graph.values()]
-    more = [kind for kind in dict.fromkeys(kinds) if any(part in kind for part in NOT_TAKEN)]
+    for kind in dict.fromkeys(kinds):
+        if any(part in kind for part in NOT_TAKEN):
+            record.fields[f"ComfyUI node {_NO_KEY.sub(' ', kind).strip()}"] = kinds.count(kind)
     if len(samplers) > 1:
-        more.append(f"{len(samplers) - 1} more samplers")
-    if more:
-        record.fields["ComfyUI nodes"] = ", ".join(more)
+        record.fields["ComfyUI samplers after the first"] = len(samplers) - 1
     return record
+
+
+def _is_file(name: object) -> bool:
+    return isinstance(name, str) and name not in NONE
+
+
+def _size(graph: Mapping[str, Node], sampler: Node, values: Mapping[str, Any]) -> str | None:
+    """Of the latents that the sampler begins with. Nodes of conditions have sizes of their own: the size that SDXL is
+    told, or that for which Flux shifts its sigmas."""
+    start = _linked(graph, sampler["inputs"].get("latent_image"))
+    found = {} if start is None else _values_before(graph, start)
+    for width, height in (("width", "height"), ("empty_latent_width", "empty_latent_height")):
+        if found.get(width) is not None:
+            return size_of(found[width], found.get(height))
+    return size_of(values.get("width"), values.get("height"))
 
 
 def _is_sampler(node: Node) -> bool:
@@ -143,7 +171,7 @@ def _values_before(graph: Mapping[str, Node], sampler: Node) -> dict[str, Any]:
     return values
 
 
-_NUMBERS = ("seed", "noise_seed", "steps", "cfg", "width", "height", "denoise")
+_NUMBERS = ("seed", "noise_seed", "steps", "cfg", "width", "height", "denoise", "guidance")
 
 
 def _plain_value(node: Node) -> Any:
@@ -164,23 +192,25 @@ def _before(graph: Mapping[str, Node], start: Node) -> Iterator[Node]:
 
 
 def _text(graph: Mapping[str, Node], link: object, side: str, depth: int = 0) -> str:
-    """The text at the end of a link, through nodes that pass it on."""
+    """The text at the end of a link, through nodes that pass it on. `side` is "positive" or "negative": a node that
+    has one of the two as an input has both, so where the other side's is linked only, there is no text."""
     node = _linked(graph, link)
     if node is None or depth > MAX_DEPTH:
         return ""
     inputs = node["inputs"]
-    for name in (
-        (side, *CONDITIONS) if side == "positive" else (side, "conditioning", "conditioning_1", "conditioning_to")
-    ):
-        if _linked(graph, inputs.get(name)) is not None:
-            return _text(graph, inputs[name], side, depth + 1)
-    for name in TEXTS:
+    if side in inputs:
+        value = inputs[side]
+        return value if isinstance(value, str) else _text(graph, value, side, depth + 1)
+    if side == "negative" and "guider" in str(node.get("class_type", "")).lower():
+        return ""  # a guider without a negative side
+    for name in (*CONDITIONS, *TEXTS):
         value = inputs.get(name)
         if isinstance(value, str) and value.strip():
             return value
         if _linked(graph, value) is not None:
             return _text(graph, value, side, depth + 1)
-    return ""
+    passed_on = [value for name, value in inputs.items() if name not in PARTS and _linked(graph, value) is not None]
+    return _text(graph, passed_on[0], side, depth + 1) if len(passed_on) == 1 else ""
 
 
 def _linked(graph: Mapping[str, Node], value: object) -> Node | None:

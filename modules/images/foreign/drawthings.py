@@ -50,6 +50,8 @@ def drawthings_record(given: Mapping[str, Any]) -> ForeignRecord:
     """The record of their JSON. A strength of 1 is an image from noise alone."""
     record = ForeignRecord("Draw Things", str(given.get("c") or ""), str(given.get("uc") or ""))
     record.take(given, KEYS)
+    if isinstance(sampler := record.fields.get("Sampler"), str):
+        record.fields["Sampler"] = sampler.removesuffix(" Substep")  # the same method in steps of its own
     if record.fields.get("Denoising strength") in (1, 1.0):
         del record.fields["Denoising strength"]
     if given.get("model"):

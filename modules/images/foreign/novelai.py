@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
+from modules.images.infotext import quote
 from modules.sampling.names import AUTOMATIC, schedule_named
 
 SOFTWARE = "NovelAI"
@@ -23,6 +25,10 @@ _SAMPLERS = {
     "k_dpmpp_2s_ancestral": "DPM++ 2S a",
     "k_dpmpp_sde": "DPM++ SDE",
 }
+_NAMED = {
+    **{"strength": "Denoising strength", "noise": "Added noise", "cfg_rescale": "CFG rescale", "sm": "SMEA"},
+    **{"sm_dyn": "SMEA DYN", "dynamic_thresholding": "Decrisper", "controlnet_model": "ControlNet"},
+}
 
 
 def novelai_infotext(items: Mapping[str, object], width: int, height: int) -> str | None:
@@ -42,6 +48,15 @@ def novelai_infotext(items: Mapping[str, object], width: int, height: int) -> st
         )
         if schedule not in (None, AUTOMATIC):
             fields += f", Schedule type: {schedule}"
+        fields += "".join(f", {key}: {quote(value)}" for key, value in _more(comment).items())
         return f"{items['Description']}\nNegative prompt: {comment['uc']}\n{fields}"
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None  # chunks of another version of theirs: shown as they are
+
+
+def _more(comment: Mapping[str, Any]) -> dict[str, object]:
+    """What changed the image and has no field in a form: named to the user when it is pasted."""
+    found: dict[str, object] = {key: comment[name] for name, key in _NAMED.items() if comment.get(name)}
+    characters = ((comment.get("v4_prompt") or {}).get("caption") or {}).get("char_captions") or ()
+    captions = [str(one.get("char_caption", "")) for one in characters]
+    return {**found, "Character prompts": " | ".join(captions)} if captions else found

@@ -1,6 +1,7 @@
 """Which program made an image, and what it says, as an infotext: from the texts in a file, and from pasted JSON."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,16 @@ from modules.images.foreign.record import ForeignRecord
 IN_CHUNKS = ("invokeai_metadata", "invokeai", "sd-metadata", "prompt", "workflow", "parameters", "Comment")
 """Texts of a file that may hold JSON of theirs, the one that says most first."""
 MIN_FIELDS = 2
+ITS_WORDS = {
+    ", Seed Mode: ": {"Guidance Scale": "CFG scale", "Strength: 1\\.0, Seed Mode": "Seed Mode"},
+    ", ADM Guidance: ": {
+        **{"Base Model": "Model", "Base Model Hash": "Model hash", "Scheduler": "Schedule type"},
+        "VAE: Default \\(model\\), Raw prompt": "Raw prompt",
+    },
+}
+"""How Draw Things and Fooocus call fields of an infotext, by a field that only they write."""
+_LORA_WEIGHTS = re.compile(r', Lora weights: "([^"]*)"')
+_WEIGHT = re.compile(r"([^\s,:][^,:]*): (-?\d+(?:\.\d+)?)")
 
 
 def foreign_infotext(items: Mapping[str, str], width: int, height: int) -> str | None:
@@ -24,23 +35,39 @@ def foreign_infotext(items: Mapping[str, str], width: int, height: int) -> str |
     if XMP in items and (given := drawthings_json(items[XMP])) is not None:
         return drawthings_record(given).infotext
     for name in IN_CHUNKS:
-        found = infotext_of_json(items.get(name, ""))
+        found = infotext_of_text(items.get(name, ""))
         if found is not None:
             return found
     dream = dream_record(items["Dream"]) if "Dream" in items else None
     return None if dream is None else dream.infotext
 
 
-def infotext_of_json(text: str) -> str | None:
-    """An infotext from JSON that one of the programs writes; None for any other text, and for one that says nearly
-    nothing of how an image is made."""
+def infotext_of_text(text: str) -> str | None:
+    """An infotext from JSON that one of the programs writes, or from an infotext in their words; None for any other
+    text, and for one that says nearly nothing of how an image is made."""
+    if not text.lstrip().startswith("{"):
+        return in_usual_words(text)
     record = _record(_json(text))
     return None if record is None or len(record.fields) < MIN_FIELDS else record.infotext
 
 
-def _json(text: str) -> object:
-    if not text.lstrip().startswith("{"):
+def in_usual_words(text: str) -> str | None:
+    """An infotext of Draw Things or Fooocus with the usual names of its fields; None for those of other programs."""
+    head, _, line = text.strip().rpartition("\n")
+    words = next((words for mark, words in ITS_WORDS.items() if mark in line), None)
+    if words is None:
         return None
+    for theirs, usual in words.items():
+        line = re.sub(rf"(^|, ){theirs}: ", rf"\g<1>{usual}: ", line)
+    weights = _LORA_WEIGHTS.search(line)
+    if weights is None:
+        return f"{head}\n{line}"
+    tags = "".join(f" <lora:{name}:{weight}>" for name, weight in _WEIGHT.findall(weights[1]))
+    prompt, mark, negative = head.partition("\nNegative prompt:")
+    return f"{prompt}{tags}{mark}{negative}\n{_LORA_WEIGHTS.sub('', line)}"
+
+
+def _json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

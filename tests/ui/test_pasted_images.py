@@ -11,6 +11,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import InvalidValueError
+from modules.images.foreign.reading import infotext_of_text
 from modules.images.infotext import unquote, written_fields
 from modules.images.metadata import read_metadata
 from modules.scripts.pasting import PastedFields
@@ -52,9 +53,9 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 def text_of(image: Pasted) -> str:
-    """What dropping the image's file gives, or the text that is pasted."""
+    """What dropping the image's file gives, or the text that is pasted, in the usual words."""
     if not image.items:
-        return image.text
+        return infotext_of_text(image.text) or image.text
     chunks, file = PngInfo(), BytesIO()
     for name, value in image.items.items():
         chunks.add_itxt(name, value) if name.startswith("XML") else chunks.add_text(name, value)

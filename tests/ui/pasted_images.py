@@ -233,7 +233,7 @@ FLUX_GRAPH = {
     },
     "11": {"class_type": "ControlNetApplyAdvanced", "inputs": {}},
 }
-WORKFLOW = {
+WORKFLOW: dict[str, Any] = {
     "nodes": [
         {
             "id": 3,
@@ -364,7 +364,7 @@ INVOKE = {
     **{"scheduler": "dpmpp_2m_sde_k", "model": {"name": "juggernaut-xl", "base": "sdxl", "type": "main"}},
     **{"loras": [{"model": {"name": "barns"}, "weight": 0.75}], "controlnets": [{"image": 1}], "app_version": "4.2.0"},
 }
-INVOKE_2 = {
+INVOKE_2: dict[str, Any] = {
     **{"model": "stable diffusion", "model_weights": "sd-1.5", "app_version": "v2.3.5"},
     "image": {
         **{"prompt": [{"prompt": "a tree [leaves]", "weight": 1}], "steps": 50, "cfg_scale": 7.5, "height": 512},

@@ -271,7 +271,7 @@ def kills(count: int) -> dict[str, Any]:
             if target.exists():
                 if hashlib.sha256(target.read_bytes()).hexdigest() != file.sha256:
                     wrong.append(f"kill {done}: a file that is not whole has the model's name")
-                target.unlink()  # it was finished: the next begins anew
+                target.unlink()  # it was finished: the next begins again
             parts.append(part.stat().st_size if part.exists() else 0)
         file.slow_s = 0.0
         subprocess.run(command, cwd=ROOT, capture_output=True, check=True)

@@ -19,7 +19,7 @@ LOADERS = ("ours fp16", "ours fp32", "diffusers fp16", "diffusers fp32")
 
 
 def base_bytes() -> int:
-    """Resident memory now; the kernel's record of the peak starts anew from here (Linux)."""
+    """Resident memory now; the kernel's record of the peak starts again from here (Linux)."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return _status_bytes("VmRSS")
 

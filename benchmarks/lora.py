@@ -31,6 +31,7 @@ from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.applying import LoraMode, Use
 from modules.devices import native_bf16_cpu, release_memory
 from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import ComputeMode
 
 PARTS = ("full-size", "fidelity", "five")
 RANK = 16
@@ -168,12 +169,13 @@ def measure_five(
     dtype: torch.dtype,
     device: torch.device,
     side_px: int,
+    mode: ComputeMode | None,
 ) -> Iterator[None]:
     """Steps with and without five LoRAs in turn, in each format, resident and streamed; a row at a time."""
     lora = folder / "five.safetensors"
     for storage in storages:
         for streaming in (None, stream_layout(folder / path.name)):
-            model = load_through_program(path, storage, dtype, device, streaming)
+            model = load_through_program(path, storage, dtype, device, streaming, mode=mode)
             if not lora.is_file():
                 write_lora(model, lora, FIVE_RANK)
             applier, step = applier_of(model, device), stepper(model.unet, dtype, device, side_px // LATENT_PX)
@@ -188,7 +190,8 @@ def measure_five(
                 applier.remove()
                 ratios.append(with_five / seconds(step))
             way = "resident" if streaming is None else "streamed from disk"
-            what = f"step with five LoRAs of rank {FIVE_RANK} at {side_px} px, {storage}, {way}"
+            computing = f"{mode.value if mode else 'decoded'} in {str(dtype)[6:]}"
+            what = f"step with five LoRAs of rank {FIVE_RANK} at {side_px} px, {storage}, {computing}, {way}"
             table.add(what, statistics.median(ratios), 1.10)
             print(what, [f"{ratio:.3f}" for ratio in ratios], flush=True)
             yield
@@ -211,12 +214,13 @@ def measure_peer(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
 def run_five(name: str, options: argparse.Namespace, dtype: torch.dtype, device: torch.device) -> None:
     """Part five has a JSON of its own, which says where and in which dtype it was measured."""
     table = Table()
-    table.result |= read_result(name) | {"compute_dtype": str(dtype), "note": options.note}
+    table.result |= read_result(name) | {"note": options.note}
+    mode = ComputeMode.INT8_MATMUL if options.int8_matmul else None
     with tempfile.TemporaryDirectory() as folder:
         path = options.file or Path(folder) / "full.safetensors"
         if options.file is None:
             write_full_size_checkpoint(path)
-        for _ in measure_five(table, path, Path(folder), options.formats, dtype, device, options.px):
+        for _ in measure_five(table, path, Path(folder), options.formats, dtype, device, options.px, mode):
             write_result(name, table.result)
     print_table(("what", "measured", "goal", "met"), table.rows)
 
@@ -227,6 +231,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A LoRA at full size, and how faithful it is on 8-bit weights.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
     parser.add_argument("--px", type=int, default=512, help="side of the image of part five")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="that part five computes in")
+    parser.add_argument("--int8-matmul", action="store_true", help="part five multiplies in int8")
     parser.add_argument("--formats", nargs="*", default=FIVE_STORAGES, help="of part five")
     parser.add_argument("--file", type=Path, help="part five takes this SD1 checkpoint instead of a random one")
     parser.add_argument("--note", default="", help="kept in the JSON: what else ran during part five")
@@ -238,7 +244,7 @@ def main() -> None:
     dtype = torch.float16 if device.type == "cuda" else torch.bfloat16 if native_bf16_cpu() else torch.float32
     name = "lora" if device.type == "cpu" else f"lora-{torch.cuda.get_device_name().replace(' ', '-').lower()}"
     if "five" in parts:
-        run_five(f"{name}-five", options, dtype, device)
+        run_five(f"{name}-five", options, getattr(torch, options.dtype) if options.dtype else dtype, device)
     if not {"full-size", "fidelity"} & set(parts):
         return
     table = Table()

@@ -37,7 +37,7 @@ SAMPLER_NAMES = ("Euler", "DDIM")  # the mask at the denoiser's output, and at i
 
 
 def request_with(sampler: str) -> GenerationRequest:
-    """Half of the image is painted anew."""
+    """Half of the image is painted again."""
     half = Image.new("L", (SIDE, SIDE))
     half.paste(255, (0, 0, SIDE // 2, SIDE))
     image = Image.effect_noise((SIDE, SIDE), 90).convert("RGB")

@@ -55,7 +55,7 @@ def our_step(unet: UNet2DConditionModel, x: Tensor, cond: Tensor, uncond: Tensor
     prompt = ComposedConditioning(((ScheduledConditioning(((20, Conditioning(cond[0])),)), 1.0),))
     negative = ScheduledConditioning(((20, Conditioning(uncond[0])),))
     options = GuidanceOptions(cfg_scale=CFG, total_model_calls=20)
-    guidance = Guidance(GuidedDenoiser(conditioned(make, predict), [prompt], [negative], uncond[0]), options)
+    guidance = Guidance(GuidedDenoiser(conditioned(make, predict), [prompt], [negative], lambda: uncond[0]), options)
     sigma, sigma_next = torch.tensor([7.0]), 6.0
 
     def step() -> Tensor:

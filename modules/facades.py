@@ -108,6 +108,15 @@ def install() -> None:
         sys.meta_path.append(FacadeFinder())
 
 
+def submodule(name: str) -> Any:
+    """The `__getattr__` of `modules`: code of extensions reads `modules.NAME` without an import of its own, because in
+    the reference UI all of them have been imported by then."""
+    acting = sys.modules.get(ACTING)
+    if acting is None or not getattr(acting, "is_foreign_code", bool)() or find_spec(PROGRAM + name) is None:
+        raise AttributeError(f"module 'modules' has no attribute {name!r}")
+    return import_module(PROGRAM + name)
+
+
 def names_from(facade: str) -> Callable[[str], Any]:
     """A module's `__getattr__` that looks names up in a facade, which is imported when it is first asked."""
 

@@ -23,7 +23,8 @@ def read_presets(paths: Iterable[Path]) -> Mapping[str, str]:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise InvalidValueError(f"{path.name}: the presets of block weights cannot be read ({why}).") from error
-        found = found | presets_of(lines) | found  # in the order of the files
+        for name, weights in presets_of(lines).items():
+            found.setdefault(name, weights)
     return found
 
 

@@ -144,6 +144,22 @@ class OptionData(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(list(iter(self)))
 
+    def copy(self) -> dict[str, Any]:
+        """The values as they now are."""
+        return dict(self)
+
+    def clear(self) -> None:
+        """Forget what the running job has written, and what is no setting; settings keep their values.
+        `mock.patch.dict` does so before it puts back what was there."""
+        self._writes().clear()
+        self._options.__dict__["_loose"].clear()
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """Write what differs from what is there."""
+        for key, value in {**dict(other), **more}.items():
+            if self.get(key, self) != value:
+                self[key] = value
+
 
 class Labels(dict[str, OptionInfo]):
     """`opts.data_labels` and `shared.options_templates`: setting an entry adds the setting."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -10,7 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from modules.memory.layer import Delta
+from modules.memory.scratch import scratch
+
 MERGING_COSTS = 2.0  # a multiplication into a weight, which then leaves the cache, over one elsewhere
+MAX_COLUMNS_BYTES = 8 << 20
+"""Of one image's gathered neighbours, as columns of a matrix: larger ones take longer than a second kernel."""
+DECODED_COSTS = {torch.float32: 0.65, torch.bfloat16: 0.25}
+"""What a multiplication with a decoded weight costs more than one in int8, over one in a side branch, by compute dtype
+(0.47 of float32's time in bfloat16, 0.25 to 0.45 in int8: `benchmarks.lora five` in both)."""
 
 
 @dataclass(frozen=True)
@@ -135,18 +144,28 @@ class Branches:
         spread.baddbmm_(up.flatten(1).expand(len(spread), -1, -1), hidden.flatten(2))
         return output
 
-    def is_cheaper_in(self, weight: Tensor, inputs: Tensor) -> bool:
-        """Whether adding the product of the factors to a layer's weight costs less than multiplying its inputs with
-        them; float32 only, as a weight in 16 bit would round the change away."""
-        if self.mid is not None or inputs.dtype != torch.float32 or weight.dtype != torch.float32:
+    def is_cheaper_merged(self, inputs: Tensor, shape: Sequence[int], has_product: bool) -> bool:
+        """Whether adding the product of the factors to a layer's weight of this shape costs less than multiplying its
+        inputs with them. `has_product`: the weight is decoded for that only."""
+        if self.mid is not None or not inputs.numel():
             return False
-        places = inputs.numel() // inputs.shape[-1 if weight.ndim == 2 else 1]
-        return places * (weight[0].numel() + len(weight)) > MERGING_COSTS * weight.numel()
+        elements = math.prod(shape)
+        places = inputs.numel() // inputs.shape[-1 if len(shape) == 2 else 1]
+        added = MERGING_COSTS * elements / places
+        if has_product:
+            added += DECODED_COSTS.get(inputs.dtype, 1.0) * elements / len(self.scale)
+        return elements // shape[0] + shape[0] > added
 
-    def merge_into(self, weight: Tensor) -> None:
-        """Add the product of the factors to a contiguous float32 weight, in place."""
-        up = self.up.flatten(1) * self.scale
-        weight.view(len(weight), -1).addmm_(up, self.down.flatten(1))
+    def delta(self, weight: Tensor) -> Tensor:
+        """See `Delta`."""
+        up, down = self.up.flatten(1) * self.scale, self.down.flatten(1)
+        out = scratch((len(up), down.shape[1]), weight.dtype, "delta")
+        return torch.mm(up.to(weight.dtype), down.to(weight.dtype), out=out)
+
+    def add_delta_to(self, weight: Tensor, out: Tensor) -> None:
+        """See `Delta`."""
+        up, rows = self.up.flatten(1) * self.scale, (len(self.up), -1)
+        torch.addmm(weight.view(rows), up, self.down.flatten(1), out=out.view(rows))
 
     def hidden(self, inputs: Tensor) -> Tensor:
         """A Linear's inputs [..., in] to [tokens, rank], scaled."""
@@ -207,13 +226,23 @@ class AllBranches:
     parts: Sequence[Branches]
     bias: Tensor | None = None
 
-    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
-        """See `SideBranches`."""
-        if self.bias is not None or not all(part.is_cheaper_in(weight, inputs) for part in self.parts):
-            return False
+    def merging(self, layer: nn.Module, inputs: Tensor, shape: Sequence[int], has_product: bool) -> Delta | None:
+        """See `SideBranches`. Where one part has a middle, all stay branches."""
+        if self.bias is not None or not self.parts:
+            return None
+        return self if all(part.is_cheaper_merged(inputs, shape, has_product) for part in self.parts) else None
+
+    def delta(self, weight: Tensor) -> Tensor:
+        """See `Delta`."""
+        first, *others = self.parts
+        delta = first.delta(weight)
+        return sum((part.delta(weight) for part in others), delta.clone()) if others else delta
+
+    def add_delta_to(self, weight: Tensor, out: Tensor) -> None:
+        """See `Delta`."""
         for part in self.parts:
-            part.merge_into(weight)
-        return True
+            part.add_delta_to(weight, out)
+            weight = out
 
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `SideBranches`. What is small is summed first, and the layer's product added to it: so in 16 bit the
@@ -234,20 +263,39 @@ class AllBranches:
             small.addmm_(part.hidden(inputs), part.up.to(inputs.dtype).t())
         return small.addmm_(rows, factor).view(*inputs.shape[:-1], len(weight))
 
-    def convolution(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See `SideBranches`. In bfloat16 the branches' hidden channels stand behind the layer's own and their `up` in
-        the middle of its kernel: so there is one sum, rounded once."""
+    def convolution(self, layer: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See `SideBranches`. In bfloat16, whose rounding shows, all is one sum, rounded once: of matrices, with the
+        neighbours of each place as a column; where those would take too much memory, the branches' hidden channels
+        stand behind the layer's own and their `up` in the middle of its kernel."""
         is_one_sum = all(part.mid is None for part in self.parts) and sums_once(layer, inputs, weight)
         if not self.parts or not is_one_sum:
             return self.add_to_output(layer, inputs, convolved(layer, inputs, weight, bias))
         if self.bias is not None:
             bias = self.bias.to(inputs.dtype) if bias is None else bias + self.bias.to(bias.dtype)
+        places = inputs[0, 0].numel() // math.prod(layer.stride)
+        if inputs.device.type == "cpu" and places * weight[0].numel() * weight.itemsize <= MAX_COLUMNS_BYTES:
+            return self._as_matrices(layer, inputs, weight, bias)
         channels, kernels = [inputs], [weight]
         for part in self.parts:
             hidden = with_geometry(layer, inputs, part.down.to(inputs.dtype)) * part.scale.reshape(-1, 1, 1)
             channels.append(at_centres(layer, hidden.to(inputs.dtype), inputs))
             kernels.append(in_the_middle(part.up.to(inputs.dtype), weight))
         return convolved(layer, torch.cat(channels, 1), torch.cat(kernels, 1), bias)
+
+    def _as_matrices(self, layer: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution [B, out, h', w'] with the branches, image by image: what is small is summed first."""
+        height, width = ((side - 1) // step + 1 for side, step in zip(inputs.shape[2:], layer.stride, strict=True))
+        flat, images = weight.flatten(1), []
+        for image in torch.split(inputs, 1):
+            columns = F.unfold(image, layer.kernel_size, padding=layer.padding, stride=layer.stride)[
+                0
+            ]  # [in k k, h'w']
+            small = columns.new_zeros(()) if bias is None else bias.reshape(-1, 1)
+            for part in self.parts:
+                hidden = (part.down.flatten(1).to(columns.dtype) @ columns) * part.scale.reshape(-1, 1)
+                small = torch.addmm(small, part.up.flatten(1).to(columns.dtype), hidden.to(columns.dtype))
+            images.append(torch.addmm(small, flat, columns).view(-1, height, width))
+        return torch.stack(images)
 
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """See `SideBranches`."""

@@ -55,9 +55,8 @@ class DeltaBranch:
             return None if changed is None else changed.to(like)
         return (changed - own).to(like)
 
-    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
+    def merging(self, layer: nn.Module, inputs: Tensor, shape: Sequence[int], has_product: bool) -> None:
         """See `SideBranches`; never, as that is what must not be done."""
-        return False
 
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `SideBranches`. The small product first, the layer's added to it: the large number is rounded once."""

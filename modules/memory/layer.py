@@ -39,12 +39,23 @@ class WeightChange(Protocol):
         """The weight with the change. `weight` may be changed in place; `name` is "weight", "bias" ..."""
 
 
-class SideBranches(Protocol):
-    """What is added to a layer's output, computed from its input; in one of three ways, whichever is best."""
+class Delta(Protocol):
+    """What side branches come to when they are added to a layer's weight instead; on the CPU."""
 
-    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
-        """Add the branches to `weight`, where that costs less than to compute a side branch; else False, and nothing
-        is done. `weight` is decoded for these inputs only."""
+    def delta(self, weight: Tensor) -> Tensor:
+        """What is added to a weight, as a matrix [out, -1] of its dtype in memory that is used again."""
+
+    def add_delta_to(self, weight: Tensor, out: Tensor) -> None:
+        """Write the changed weight into `out`; both are contiguous, float32, and may be one tensor."""
+
+
+class SideBranches(Protocol):
+    """What is added to a layer's output, computed from its input; in one of four ways, whichever is best."""
+
+    def merging(self, layer: nn.Module, inputs: Tensor, shape: Sequence[int], has_product: bool) -> Delta | None:
+        """What to add to the layer's weight of this shape, decoded for these inputs only, where that costs less than to
+        compute side branches; else None. `has_product`: those could stand beside a product in 8 bits, which needs no
+        decoded weight."""
 
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The output of a Linear with the branches."""
@@ -323,24 +334,63 @@ def _is_decoded_here(layer: nn.Module, name: str, data: Tensor) -> bool:
 
 
 def _weight_for(layer: nn.Module, x: Tensor) -> tuple[Tensor, SideBranches | None]:
-    """The weight to multiply `x` with, and the branches that are still to be computed as side branches.
-
-    Branches are merged only into weights of 8 bits: so a layer computes alike, wherever its weights rest.
-    """
+    """The weight to multiply `x` with, and the branches that are still to be computed as side branches."""
     weight = _short_lived(layer, "weight")
     assert weight is not None
     state: Stored = layer.__dict__[STATE]
-    data = layer._parameters["weight"]
-    if (
-        state.branches is not None
-        and "weight" in state.formats
-        and state.formats["weight"].dtype.itemsize == 1
-        and data is not None
-        and _is_decoded_here(layer, "weight", data)
-        and state.branches.merge_for_call(layer, x, weight)
-    ):
-        return weight, None
     return weight, state.branches
+
+
+MERGED_ROWS = 1 << 17
+"""Elements of a weight, for each thread, that are decoded, changed and rounded at a time: they stay in a cache."""
+
+
+def _merged_weight(layer: nn.Module, x: Tensor) -> Tensor | None:
+    """The layer's weight with the product of its branches, decoded and added in float32 and rounded once to the compute
+    dtype, for this call; None where side branches cost less or keep more of the change.
+
+    It depends on shapes and on the format, so that a layer computes alike wherever its weights are. In bfloat16 no
+    format is merged whose numbers are bfloat16 numbers themselves, or few between them: rounding would put them back.
+    """
+    state: Stored = layer.__dict__[STATE]
+    branches, kept = state.branches, layer._parameters.get("weight")
+    if branches is None or kept is None or state.changes or "weight" not in state.formats:
+        return None
+    storage, dtype = state.formats["weight"], state.compute_dtype
+    if (state.device or kept.device).type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return None
+    if x.dtype != dtype or torch.is_autocast_enabled("cpu"):
+        return None
+    if dtype != torch.float32 and (dtype != torch.bfloat16 or not _lies_between_bf16(storage)):
+        return None
+    shape = tuple(weight_shape(storage, kept))
+    change = branches.merging(layer, x, shape, state.product is not None)
+    if change is None:
+        return None
+    data, scale = state.fetch(layer, "weight") if state.fetch is not None else stored_tensors(layer, "weight")
+    if data.dtype != storage.dtype:  # the layer was moved to another dtype
+        return None
+    wide = replace(state, compute_dtype=torch.float32)
+    out = scratch(shape, dtype)
+    if dtype == torch.float32:
+        change.add_delta_to(decode(wide, "weight", data, scale, out).contiguous(), out)
+        return out
+    delta = change.delta(out)
+    rows = max(1, MERGED_ROWS * torch.get_num_threads() // delta.shape[1])
+    decoded = torch.empty(rows, *shape[1:])
+    for start in range(0, shape[0], rows):
+        part = Part(layer, "weight", 0, start, min(shape[0], start + rows))
+        count = part.stop - start
+        number = decode(wide, "weight", part.of(data).contiguous(), part.of_scale(scale), decoded[:count])
+        torch.add(number.reshape(count, -1), delta[start : part.stop].float(), out=decoded[:count].view(count, -1))
+        out[start : part.stop].copy_(decoded[:count])
+    return out
+
+
+def _lies_between_bf16(storage: StorageFormat) -> bool:
+    """Whether decoded numbers lie anywhere between those of bfloat16, so that rounding loses nothing on the whole of
+    what is added to them: those of 8-bit floats and of bfloat16 itself do not."""
+    return storage.dtype != torch.bfloat16 and not (storage.dtype.is_floating_point and storage.dtype.itemsize == 1)
 
 
 def _linear(layer: Any, x: Tensor) -> Tensor:
@@ -348,6 +398,8 @@ def _linear(layer: Any, x: Tensor) -> Tensor:
     if _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_linear(layer, x, _decoded_weight))
     bias = layer.bias
+    if state.branches is not None and (merged := _merged_weight(layer, x)) is not None:
+        return F.linear(x, merged, bias)
     if state.product is not None and (product := state.product(layer, state, x, bias)) is not None:
         return _beside(layer, state.branches, x, product)
     weight, branches = _weight_for(layer, x)
@@ -359,12 +411,16 @@ def _convolution(layer: Any, x: Tensor) -> Tensor:
     if has_plain_padding(layer) and _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_convolution(layer, x, _decoded_weight))
     bias = layer.bias
+    output: Tensor
+    if state.branches is not None and (merged := _merged_weight(layer, x)) is not None:
+        output = layer._conv_forward(x, merged, bias)
+        return output
     if state.product is not None and (product := state.product(layer, state, x, bias)) is not None:
         return _beside(layer, state.branches, x, product)
     weight, branches = _weight_for(layer, x)
     if branches is not None:
         return branches.convolution(layer, x, weight, bias)
-    output: Tensor = layer._conv_forward(x, weight, bias)
+    output = layer._conv_forward(x, weight, bias)
     return output
 
 

@@ -290,6 +290,7 @@ class JobHooks:
 
     def image(self, image: Image.Image, index: int) -> Image.Image:
         args = PostprocessImageArgs(image, index, self._is_sampled)
+        self._p.batch_index = index
         self._script_runner.call("postprocess_image", self._p, args)
         return args.image
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from modules.scripts.acting import acting, acting_now
 from modules.scripts.library import ScriptLibrary, default_args
 from modules.scripts.script import Script
 
@@ -76,6 +77,33 @@ class JobScripts:
     def title_map(self) -> dict[str, Script]:
         """All of them by their titles in lower case."""
         return {script.title().lower(): script for script in self.scripts}
+
+    def before_process(self, p: StableDiffusionProcessing) -> None:
+        """See `_call_again`."""
+        self._call_again("before_process", p)
+
+    def process(self, p: StableDiffusionProcessing) -> None:
+        """See `_call_again`."""
+        self._call_again("process", p)
+
+    def postprocess(self, p: StableDiffusionProcessing, processed: Processed) -> None:
+        """See `_call_again`."""
+        self._call_again("postprocess", p, processed)
+
+    def _call_again(self, hook: str, p: StableDiffusionProcessing, *objects: Any) -> None:
+        """Call a hook of the other extensions of the user's, as one does around jobs that it makes inside of another,
+        so that they take off what they put on the model. Scripts of ours leave nothing on it. One that fails is
+        noted at its extension."""
+        author = acting_now()
+        for script in self.alwayson_scripts:
+            is_own = author is not None and script.acting is not None and script.acting.owner is author.owner
+            if is_own or not script.is_foreign or getattr(type(script), hook) is getattr(Script, hook):
+                continue
+            try:
+                with acting(script.acting):
+                    getattr(script, hook)(p, *objects, *p.script_args[script.args_from : script.args_to])
+            except (Exception, SystemExit) as error:  # somebody else's code
+                script.failed(hook, error)
 
     def script(self, title: str) -> Script | None:
         """The script of a title, in any case."""

@@ -20,11 +20,12 @@ from modules.postprocessing.operation import ScriptPostprocessing
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage
 from modules.scripts import gradio_habits
-from modules.scripts.acting import acting
+from modules.scripts.acting import Acting, acting
 from modules.scripts.adapters import ExtraNetworks
 from modules.scripts.callbacks import Callbacks, Moment
 from modules.scripts.extension import Extension, Fault
 from modules.scripts.form_operations import FormOperation
+from modules.scripts.form_stand_in import tell_of_form
 from modules.scripts.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, within
 from modules.scripts.loading import Loading, remember_file, while_loading
 from modules.scripts.own_folder import offer_folders, own_folder
@@ -270,6 +271,8 @@ class ScriptLibrary:
         for entry in self.callbacks.at(moment):
             if only_foreign and (entry.acting is None or not entry.acting.is_foreign):
                 continue
+            if entry.acting is not None:
+                entry.acting.owner.has_seen_form = True
             try:
                 self.callbacks.run(entry, component, **facts)
             except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
@@ -282,6 +285,8 @@ class ScriptLibrary:
                 script.own_tab is not None and script.own_tab != is_img2img
             ):
                 continue
+            if script.acting is not None:
+                script.acting.owner.has_seen_form = True
             try:
                 with acting(script.acting):
                     (script.after_component if after else script.before_component)(component, **facts)
@@ -425,6 +430,7 @@ async def _build(script: Script) -> list[Any]:
     import gradio as gr
 
     with gr.Blocks(analytics_enabled=False):
+        tell_of_form(script)
         return build_ui(script, not script.is_on(False))
 
 
@@ -439,7 +445,7 @@ def build_ui(script: Script, is_img2img: bool) -> list[Any]:
 
 def default_args(script: Script) -> list[Any]:
     """The values of a script's components as they stand at first."""
-    return [_value_of(component) for component in components_of(script)]
+    return [_value_of(component, script.acting) for component in components_of(script)]
 
 
 def filled_args(script: Script, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -495,7 +501,7 @@ def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any]:
         "args": [
             {
                 "label": getattr(component, "label", "") or "",
-                "value": _value_of(component),
+                "value": _value_of(component, script.acting),
                 "minimum": getattr(component, "minimum", None),
                 "maximum": getattr(component, "maximum", None),
                 "step": getattr(component, "step", None),
@@ -506,8 +512,13 @@ def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any]:
     }
 
 
-def _value_of(component: Any) -> Any:
-    return _as_argument(component, getattr(component, "value", None))
+def _value_of(component: Any, author: Acting | None = None) -> Any:
+    """A component's value at first; a function is called for it, as the page does when it is opened."""
+    value = getattr(component, "value", None)
+    if callable(value):
+        with acting(author):
+            value = value()
+    return _as_argument(component, value)
 
 
 def _as_argument(component: Any, value: Any) -> Any:

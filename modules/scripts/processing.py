@@ -181,6 +181,7 @@ class StableDiffusionProcessing:
         """Called before each pass, after the hooks of scripts: for a selected script, which has no hooks of its own."""
         self.is_hr_pass = False
         self.iteration = 0
+        self.batch_index = 0  # of the image that `postprocess_image` is called for, in its batch
         self.prompts: list[str] = []
         self.negative_prompts: list[str] = []
         self.seeds: list[int] = []

@@ -353,9 +353,8 @@ class TrainedBranches(AllBranches):
         """See `SideBranches`."""
         return self.add_to_output(layer, inputs, convolved(layer, inputs, weight, bias))
 
-    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
+    def merging(self, layer: nn.Module, inputs: Tensor, shape: Sequence[int], has_product: bool) -> None:
         """See `SideBranches`; never, as what is kept of the factors must be the parameters."""
-        return False
 
 
 @dataclass
@@ -365,9 +364,8 @@ class DeltaProduct:
 
     trained: TrainedLayer
 
-    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
-        """See `SideBranches`."""
-        return False
+    def merging(self, layer: nn.Module, inputs: Tensor, shape: Sequence[int], has_product: bool) -> None:
+        """See `SideBranches`; never, as autograd would keep what is made for the call."""
 
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `SideBranches`."""

@@ -138,9 +138,19 @@ def test_a_selected_script_builds_jobs_and_results(program: Program) -> None:
 
 DETAIL = """
 from copy import copy
+from unittest.mock import patch
+import modules
 import modules.scripts as scripts
 from modules import script_callbacks
-from modules.processing import StableDiffusionProcessingImg2Img, process_images, create_infotext
+from modules.processing import Processed, StableDiffusionProcessingImg2Img, process_images, create_infotext
+from modules.shared import opts
+
+seen = {}
+
+def remember(component, **kwargs):
+    seen[kwargs.get("elem_id")] = component
+
+script_callbacks.on_after_component(remember)
 
 class Detail(scripts.Script):
     calls = []
@@ -157,18 +167,29 @@ class Detail(scripts.Script):
             enabled = gr.Checkbox(True, label="Enabled", elem_id=self.elem_id("enabled"))
             strength = gr.Slider(0, 1, value=0.4, label="Strength")
         self.infotext_fields = [(strength, "Detail strength")]
-        return [enabled, strength]
+        state = gr.State(lambda: {"vaes": modules.shared_items.sd_vae_items()})
+        button = seen["img2img_generate" if is_img2img else "txt2img_generate"]
+        button.click(lambda values: values, inputs=[state], outputs=[state])
+        return [enabled, strength, state]
 
-    def process(self, p, enabled, strength):
+    def process(self, p, enabled, strength, state):
+        self.vaes = state["vaes"]
         self.calls.append(("process", enabled, strength))
         script_callbacks.on_cfg_denoiser(self.each_step)
 
     def each_step(self, params):
         self.calls.append((params.denoiser.step, params.denoiser.steps, tuple(params.sigma.shape)))
 
-    def postprocess_image(self, p, pp, enabled, strength):
+    def postprocess_image(self, p, pp, enabled, strength, state):
         if getattr(p, "_detail_disabled", False):
             return
+        self.place = p.iteration * p.batch_size + p.batch_index
+        p.scripts.postprocess(copy(p), Processed(p, [], p.seed, ""))
+        with patch.dict(opts.data, {"samples_format": "webp", "no_such_setting": 1}):
+            self.inside = opts.samples_format, opts.data["no_such_setting"]
+        self.outside = opts.samples_format, "no_such_setting" in opts.data
+        p.scripts.before_process(copy(p))
+        p.scripts.process(copy(p))
         runner = copy(p.scripts)
         runner.alwayson_scripts = [one for one in runner.alwayson_scripts if one.title() == "Other"]
         again = StableDiffusionProcessingImg2Img(
@@ -196,8 +217,20 @@ class Other(scripts.Script):
 """
 
 
+NEAR = """
+import modules.scripts as scripts
+
+class Near(scripts.Script):
+    calls = []
+    def title(self): return "Near"
+    def show(self, is_img2img): return scripts.AlwaysVisible
+    def process(self, p): self.calls.append("process")
+    def postprocess(self, p, processed): self.calls.append(("postprocess", len(processed.images)))
+"""
+
+
 def test_a_hook_makes_images_inside_with_defaults_of_its_controls(program: Program) -> None:
-    services = program({"detail/scripts/detail.py": DETAIL})
+    services = program({"detail/scripts/detail.py": DETAIL, "near/scripts/near.py": NEAR})
     assert services.scripts.faults == []
     result = made(services, small_request())
     assert result.notices == ()
@@ -207,6 +240,10 @@ def test_a_hook_makes_images_inside_with_defaults_of_its_controls(program: Progr
     assert "Steps: 2" in found.Detail.calls[-1] and "Detail strength: 0.4" in found.Detail.calls[-1]
     assert found.Other.calls == [("StableDiffusionProcessingTxt2Img", 5), ("StableDiffusionProcessingImg2Img", 5)]
     assert len(result.images) == 2 and "Detail strength: 0.4" in result.images[0].infotext
+    script: Any = services.scripts.find_alwayson("Detail again")
+    assert script.vaes[:2] == ["Automatic", "None"] and script.place == 0
+    assert script.inside == ("webp", 1) and script.outside == ("png", False)
+    assert module_of("near", "near").Near.calls == ["process", ("postprocess", 0), "process", ("postprocess", 2)]
 
 
 def test_a_function_of_the_page_makes_images_by_the_queue(program: Program) -> None:

@@ -167,13 +167,20 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Ser
     services.dispatcher.close()
 
 
-def test_page_functions_tabs_and_faults(browser: sync_api.Browser, program: tuple[str, Services]) -> None:
-    address, services = program
-    assert [one for one in services.scripts.faults if not one.startswith("failed")] == []
+@pytest.fixture
+def opened(browser: sync_api.Browser, program: tuple[str, Services]) -> Iterator[sync_api.Page]:
+    """The page, with the scripts of its extensions loaded."""
     page = browser.new_page()
-    page.set_default_timeout(60_000)
-    page.goto(address)
+    page.set_default_timeout(120_000)
+    page.goto(program[0])
     page.wait_for_selector("body[data-extensions=loaded]", state="attached")
+    yield page
+    page.close()
+
+
+def test_page_functions_tabs_and_faults(opened: sync_api.Page, program: tuple[str, Services]) -> None:
+    page, (address, services) = opened, program
+    assert [one for one in services.scripts.faults if not one.startswith("failed")] == []
     assert page.evaluate("mine.slice(0, 3)") == ["loaded", True, "string"]
     assert page.evaluate("mine.ready")  # its tab was opened once, and the event that is over was answered
     assert page.get_attribute("#tab_txt2img-button", "aria-selected") == "true"
@@ -210,17 +217,11 @@ def test_page_functions_tabs_and_faults(browser: sync_api.Browser, program: tupl
     assert listed["failed"]["faults"][0]["reason"] == "RuntimeError: no."
     assert "nothing_of_this_name" in listed["broken"]["faults"][0]["reason"]
     assert "on_ui_tabs" in listed["mine"]["hooks"] and listed["mine"]["faults"] == []
-    page.close()
     assert Path(listed["mine"]["folder"]).name == "mine"
 
 
-def test_scripts_find_what_older_pages_had_from_the_start(
-    browser: sync_api.Browser, program: tuple[str, Services]
-) -> None:
-    page = browser.new_page()
-    page.set_default_timeout(120_000)
-    page.goto(program[0])
-    page.wait_for_selector("body[data-extensions=loaded]", state="attached")
+def test_scripts_find_what_older_pages_had_from_the_start(opened: sync_api.Page) -> None:
+    page = opened
     assert page.evaluate("early.slice(1, 3)") == [[], 1]
     assert page.evaluate("get_uiCurrentTabContent().id") == "tab_txt2img"
     page.wait_for_function("document.querySelector('#txt2img_neg_prompt textarea').value === 'not a fox'")
@@ -234,16 +235,10 @@ def test_scripts_find_what_older_pages_had_from_the_start(
     titles.filter(has_text="Early fold").click()
     sync_api.expect(page.locator("#script_txt2img_early_three")).to_have_text("three")
     sync_api.expect(page.locator("#early_behind")).to_be_visible()
-    page.close()
 
 
-def test_functions_take_and_give_what_the_page_draws_by_itself(
-    browser: sync_api.Browser, program: tuple[str, Services]
-) -> None:
-    page = browser.new_page()
-    page.set_default_timeout(120_000)
-    page.goto(program[0])
-    page.wait_for_selector("body[data-extensions=loaded]", state="attached")
+def test_functions_take_and_give_what_the_page_draws_by_itself(opened: sync_api.Page) -> None:
+    page = opened
     page.evaluate("document.querySelector('#early_put').click()")
     thumbs = page.locator("#txt2img_gallery .fw-thumbs button")
     sync_api.expect(thumbs).to_have_count(2)
@@ -254,4 +249,3 @@ def test_functions_take_and_give_what_the_page_draws_by_itself(
     assert page.evaluate("get_uiCurrentTabContent().id") == "tab_early"
     page.click("#early_base")
     page.wait_for_function("featherweight.tab('img2img')?.getImage('inpaint_upload')")
-    page.close()

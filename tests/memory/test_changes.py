@@ -106,6 +106,21 @@ def test_in_16_bit_a_branch_adds_no_rounding_of_the_large_number() -> None:
     assert error((part,)) < 1.05 * error(())
 
 
+@pytest.mark.parametrize("storage", ["int8_row", "fp16", "fp8_e4m3fn_row"])
+@torch.inference_mode()
+def test_in_bfloat16_a_merged_change_keeps_its_effect(storage: str) -> None:
+    torch.manual_seed(0)
+    dtype = torch.bfloat16
+    layer = stored(nn.Linear(320, 256, bias=False), storage, dtype)
+    x = torch.randn(4096, 320, dtype=dtype)
+    before, part = layer(x).float(), factors(layer, dtype)
+    part.up.mul_(0.003 * float(read_weight(layer, "weight").float().std()) * 8 / RANK**0.5)
+    attach(layer, part)
+    delta = (part.up.float() * part.scale) @ part.down.float()
+    wanted = x.float() @ delta.t()
+    assert abs(float(((layer(x).float() - before) * wanted).sum() / wanted.square().sum()) - 1) < 0.02
+
+
 @pytest.mark.parametrize("kind", ["branches", "delta"])
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (1, 1)])
 @torch.inference_mode()

@@ -36,7 +36,12 @@ def walked(level: Callable[[Tensor], Tensor] | None = None, **options: float) ->
     rows = Rows()
     guidance = Guidance(
         GuidedDenoiser(
-            rows, [ComposedConditioning(((prompt, 1.0),))], [prompt], torch.zeros(77, 4), image=None, level=level
+            rows,
+            [ComposedConditioning(((prompt, 1.0),))],
+            [prompt],
+            lambda: torch.zeros(77, 4),
+            image=None,
+            level=level,
         ),
         GuidanceOptions(
             cfg_scale=7.0,
@@ -109,7 +114,7 @@ def test_distilled_guidance_and_cfg_are_two_scales(guidance: GuidanceType, cfg_s
     prompt = constant(1.0)
     network = Rows()
     denoiser = GuidedDenoiser(
-        network, [ComposedConditioning(((prompt, 1.0),))], [prompt], torch.zeros(77, 4), guidance=guidance
+        network, [ComposedConditioning(((prompt, 1.0),))], [prompt], lambda: torch.zeros(77, 4), guidance=guidance
     )
     x = torch.ones(1, 4, 2, 2)
     options = GuidanceOptions(cfg_scale=cfg_scale, distilled_cfg_scale=3.25, total_model_calls=1)
@@ -131,7 +136,7 @@ def test_at_a_scale_of_one_only_the_parts_of_prompts_are_computed(weights: tuple
     parts = [(constant(3.0 + number), weight) for number, weight in enumerate(weights)]
     prompts = [ComposedConditioning(tuple(parts)), ComposedConditioning(tuple(reversed(parts)))]
     network = Prompt()
-    denoiser = GuidedDenoiser(network, prompts, [constant(100.0)] * 2, torch.zeros(77, 4))
+    denoiser = GuidedDenoiser(network, prompts, [constant(100.0)] * 2, lambda: torch.zeros(77, 4))
     x, sigma = torch.zeros(2, 4, 2, 2), torch.ones(2)
     found = Guidance(denoiser, GuidanceOptions(cfg_scale=1.0, total_model_calls=1))(x, sigma)
     assert torch.allclose(found, torch.full_like(x, expected)) and network.counts == [2 * len(weights)]
@@ -155,7 +160,7 @@ class Watching:
 def test_who_needs_the_negative_half_gets_it_at_a_scale_of_one(sampler: bool, hooks: bool, rows: int) -> None:
     network = Prompt()
     denoiser = GuidedDenoiser(
-        network, [ComposedConditioning(((constant(1.0), 1.0),))], [constant(9.0)], torch.zeros(77, 4)
+        network, [ComposedConditioning(((constant(1.0), 1.0),))], [constant(9.0)], lambda: torch.zeros(77, 4)
     )
     options = GuidanceOptions(cfg_scale=1.0, total_model_calls=1, needs_uncond=sampler)
     guided = Guidance(denoiser, options, hooks=Watching(hooks))
@@ -182,7 +187,7 @@ def test_an_editing_model_is_guided_by_text_and_image(image_cfg_scale: float | N
         answers,
         [ComposedConditioning(((prompt, 1.0),))],
         [negative],
-        torch.zeros(77, 4),
+        lambda: torch.zeros(77, 4),
         image=torch.ones(4, 2, 2),
         image_cfg_scale=image_cfg_scale,
     )

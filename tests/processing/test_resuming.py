@@ -297,7 +297,7 @@ def called(recording: PassRecording, clock: list[float], calls: int, seconds: fl
     from modules.processing.pipeline.guidance import GuidedDenoiser
 
     text = torch.zeros(1, 2, 3)
-    inner = GuidedDenoiser(lambda x, sigma, context: x, [], [], text)
+    inner = GuidedDenoiser(lambda x, sigma, context: x, [], [], lambda: text)
     denoiser, before = recording.around(inner), recording.counting(lambda: None)
     for number in range(calls):
         before()

@@ -23,7 +23,8 @@ from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
-from modules.processing.request.hooks import NoHooks
+from modules.processing.request.hooks import NoHooks, PassStart
+from modules.processing.request.model_use import ModelUse
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
 from modules.processing.request.source_images import FromImage, Mask, SourceImage
@@ -161,6 +162,49 @@ def test_a_guided_image_is_that_of_diffusers(engine: Engine, root: Path, model: 
     assert relative(found[0], walked[-1]) < 1e-4
     difference = np.abs(pixels(result) - (image * 255).astype(np.int64))
     assert difference.max() <= 1 and pixels(result).std() > 1
+
+
+class Reading(NoHooks):
+    """Looks at the negative prompts before the first step."""
+
+    def before_sampling(self, start: PassStart) -> None:
+        assert len(start.uncond) == 1 and start.uncond[0].at(1).crossattn.ndim == 2
+
+
+class Guiding(NoHooks):
+    """A script that wants both halves."""
+
+    def on_model(self, use: ModelUse) -> None:
+        use.needs_uncond = True
+
+
+@pytest.mark.parametrize(
+    ("changes", "hooks", "runs"),
+    [
+        ({}, None, 1),
+        ({"negative_prompt": "blurry"}, None, 1),
+        ({"prompt": "a crow AND a fox"}, None, 1),
+        ({"hires": HiresRequest(scale=1.5, steps=1, denoising_strength=0.6)}, None, 1),
+        ({"cfg_scale": 2.0}, None, 2),
+        ({}, Reading(), 2),
+        ({}, Guiding(), 2),
+    ],
+    ids=["plain", "words", "AND", "hires", "CFG", "uc is read", "a script guides"],
+)
+def test_a_negative_prompt_that_does_not_count_is_not_encoded(
+    engine: Engine, root: Path, model: LoadedModel, changes: dict[str, Any], hooks: NoHooks | None, runs: int
+) -> None:
+    """Runs of the text encoder, of which the prompt takes one."""
+    counted: list[object] = []
+    handle = model.text_encoder.register_forward_pre_hook(lambda module, args: counted.append(module))
+    words = f"a crow {'-'.join(map(str, changes))} {type(hooks).__name__}"  # not in the cache of encoded prompts
+    if hooks is not None or "cfg_scale" in changes:
+        changes = {"negative_prompt": f"no {words}", **changes}
+    try:
+        made(engine, root, None, hooks, **{"prompt": words, "steps": 2, **changes})
+    finally:
+        handle.remove()
+    assert len(counted) == runs
 
 
 @pytest.mark.parametrize("modules", [[], MODULES, ["VAE/flux_ae_tiny.safetensors"], ["qwen3_4b_tiny"]])

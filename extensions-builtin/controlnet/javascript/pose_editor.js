@@ -151,7 +151,7 @@
       }
     }
 
-    // All shapes anew, as people have come or gone.
+    // All shapes again, as people have come or gone.
     build() {
       const [width, height] = this.pose.size;
       this.picture.setAttribute("viewBox", `0 0 ${width} ${height}`);

@@ -1,4 +1,4 @@
-"""Detailer: what a detector finds in a finished image, faces at first, is painted anew in the full size of the job.
+"""Detailer: what a detector finds in a finished image, faces at first, is painted again in the full size of the job.
 
 The name, the arguments in `alwayson_scripts`, the names in infotexts and the prompt grammar are those of the ADetailer
 extension of the reference UI, so that its callers need no change.

@@ -1,8 +1,11 @@
 """Prompts of a job to conditionings, through the model's text encoder and a cache that knows what they depend on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import overload
+from weakref import ref
 
 from torch import Tensor
 
@@ -29,13 +32,49 @@ from modules.settings.values import Settings
 CACHED_ENCODINGS = 16
 
 
+class EncodedNegatives(Sequence[ScheduledConditioning]):
+    """The negative prompts of a batch, one for each image, and the empty text's encoding. The text encoders run for
+    them when they are first read: where guidance does not use them, never."""
+
+    def __init__(self, count: int, encode: Callable[[], tuple[tuple[ScheduledConditioning, ...], Tensor]]) -> None:
+        """`encode` gives the `count` negative prompts and the empty text; it is called at most once."""
+        self._count = count
+        self._encode = encode
+        self._encoded: tuple[tuple[ScheduledConditioning, ...], Tensor] | None = None
+
+    def read(self) -> tuple[tuple[ScheduledConditioning, ...], Tensor]:
+        """The negative prompts, and the encoding of the empty text [77,width]."""
+        if self._encoded is None:
+            self._encoded = self._encode()
+        return self._encoded
+
+    @property
+    def empty(self) -> Tensor:
+        """The encoding of the empty text [77,width], for padding."""
+        return self.read()[1]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[ScheduledConditioning]:
+        return iter(self.read()[0])
+
+    @overload
+    def __getitem__(self, index: int) -> ScheduledConditioning: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ScheduledConditioning, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> ScheduledConditioning | tuple[ScheduledConditioning, ...]:
+        return self.read()[0][index]
+
+
 @dataclass(frozen=True)
 class EncodedPrompts:
-    """One prompt and one negative an image of a batch, and the empty text's encoding [77,width]."""
+    """One prompt and one negative prompt for each image of a batch."""
 
     prompts: tuple[ComposedConditioning, ...]
-    negatives: tuple[ScheduledConditioning, ...]
-    empty: Tensor
+    negatives: EncodedNegatives
 
 
 class Conditioner:
@@ -65,9 +104,11 @@ class Conditioner:
         settings: Settings,
         size_px: tuple[int, int],
         hires_steps: int | None = None,
+        with_negatives: bool = True,
     ) -> EncodedPrompts:
         """Encode a batch's texts for `steps` model calls of an image of `size_px` (width, height); with
-        `hires_steps` for the second pass's.
+        `hires_steps` for the second pass's. `with_negatives`: whether the negative prompts are encoded now, and not
+        only when they are read.
 
         `adapters` must say what is on the text encoder.
 
@@ -75,31 +116,52 @@ class Conditioner:
         encoded once.
         """
         family = self._model.family
+        options = text_options(settings)
         unread = unread_syntax(
-            (*prompts, *negatives),
-            text_options(settings).emphasis,
-            family.label,
-            family.reads_weights,
-            family.reads_breaks,
+            (*prompts, *negatives), options.emphasis, family.label, family.reads_weights, family.reads_breaks
         )
         self.notices |= dict.fromkeys(unread)
-        timing = Timing(steps, hires_steps, settings.compatibility.use_old_scheduling)
-        options = text_options(settings)
-        conditioner = self._conditioning(TextRequest(self._tables, options, settings, size_px))
-        encoder = PromptEncoder(conditioner)
+        timing = partial(_timing, steps, hires_steps, settings)
         if not settings.optimizations.persistent_cond_cache:
             self.clear()
-        positive = self._identity(tuple(prompts), "positive", timing, options, conditioner.facts)
-        negative = self._identity(tuple(negatives), "negative", timing, options, conditioner.facts)
-
-        empty = self._identity(("",), "empty", Timing(1, None, False), options, conditioner.facts)
-        store = self._store(settings)
-        device = self._model.device
+        conditioner = self._conditioning(TextRequest(self._tables, options, settings, size_px))
+        positive = self._identity(tuple(prompts), "positive", timing(prompts), options, conditioner.facts)
 
         def encode_prompts() -> tuple[ComposedConditioning, ...]:
-            return store.get_or_make(
-                self._on_disk(positive), device, lambda: tuple(encoder.encode_prompts(prompts, timing))
+            encoder = PromptEncoder(conditioner)
+            return self._store(settings).get_or_make(
+                self._on_disk(positive),
+                self._model.device,
+                lambda: tuple(encoder.encode_prompts(prompts, timing(prompts))),
             )
+
+        def encode() -> tuple[ComposedConditioning, ...]:
+            with self._model.computing():
+                return self._prompts.get_or_make(positive, encode_prompts)
+
+        encoded = self._model.recovery.run("text", encode)
+        # whoever holds the negatives does not hold the model, which may have to make room for a refiner
+        owner = ref(self)
+
+        def encode_negatives() -> tuple[tuple[ScheduledConditioning, ...], Tensor]:
+            found = owner()
+            assert found is not None, "negative prompts are read while their model is in use"
+            return found._encode_negatives(tuple(negatives), timing(negatives), settings, size_px)
+
+        later = EncodedNegatives(len(negatives), encode_negatives)
+        if with_negatives:
+            later.read()
+        return EncodedPrompts(encoded, later)
+
+    def _encode_negatives(
+        self, negatives: tuple[str, ...], timing: Timing, settings: Settings, size_px: tuple[int, int]
+    ) -> tuple[tuple[ScheduledConditioning, ...], Tensor]:
+        """The negative prompts, and the empty text [77,width] for padding."""
+        options = text_options(settings)
+        conditioner = self._conditioning(TextRequest(self._tables, options, settings, size_px))
+        encoder, store, device = PromptEncoder(conditioner), self._store(settings), self._model.device
+        negative = self._identity(negatives, "negative", timing, options, conditioner.facts)
+        empty = self._identity(("",), "empty", Timing(1, None, False), options, conditioner.facts)
 
         def encode_negatives() -> tuple[ScheduledConditioning, ...]:
             return store.get_or_make(
@@ -111,14 +173,13 @@ class Conditioner:
                 self._on_disk(empty), device, lambda: (ScheduledConditioning(((1, encoder.encode_empty()),)),)
             )
 
-        def encode() -> EncodedPrompts:
+        def encode() -> tuple[tuple[ScheduledConditioning, ...], Tensor]:
             with self._model.computing():
-                encoded = self._prompts.get_or_make(positive, encode_prompts)
-                encoded_negatives = self._negatives.get_or_make(negative, encode_negatives)
-                first = encoded_negatives[0].at(1)
+                encoded = self._negatives.get_or_make(negative, encode_negatives)
+                first = encoded[0].at(1)
                 if first.mask is None:  # else padding is zeros, and the encoder need not run for it
                     first = self._negatives.get_or_make(empty, encode_empty)[0].at(1)
-                return EncodedPrompts(encoded, encoded_negatives, first.crossattn)
+                return encoded, first.crossattn
 
         return self._model.recovery.run("text", encode)
 
@@ -190,3 +251,11 @@ class Conditioner:
             settings=options.settings,
             facts=facts,
         )
+
+
+def _timing(steps: int, hires_steps: int | None, settings: Settings, texts: Sequence[str]) -> Timing:
+    """The steps that texts are spread over: a single one where none of them changes with the step, so that they are
+    not encoded again for a second pass or another number of steps."""
+    if not any("[" in text for text in texts):
+        return Timing(1)
+    return Timing(steps, hires_steps, settings.compatibility.use_old_scheduling)

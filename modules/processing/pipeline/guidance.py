@@ -51,8 +51,8 @@ def call_once(call: Callable[[], T], /) -> T:
 
 @dataclass(frozen=True)
 class GuidedDenoiser:
-    """A model with what it is to be given: one prompt and one negative prompt per image; `empty` [77,width] is the
-    encoding of the empty text, for padding; `image` [C,h,w] or one for each image [B,C,h,w] what an inpainting or
+    """A model with what it is to be given: one prompt and one negative prompt per image; `empty` gives the encoding
+    [77,width] of the empty text, for padding; `image` [C,h,w] or one for each image [B,C,h,w] what an inpainting or
     editing model sees of the image; `image_cfg_scale` how strongly an editing model follows it (None: it is not guided
     by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
     with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was put around the model for
@@ -61,7 +61,7 @@ class GuidedDenoiser:
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
     negatives: Sequence[ScheduledConditioning]
-    empty: Tensor
+    empty: Callable[[], Tensor]
     image: Tensor | None = None
     image_cfg_scale: float | None = None
     level: Callable[[Tensor], Tensor] | None = None
@@ -85,8 +85,8 @@ class GuidanceOptions:
     """When the negative prompt is left out, and how model calls are batched.
 
     At a `cfg_scale` of 1 it does not count and is left out of all steps, unless the sampler `needs_uncond` or a hook
-    does. `distilled_cfg_scale` is for denoisers that take it as an input.
-    `min_sigma_uncond` (NGMS): below this sigma every second step runs without it, or all with `all_steps`.
+    does; where nobody looks at it either, it is not even encoded. `distilled_cfg_scale` is for denoisers that take it
+    as an input. `min_sigma_uncond` (NGMS): below this sigma every second step runs without it, or all with `all_steps`.
     `skip_early` is the fraction of model calls from the first that run without it.
     """
 
@@ -116,10 +116,10 @@ class Guidance:
     ) -> None:
         """`before_model_call` may raise to stop the job, `hooks` may change what goes in and comes out. `forecast`
         stands in for some of the calls."""
-        self._take(denoiser)
         self._options = options
-        self._before = before_model_call
         self._hooks = hooks
+        self._take(denoiser)
+        self._before = before_model_call
         self._refiner_switch = refiner_switch
         self._forecast = forecast
         self._shown: tuple[object, ...] = ()  # the conditionings of the call before
@@ -188,7 +188,7 @@ class Guidance:
         """What stands in for this call; None: it is made. Other prompts begin a new history."""
         if self._forecast is None:
             return None
-        shown = (*prompts, *(negative.at(self._evaluation) for negative in self._negatives))
+        shown = (*prompts, *self._negatives_now())
         if len(shown) != len(self._shown) or any(a is not b for a, b in zip(shown, self._shown, strict=True)):
             self._forecast.reset()
         self._shown = shown
@@ -215,6 +215,8 @@ class Guidance:
         self._level = denoiser.level
         self._guidance = denoiser.guidance
         self._recover = denoiser.recover
+        if self._negatives and self._reads_negatives:
+            self._negatives[0]  # encoded now, where they were not before, and not in the middle of a step
 
     def _switch(self, sigma: Tensor) -> None:
         """Let another model take over, if its time has come."""
@@ -240,6 +242,20 @@ class Guidance:
             return False
         return self._hooks is None or not self._hooks.needs_uncond
 
+    @property
+    def _reads_negatives(self) -> bool:
+        """Whether the negative prompts count in some step of this pass, or somebody may look at them."""
+        if self._hooks is not None or (self._use is not None and self._use.guides):
+            return True
+        return not self._is_without_uncond
+
+    def _negatives_now(self) -> list[Conditioning]:
+        """The negative prompt of each image at this call; where nobody reads them, the first part of its prompt, so
+        that no text encoder runs for them."""
+        if self._reads_negatives:
+            return [negative.at(self._evaluation) for negative in self._negatives]
+        return [prompt.at(self._evaluation)[0][0] for prompt in self._prompts]
+
     def _leaves_out_uncond(self, sigma: Tensor) -> bool:
         options = self._options
         if self._image_cfg_scale is not None:
@@ -255,7 +271,7 @@ class Guidance:
         return True
 
     def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], prompts: Sequence[Conditioning]) -> DenoiserInputs:
-        negatives = [negative.at(self._evaluation) for negative in self._negatives]
+        negatives = self._negatives_now()
         is_edit = self._image_cfg_scale is not None
         without_image = list(negatives) if is_edit else []
         vectors = [item.vector for item in (*prompts, *negatives, *without_image) if item.vector is not None]
@@ -293,7 +309,7 @@ class Guidance:
         if cond_mask is not None and uncond_mask is not None:
             return self._evaluate_masked(inputs, count, cond_mask, uncond_mask)
         cond_context, uncond_context, padded = pad_conditionings(
-            inputs.text_cond, inputs.text_uncond, self._options.padding, self._empty
+            inputs.text_cond, inputs.text_uncond, self._options.padding, self._empty()
         )
         if padded:
             self.used |= Used.PADDING

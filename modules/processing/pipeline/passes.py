@@ -19,6 +19,7 @@ from modules.processing.pipeline.run_pass import (
     PassResult,
     PassTools,
     guided_denoiser,
+    needs_negatives,
     pass_levels,
     run_pass,
 )
@@ -154,7 +155,7 @@ def sample_batch(passes: Passes, draft: BatchDraft, tools: BatchTools) -> Tensor
         passes.first.model_calls,
         request.size_px,
     )
-    encoded = _encode(texts, passes, tools)
+    encoded = _encode(texts, passes, tools, passes.first)
     result = _run(passes, passes.first, passes.start, batch, texts, encoded, tools)
     if passes.second is not None:
         result = _run_second(passes, passes.second, result.latents, batch, tools)
@@ -189,7 +190,7 @@ def _run_second(passes: Passes, second: SecondPass, latents: Tensor, batch: Batc
     if batch.hires_prompts[0]:  # the first image's tags count for the batch, as in the first pass
         _apply_adapters(prepare_text(batch.hires_prompts[0], settings).tags, batch, tools)
     start = LatentsStart(larger, second.size, hires.denoising_strength, References.of(passes.request))
-    encoded = early or _encode(texts, passes, tools)
+    encoded = early or _encode(texts, passes, tools, second.settings)
     return _run(passes, second.settings, start, batch, texts, encoded, tools)
 
 
@@ -210,7 +211,7 @@ def _run(
         in_use.use(request.refiner_checkpoint)
         _apply_adapters({}, batch, tools)
         tools.recorder.checkpoint("Refiner", refiner_fields(request))
-        refined = _encode(texts, passes, tools)
+        refined = _encode(texts, passes, tools, settings)
         tools.events.stage(settings.stage)
         model = in_use.model
         image = start.image_conditioning(model, *model.latent_size(settings.size_px))
@@ -226,16 +227,21 @@ def _run(
     return result
 
 
-def _encode(texts: PassTexts, passes: Passes, tools: BatchTools) -> EncodedPrompts:
-    """By the model in use, with the adapters that are on it."""
+def _encode(
+    texts: PassTexts, passes: Passes, tools: BatchTools, settings: PassSettings | None = None
+) -> EncodedPrompts:
+    """By the model in use, with the adapters that are on it. Negative prompts that a pass with these `settings` does
+    not use are left for later; without settings they are encoded too."""
     tools.events.stage(Stage.ENCODE_TEXT)
-    return tools.passing.in_use.conditioner.encode(
+    in_use, hooks = tools.passing.in_use, tools.passing.hooks
+    return in_use.conditioner.encode(
         texts.prompts,
         texts.negatives,
         texts.model_calls,
         passes.request.settings,
         texts.size_px,
         texts.hires_model_calls,
+        settings is None or needs_negatives(settings, in_use.model, hooks.guidance),
     )
 
 

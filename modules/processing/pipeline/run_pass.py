@@ -8,6 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
+from modules.models.families.family import GuidanceType
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.conditioning import EncodedPrompts
 from modules.processing.engine.lease import ModelInUse
@@ -270,7 +271,7 @@ def guided_denoiser(
         denoise,
         prompts.prompts,
         prompts.negatives,
-        prompts.empty,
+        lambda: prompts.negatives.empty,
         image,
         image_cfg_scale if model.edits_images and image_cfg_scale != 1.0 else None,
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
@@ -278,6 +279,16 @@ def guided_denoiser(
         use,
         partial(model.recovery.run, Stage.SAMPLE, is_model=False),
     )
+
+
+def needs_negatives(settings: PassSettings, model: LoadedModel, hooks: GuidanceHooks | None) -> bool:
+    """Whether the negative prompts are known to be used in a pass before anything is put around its model. Where they
+    are not, guidance has them encoded as soon as something asks for them."""
+    if hooks is not None or model.edits_images:
+        return True
+    if model.family.guidance(model.unet) is GuidanceType.NONE:
+        return False
+    return settings.sampler.needs_uncond or settings.cfg_scale * settings.sampler.cfg_scale_multiplier != 1.0
 
 
 def pass_facts(settings: PassSettings, texts: PassTexts, steps: int) -> PassFacts:

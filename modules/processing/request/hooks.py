@@ -55,7 +55,8 @@ class PassComputing(Protocol):
 @dataclass
 class PassStart:
     """A pass of sampling before its first step. `x` and `noise` [B,C,h,w] may be changed in place; in a first pass
-    they are the same tensor, in a second `x` is the enlarged latents. `cond` and `uncond` are the encoded prompts."""
+    they are the same tensor, in a second `x` is the enlarged latents. `cond` and `uncond` are the encoded prompts;
+    where guidance does not use the negative prompts, they are encoded when `uncond` is read."""
 
     x: Tensor
     noise: Tensor
@@ -71,7 +72,8 @@ class DenoiserInputs:
 
     `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts; where an
     editing model is guided by its image, B more follow, for the negative prompts without the image;
-    `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width]. `vector` [N+B,V] is added to the time embedding
+    `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width], which is that of the prompts where the negative
+    prompts do not count and no hook looks at them. `vector` [N+B,V] is added to the time embedding
     in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees next to the latents; None for
     other models. `mask_cond` [N,tokens] and `mask_uncond` [B,tokens] are True where a token is no padding, for text
     encoders that have such. `extra` [N+B,...] is passed to the denoiser by the names of its own arguments: residuals of

@@ -233,7 +233,7 @@ FLUX_GRAPH = {
     },
     "11": {"class_type": "ControlNetApplyAdvanced", "inputs": {}},
 }
-WORKFLOW = {
+WORKFLOW: dict[str, Any] = {
     "nodes": [
         {
             "id": 3,
@@ -302,13 +302,69 @@ OF_COMFYUI = [
     ),
 ]
 
+
+def node(kind: str, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": kind, "inputs": inputs}
+
+
+SAMPLED = {"positive": ["1", 1], "negative": ["1", 2], "latent_image": ["1", 3], "model": ["1", 0]}
+EFFICIENT = {
+    "1": node(
+        "Efficient Loader",
+        **{"ckpt_name": "x.safetensors", "vae_name": "Baked VAE", "lora_name": "None", "positive": "a happy dog"},
+        **{"negative": "cat", "empty_latent_width": 640, "empty_latent_height": 512},
+    ),
+    "2": node("KSampler (Efficient)", seed=9, steps=22, cfg=7, sampler_name="euler", scheduler="karras", **SAMPLED),
+}
+TOLD = {"width": 4096, "height": 4096, "target_width": 4096, "target_height": 4096}
+TWO_ENCODERS = {
+    "2": node("CLIPTextEncodeSDXL", text_g="a castle", text_l="oil painting", **TOLD),
+    "3": node("CLIPTextEncodeSDXL", text_g="ugly", text_l="ugly", **TOLD),
+    "4": node("EmptyLatentImage", width=1216, height=832, batch_size=2),
+    "5": node(
+        "KSampler",
+        **{"seed": ["9", 0], "steps": 30, "cfg": 6.5, "sampler_name": "dpmpp_2m_sde_gpu", "scheduler": "exponential"},
+        **{"positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0]},
+    ),
+    "9": node("PrimitiveInt", value=1234),
+}
+FLUX_ENCODER = {
+    **{name: FLUX_GRAPH[name] for name in ("1", "2", "3", "4", "7", "9", "10")},
+    "5": node("CLIPTextEncodeFlux", clip_l="a fox", t5xxl="a red fox in deep snow", guidance=4, clip=["9", 1]),
+}
+REROUTED = {
+    **WORKFLOW,
+    "nodes": [*WORKFLOW["nodes"], {"id": 9, "type": "Reroute", "inputs": [{"name": "", "link": 4}]}],
+    "links": [[1, 9, 0, 3, 1, "*"], [4, 6, 0, 9, 0, "*"], *WORKFLOW["links"][1:]],
+}
+OF_COMFYUI += [
+    Pasted(
+        "ComfyUI, a loader with prompts",
+        json.dumps(EFFICIENT),
+        {"prompt": "a happy dog", "negative_prompt": "cat", "width": 640, "height": 512},
+    ),
+    Pasted(
+        "ComfyUI, two encoders",
+        json.dumps(TWO_ENCODERS),
+        {"prompt": "a castle", "width": 1216, "height": 832, "seed": 1234, **sampled("DPM++ 2M SDE", "Exponential")},
+        ("ComfyUI text_l",),
+    ),
+    Pasted(
+        "ComfyUI, Flux's encoder",
+        json.dumps(FLUX_ENCODER),
+        {"prompt": "a red fox in deep snow", "negative_prompt": "", "distilled_cfg_scale": 4, "width": 1024},
+        ("ComfyUI clip_l",),
+    ),
+    Pasted("ComfyUI, a reroute", json.dumps(REROUTED), {"prompt": "a lighthouse", "negative_prompt": "blurry"}),
+]
+
 INVOKE = {
     **{"generation_mode": "sdxl_txt2img", "positive_prompt": "a barn", "negative_prompt": "fog", "width": 1024},
     **{"height": 832, "seed": 99, "rand_device": "cpu", "cfg_scale": 5.5, "cfg_rescale_multiplier": 0, "steps": 30},
     **{"scheduler": "dpmpp_2m_sde_k", "model": {"name": "juggernaut-xl", "base": "sdxl", "type": "main"}},
     **{"loras": [{"model": {"name": "barns"}, "weight": 0.75}], "controlnets": [{"image": 1}], "app_version": "4.2.0"},
 }
-INVOKE_2 = {
+INVOKE_2: dict[str, Any] = {
     **{"model": "stable diffusion", "model_weights": "sd-1.5", "app_version": "v2.3.5"},
     "image": {
         **{"prompt": [{"prompt": "a tree [leaves]", "weight": 1}], "steps": 50, "cfg_scale": 7.5, "height": 512},
@@ -441,6 +497,43 @@ OF_OTHERS = [
         ),
         {"prompt": "a hill <lora:ink:0.5>", "width": 768, **sampled("DPM++ SDE", "Karras")},
         ("Checkpoint 'x'", "LoRA 'ink'"),
+    ),
+]
+OF_OTHERS += [
+    Pasted(
+        "Fooocus as a1111, in its words",
+        "a bear, cinematic\nNegative prompt: ugly\nSteps: 30, Sampler: DPM++ 2M SDE Karras, Seed: 88, Size: 1152x896, "
+        'CFG scale: 4, Sharpness: 2, ADM Guidance: "(1.5, 0.8, 0.3)", Base Model: jugger, Base Model Hash: aeb7e9e689, '
+        "Performance: Speed, Scheduler: karras, VAE: Default (model), Raw prompt: a bear, "
+        'Lora hashes: "offset_1.0: 4852686128", Lora weights: "offset_1.0: 0.1", Version: Fooocus v2.5.5',
+        {"prompt": "a bear, cinematic <lora:offset_1.0:0.1>", **sampled("DPM++ 2M SDE", "Karras")},
+        ("Checkpoint 'jugger'", "LoRA 'offset_1.0'", "Sharpness", "Performance"),
+    ),
+    Pasted(
+        "NovelAI 4",
+        items={
+            **{"Software": "NovelAI", "Description": "1girl, sunset", "Source": "NovelAI Diffusion V4.5 4BDE2A90"},
+            "Comment": json.dumps(
+                {
+                    **{"steps": 28, "scale": 5.0, "seed": 1, "sampler": "k_euler_ancestral", "uc": "lowres"},
+                    **{"cfg_rescale": 0.2, "v4_prompt": {"caption": {"char_captions": [{"char_caption": "a, b"}]}}},
+                }
+            ),
+        },
+        form={"prompt": "1girl, sunset", **sampled("Euler a", "Automatic")},
+        said=("CFG rescale", "Character prompts"),
+    ),
+    Pasted(
+        "Draw Things as text",
+        "a boat\nNegative prompt: rain\nSteps: 24, Sampler: DPM++ 2M AYS, Guidance Scale: 6.0, Seed: 11, "
+        "Size: 512x640, Model: sd_v1.5_f16.ckpt, Strength: 1.0, Seed Mode: Scale Alike, Shift: 3.0",
+        {"prompt": "a boat", "cfg_scale": 6, "seed": 11, **sampled("DPM++ 2M", "Align Your Steps")},
+        ("Seed Mode", "Shift"),
+    ),
+    Pasted(
+        "InvokeAI 2, second order",
+        json.dumps({**INVOKE_2, "image": {**INVOKE_2["image"], "sampler": "k_dpmpp_2"}}),
+        {"prompt": "a tree", **sampled("DPM++ 2M", "Automatic")},
     ),
 ]
 IMAGES = [*OF_A1111, *OF_FORGE, *OF_COMFYUI, *OF_INVOKEAI, *OF_OTHERS]

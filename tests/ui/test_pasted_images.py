@@ -53,9 +53,9 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 def text_of(image: Pasted) -> str:
-    """What dropping the image's file gives, or the text that is pasted."""
+    """What dropping the image's file gives, or the text that is pasted, in the usual words."""
     if not image.items:
-        return image.text
+        return infotext_of_text(image.text) or image.text
     chunks, file = PngInfo(), BytesIO()
     for name, value in image.items.items():
         chunks.add_itxt(name, value) if name.startswith("XML") else chunks.add_text(name, value)

@@ -78,7 +78,7 @@ def test_an_image_is_pasted_and_every_field_accounted_for(services: Services, im
     for words in image.said:
         assert words in note
     chips = [line.partition(": ")[0] for line in form["overrides"]]
-    for key, value in written_fields(infotext_of_text(text) or text)[2].items():
+    for key, value in written_fields(text)[2].items():
         if key in FILLED:
             assert str(form[FILLED[key]]) == unquote(value), key
         elif key not in (*BY_NAME, *chips) and key not in FACTS | AS_IN_THE_SETTINGS and not key.startswith("Module"):

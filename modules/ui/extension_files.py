@@ -52,7 +52,12 @@ def extension_scripts(library: ScriptLibrary) -> list[dict[str, str]]:
     return found
 
 
-PLACES = {"img2img": ("img2",), "img2img_modes": ("img2mask", "inpaint", "sketch"), "extras": ("extras",)}
+PLACES = {
+    "img2img": ("img2",),
+    "img2img_modes": ("img2mask", "inpaint", "sketch"),
+    "extras": ("extras",),
+    "pnginfo": ("pnginfo",),
+}
 PLACES |= {"settings": ("setting_", "settings"), "controlnet": ("controlnet",)}
 """Parts of the page that are put in only once they are opened, with words of scripts that look for them at once."""
 

@@ -119,6 +119,19 @@ document.addEventListener("DOMContentLoaded", () => { window.early = [document.r
 window.earlyFrames = [];
 function earlyFrame(frame) { earlyFrames.push(frame.tagName); }
 const earlyFields = ["#image_buttons_extras button", "#txt2img_script_container #controlnet input[type=file]"];
+earlyFields.push("#tab_extras button#extras_tab", "#tab_pnginfo button#extras_tab", "#sd_checkpoint_hash[title]");
+onOptionsChanged(() => { window.earlyOptions = opts.grid_format; });
+// A list below the text of a field, as completions of tags are shown.
+function earlyList() {
+    const field = gradioApp().querySelector("#txt2img_prompt > label > textarea");
+    const list = Object.assign(document.createElement("div"), { id: "early_list", textContent: "completions" });
+    Object.assign(list.style, { position: "absolute", zIndex: 999, height: "200px", width: "100px" });
+    field.parentNode.insertBefore(list, field.nextSibling);
+    const isBelow = list.getBoundingClientRect().top >= field.getBoundingClientRect().bottom - 1;
+    const around = [field.parentNode, field.closest("#txt2img_prompt"), field.closest(".form")];
+    list.remove();
+    return [isBelow, ...around.map((one) => getComputedStyle(one).overflow)];
+}
 onUiLoaded(() => {
     const ids = ["img2maskimg", "early_send", "early_inside", "script_txt2img_early_three", "setting_samples_format"];
     ids.push("txt2img_extra_refresh");
@@ -232,9 +245,22 @@ def test_scripts_find_what_older_pages_had_from_the_start(opened: sync_api.Page)
     assert page.evaluate("earlyFields.filter((one) => !gradioApp().querySelector(one))") == []
     assert page.evaluate("gradioApp().querySelector('#mode_img2img').querySelector('button').role") == "tab"
     page.wait_for_function("earlyFrames.length === 1")
+    assert page.evaluate("earlyList()") == [True, "visible", "visible", "visible"]
     titles.filter(has_text="Early fold").click()
     sync_api.expect(page.locator("#script_txt2img_early_three")).to_have_text("three")
     sync_api.expect(page.locator("#early_behind")).to_be_visible()
+
+
+def test_settings_that_are_saved_reach_scripts(opened: sync_api.Page, program: tuple[str, Services]) -> None:
+    page, services = opened, program[1]
+    shown = page.evaluate("earlyOptions")
+    assert shown == services.settings.current["grid_format"]
+    wanted = "webp" if shown != "webp" else "jpg"
+    page.evaluate("featherweight.showTab('settings')")
+    page.wait_for_selector("#setting_grid_format", state="attached")
+    services.settings.update({"grid_format": wanted})
+    page.evaluate("document.dispatchEvent(new CustomEvent('fw:settings'))")
+    page.wait_for_function(f"earlyOptions === '{wanted}' && opts.grid_format === '{wanted}'")
 
 
 def test_functions_take_and_give_what_the_page_draws_by_itself(opened: sync_api.Page) -> None:

@@ -4,6 +4,7 @@
   const fw = window.featherweight;
   const WAIT_MS = 200; // between a change of the page and onAfterUiUpdate
   const LOOK_MS = 50;
+  const AFTER_CHOICE_MS = 700; // the header's fields store by themselves
   const OURS_ALONE = ["img2img_canvas_tab", "img2img_batch_tab"]; // large, and no script looks there
   const callbacks = { update: [], after: [], loaded: [], tab: [], options: [] };
   let isLoaded = false;
@@ -208,8 +209,51 @@
         row = fw.element("div", { id: `image_buttons_${tab}`, className: "fw-image-buttons" });
         document.querySelector(`#${tab}_gallery`)?.after(row);
       }
-      row.prepend(fw.element("button", { type: "button", className: "gradio-button tool", hidden: true }));
+      const id = tab === "extras" ? "extras_tab" : ""; // its id in older pages, in both tabs that send
+      row.prepend(fw.element("button", { type: "button", id, className: "gradio-button tool", hidden: true }));
     }
+    const info = fw.element("div", { className: "fw-image-buttons" }, fw.element("button", { type: "button", id: "extras_tab", hidden: true }));
+    document.querySelector("#pnginfo_send_box")?.after(info);
+  }
+
+  // Settings that scripts read follow what is saved in the Settings tab and chosen in the header.
+  async function readOptions() {
+    try {
+      window.opts = await fw.get("sdapi/v1/options");
+    } catch {
+      window.opts = {}; // whoever may not read the settings has pages without them
+    }
+    showHash();
+  }
+
+  let isRead = Promise.resolve();
+
+  function followOptions() {
+    const follow = () => (isRead = isRead.then(async () => {
+      const before = JSON.stringify(window.opts);
+      await readOptions();
+      if (JSON.stringify(window.opts) !== before) run(callbacks.options);
+    }));
+    let waits = null;
+    const soon = (event) => {
+      if (!event.target.closest?.("#quicksettings, #quicksettings_more")) return;
+      clearTimeout(waits);
+      waits = setTimeout(follow, AFTER_CHOICE_MS);
+    };
+    document.addEventListener("fw:settings", follow);
+    for (const type of ["click", "change", "focusout"]) document.addEventListener(type, soon, true);
+  }
+
+  // The footer of older pages has the hash of the checkpoint; here it is there for scripts alone.
+  function showHash() {
+    const hash = opts.sd_checkpoint_hash || "";
+    let shown = document.querySelector("#sd_checkpoint_hash");
+    if (!shown) {
+      shown = fw.element("a", { id: "sd_checkpoint_hash" });
+      shown.style.display = "none";
+      document.querySelector(".fw-footer")?.append(shown);
+    }
+    if (shown.title !== hash) Object.assign(shown, { title: hash, textContent: hash.slice(0, 10) });
   }
 
   function dressCards() {
@@ -531,11 +575,8 @@
     dressCards();
     dressImages();
     countAsBefore();
-    try {
-      window.opts = await fw.get("sdapi/v1/options");
-    } catch {
-      window.opts = {}; // whoever may not read the settings has pages without them
-    }
+    await readOptions();
+    followOptions();
     const restore = [answerWaiting(document, /^DOMContentLoaded$/), answerWaiting(window, /^(DOMContentLoaded|load)$/)];
     for (const script of window.featherweightPage.extensionScripts) await load(script);
     restore.forEach((one) => one());

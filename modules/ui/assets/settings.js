@@ -98,6 +98,7 @@
       const reply = await fw.post("internal/settings", { values });
       taken(reply.values);
       find("#settings_result").innerHTML = reply.html; // the server has escaped it
+      document.dispatchEvent(new CustomEvent("fw:settings"));
     } catch (error) {
       refused(error);
     }

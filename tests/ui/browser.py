@@ -38,7 +38,7 @@ FIELDS = {
 """What is written in the fields of a new page, by selector."""
 OTHERS = "values => Object.keys(values).filter((field) => document.querySelector(field).value !== values[field])"
 ALL_COUNTED = """prompts => prompts.every(
-    (prompt) => document.querySelector(`${prompt} .fw-counter`).textContent === '0/75'
+    (prompt) => document.querySelector(`${prompt} .fw-counter`)?.textContent === '0/75'
 )"""
 
 

@@ -1,5 +1,6 @@
 """Devices: choice and refusals, dtypes, memory counters. Graphics cards are stood in for where there are none."""
 
+import ast
 import ctypes
 import json
 import re
@@ -167,10 +168,52 @@ def test_memory_of_a_card_comes_from_the_allocator(monkeypatch: pytest.MonkeyPat
 
 def test_only_devices_names_pytorchs_modules_for_gpus() -> None:
     """What else asks them would not be seen by the GPU that tests make up."""
-    named = re.compile(r"torch\.(cuda|mps|xpu)\b|torch\.backends\.(cuda|mps|cudnn)|get_device_module|pin_memory=")
-    files = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in (ROOT / "modules").rglob("*.py")}
-    found = {name for name, text in files.items() if named.search(text)}
-    assert found == {"modules/devices.py"}
+    paths = [path for folder in ("modules", "extensions-builtin") for path in (ROOT / folder).rglob("*.py")]
+    found = {path.relative_to(ROOT).as_posix(): names_a_gpus_module(path.read_text("utf-8")) for path in paths}
+    assert {name for name, is_found in found.items() if is_found} == {"modules/devices.py"}
+
+
+GPU_MODULE = re.compile(r"torch\.(backends\.)?(cuda|mps|xpu|cudnn)\b|get_device_module|pin_memory=")
+GPU_WORDS = frozenset({"cuda", "mps", "xpu", "cudnn"})
+
+
+def names_a_gpus_module(text: str) -> bool:
+    """Whether code names one of PyTorch's modules for GPUs: by attribute, by import, or by `getattr` of a word."""
+    if GPU_MODULE.search(text):
+        return True
+    if "torch" not in text:
+        return False
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module in {"torch", "torch.backends"}:
+            if any(alias.name in GPU_WORDS for alias in node.names):
+                return True
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+            of, *rest = node.args
+            if ast.unparse(of) in {"torch", "torch.backends"} and not names_something_else(rest[0]):
+                return True
+    return False
+
+
+def names_something_else(word: ast.expr) -> bool:
+    """Whether the second argument of a `getattr` is a literal, or a table's value by a literal, and no GPU's word."""
+    if isinstance(word, ast.Subscript):
+        return isinstance(word.slice, ast.Constant) and word.slice.value == "dtype"
+    return isinstance(word, ast.Constant) and word.value not in GPU_WORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("import torch\ntorch.cuda.empty_cache()", True),
+        ("from torch import cuda", True),
+        ("import torch\ngetattr(torch, kind).synchronize()", True),
+        ("import torch\ngetattr(torch, 'xpu')", True),
+        ("import torch\ntorch.backends.cudnn.benchmark = True", True),
+        ("import torch\nfrom torch import nn\ngetattr(torch, 'float8_e4m3fn', None)", False),
+    ],
+)
+def test_a_gpus_module_is_found_however_it_is_named(text: str, is_found: bool) -> None:
+    assert names_a_gpus_module(text) is is_found
 
 
 @pytest.mark.gpu

@@ -19,7 +19,7 @@ class Row:
 
     `memory_gb` of the GPU, or of the machine for Apple's; `wide`: the dtype of families whose activations leave fp16;
     `build`: the end of the index that PyTorch comes from, "" for the usual one; `autocast` and `fp8_matmul`: whether
-    they are used and allowed.
+    they are used and allowed; `refuses_fp8`: what PyTorch says where it has no fp8 products for that GPU.
     """
 
     name: str
@@ -31,12 +31,13 @@ class Row:
     half: tuple[torch.dtype, ...] = (FP16, BF16)
     autocast: bool = True
     fp8_matmul: bool = False
+    refuses_fp8: str = ""
     system: str = "Linux"
 
     @property
     def facts(self) -> CardFacts:
         """For the GPU that is made up."""
-        return CardFacts(self.name, self.capability, self.half)
+        return CardFacts(self.name, self.capability, self.half, self.refuses_fp8)
 
     @property
     def machine(self) -> FakeMachine:
@@ -67,8 +68,11 @@ def nvidia(name: str, memory_gb: float, capability: tuple[int, int]) -> Row:
 
 
 def amd(name: str, memory_gb: float, capability: tuple[int, int]) -> Row:
-    """A row of AMD's: to PyTorch a CUDA device with the number of its architecture (gfx1030 is 10.3)."""
-    return Row(name, "cuda", memory_gb, capability, wide=BF16, build="rocm7.2", fp8_matmul=False)
+    """A row of AMD's: to PyTorch a CUDA device with the number of its architecture (gfx1030 is 10.3). That number says
+    nothing about fp8: RDNA 2 and 3 are above 8.9 and have no such units, RDNA 4 (gfx1200 on) has them."""
+    has_fp8 = capability >= (12, 0)
+    refuses = "" if has_fp8 else "torch._scaled_mm is only supported on devices with fp8 units (gfx94x, gfx95x, gfx12xx)"
+    return Row(name, "cuda", memory_gb, capability, BF16, "rocm7.2", fp8_matmul=has_fp8, refuses_fp8=refuses)
 
 
 ROWS = (

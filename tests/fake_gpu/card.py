@@ -60,11 +60,13 @@ _MATRIX_8_BIT = torch.ops.aten._scaled_mm.default
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a model of GPU can do. `half`: dtypes of 16 bits that it multiplies."""
+    """What a model of GPU can do. `half`: dtypes of 16 bits that it multiplies; `refuses_fp8`: what PyTorch's build for
+    it says of products in fp8, "" where compute capability 8.9 alone decides, as NVIDIA's builds do."""
 
     name: str
     capability: tuple[int, int] | None = (8, 6)
     half: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+    refuses_fp8: str = ""
 
 
 class FakeCard:
@@ -365,6 +367,8 @@ class FakeCard:
     def _refuse(self, func: Any, flat: list[Any]) -> None:
         if func is _MATRIX_8_BIT and (self.capability(self.device) or (0, 0)) < devices.FP8_MATMUL_CAPABILITY:
             raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with compute capability >= 8.9")
+        if func is _MATRIX_8_BIT and self.facts.refuses_fp8:
+            raise RuntimeError(self.facts.refuses_fp8)
         name = func._schema.name
         is_product = name.removeprefix("aten::") in NARROW
         for value in flat if is_product else ():

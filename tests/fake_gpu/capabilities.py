@@ -71,7 +71,7 @@ def amd(name: str, memory_gb: float, capability: tuple[int, int]) -> Row:
     """A row of AMD's: to PyTorch a CUDA device with the number of its architecture (gfx1030 is 10.3). That number says
     nothing about fp8: RDNA 2 and 3 are above 8.9 and have no such units, RDNA 4 (gfx1200 on) has them."""
     has_fp8 = capability >= (12, 0)
-    refuses = "" if has_fp8 else "torch._scaled_mm is only supported on devices with fp8 units (gfx94x, gfx95x, gfx12xx)"
+    refuses = "" if has_fp8 else "torch._scaled_mm is only supported on devices with fp8 units (gfx12xx among RDNA)"
     return Row(name, "cuda", memory_gb, capability, BF16, "rocm7.2", fp8_matmul=has_fp8, refuses_fp8=refuses)
 
 

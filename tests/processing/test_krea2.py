@@ -1,4 +1,4 @@
-"""Krea 2 from its files to an image, against diffusers' pipeline on the same random weights; and what its files hold."""
+"""Krea 2 from its files to an image, against diffusers' pipeline on the same random weights, and its files."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,8 +205,8 @@ def test_the_image_is_that_of_the_pipeline(
         output_type="np",
     ).images[0]
     result = made(engine_of(root), root, prompt=PROMPT, negative_prompt=negative, cfg_scale=cfg_scale)
-    difference = np.abs(pixels(result) - wanted * 255)
-    assert difference.max() <= 2 and difference.mean() < 0.6  # of which up to a half is what is rounded off
+    difference = np.abs(pixels(result) - np.floor(wanted * 255))
+    assert difference.max() <= 2 and difference.mean() < 0.02
 
 
 def test_features_make_images(root: Path) -> None:
@@ -275,15 +275,18 @@ def test_names_of_loras_find_the_layers_that_diffusers_means(components: tuple[C
                 assert target is not None and f"transformer.{target.path}.lora_A.weight" == meant
 
 
+def type_of(path: Path) -> str:
+    held = encoder_in(path)
+    return "" if held is None else held.type
+
+
 def test_a_language_model_that_does_not_see_is_no_part_of_it(parts: dict[str, Any], root: Path, tmp_path: Path) -> None:
     blind = {f"model.{key.removeprefix('language_model.')}": t for key, t in parts["text"].state_dict().items()}
     blind = {key: tensor for key, tensor in blind.items() if ".visual." not in key}
     path = write(tmp_path / "qwen3_4b.safetensors", blind)
     seeing_path = root / "text_encoder" / "a_vision_model.safetensors"
-    assert [encoder_in(each).type for each in (path, seeing_path)] == ["llm", "vision_llm"]
-    with pytest.raises(
-        CheckpointError, match="qwen3_4b.safetensors: is no VAE, and no text encoder that .* has a place"
-    ):
+    assert [type_of(each) for each in (path, seeing_path)] == ["llm", "vision_llm"]
+    with pytest.raises(CheckpointError, match=r"qwen3_4b\.safetensors: is no VAE, and no text encoder that "):
         open_checkpoint(root / "Stable-diffusion" / "krea2_turbo.safetensors", modules=(path,))
 
 
@@ -292,6 +295,5 @@ def test_a_gguf_file_says_that_its_language_model_sees(parts: dict[str, Any], tm
     state = parts["text"].language_model.state_dict()
     for architecture, held in (("qwen3vl", "vision_llm"), ("qwen3", "llm")):
         path = tmp_path / f"{architecture}.gguf"
-        tensors = {theirs: (state[ours], None) for ours, theirs in short.items()}
-        write_gguf(path, tensors, {"general.architecture": architecture})
-        assert encoder_in(path).type == held
+        write_gguf(path, {theirs: state[ours] for ours, theirs in short.items()}, "F16", architecture)
+        assert type_of(path) == held

@@ -31,6 +31,9 @@ from modules.settings.values import Settings
 
 DENOISER = "model.diffusion_model."
 """Before the names of a denoiser's tensors in a whole checkpoint."""
+QWEN_IMAGE_VAE = ExternalVae(
+    "AutoencoderKLQwenImage", 16, ("qwen_image", "wan"), "the VAE of Qwen-Image (qwen_image_vae.safetensors, 0.25 GB)"
+)
 
 
 def context_width(header: Header) -> int | None:

@@ -9,6 +9,7 @@ from modules.models.families.chroma.family import Chroma
 from modules.models.families.family import ModelFamily
 from modules.models.families.flux1.family import DEV, SCHNELL
 from modules.models.families.flux2.family import Flux2Klein
+from modules.models.families.krea2.family import Krea2
 from modules.models.families.ldm.parts import has_vector, input_channels
 from modules.models.families.sd1.family import SD1
 from modules.models.families.sd2.family import SD2
@@ -31,6 +32,7 @@ FAMILIES.add("flux1_schnell", SCHNELL)
 FAMILIES.add("flux1_dev", DEV)
 FAMILIES.add("flux2_klein", Flux2Klein())
 FAMILIES.add("chroma1", Chroma())
+FAMILIES.add("krea2", Krea2())
 
 DEPTH_CHANNELS, UPSCALER_CHANNELS = 5, 7
 LISTED = 3
@@ -50,7 +52,6 @@ OF_MODELS: Marks = (  # of names, and what a file with all of these is
     (("t5_yproj.weight", "t5_y_embedder."), f"Mochi, {VIDEO}"),
     (("x_embedder.proj.1.weight", "t_embedder.1.linear_1."), f"Cosmos-Predict2 without a text adapter, {NOT_READ}"),
     (("txt_norm.weight", "img_mod.1.weight"), f"Qwen-Image, {NOT_READ}"),
-    (("txtfusion.projector.weight",), f"Krea 2, {NOT_READ}"),
     (("double_stream_modulation_img.", "guidance_in."), f"FLUX.2 dev, {NOT_READ}"),
     (("cap_embedder.0.weight", "noise_refiner.0."), f"Lumina 2, {NOT_READ}"),
     (("double_stream_blocks.0.block.",), f"HiDream, {NOT_READ}"),

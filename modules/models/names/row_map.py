@@ -74,11 +74,13 @@ class RowMap:
 
 
 class ParameterMap(KeyMap):
-    """A key map that is given parameter by parameter, by our names."""
+    """A key map that is given parameter by parameter, by our names. `tables`: how many rows those parameters have that
+    are one vector [rows * width] in the file and [rows,width] here."""
 
-    def __init__(self, originals: Mapping[str, str]) -> None:
+    def __init__(self, originals: Mapping[str, str], tables: Mapping[str, int] | None = None) -> None:
         super().__init__(())
         self._originals = dict(originals)
+        self._tables = dict(tables or {})
         self._ours = {original: ours for ours, original in originals.items()}
 
     def to_ours(self, key: str) -> str | None:
@@ -88,6 +90,22 @@ class ParameterMap(KeyMap):
     def to_original(self, key: str) -> str | None:
         """See `KeyMap`."""
         return self._originals.get(key)
+
+    def tensor_to_ours(self, key: str, tensor: Tensor) -> Tensor:
+        """See `KeyMap`."""
+        return tensor.reshape(self.shape_to_ours(key, tuple(tensor.shape))) if self._rows(key) else tensor
+
+    def tensor_to_original(self, key: str, tensor: Tensor) -> Tensor:
+        """See `KeyMap`."""
+        return tensor.flatten() if key in self._tables else tensor
+
+    def shape_to_ours(self, key: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """See `KeyMap`."""
+        rows = self._rows(key)
+        return (rows, shape[0] // rows) if rows and len(shape) == 1 and shape[0] % rows == 0 else shape
+
+    def _rows(self, key: str) -> int:
+        return self._tables.get(self._ours.get(key, ""), 0)
 
 
 class _Addresses(dict[str, Tensor]):

@@ -14,7 +14,7 @@ from modules.errors import CheckpointError
 from modules.models.files.tensor_source import TensorSource, open_tensors
 from modules.models.names.component import Header
 from modules.models.names.view import renamed
-from modules.models.text_encoders.llm import LEVEL, llm_width
+from modules.models.text_encoders.llm import LEVEL, VISION, VISION_LEVEL, llm_width
 from modules.models.text_encoders.t5 import t5_width
 
 TEXT_LEVEL = "text_model."
@@ -36,6 +36,8 @@ T5_SHORT = {
 """llama.cpp's names of an encoder with relative positions, and transformers'."""
 T5_LAYER = re.compile(r"^enc\.blk\.(\d+)\.(\w+)\.(weight|bias)$")
 LLM_SIGN = "blk.0.attn_q_norm.weight"
+VISION_ARCHITECTURE = "qwen3vl"
+"""What GGUF files call a language model that sees; they hold its language part alone."""
 LLM_SHORT = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -60,7 +62,8 @@ CLIP_TABLE = re.compile(r"(?:^|\.)token_embedding\.weight$")
 
 @dataclass(frozen=True)
 class HeldEncoder:
-    """The text encoder in a file: "clip", "t5" or "llm", and the width of its tokens."""
+    """The text encoder in a file: "clip", "t5", "llm" or "vision_llm" (the language part of a model that sees), and the
+    width of its tokens."""
 
     type: str
     width: int
@@ -73,7 +76,12 @@ def bare_text_names(file: TensorSource) -> TensorSource:
     if T5_SIGN in header:
         return renamed(file, {key: _spelt_out(key, T5_LAYER, "encoder.block", T5_SHORT) for key in header})
     if LLM_SIGN in header:
-        return renamed(file, {key: _spelt_out(key, LLM_LAYER, "model.layers", LLM_SHORT) for key in header})
+        names = {key: _spelt_out(key, LLM_LAYER, "model.layers", LLM_SHORT) for key in header}
+        if file.metadata.get("general.architecture") == VISION_ARCHITECTURE:
+            names = {key: _behind_vision_level(name) for key, name in names.items()}
+        return renamed(file, names)
+    if _sees(header):
+        return renamed(file, {key: _behind_vision_level(key) for key in header})
     if llm_width(header) is not None and not any(key.startswith(LEVEL) for key in header):
         return renamed(file, {key: f"{LEVEL}{key}" for key in header})
     levels = {key.partition(TEXT_LEVEL)[0] for key in header if TEXT_LEVEL in key}
@@ -83,7 +91,8 @@ def bare_text_names(file: TensorSource) -> TensorSource:
 
 def held_encoder(header: Header) -> HeldEncoder | None:
     """What text encoder the file of this header holds, under `bare_text_names`; None for other files."""
-    for name, width in (("llm", llm_width(header)), ("t5", t5_width(header))):
+    seeing = llm_width(header, VISION_LEVEL)
+    for name, width in (("vision_llm", seeing), ("llm", llm_width(header)), ("t5", t5_width(header))):
         if width is not None:
             return HeldEncoder(name, width)
     if not any(CLIP_TABLE.search(key) for key in header):
@@ -109,6 +118,19 @@ def _encoder_in(path: Path, size_bytes: int, mtime_ns: int) -> HeldEncoder | Non
             return held_encoder(bare_text_names(file).entries)
     except CheckpointError:  # a damaged file among others: loading it by name says what is wrong
         return None
+
+
+def _sees(header: Header) -> bool:
+    """Whether a file holds a language model and what it sees with, or has the names of such a one."""
+    levels = (VISION, f"{LEVEL}{VISION}", "language_model.", VISION_LEVEL)
+    return any(key.startswith(levels) for key in header) and any(
+        key.endswith("layers.0.self_attn.q_norm.weight") for key in header
+    )
+
+
+def _behind_vision_level(name: str) -> str:
+    short = name.removeprefix(LEVEL).removeprefix("language_model.")
+    return short if short.startswith((VISION, "lm_head.")) else f"{VISION_LEVEL}{short}"
 
 
 def _spelt_out(key: str, layer: re.Pattern[str], level: str, names: dict[str, str]) -> str:

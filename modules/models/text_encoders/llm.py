@@ -1,4 +1,5 @@
-"""Language models of the Qwen3 architecture as text encoders (Yang et al. 2025, arXiv:2505.09388).
+"""Language models of the Qwen3 architecture as text encoders (Yang et al. 2025, arXiv:2505.09388), and the language
+part of Qwen3-VL, which has the same layers beside a part that sees; it is shown no image here.
 
 Names are those of transformers' `Qwen3Model`, which files put behind `model.`; all sizes follow from the tensors, and
 only as many layers are built, loaded and run as the wanted hidden states need.
@@ -21,6 +22,8 @@ from modules.models.text_encoders.encoding import Encoding
 from modules.models.text_encoders.tokenizers import LlmTokenizer
 
 LEVEL = "model."
+VISION_LEVEL, VISION = "model.language_model.", "visual."
+"""Before the names of a language model that sees, and before those of what it sees with."""
 TABLE = "embed_tokens.weight"
 SIGN = "layers.0.self_attn.q_norm.weight"
 """A tensor that no older architecture of these names has."""
@@ -81,12 +84,29 @@ def llm_names(header: Header, prefix: str) -> Names:
     return keymap, {key: key if key.startswith((LEVEL, "lm_head.")) else f"{LEVEL}{key}" for key in header}
 
 
+def vision_llm_names(header: Header, prefix: str) -> Names:
+    """As `llm_names`, of a language model that sees: its names may be behind `model.language_model.` or one of these
+    levels, and those of what it sees with, which is kept apart at `prefix`.visual., behind `model.` too."""
+    parts = (*(f"{LEVEL}{part}" for part in ("embed_tokens", "layers", "norm")), VISION.rstrip("."), "lm_head")
+    keymap = KeyMap(ModulePair(f"{prefix}.{name}", name) for name in parts)
+    short = {key: key.removeprefix(LEVEL).removeprefix("language_model.") for key in header}
+    apart = (VISION, "lm_head.")
+    return keymap, {key: name if name.startswith(apart) else f"{LEVEL}{name}" for key, name in short.items()}
+
+
 def llm_component(
-    name: str, header: Header, prefix: str, states: HiddenStates, hint: str, context_width: int | None = None
+    name: str,
+    header: Header,
+    prefix: str,
+    states: HiddenStates,
+    hint: str,
+    context_width: int | None = None,
+    *,
+    theta: float = ROPE_THETA,
 ) -> Component:
     """The language model at `prefix` on the meta device, with the layers that `states` need. Raises `CheckpointError`
     where it is missing or not whole, of fewer layers than they need, or of another width than the tokens that the
-    denoiser takes (`context_width`); `hint` says what to do."""
+    denoiser takes (`context_width`); `hint` says what to do. `theta`: the base of its rotary embedding."""
     level = f"{prefix}.{LEVEL}"
     if not any(key.startswith(level) for key in header):
         raise CheckpointError(f"it has no text encoder (looked for {level}*), and none was found. {hint}")
@@ -120,13 +140,17 @@ def llm_component(
         head_dim=head_width,
         max_position_embeddings=LONGEST,
         rms_norm_eps=NORM_EPS,
-        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
         use_cache=False,
     )
     with on_meta():
         module = Qwen3Model(config)
-    module.rotary_emb = Rotation(head_width)
-    unused = [f"{prefix}.lm_head.", *(f"{level}layers.{number}." for number in range(layers, count))]
+    module.rotary_emb = Rotation(head_width, theta)
+    unused = [
+        f"{prefix}.lm_head.",
+        f"{prefix}.{VISION}",
+        *(f"{level}layers.{number}." for number in range(layers, count)),
+    ]
     if not states.are_normed:
         module.norm = nn.Identity()
         unused.append(f"{level}norm.")
@@ -146,7 +170,8 @@ class LlmEncoder:
     """Wraps a `Qwen3Model` of `llm_component`, a `TextEncoder`. A text is put into `template`, a string with `{}`.
 
     Texts are filled up on the right to `tokens` tokens at least and cut off at `most`; the padding is hidden from the
-    real tokens. `Encoding.mask` says which tokens are real.
+    real tokens. `Encoding.mask` says which tokens are real. With `keeps_end` what is behind the text in the template is
+    there in full, and the text is cut off before it. The first `dropped` tokens are read, and not given on.
     """
 
     def __init__(
@@ -159,6 +184,8 @@ class LlmEncoder:
         template: str = "{}",
         tokens: int = 1,
         most: int | None = None,
+        keeps_end: bool = False,
+        dropped: int = 0,
     ) -> None:
         self._model: Any = model
         self._tokenizer = tokenizer
@@ -166,6 +193,7 @@ class LlmEncoder:
         self._states = states
         self._before, self._after = template.split("{}")
         self._tokens, self._most = tokens, most
+        self._keeps_end, self._dropped = keeps_end, dropped
 
     def count(self, text: str) -> int:
         """Tokens of a text without its template."""
@@ -174,7 +202,7 @@ class LlmEncoder:
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Encoding:
         """The hidden states [B,T,states * width], T being the longest text's."""
-        rows = [self._tokenizer.ids(f"{self._before}{text}{self._after}")[: self._most] for text in texts]
+        rows = [self._ids(text) for text in texts]
         longest = max(self._tokens, 1, *(len(row) for row in rows))
         ids = torch.tensor([[*row, *[self._tokenizer.pad_id] * (longest - len(row))] for row in rows])
         mask = torch.tensor([[column < len(row) for column in range(longest)] for row in rows])
@@ -182,7 +210,14 @@ class LlmEncoder:
             self._states_of(ids[start : start + TEXTS_PER_CALL], mask[start : start + TEXTS_PER_CALL])
             for start in range(0, len(rows), TEXTS_PER_CALL)
         ]
-        return Encoding(torch.cat(parts), mask)
+        return Encoding(torch.cat(parts)[:, self._dropped :], mask[:, self._dropped :])
+
+    def _ids(self, text: str) -> list[int]:
+        """Those of a text in its template, cut off."""
+        if not self._keeps_end or self._most is None:
+            return self._tokenizer.ids(f"{self._before}{text}{self._after}")[: self._most]
+        end = self._tokenizer.ids(self._after)
+        return [*self._tokenizer.ids(f"{self._before}{text}")[: self._most - len(end)], *end]
 
     def _states_of(self, ids: Tensor, mask: Tensor) -> Tensor:
         ids, seen = ids.to(self._device), None if bool(mask.all()) else mask.to(self._device)

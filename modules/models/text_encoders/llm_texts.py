@@ -16,13 +16,16 @@ from modules.prompting.emphasis import Emphasis
 @dataclass(frozen=True)
 class LlmRecipe:
     """How a family uses a language model: which hidden states, the template around a text, how many tokens are read at
-    most; with `padded_to` the denoiser is given so many tokens, padding included, and no mask."""
+    most; with `padded_to` the denoiser is given so many tokens, padding included, and no mask. `keeps_end` and
+    `dropped`: see `LlmEncoder`."""
 
     states: HiddenStates
     template: str = "{}"
     most: int | None = None
     padded_to: int = 0
     component: str = "text_encoder"
+    keeps_end: bool = False
+    dropped: int = 0
 
     def conditioner(self, parts: TextParts, request: TextRequest) -> LlmConditioner:
         """For one job."""
@@ -35,6 +38,8 @@ class LlmRecipe:
             template=self.template,
             tokens=self.padded_to or 1,
             most=self.padded_to or self.most,
+            keeps_end=self.keeps_end,
+            dropped=self.dropped,
         )
         return LlmConditioner(encoder, request.options.emphasis, bool(self.padded_to))
 

@@ -29,7 +29,7 @@ from modules.models.families.family import (
     Make,
     text_inputs,
 )
-from modules.models.families.flow_family import FlowFamily, vae_component
+from modules.models.families.flow_family import QWEN_IMAGE_VAE, FlowFamily, vae_component
 from modules.models.names.component import Component, Header
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts
@@ -42,9 +42,6 @@ QWEN = ExternalTextEncoder(
     type="llm",
     width=source_width,
     title="Qwen3-0.6B base (1024 wide, 1.2 GB in 16 bits)",
-)
-QWEN_IMAGE_VAE = ExternalVae(
-    "AutoencoderKLQwenImage", 16, ("qwen_image", "wan"), "the VAE of Qwen-Image (qwen_image_vae.safetensors, 0.25 GB)"
 )
 
 

@@ -18,13 +18,11 @@ from modules.models.families.flux1.transformer import (
     AXES,
     HEAD_WIDTH,
     MISSING_HINT,
-    PATCH,
     TRAINED_TIMESTEPS,
     check_width,
-    packed,
-    unpacked,
 )
 from modules.models.families.layer_table import Layer, LayerTable
+from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.names.component import Component, Header, on_meta
 from modules.models.names.row_map import RowMap
 

@@ -13,11 +13,11 @@ from modules.models.families.exact_times import exact_times
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.flux1.layout import GUIDANCE, TABLE, VECTOR_SIGN, transformer_rows, width_of
+from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.names.component import Component, Header, on_meta
 
 AXES = (16, 56, 56)
 HEAD_WIDTH = sum(AXES)
-PATCH = 2
 REFERENCE_INDEX = 1
 """The first of the three positions of an image that is shown next to the one that is made, whose is 0."""
 TRAINED_TIMESTEPS = 1000.0
@@ -98,26 +98,6 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
             **extra,
         )[0]
     return unpacked(output[:, :count], height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
-
-
-def packed(x: Tensor, index: int = 0) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Latents [B,C,h,w] as tokens [B,T,4C] of 2 x 2 latents, channels in the order (c ph pw), with their positions
-    [T,3] (`index`, y, x) and the size (height, width) of the image in tokens. Latents of an odd side are continued by
-    their last row or column for it."""
-    height, width = x.shape[-2:]
-    x = F.pad(x, (0, -width % PATCH, 0, -height % PATCH), mode="replicate")
-    patches = F.pixel_unshuffle(x, PATCH)
-    rows, columns = patches.shape[-2:]
-    ids = torch.zeros(rows, columns, len(AXES), device=x.device)
-    ids[..., 0] = index
-    ids[..., 1] = torch.arange(rows, device=x.device)[:, None]
-    ids[..., 2] = torch.arange(columns, device=x.device)[None, :]
-    return patches.flatten(2).transpose(1, 2), ids.reshape(-1, len(AXES)), (rows, columns)
-
-
-def unpacked(tokens: Tensor, rows: int, columns: int) -> Tensor:
-    """The inverse of `packed`, of tokens [B,T,4C]."""
-    return F.pixel_shuffle(tokens.transpose(1, 2).reshape(len(tokens), -1, rows, columns), PATCH)
 
 
 def folded_mask(masked: Tensor, mask: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "layers": ((), {"stream_weights": "Layers"}),
     "layers, some kept": ((), {"stream_weights": "Layers", "stream_keep_gb": 0.002}),
 }
-FORMATS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row", "int8_convrot", "code4", "Q8_0")
+FORMATS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row", "int8_convrot", "code4", "gguf_q8_0")
 
 
 def image(root: Path, family: str, *flags: str, settings: dict[str, Any] | None = None, **changes: Any) -> Pixels:

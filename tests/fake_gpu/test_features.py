@@ -59,6 +59,8 @@ def painted(**changes: Any) -> dict[str, Any]:
     return {"start": start, **changes}
 
 
+MERGED = ("LoRA", "LoRA of a transformer")
+"""Resident weights of 16 bits hold their LoRA and are rounded with it; streamed ones stand beside it."""
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "hires": ("sd1", {"hires": HiresRequest(scale=1.5, steps=1, denoising_strength=0.6)}),
     "hires by images": (
@@ -94,7 +96,8 @@ def test_a_job_is_the_same_resident_and_streamed(root: Path, job: str, card: Fak
         results.append(pixels(made(engine, family, {**settings, **more}, **wanted)))
         leave(engine)
         assert card.memory.tensors == 0
-    assert results[0].std() > 1 and np.array_equal(results[0], results[1])
+    assert results[0].std() > 1
+    assert np.abs(results[0].astype(int) - results[1]).max() <= (2 if job in MERGED else 0)
 
 
 @pytest.mark.parametrize(

@@ -167,9 +167,6 @@
     const isWork = Boolean(WIDE?.matches) && fw.settings.ui_layout !== "Classic" && isImageTab;
     const wasWork = document.body.classList.contains("fw-working");
     document.body.classList.toggle("fw-working", isWork);
-    const source = document.querySelector("#img2img_source");
-    const isCanvas = Boolean(document.querySelector('#img2img_settings[data-mode="canvas"]'));
-    document.body.classList.toggle("fw-pair", isWork && Boolean(source?.offsetParent) && !isCanvas); // image and result beside each other
     if (box && isImageTab && (wasWork !== isWork || !box.isConnected)) put();
     document.body.classList.toggle("fw-classic", fw.settings.ui_layout === "Classic");
     if (box) box.hidden = !isImageTab;

@@ -120,7 +120,7 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     mask = None if inputs.mask is None or bool(inputs.mask.all()) else inputs.mask.to(x.device)
     output: Tensor = transformer(
         x,  # not by name: hooks look at it
-        inputs.crossattn.unflatten(-1, (states, -1)),
+        torch.unflatten(inputs.crossattn, -1, (states, -1)),
         inputs.timesteps.float() / TRAINED_TIMESTEPS,
         torch.cat([ids.new_zeros(inputs.crossattn.shape[1], len(AXES)), ids]),
         encoder_attention_mask=mask,

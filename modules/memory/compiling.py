@@ -23,6 +23,7 @@ from torch import nn
 
 from modules.memory.hook_chain import HookOrder, has_foreign_forward, register_hook
 from modules.memory.layer import stored_state
+from modules.memory.streaming.streamer import keep_out_of_graphs
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class CompiledBlocks:
         """The compiled forward of the block's class, to be called with the block."""
         known = self._forwards.get(type(block))
         if known is None:
+            keep_out_of_graphs()
             known = torch.compile(type(block).forward, backend=self.backend, dynamic=False)
             self._forwards[type(block)] = known
         return known

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -59,11 +60,9 @@ class Streamer:
 
     # -- what layers ask (the protocol `Fetch`) ----------------------------------------------------------------------
 
-    # A compiled graph must ask every time, and never run this with tensors that hold nothing.
-    @torch.compiler.disable  # type: ignore[untyped-decorator] # PyTorch leaves its type open
     def __call__(self, layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
-        """Stored data and scale of a parameter, on the device that computes. For `torch.compile` a break in the
-        graph."""
+        """Stored data and scale of a parameter, on the device that computes. A break in compiled graphs, see
+        `keep_out_of_graphs`."""
         scale = layer._buffers.get(name + SCALE_SUFFIX)
         found = self._slots.get((id(layer), name))
         if found is None:
@@ -78,7 +77,6 @@ class Streamer:
             data = self._live[group].tensors[slot]
         return (data if slot.via is None else data.to(slot.via)), scale
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def parts(self, parts: Sequence[Part]) -> list[Tensor]:
         """Stored data of parts of parameters, which are a group of their own: nothing else is brought.
 
@@ -402,3 +400,12 @@ def _follow_cast(slot: Slot) -> None:
         slot.via = before  # it was rounded to this dtype first
     state.formats[slot.name] = FORMATS.get(dtype_name(shell.dtype))
     state.compute_dtype = shell.dtype
+
+
+@cache
+def keep_out_of_graphs() -> None:
+    """What layers ask a streamer becomes a break in compiled graphs, which must ask every time and never trace it with
+    tensors that hold nothing. To be called before anything is compiled, and not before: it imports PyTorch's compiler,
+    a second of every start."""
+    for name in ("__call__", "parts"):
+        setattr(Streamer, name, torch.compiler.disable(getattr(Streamer, name)))  # type: ignore[no-untyped-call]

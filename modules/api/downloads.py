@@ -1,6 +1,8 @@
 """Getting models over HTTP: the list that ships, a look at a file before it comes, downloads as tasks."""
 
 import asyncio
+from concurrent.futures import Future
+from contextlib import suppress
 
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
@@ -24,10 +26,11 @@ from modules.downloads.known import KnownModel
 from modules.downloads.machine import machine_here
 from modules.downloads.verdict import Verdict
 from modules.jobs.job import JobStatus
+from modules.jobs.tasks import Task
 from modules.jobs.work.downloads import DOWNLOAD_TYPE, download_spec
 from modules.services import Services
 
-STOP_S = 20.0  # a server that sends nothing is given up after longer
+STOP_S = 20.0  # how long a reply waits for a download to stop
 ERRORS = {
     404: "Unknown folder 'x'. Known: Stable-diffusion, VAE, text_encoder, Lora, embeddings, ControlNet, ESRGAN.",
     422: "'x' is none of: a name of the list, a repository of the Hub and a file in it, an https address.",
@@ -140,18 +143,34 @@ def download_routes(services: Services) -> APIRouter:
     async def cancel(body: CancelBody) -> TaskItem:
         """Stop a download and delete what came of it. To go on later instead, cancel its task: what came is kept."""
         task = services.queue.known.task(body.task_id)
-        services.queue.interrupt(body.task_id, why="cancelled")
+        thrown: Future[None] = Future()
 
         def throw_away() -> None:
-            task.wait(STOP_S)
-            outcome = task.state.outcome or {}
-            if task.type == DOWNLOAD_TYPE and "file" in outcome and task.status is not JobStatus.DONE:
-                downloads.discard(str(outcome["folder"]), str(outcome["file"]))
+            try:
+                if task.type == DOWNLOAD_TYPE and task.status is not JobStatus.DONE:
+                    _throw_away(downloads, task)
+                thrown.set_result(None)
+            except Exception as error:  # of the disk: raised again where the reply waits
+                thrown.set_exception(error)
 
-        await asyncio.to_thread(throw_away)
+        services.queue.interrupt(body.task_id, why="cancelled")
+        task.when_final(throw_away)
+        with suppress(TimeoutError):  # a server is silent: thrown away when it is given up
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(thrown)), STOP_S)
         return task_reply(task)
 
     return routes
+
+
+def _throw_away(downloads: Downloads, task: Task) -> None:
+    """Delete what came. A download that was stopped before it had looked at its file says nothing of it, and an
+    earlier try may have left a part."""
+    outcome = task.state.outcome
+    if outcome is not None:
+        downloads.discard(str(outcome["folder"]), str(outcome["file"]))
+        return
+    for folder, part in downloads.begun(DownloadRequest(**task.recorded_request())):
+        downloads.discard(folder, part.name)
 
 
 def known_item(model: KnownModel) -> KnownModelItem:

@@ -169,6 +169,17 @@ class Downloads:
             if not self.claims.has(folder / part.name)
         ]
 
+    def begun(self, request: DownloadRequest) -> list[tuple[str, Unfinished]]:
+        """Of these, what earlier tries of a request have left."""
+        source = source_named(request.source, self.known)
+        name = request.name or source.file
+        wanted = clean_name(name, allows_pickles=True) if name else ""
+        return [
+            (folder, part)
+            for folder, part in self.unfinished()
+            if part.url == source.url and wanted in ("", part.name) and request.folder in ("", folder)
+        ]
+
     def discard(self, folder: str, name: str) -> None:
         """Delete what came of a file that is not wanted any more. Raises `BusyError` while it is being downloaded."""
         target = self.folders[self._folder(folder)] / clean_name(name, allows_pickles=True)

@@ -91,6 +91,11 @@ class Module:
         return self.alias or self.name
 
     @property
+    def averages_images(self) -> bool:
+        """Whether it takes several images, which count together."""
+        return self.name.startswith("ip-adapter")
+
+    @property
     def is_onnx(self) -> bool:
         """Whether its weights are of a form that this program has no runtime for."""
         return self.file.endswith(".onnx")

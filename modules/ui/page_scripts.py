@@ -27,7 +27,7 @@ SCRIPTS = (
     *("canvas.js", "canvas_store.js", "img2img.js", "upload_list.js", "references.js", "batch.js"),
     *("layers_document.js", "layers_strokes.js", "layers_picture.js", "layers_view.js", "layers_tools.js"),
     *("layers_panel.js", "layers_results.js", "layers_sending.js", "layers_tab.js"),
-    *("memory.js", "notices.js", "queue.js", "line.js"),
+    *("uploads.js", "memory.js", "notices.js", "queue.js", "line.js"),
     *("history.js", "history_image.js", "history_again.js", "history_compare.js", "extensions.js", "get_models.js"),
     *("settings_fields.js", "settings.js", "tooltips.js", "tour.js", "start.js", "session.js"),
 )

@@ -77,9 +77,10 @@ def test_a_file_without_a_place_is_named_with_what_is_missing(family: str, tmp_p
     other = save(tmp_path / "other.safetensors", recipe_tensors(foreign))
     found = said(path, other)
     what = "a language model (Qwen3), 64 wide" if is_t5 else "T5, 64 wide"
+    of_model = f"model.safetensors ({FAMILIES.get(family).label})"
     said_of_it = (
-        f"other.safetensors: is no VAE, and no text encoder that model.safetensors ({FAMILIES.get(family).label}) has a "
-        f"place for: it is {what}. Take it out of the list of modules."
+        f"other.safetensors: is no VAE, and no text encoder that {of_model} has a place for: it is {what}. Take it out "
+        "of the list of modules."
     )
     assert said_of_it in found
     assert [hint for hint in hints(family) if hint not in found] == []

@@ -63,10 +63,19 @@ CLIP_WIDTH = re.compile(r"(?:^|\.)(?:final_layer_norm|ln_final)\.weight$")
 CLIP_TABLE = re.compile(r"(?:^|\.)token_embedding\.weight$")
 
 
+ENCODER_TYPES = {
+    "clip": "CLIP",
+    "t5": "T5",
+    "llm": "a language model (Qwen3)",
+    "vision_llm": "the language part of a model that sees (Qwen3-VL)",
+    "vision_qwen2": "the language part of a model that sees (Qwen2.5-VL)",
+}
+"""What text encoders are, for people."""
+
+
 @dataclass(frozen=True)
 class HeldEncoder:
-    """The text encoder in a file: "clip", "t5", "llm", "vision_llm" or "vision_qwen2" (the language part of a model
-    that sees, of Qwen3 or Qwen2), and the width of its tokens."""
+    """The text encoder in a file: a key of `ENCODER_TYPES`, and the width of its tokens."""
 
     type: str
     width: int

@@ -29,7 +29,7 @@ from modules.models.families.krea2.transformer import (
     transformer_inputs,
 )
 from modules.models.families.packing import PATCH
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts
 from modules.models.text_encoders.llm import HiddenStates, llm_component
@@ -88,10 +88,11 @@ class Krea2(FlowFamily):
         del config_folders
         width = context_width(header)
         hint = ENCODER.hint
-        return (
-            llm_component("text_encoder", header, ENCODER_PREFIX, TEXTS.states, hint, width, theta=ROPE_THETA),
-            transformer_component(header),
-            vae_component(architecture.autoencoder, header, QWEN_IMAGE_VAE),
+        return built(
+            header,
+            partial(llm_component, "text_encoder", header, ENCODER_PREFIX, TEXTS.states, hint, width, theta=ROPE_THETA),
+            partial(transformer_component, header),
+            partial(vae_component, architecture.autoencoder, header, QWEN_IMAGE_VAE),
         )
 
     def conditioning(self, parts: TextParts) -> Conditioning:

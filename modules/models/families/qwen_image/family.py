@@ -34,7 +34,7 @@ from modules.models.families.qwen_image.transformer import (
     transformer_inputs,
 )
 from modules.models.files.tensor_source import TensorSource
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts
 from modules.models.text_encoders.llm import HiddenStates, llm_component
@@ -99,10 +99,13 @@ class QwenImage(FlowFamily):
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         del config_folders
-        return (
-            llm_component("text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, text_width(header)),
-            transformer_component(header),
-            vae_component(architecture.autoencoder, header, QWEN_IMAGE_VAE),
+        return built(
+            header,
+            partial(
+                llm_component, "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, text_width(header)
+            ),
+            partial(transformer_component, header),
+            partial(vae_component, architecture.autoencoder, header, QWEN_IMAGE_VAE),
         )
 
     def conditioning(self, parts: TextParts) -> Conditioning:

@@ -1,5 +1,5 @@
-"""Replies of the page are sent compressed: by brotli to browsers that take it, else by gzip. Files whose address changes
-with their content are compressed once: a first visit asks for a hundred of them, and each took 6 ms of the machine."""
+"""Replies of the page are sent compressed: by brotli to browsers that take it, else by gzip. Files whose address names
+their content are compressed once: a first visit asks for a hundred of them, and each took 6 ms of the machine."""
 
 import re
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from modules.models.families.external_text_encoders import with_external_encoders
 from modules.models.families.family import ModelFamily
 from modules.models.families.registry import FAMILIES
-from modules.models.files.tensor_source import TensorSource, open_tensors
+from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.assembled import assembled, with_whole_names
 from modules.models.loading.diffusers_layout import as_original, is_diffusers_file, opened_folder
 from modules.models.loading.foreign_names import checkpoint_names, part_names
 from modules.models.names.fused import unfused
-from modules.models.names.view import View, renamed
+from modules.models.names.view import View, open_whole, renamed
 
 GGUF_SUFFIX = ".gguf"
 
@@ -49,7 +49,7 @@ def open_checkpoint(
 
 def _opened(path: Path, families: Sequence[ModelFamily]) -> TensorSource:
     """A file of tensors with the names of a checkpoint in the original or the diffusers layout."""
-    file = with_whole_names(open_tensors(path), families)
+    file = with_whole_names(open_whole(path), families)
     names = part_names(file.entries, families)
     file = renamed(file, names) if names else file
     return renamed(file, checkpoint_names(file.entries)) if path.suffix.lower() == GGUF_SUFFIX else file

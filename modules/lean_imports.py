@@ -31,17 +31,22 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 class _Awaited(ModuleType):
-    """A package that is not imported yet. The first use of something in it does that, and makes it a usual module.
-    (`importlib.util.LazyLoader` imports at the next import statement, which looks at `__spec__`.)"""
+    """A package that is not imported yet. The first use of something in it does that, and makes it a usual module; so
+    does the import of a part of it, for which Python asks for `__path__`. (`importlib.util.LazyLoader` imports at the
+    next import statement already, which looks at `__spec__`.)"""
 
     def __getattr__(self, name: str) -> Any:
+        own = vars(self)
         with _IMPORTING:
-            if type(self) is _Awaited and "_begun" not in self.__dict__:
-                self._begun = True
+            if type(self) is _Awaited and "_found" in own:
+                found = own.pop("_found")
+                own.update(vars(found))
                 try:
-                    self.__spec__.loader.exec_module(self)  # type: ignore[union-attr] # see import_when_used
-                finally:
-                    del self._begun
+                    found.__spec__.loader.exec_module(self)
+                except BaseException:
+                    own.pop("__path__", None)
+                    self._found = found
+                    raise
                 self.__class__ = ModuleType  # type: ignore[assignment]
             return object.__getattribute__(self, name)
 
@@ -57,5 +62,6 @@ def import_when_used(package: str) -> None:
     if spec is None or spec.loader is None:
         return
     module = _Awaited(package)
-    module.__dict__.update({name: value for name, value in vars(module_from_spec(spec)).items() if name != "__doc__"})
+    module.__spec__ = spec
+    module._found = module_from_spec(spec)
     sys.modules[package] = module

@@ -43,23 +43,40 @@ def test_collection_that_is_off_stays_off() -> None:
         gc.enable()
 
 
-def test_a_package_is_imported_by_its_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "seldom_used").mkdir()
     (tmp_path / "seldom_used" / "__init__.py").write_text("import sys\nsys.was_used = True\nNUMBER = 7\n")
     (tmp_path / "seldom_used" / "inner.py").write_text("OTHER = 8\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("seldom_used", "seldom_used.inner"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_package_is_imported_by_its_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_package(tmp_path, monkeypatch)
     import_when_used("seldom_used")
     import seldom_used  # type: ignore[import-not-found]
 
     assert not hasattr(sys, "was_used")
-    assert seldom_used.__path__ and not hasattr(sys, "was_used")
     assert seldom_used.NUMBER == 7 and sys.was_used  # type: ignore[attr-defined]
     from seldom_used import inner
 
     assert inner.OTHER == 8
     monkeypatch.delattr(sys, "was_used")
-    for name in ("seldom_used", "seldom_used.inner"):
-        monkeypatch.delitem(sys.modules, name)
+    forget(monkeypatch)
+
+
+def test_a_part_of_it_imports_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_package(tmp_path, monkeypatch)
+    import_when_used("seldom_used")
+    from seldom_used.inner import OTHER  # type: ignore[import-not-found]
+
+    assert OTHER == 8 and sys.was_used  # type: ignore[attr-defined]
+    monkeypatch.delattr(sys, "was_used")
+    forget(monkeypatch)
 
 
 def test_a_package_that_cannot_be_imported_says_so_at_its_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def start(invocation: Invocation) -> int:
         return command(invocation.words)
     for flag, reason in without_effect(invocation.flags).items():
         say(f"{flag} is accepted and has no effect: {reason}")
-    import_when_used("pandas")  # Gradio names it for tables, which the page has none of
+    import_when_used("pandas")  # Gradio names it, for values that the page has none of
     with without_garbage_collection():
         serve: Callable[[Flags], int] = import_module("webui").main
     return serve(invocation.flags)

@@ -12,7 +12,7 @@ from pathlib import Path
 from modules.cli.commands import COMMANDS, WITHOUT_SET_UP, load_command, require_command
 from modules.errors import FeatherweightError, UnknownNameError
 from modules.flags.flags import Flags, UsageError, parse_flags, without_effect
-from modules.lean_imports import import_when_used, without_garbage_collection
+from modules.lean_imports import without_garbage_collection
 from modules.setup.checks import run_checks
 from modules.setup.environment import Environment
 from modules.setup.prepare import Wanted, prepare
@@ -132,7 +132,6 @@ def start(invocation: Invocation) -> int:
         return command(invocation.words)
     for flag, reason in without_effect(invocation.flags).items():
         say(f"{flag} is accepted and has no effect: {reason}")
-    import_when_used("pandas")  # Gradio names it, for values that the page has none of
     with without_garbage_collection():
         serve: Callable[[Flags], int] = import_module("webui").main
     return serve(invocation.flags)

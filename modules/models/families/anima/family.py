@@ -74,10 +74,13 @@ class Anima(FlowFamily):
         del config_folders
         return (
             llm_component(ENCODER, header, ENCODER_PREFIX, STATES, QWEN.hint, source_width(header)),
-            adapter_component(ADAPTER, header),
-            transformer_component(header),
+            *self.denoiser_components(header, architecture),
             vae_component(architecture.autoencoder, header, QWEN_IMAGE_VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return adapter_component(ADAPTER, header), transformer_component(header)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return AdaptedTexts(parts)

@@ -106,9 +106,13 @@ class Chroma(FlowFamily):
         del config_folders
         return (
             t5_component(T5, header, T5_PREFIX, ENCODER.hint, context_width(header)),
-            transformer_component(header),
+            *self.denoiser_components(header, architecture),
             vae_component(architecture.autoencoder, header, VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return T5Texts(parts)

@@ -108,9 +108,13 @@ class Flux1(FlowFamily):
         return (
             separate_clip_component(CLIP, header, CLIP_PREFIX, "clip_l.safetensors"),
             t5_component(T5, header, T5_PREFIX, T5_ENCODER.hint, context_width(header)),
-            transformer_component(header),
+            *self.denoiser_components(header, architecture),
             vae_component(architecture.autoencoder, header, VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return ClipAndT5(parts, self.context_tokens)

@@ -93,9 +93,13 @@ class Krea2(FlowFamily):
         hint = ENCODER.hint
         return (
             llm_component("text_encoder", header, ENCODER_PREFIX, TEXTS.states, hint, width, theta=ROPE_THETA),
-            transformer_component(header),
+            *self.denoiser_components(header, architecture),
             vae_component(architecture.autoencoder, header, QWEN_IMAGE_VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(TEXTS.conditioner, parts)

@@ -124,9 +124,13 @@ class LdmFamily:
     ) -> tuple[Component, ...]:
         return (
             *self.text_encoders(header, architecture, config_folders),
-            unet_component(architecture.unet_sizes),
+            *self.denoiser_components(header, architecture),
             architecture.autoencoder.component(),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del header
+        return (unet_component(architecture.unet_sizes),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(self.text.conditioner, parts)

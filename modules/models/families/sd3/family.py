@@ -110,9 +110,12 @@ class StableDiffusion3:
         return (
             *encoder_components(header),
             *t5_components(header),
-            transformer_component(header, architecture.latent_side),
+            *self.denoiser_components(header, architecture),
             architecture.autoencoder.component(),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        return (transformer_component(header, architecture.latent_side),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return ClipAndT5(parts)

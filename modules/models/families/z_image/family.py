@@ -84,9 +84,13 @@ class ZImage(FlowFamily):
         del config_folders
         return (
             llm_component("text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, context_width(header)),
-            transformer_component(header),
+            *self.denoiser_components(header, architecture),
             vae_component(architecture.autoencoder, header, FLUX_VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(TEXTS.conditioner, parts)

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from PIL import Image
 
+from modules.api.app import build_api
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.services import Services
+from modules.ui.settings_routes import settings_routes
 from tests.compat.conftest import Files
 from tests.fakes import page_config
 from tests.scripts.toys import image_request, small_request
@@ -34,6 +37,12 @@ OPTIONS = """
 import gradio as gr
 from modules import script_callbacks, shared
 from modules.shared import OptionInfo, opts, cmd_opts, state
+from modules import ui_components
+
+files = ["a.csv"]
+
+def look():
+    files.append("b.csv")
 
 def on_ui_settings():
     here = {"section": ("words", "Words")}
@@ -44,6 +53,11 @@ def on_ui_settings():
     add("words_mode", OptionInfo("a", "Mode", gr.Radio, {"choices": ["a", "b"]}, **here))
     add("words_kinds", OptionInfo(["x"], "Kinds", gr.CheckboxGroup, {"choices": ["x", "y"]}, **here))
     add("words_list", OptionInfo("Euler", "Sampler", gr.Dropdown, lambda: {"choices": ["Euler"]}, **here))
+    add("words_file", OptionInfo("a.csv", "File", gr.Dropdown, lambda: {"choices": files}, refresh=look, **here))
+    add("words_none", OptionInfo(None, "Folder", gr.Dropdown, lambda: {"choices": missing}, **here))
+    lost = lambda: files.index("lost")
+    add("words_temp", OptionInfo("Refresh temp files", "Temp", gr.HTML, {}, refresh=look, **here))
+    add("words_lost", OptionInfo([], "Lost", ui_components.DropdownMulti, {"choices": files}, refresh=lost, **here))
 
 script_callbacks.on_ui_settings(on_ui_settings)
 seen = []
@@ -75,6 +89,35 @@ def test_options_are_settings_of_the_program(program: Program) -> None:
     assert getattr(opts, "nothing", 7) == 7
     found = module_of("words", "words")
     assert found.lora_dir.endswith("Lora") and found.has_flag == (False, True, 5)
+
+
+def test_choices_given_by_a_function_are_a_list_that_is_asked_again(program: Program) -> None:
+    services = program({"words/scripts/words.py": OPTIONS})
+    assert services.scripts.faults == []
+    app = build_api(services)
+    app.include_router(settings_routes(services), prefix="/internal")
+    with TestClient(app) as client:
+        sections = client.get("/internal/settings").json()["sections"]
+        found = {one["key"]: one for section in sections for one in section["settings"]}
+        assert [found[f"words_{key}"]["type"] for key in ("list", "file", "none", "lost", "mode")] == [
+            *("choice", "choice", "choice", "list", "choice")
+        ]
+        assert [found[f"words_{key}"]["refreshes"] for key in ("list", "file", "mode")] == [False, True, False]
+        assert found["words_list"]["is_open"] and not found["words_mode"]["is_open"]
+        assert (found["words_file"]["choices"], found["words_none"]["choices"]) == (["a.csv"], [])
+
+        def read_again(key: str) -> Any:
+            return client.post("/internal/settings/refresh", json={"key": key}).json()
+
+        assert read_again("words_file") == {"choices": ["a.csv", "b.csv"]}
+        assert found["words_temp"]["refreshes"] and read_again("words_temp") == {"choices": []}
+        assert read_again("words_file")["choices"] == ["a.csv", *["b.csv"] * 3], "any setting may have its button"
+        assert read_again("words_lost")["errors"].startswith("'Lost' could not be refreshed: ValueError")
+        assert "words_filee" in read_again("words_filee")["errors"]
+        client.post("/internal/settings", json={"values": {"words_file": "b.csv", "words_none": None}})
+        assert services.settings.current["words_file"] == "b.csv" and services.settings.current["words_none"] is None
+        client.post("/sdapi/v1/options", json={"words_file": "later.csv"})
+        assert services.settings.current["words_file"] == "later.csv", "of a file that comes later"
 
 
 def test_two_extensions_find_their_own_folders(program: Program) -> None:

@@ -47,7 +47,7 @@ def served(services: Services) -> Iterator[str]:
     """API and page on a free port; yields the address."""
     app = mounted_page(services)
     install_guard(app, services.flags, services.access)
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)  # as webui.py's: replies are sent at once
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -207,12 +207,9 @@
       await search(form);
     }
   });
-  document.addEventListener("click", (event) => {
-    if (!event.target.closest?.('#tabs button[role="tab"]')) return;
-    setTimeout(() => {
-      look();
-      const field = place()?.querySelector("[name=index]");
-      if (field && !field.value) field.value = fw.kept(INDEX_KEY) || "";
-    }, 50);
+  fw.whenShown("#fw_extensions", () => {
+    look();
+    const field = place().querySelector("[name=index]");
+    if (!field.value) field.value = fw.kept(INDEX_KEY) || "";
   });
 })();

@@ -316,10 +316,7 @@
     })();
   }
 
-  fw.getModels = async () => {
-    await fw.showTab("getmodels");
-    await opened();
-  };
+  fw.getModels = () => fw.showTab("getmodels");
 
   // Once, after the first image of the model in the box: what a newcomer asks next.
   const OFFERED = "featherweight.offer";
@@ -345,8 +342,8 @@
       await fw.post(`${ROUTE}/models/doubles`, {});
       await downloads();
     })();
-    if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(opened, 50);
   });
+  fw.whenShown("#fw_models", opened);
   document.addEventListener("change", (event) => {
     if (event.target.id === "fw_models_shown" && disk) drawDisk();
   });

@@ -354,6 +354,26 @@ def test_tokens_go_to_their_host_only_and_are_read_by_nobody_else(tmp_path: Path
     transport.close()
 
 
+def test_a_gated_file_comes_with_its_token_which_no_other_host_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the Hub does it: the file is behind a login, and lies on another host."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    paths = resolve_paths(Flags(data_dir=str(tmp_path)), ROOT)
+    stranger, friend = FileTransport(), FileTransport(Tokens({"127.0.0.1": "secret"}))
+    gate, store = Behavior(LORA, token="secret"), Behavior(LORA)
+    with serving({f"/{NAME}": gate, "/lies/here": store}, CERTIFICATE) as address:
+        url = f"{address}/{NAME}"
+        with pytest.raises(DownloadError, match=r"known users only \(answer 401\)"):
+            Downloads(paths, stranger).find(DownloadRequest(url))
+        assert Downloads(paths, friend).find(DownloadRequest(url)).name == NAME
+        gate.redirect = address.replace("127.0.0.1", "localhost") + "/lies/here"
+        assert Downloads(paths, friend).get(DownloadRequest(url), lambda done, total: None).path.read_bytes() == LORA
+    assert gate.requests[-1][1] == "Bearer secret" and {token for _, token in store.requests} == {""}
+    for each in (stranger, friend):
+        each.close()
+
+
 @pytest.mark.parametrize(
     ("text", "url", "file"),
     [

@@ -110,6 +110,27 @@ def load_model(
 
 
 @dataclass(frozen=True)
+class HeaderFacts:
+    """What the header of a checkpoint says of it, without a weight in memory."""
+
+    info: CheckpointInfo
+    family: ModelFamily
+    architecture: LdmArchitecture
+
+    @property
+    def named(self) -> str:
+        """For people."""
+        return f"{self.info.name} ({self.family.label})"
+
+
+def header_facts(info: CheckpointInfo, configs_dir: Path, default_yaml: Path | None = None) -> HeaderFacts:
+    """Look into a checkpoint. Raises `CheckpointError` as `load_model` does before it builds anything."""
+    with open_checkpoint(info.path, modules=info.modules) as file:
+        family = detect_family(file)
+        return HeaderFacts(info, family, architecture_of(file, info, family, configs_dir, default_yaml))
+
+
+@dataclass(frozen=True)
 class _Opened:
     """An open file, and what its header says."""
 

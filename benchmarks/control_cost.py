@@ -92,8 +92,8 @@ def in_8_bits(cases: list[ControlCase]) -> dict[str, dict[str, float]]:
 @torch.no_grad()
 def cost(services: Services, rounds: int) -> dict[str, float]:
     """CPU seconds of a call of the denoiser, alone and with a unit, and of the network alone: the least of `rounds`."""
-    units, maps, files, passes = (
-        importlib.import_module(f"lib_controlnet.{name}") for name in ("units", "maps", "files", "passes")
+    reading, maps, files, passes = (
+        importlib.import_module(f"lib_controlnet.{name}") for name in ("reading", "maps", "files", "passes")
     )
     model = services.engine.model(None, PrecisionOptions.of(services.settings.current))
     cells, size = COST_SIDE_PX // model.downscale, (COST_SIDE_PX, COST_SIDE_PX)
@@ -102,7 +102,7 @@ def cost(services: Services, rounds: int) -> dict[str, float]:
     times, hint = torch.full((ROWS,), 500.0), torch.zeros(ROWS, 3, *size)
     context = DenoiserContext(torch.randn(ROWS, 77, model.unet.config.cross_attention_dim, generator=generator))
     path = ROOT / FILE
-    values = units.read_unit({"model": path.stem}, "unit 0")
+    values = reading.read_unit({"model": path.stem}, "unit 0")
     each = SimpleNamespace(
         unit=values,
         map=maps.ControlMap(np.zeros((*size, 3), np.uint8), values.resize_mode),

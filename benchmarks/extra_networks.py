@@ -86,7 +86,7 @@ def seconds(action: Callable[[], object]) -> float:
 def served(data: Path) -> Iterator[str]:
     """The program on these files; yields its address."""
     services = build_services(Flags(data_dir=str(data), use_cpu=("all",)))
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)  # as webui.py's: replies are sent at once
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(mount_page(build_api(services), services), log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -72,6 +72,7 @@ CASES = (
     Case("Chroma1", "chroma1", ("te-t5xxl",), "vae-flux1", 4.0),
     Case("FLUX.2 klein 9B", "flux2-klein-9b", ("te-qwen3-8b",), "vae-flux2"),
     Case("FLUX.1 dev", "flux1-dev", T5_AND_CLIP, "vae-flux1"),
+    Case("Qwen-Image", "qwen-image", ("te-qwen2.5-vl-7b",), "vae-qwen-image", 4.0),
 )
 
 

@@ -30,6 +30,7 @@ from modules.processing.request.request import HIRES_ROWS, REQUEST_ROWS, Generat
 from modules.processing.request.source_images import IMAGE_ROWS, FromImage
 from modules.services import Services
 from modules.settings.definitions import SettingType, visible_sections
+from modules.settings.setting import AskedChoices
 from modules.settings.values import as_json
 
 PRECISIONS = (*chosen_formats(), "fp16")
@@ -185,7 +186,9 @@ def setting_items(request: GenerationRequest, services: Services) -> list[Parame
                 continue
             choices = services.engine.vaes.choices()
         else:
-            choices = list(setting.choices or ())
+            choices = list(
+                setting.choices.ask() if isinstance(setting.choices, AskedChoices) else setting.choices or ()
+            )
         number = setting.type in (SettingType.INT, SettingType.FLOAT)
         found.append(
             ParameterItem(

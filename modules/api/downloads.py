@@ -1,6 +1,8 @@
 """Getting models over HTTP: the list that ships, a look at a file before it comes, downloads as tasks."""
 
 import asyncio
+from concurrent.futures import Future
+from contextlib import suppress
 
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
@@ -22,12 +24,14 @@ from modules.downloads.downloads import DownloadRequest, Downloads, Found
 from modules.downloads.fitting import fitting_models
 from modules.downloads.known import KnownModel
 from modules.downloads.machine import machine_here
+from modules.downloads.storing import stored_bytes
 from modules.downloads.verdict import Verdict
 from modules.jobs.job import JobStatus
+from modules.jobs.tasks import Task
 from modules.jobs.work.downloads import DOWNLOAD_TYPE, download_spec
 from modules.services import Services
 
-STOP_S = 20.0  # a server that sends nothing is given up after longer
+STOP_S = 20.0  # how long a reply waits for a download to stop
 ERRORS = {
     404: "Unknown folder 'x'. Known: Stable-diffusion, VAE, text_encoder, Lora, embeddings, ControlNet, ESRGAN.",
     422: "'x' is none of: a name of the list, a repository of the Hub and a file in it, an https address.",
@@ -45,10 +49,11 @@ class DownloadBody(Tolerant):
     name: str = Field(default="", max_length=512)
     folder: str = Field(default="", max_length=64)
     allow_pickle: bool = False
+    storage: str = Field(default="", max_length=64)
 
     def request(self) -> DownloadRequest:
         """As the work takes it."""
-        return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle)
+        return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle, self.storage)
 
 
 class CancelBody(Tolerant):
@@ -95,7 +100,9 @@ def download_routes(services: Services) -> APIRouter:
     @routes.post("", **documented(errors={422: ERRORS[422]}))
     def download(body: DownloadBody) -> TaskItem:
         """Download a file into the folder where it belongs, as a task: it can be cancelled, goes on where it was after
-        a restart or when it is asked for again, and appears under its name only when it is whole."""
+        a restart or when it is asked for again, and appears under its name only when it is whole. With `storage`, the
+        name of a format such as fp8_e4m3fn_row, a safetensors checkpoint is stored in it while it comes, and nothing
+        else of it is kept."""
         return task_reply(services.queue.submit_spec(download_spec(downloads, downloads.checked(body.request()))))
 
     @routes.get("/fitting")
@@ -122,10 +129,15 @@ def download_routes(services: Services) -> APIRouter:
     @routes.get("/unfinished")
     def unfinished() -> list[UnfinishedItem]:
         """Downloads that were begun and are not running: paused, or broken off with the server. To go on, ask for the
-        download of `url` with `name` and `folder`."""
+        download of `url` with `name`, `folder` and `storage`."""
         return [
             UnfinishedItem(
-                name=part.name, folder=folder, url=part.url, done_bytes=part.done_bytes, size_bytes=part.size_bytes
+                name=part.name,
+                folder=folder,
+                url=part.url,
+                done_bytes=part.done_bytes,
+                size_bytes=part.size_bytes,
+                storage=part.storage,
             )
             for folder, part in downloads.unfinished()
         ]
@@ -140,18 +152,34 @@ def download_routes(services: Services) -> APIRouter:
     async def cancel(body: CancelBody) -> TaskItem:
         """Stop a download and delete what came of it. To go on later instead, cancel its task: what came is kept."""
         task = services.queue.known.task(body.task_id)
-        services.queue.interrupt(body.task_id, why="cancelled")
+        thrown: Future[None] = Future()
 
         def throw_away() -> None:
-            task.wait(STOP_S)
-            outcome = task.state.outcome or {}
-            if task.type == DOWNLOAD_TYPE and "file" in outcome and task.status is not JobStatus.DONE:
-                downloads.discard(str(outcome["folder"]), str(outcome["file"]))
+            try:
+                if task.type == DOWNLOAD_TYPE and task.status is not JobStatus.DONE:
+                    _throw_away(downloads, task)
+                thrown.set_result(None)
+            except Exception as error:  # of the disk: raised again where the reply waits
+                thrown.set_exception(error)
 
-        await asyncio.to_thread(throw_away)
+        services.queue.interrupt(body.task_id, why="cancelled")
+        task.when_final(throw_away)
+        with suppress(TimeoutError):  # a server is silent: thrown away when it is given up
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(thrown)), STOP_S)
         return task_reply(task)
 
     return routes
+
+
+def _throw_away(downloads: Downloads, task: Task) -> None:
+    """Delete what came. A download that was stopped before it had looked at its file says nothing of it, and an
+    earlier try may have left a part."""
+    outcome = task.state.outcome
+    if outcome is not None:
+        downloads.discard(str(outcome["folder"]), str(outcome["file"]))
+        return
+    for folder, part in downloads.begun(DownloadRequest(**task.recorded_request())):
+        downloads.discard(folder, part.name)
 
 
 def known_item(model: KnownModel) -> KnownModelItem:
@@ -180,5 +208,6 @@ def _looked(downloads: Downloads, found: Found, verdict: Verdict) -> LookReply:
         fits=verdict.fits,
         verdict=verdict.text,
         step_seconds=verdict.step_seconds,
+        stored_bytes=stored_bytes(found.remote, found.header, found.kind),
         parts=[known_item(part) for part in found.parts],
     )

@@ -7,9 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from modules.settings.setting import Section, Setting, SettingType, SettingValue
+from modules.scripts.acting import Acting, acting, acting_now
+from modules.settings.setting import AskedChoices, Section, Setting, SettingType, SettingValue
 
 log = logging.getLogger(__name__)
+Choices = tuple[str, ...] | AskedChoices | None
+LISTS = ("Dropdown", "Radio")
+"""Components that choose one of their choices."""
 _TAGS = re.compile(r"<[^>]*>")
 
 
@@ -120,7 +124,7 @@ def as_setting(key: str, option: OptionInfo, extension: str) -> Setting | None:
     if option.do_not_save or not isinstance(option.default, bool | int | float | str | list | tuple | None):
         return None
     given = option.arguments()
-    type, default, choices = _typed(option, given)
+    type, default, choices = _typed(option, given, acting_now())
     common: dict[str, Any] = {
         "key": key,
         "label": option.label or key,
@@ -149,23 +153,47 @@ def _section(option: OptionInfo, extension: str) -> Section:
     return Section(id=str(given[0]), title=str(given[1]) if len(given) > 1 else str(given[0]), category="extensions")
 
 
-def _typed(option: OptionInfo, given: Mapping[str, Any]) -> tuple[SettingType, SettingValue, tuple[str, ...] | None]:
+def _typed(
+    option: OptionInfo, given: Mapping[str, Any], author: Acting | None
+) -> tuple[SettingType, SettingValue, Choices]:
     default, component = option.default, getattr(option.component, "__name__", "")
     choices = _texts(given.get("choices"))
+    asked = _asked(option, author)
+    own = asked if option.refresh is not None else None
     if isinstance(default, list | tuple) or given.get("multiselect") or component in ("CheckboxGroup", "DropdownMulti"):
         values = tuple(str(value) for value in default or ())
-        return SettingType.LIST, values, choices if choices and set(values) <= set(choices) else None
+        return SettingType.LIST, values, asked or (choices if choices and set(values) <= set(choices) else None)
     if isinstance(default, bool):
-        return SettingType.BOOL, default, None
+        return SettingType.BOOL, default, own
     if isinstance(default, int | float):
         step = given.get("step")
         is_whole = isinstance(default, int) and (step is None or float(step).is_integer()) and _is_whole_range(given)
-        return (SettingType.INT if is_whole else SettingType.FLOAT), default, None
+        return (SettingType.INT if is_whole else SettingType.FLOAT), default, own
     if component == "ColorPicker" and isinstance(default, str) and re.fullmatch("#[0-9a-fA-F]{6}", default):
-        return SettingType.COLOR, default, None
-    if choices and isinstance(default, str) and default in choices and not callable(option.component_args):
+        return SettingType.COLOR, default, own
+    if asked is not None and (choices or component in LISTS) and isinstance(default, str | None):
+        return SettingType.CHOICE, default, asked
+    if choices and isinstance(default, str) and default in choices:
         return SettingType.CHOICE, default, choices
-    return SettingType.TEXT, default if isinstance(default, str) else None, None
+    return SettingType.TEXT, default if isinstance(default, str) else None, own
+
+
+def _asked(option: OptionInfo, author: Acting | None) -> AskedChoices | None:
+    """Choices that the extension is asked for again; None where they stay what they are."""
+    if option.refresh is None and not callable(option.component_args):
+        return None
+    refresh = option.refresh
+
+    def ask() -> tuple[str, ...]:
+        with acting(author):
+            return _texts(option.arguments().get("choices")) or ()
+
+    def refreshed() -> None:
+        with acting(author):
+            assert refresh is not None
+            refresh()
+
+    return AskedChoices(ask, None if refresh is None else refreshed)
 
 
 def _is_whole_range(given: Mapping[str, Any]) -> bool:

@@ -95,3 +95,11 @@ def _too_large(what: str, size: str, max_pixels: int) -> InvalidValueError:
     return InvalidValueError(
         f"{what} is too large: {size}; allowed are {max_pixels / 1e6:.0f} megapixels. Make it smaller first."
     )
+
+
+def in_8_bits(image: Image.Image) -> Image.Image:
+    """An image of 16 or 32 bits a channel, or of another color model, as RGB in 8 bits. Whole numbers count as 16 bits,
+    as in PNG files of depth."""
+    if image.mode.startswith("I;16") or image.mode == "I":
+        return image.point(lambda value: value / 256).convert("L").convert("RGB")
+    return image.convert("RGB")

@@ -31,10 +31,13 @@ two steps over most of the logarithm of sigma."""
 class FlowSchedule:
     """The sigmas of `timesteps` evenly spaced times u in (0, 1], shifted towards noise:
     `shift * u / (1 + (shift - 1) * u)` (Esser et al. 2024, equation 23). Schedule types count them from 0.
+
+    `terminal`: a schedule whose last step begins above this sigma is stretched until it begins there; 0: none is.
     """
 
     shift: float = 3.0
     timesteps: int = 1000
+    terminal: float = 0.0
     sigmas: Tensor = field(init=False)
     log_sigmas: Tensor = field(init=False)
 
@@ -58,6 +61,13 @@ class FlowSchedule:
     def uniform_sigmas(self, steps: int) -> Tensor:
         """`steps` sigmas evenly spaced in time from the last to the first, without the final 0."""
         return self.t_to_sigma(torch.linspace(len(self.sigmas) - 1, 0, steps))
+
+    def stretched(self, sigmas: Tensor) -> Tensor:
+        """A schedule that ends in 0, with `terminal` as the sigma before, where that is lower."""
+        if len(sigmas) < 3 or sigmas[-1] != 0 or not 0 < self.terminal < float(sigmas[-2]) < 1:
+            return sigmas
+        begins = 1 - (1 - sigmas[:-1]) * ((1 - self.terminal) / (1 - sigmas[-2]))
+        return torch.cat([begins, sigmas[-1:]])
 
     def exploding(self, sigmas: Tensor) -> Tensor:
         """`sigma / (1 - sigma)`. A sigma of 1, which has none, becomes the largest trained level below it."""

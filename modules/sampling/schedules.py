@@ -15,7 +15,7 @@ from torch import Tensor
 from modules.errors import InvalidValueError
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family, SamplerSpec, ScheduleSpec, effective_schedule
 from modules.sampling.discrete import LcmSchedule, SigmaMap
-from modules.sampling.flow import NoiseLevels, sampler_on, trained_timesteps
+from modules.sampling.flow import FlowSchedule, NoiseLevels, sampler_on, trained_timesteps
 from modules.sampling.timesteps import timestep_sigmas
 
 OLD_KARRAS_RANGE = (0.1, 10.0)
@@ -189,7 +189,8 @@ def build_sigmas(
     schedule = effective_schedule(spec, schedule)
     request = _request(steps + discards, levels, schedule, options)
     sigmas: Tensor = uniform(request) if schedule.target is None else schedule.function(request)
-    return torch.cat([sigmas[:-2], sigmas[-1:]]) if discards else sigmas
+    sigmas = torch.cat([sigmas[:-2], sigmas[-1:]]) if discards else sigmas
+    return model.stretched(sigmas) if isinstance(model, FlowSchedule) else sigmas
 
 
 def check_steps(steps: int) -> None:

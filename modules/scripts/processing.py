@@ -199,6 +199,8 @@ class StableDiffusionProcessing:
         self.vae_tiles: SeparateTiles | None = None
         """How the VAE runs, instead of in one piece or in the exact tiles of the settings."""
         self.extra_generation_params: dict[str, Any] = dict(request.extra_params)
+        self.selected_script = request.script
+        """The title of the script that makes the images in the program's place; None: none does."""
         self.do_not_save_samples = not request.save_images
         self.do_not_save_grid = not request.save_grid
         self.scripts: Any = None
@@ -973,7 +975,9 @@ def redrawing(p: StableDiffusionProcessing, image: Image.Image, mask: Image.Imag
         save_grid=False,
         extra_params={},
     )
-    return StableDiffusionProcessingImg2Img(inner, p._make)
+    job = StableDiffusionProcessingImg2Img(inner, p._make)
+    job.script_values = p.script_values
+    return job
 
 
 def copy_of(p: Job) -> Job:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -28,6 +29,15 @@ class SettingType(StrEnum):
     LIST = "list"  # any number of `choices`, or free strings where there are none
 
 
+@dataclass(frozen=True)
+class AskedChoices:
+    """Choices that a function gives whenever they are shown, so that other texts are taken, too; of other types than
+    choices none. `refresh`: what looks again for what there is; None: nothing has to."""
+
+    ask: Callable[[], tuple[str, ...]]
+    refresh: Callable[[], object] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """A group of settings on the settings page. `id`, `title` and `category` are those users know."""
@@ -41,12 +51,12 @@ class Section:
 class Setting:
     """One setting.
 
-    `choices` is a tuple of allowed values, or the name of a provider ("checkpoints") that the edge resolves: then
-    any text is accepted here. `infotext` is the field that records the value in an image, `infotext_aliases` are
-    other names under which images carry it. `hidden` settings are accepted and kept, but not shown, because they
-    have no effect. `optional` settings may also be null. `affects_image`: an image depends on it, so that images record
-    it, other servers are sent it, and a job goes on within an image only while it is the same. `affects_encoding`:
-    what a prompt is encoded to depends on it, and with that the image.
+    `choices` is a tuple of allowed values, or the name of a provider ("checkpoints") that the edge resolves, or a
+    function of an extension: then any text is accepted here. `infotext` is the field that records the value in an
+    image, `infotext_aliases` are other names under which images carry it. `hidden` settings are accepted and kept, but
+    not shown, because they have no effect. `optional` settings may also be null. `affects_image`: an image depends on
+    it, so that images record it, other servers are sent it, and a job goes on within an image only while it is the
+    same. `affects_encoding`: what a prompt is encoded to depends on it, and with that the image.
     """
 
     key: str
@@ -54,7 +64,7 @@ class Setting:
     default: SettingValue
     type: SettingType
     section: Section
-    choices: tuple[str, ...] | str | None = None
+    choices: tuple[str, ...] | str | AskedChoices | None = None
     minimum: float | None = None
     maximum: float | None = None
     step: float | None = None

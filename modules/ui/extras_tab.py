@@ -82,7 +82,7 @@ def _build_inputs(mode: gr.State) -> tuple[gr.Tabs, gr.Image, list[gr.components
                 type="filepath",
                 format="png",
                 image_mode=None,  # the file as it is: with another mode Gradio writes a new one, without its texts
-                sources=["upload", "clipboard"],
+                sources=["upload"],
                 elem_id="extras_image",
             )
         with gr.Tab("Batch Process", id=BATCH, elem_id="extras_batch_process_tab") as batch:

@@ -15,6 +15,7 @@ from modules.errors import UnknownNameError
 from modules.plots.drawing import SCRIPT as PLOT_SCRIPT
 from modules.plots.drawing import STYLE as PLOT_STYLE
 from modules.scripts.library import ScriptLibrary
+from modules.ui.compression import KEPT
 from modules.ui.extension_files import own_scripts
 from modules.ui.page_styles import below_root
 from modules.ui.tooltips import tooltips
@@ -27,7 +28,7 @@ SCRIPTS = (
     *("canvas.js", "canvas_store.js", "img2img.js", "upload_list.js", "references.js", "batch.js"),
     *("layers_document.js", "layers_strokes.js", "layers_picture.js", "layers_view.js", "layers_tools.js"),
     *("layers_panel.js", "layers_results.js", "layers_sending.js", "layers_tab.js"),
-    *("memory.js", "notices.js", "queue.js", "line.js"),
+    *("uploads.js", "memory.js", "notices.js", "queue.js", "line.js"),
     *("history.js", "history_image.js", "history_again.js", "history_compare.js", "extensions.js", "get_models.js"),
     *("settings_fields.js", "settings.js", "tooltips.js", "tour.js", "start.js", "session.js"),
 )
@@ -41,7 +42,6 @@ LOOKS = ("icons.css", "work.css", "looks.css", "layers_place.css")
 """Styles that follow a class of the body, or replace what Gradio says of its own elements: not put below the page's
 root as the others are."""
 FOLDER = "page-files"
-KEPT = "private, max-age=31536000, immutable"
 SAFE = {"X-Content-Type-Options": "nosniff"}
 
 

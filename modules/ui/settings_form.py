@@ -1,20 +1,24 @@
 """What the page needs of settings, made from the registry by type; and what changed on the page."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
 
+from modules.errors import InvalidValueError
 from modules.images.infotext import FIELD_ORDER
 from modules.processing.request.upscaling import PIXEL_UPSCALERS
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
-from modules.settings.setting import Setting, SettingType
+from modules.settings.setting import AskedChoices, Setting, SettingType
 from modules.settings.values import Settings, as_json
 from modules.ui.localization import NONE, find_localizations, localization_folders
 from modules.ui.looks import CONTRAST, DEFAULT, THEMES
 from modules.ui.tab_order import TAB_ORDER
+
+log = logging.getLogger(__name__)
 
 ALWAYS_THERE = ("sd_model_checkpoint", "forge_additional_modules", "fp8_storage")
 """Settings in the header of the page."""
@@ -50,11 +54,27 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
     if setting.choices == "infotext_fields":
         of_settings = (shown.infotext for shown in visible_settings() if shown.infotext)
         return list(dict.fromkeys([*FIELD_ORDER, *of_settings]))
+    if isinstance(setting.choices, AskedChoices):
+        return list(setting.choices.ask())
     return list(setting.choices) if isinstance(setting.choices, tuple) else []
 
 
+def refreshed_choices(setting: Setting, services: Services) -> list[str]:
+    """The choices that there are now. Raises `InvalidValueError` where the extension that gives them fails."""
+    if isinstance(setting.choices, AskedChoices) and setting.choices.refresh is not None:
+        try:
+            setting.choices.refresh()
+        except Exception as error:  # an extension's own function
+            log.exception("The setting %r could not be refreshed.", setting.label)
+            raise InvalidValueError(
+                f"{setting.label!r} could not be refreshed: {type(error).__name__}: {error}."
+            ) from error
+    return choices_of(setting, services)
+
+
 def described(setting: Setting, services: Services) -> dict[str, Any]:
-    """What the page's script makes the field of a setting of (settings_fields.js); `initial` is its default."""
+    """What the page's script makes the field of a setting of (settings_fields.js); `initial` is its default,
+    `is_open`: its choices may become others, `refreshes`: when they are read again."""
     return {
         "key": setting.key,
         "id": _page_id(setting.key, services),
@@ -62,6 +82,8 @@ def described(setting: Setting, services: Services) -> dict[str, Any]:
         "hint": setting.hint,
         "type": setting.type.value,
         "choices": choices_of(setting, services),
+        "is_open": isinstance(setting.choices, AskedChoices),
+        "refreshes": isinstance(setting.choices, AskedChoices) and setting.choices.refresh is not None,
         "minimum": setting.minimum,
         "maximum": setting.maximum,
         "step": setting.step,

@@ -10,7 +10,7 @@ from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
 from modules.texts import page_text
 from modules.ui.messages import note_box
-from modules.ui.settings_form import changed_values, described, shown_values
+from modules.ui.settings_form import changed_values, described, refreshed_choices, shown_values
 
 DESCRIBED: dict[str, Any] = {
     "key": "samples_save",
@@ -19,6 +19,8 @@ DESCRIBED: dict[str, Any] = {
     "hint": "",
     "type": "bool",
     "choices": [],
+    "is_open": False,
+    "refreshes": False,
     "minimum": None,
     "maximum": None,
     "step": None,
@@ -35,6 +37,12 @@ class ValuesBody(BaseModel):
     values: dict[str, Any] = Field(examples=[{"samples_format": "webp"}])
 
 
+class KeyBody(BaseModel):
+    """POST /internal/settings/refresh."""
+
+    key: str = Field(examples=["tac_tagFile"])
+
+
 def settings_routes(services: Services) -> APIRouter:
     """Routes below the page's own; for admins."""
     routes = APIRouter()
@@ -49,6 +57,11 @@ def settings_routes(services: Services) -> APIRouter:
                 for section, found in sections
             ]
         }
+
+    @routes.post("/settings/refresh", **documented({"choices": ["a.csv"]}))
+    def refresh(body: KeyBody) -> dict[str, list[str]]:
+        """Have an extension look again for what a setting shows; its choices, where it has some."""
+        return {"choices": refreshed_choices(SETTINGS.get(body.key), services)}
 
     @routes.post("/settings", **documented(STORED))
     def store(body: ValuesBody) -> dict[str, Any]:

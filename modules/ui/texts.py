@@ -64,9 +64,6 @@ NO_TEXTS = frozenset(
 )
 """Names in the page's components; a translation need not have them."""
 
-UPLOAD_TEXTS = ("Drop File Here", "Drop Image Here", "- or -", "Click to Upload")
-"""What Gradio's own fields for files say."""
-
 WORDS = (
     *(status.value for status in JobStatus),
     *LABELS.values(),
@@ -259,7 +256,6 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     found["sliders"] = [
         text for file in sorted(BUILT_IN.rglob("*.py")) for text in message_texts(file.read_text("utf-8"), ("Slider",))
     ]
-    found["upload"] = list(UPLOAD_TEXTS)
     found["words"] = list(WORDS)
     found["tooltips"] = list(tooltips().values())
     found["settings"] = [*found.get("settings", ()), *_settings_texts()]

@@ -39,7 +39,7 @@ def client(app: FastAPI) -> Iterator[TestClient]:
 
 @pytest.fixture(scope="module")
 def port(app: FastAPI) -> Iterator[int]:
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)  # as webui.py's: replies are sent at once
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -122,9 +122,17 @@ def test_a_download_is_stopped_then_found_again_or_thrown_away(client: TestClien
             len(LARGE),
         )
         assert 0 < left["done_bytes"] < len(LARGE) and left["url"] == f"{address}/slow.safetensors"
-        task = begun(address)
-        client.post(f"{ROUTE}/cancel", json={"task_id": task["id"]})
+        client.post(f"{ROUTE}/cancel", json={"task_id": begun(address)["id"]})
         assert not part.exists() and client.get(f"{ROUTE}/unfinished").json() == []
+        task = begun(address)
+        client.post(f"/featherweight/v1/tasks/{task['id']}/cancel")
+        assert finished(client, task)["status"] == "interrupted"
+        client.post("/featherweight/v1/queue/pause")
+        waiting = client.post(ROUTE, json={"source": f"{address}/slow.safetensors"}).json()
+        assert part.exists(), "of the try before"
+        client.post(f"{ROUTE}/cancel", json={"task_id": waiting["id"]})
+        client.post("/featherweight/v1/queue/resume")
+        assert not part.exists(), "one that never began has nothing to say of what came"
     assert client.post(f"{ROUTE}/cancel", json={"task_id": "none"}).status_code == 404
     assert client.post(f"{ROUTE}/discard", json={"folder": "x", "name": "a.safetensors"}).status_code == 404
 

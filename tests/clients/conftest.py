@@ -37,7 +37,7 @@ def guarded_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @contextmanager
 def serving(services: Services) -> Iterator[int]:
     """The port of a server that runs while the context does."""
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)  # as webui.py's: replies are sent at once
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(whole_api(services), log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

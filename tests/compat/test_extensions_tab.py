@@ -55,6 +55,20 @@ def answer(page: sync_api.Page, word: str) -> str:
     return question
 
 
+HOLD_LIST = """() => {
+  const ask = window.fetch;
+  window.fetch = async (path, options) => {
+    const reply = await ask(path, options);
+    if (path === "featherweight/v1/extensions" && !window.isHeld) {
+      window.isHeld = true;
+      await new Promise((resolve) => (window.letGo = resolve));
+    }
+    return reply;
+  };
+}"""
+"""The next list of extensions arrives once `letGo` is called."""
+
+
 def test_the_whole_way(program: tuple[str, Services], browser: sync_api.Browser, tmp_path: Path) -> None:
     url, services = program
     folder = services.paths.extensions_dir
@@ -86,12 +100,15 @@ def test_the_whole_way(program: tuple[str, Services], browser: sync_api.Browser,
     fresh.get_by_role("button", name="Update").click()
     said(page, "fresh is updated")
     assert (folder / "fresh/scripts/fresh.py").read_text() == SECOND
+    page.evaluate(HOLD_LIST)
     fresh.get_by_role("button", name="Take back").click()
     said(page, "fresh is as it was before")
+    page.wait_for_function("window.isHeld")
     assert (folder / "fresh/scripts/fresh.py").read_text() == FIRST
     fresh.get_by_role("button", name="Remove").click()
     assert "Remove fresh?" in answer(page, "yes")
     said(page, "fresh is removed")
+    page.evaluate("letGo()")  # a list that is older than the removal is not the last word
     fresh.wait_for(state="detached")
     page.get_by_role("button", name="Take back: fresh").click()
     fresh.wait_for()

@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from fastapi.testclient import TestClient
 from PIL import Image
+from safetensors.torch import save_file
 
+from modules.api.app import build_api
+from modules.api.extensions import add_extension_routes
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.services import Services
+from modules.ui.settings_routes import settings_routes
 from tests.compat.conftest import Files
 from tests.fakes import page_config
 from tests.scripts.toys import image_request, small_request
@@ -34,6 +40,12 @@ OPTIONS = """
 import gradio as gr
 from modules import script_callbacks, shared
 from modules.shared import OptionInfo, opts, cmd_opts, state
+from modules import ui_components
+
+files = ["a.csv"]
+
+def look():
+    files.append("b.csv")
 
 def on_ui_settings():
     here = {"section": ("words", "Words")}
@@ -44,6 +56,11 @@ def on_ui_settings():
     add("words_mode", OptionInfo("a", "Mode", gr.Radio, {"choices": ["a", "b"]}, **here))
     add("words_kinds", OptionInfo(["x"], "Kinds", gr.CheckboxGroup, {"choices": ["x", "y"]}, **here))
     add("words_list", OptionInfo("Euler", "Sampler", gr.Dropdown, lambda: {"choices": ["Euler"]}, **here))
+    add("words_file", OptionInfo("a.csv", "File", gr.Dropdown, lambda: {"choices": files}, refresh=look, **here))
+    add("words_none", OptionInfo(None, "Folder", gr.Dropdown, lambda: {"choices": missing}, **here))
+    lost = lambda: files.index("lost")
+    add("words_temp", OptionInfo("Refresh temp files", "Temp", gr.HTML, {}, refresh=look, **here))
+    add("words_lost", OptionInfo([], "Lost", ui_components.DropdownMulti, {"choices": files}, refresh=lost, **here))
 
 script_callbacks.on_ui_settings(on_ui_settings)
 seen = []
@@ -75,6 +92,89 @@ def test_options_are_settings_of_the_program(program: Program) -> None:
     assert getattr(opts, "nothing", 7) == 7
     found = module_of("words", "words")
     assert found.lora_dir.endswith("Lora") and found.has_flag == (False, True, 5)
+
+
+def test_choices_given_by_a_function_are_a_list_that_is_asked_again(program: Program) -> None:
+    services = program({"words/scripts/words.py": OPTIONS})
+    assert services.scripts.faults == []
+    app = build_api(services)
+    app.include_router(settings_routes(services), prefix="/internal")
+    with TestClient(app) as client:
+        sections = client.get("/internal/settings").json()["sections"]
+        found = {one["key"]: one for section in sections for one in section["settings"]}
+        assert [found[f"words_{key}"]["type"] for key in ("list", "file", "none", "lost", "mode")] == [
+            *("choice", "choice", "choice", "list", "choice")
+        ]
+        assert [found[f"words_{key}"]["refreshes"] for key in ("list", "file", "mode")] == [False, True, False]
+        assert found["words_list"]["is_open"] and not found["words_mode"]["is_open"]
+        assert (found["words_file"]["choices"], found["words_none"]["choices"]) == (["a.csv"], [])
+
+        def read_again(key: str) -> Any:
+            return client.post("/internal/settings/refresh", json={"key": key}).json()
+
+        assert read_again("words_file") == {"choices": ["a.csv", "b.csv"]}
+        assert found["words_temp"]["refreshes"] and read_again("words_temp") == {"choices": []}
+        assert read_again("words_file")["choices"] == ["a.csv", *["b.csv"] * 3], "any setting may have its button"
+        assert read_again("words_lost")["errors"].startswith("'Lost' could not be refreshed: ValueError")
+        assert "words_filee" in read_again("words_filee")["errors"]
+        client.post("/internal/settings", json={"values": {"words_file": "b.csv", "words_none": None}})
+        assert services.settings.current["words_file"] == "b.csv" and services.settings.current["words_none"] is None
+        client.post("/sdapi/v1/options", json={"words_file": "later.csv"})
+        assert services.settings.current["words_file"] == "later.csv", "of a file that comes later"
+
+
+NETWORKS = """
+import importlib
+import networks
+from modules import script_callbacks, sd_models, ui_extra_networks
+from lora import available_loras
+
+network = importlib.import_module("extensions-builtin.Lora.network")
+by_folder = importlib.import_module("extensions-builtin.Lora.ui_extra_networks_lora").networks
+
+def cards(demo, app):
+    @app.get("/words/cards")
+    def read():
+        return {page.name: [item for item in page.list_items()] for page in ui_extra_networks.extra_pages}
+
+script_callbacks.on_app_started(cards)
+"""
+
+
+def test_files_of_loras_and_their_cards_by_the_names_of_the_reference_ui(program: Program, tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "Lora"
+    folder.mkdir(parents=True)
+    metadata = {"ss_output_name": "cat drawing", "ss_tag_frequency": '{"10_cat": {"cat": 3}}'}
+    save_file({"lora_unet_x.alpha": torch.ones(1)}, folder / "cat_v1.safetensors", {**metadata, "ss_v2": "True"})
+    Image.new("RGB", (8, 8)).save(folder / "cat_v1.png")
+    (folder / "cat_v1.json").write_text('{"description": "of a cat", "preferred weight": 0.5}')
+    services = program({"words/scripts/words.py": NETWORKS})
+    assert services.scripts.faults == []
+    found = module_of("words", "words")
+    file = found.networks.available_networks["cat_v1"]
+    assert found.by_folder is found.networks and found.available_loras["cat_v1"].filename == file.filename
+    assert (file.name, file.alias, file.metadata["ss_tag_frequency"]) == (
+        "cat_v1",
+        "cat drawing",
+        {"10_cat": {"cat": 3}},
+    )
+    assert file.sd_version is found.network.SdVersion.SD2 and len(file.shorthash) == 12
+    aliases = found.networks.available_network_aliases
+    assert "cat drawing" in aliases and "cat drawing" not in found.networks.available_networks and "dog" not in aliases
+    assert isinstance(file, found.network.NetworkOnDisk)
+    with pytest.raises(AttributeError, match="`<lora:name:weight>` in a prompt asks for one"):
+        found.networks.load_networks(["cat_v1"])
+
+    app = build_api(services)
+    add_extension_routes(app, services.scripts.callbacks, None)
+    with TestClient(app) as client:
+        pages = client.get("/words/cards").json()
+        assert sorted(pages) == ["checkpoints", "hypernetworks", "lora", "textual inversion"]
+        card = next(one for one in pages["lora"] if one["name"] == "cat_v1")
+        assert (card["name"], card["description"], card["sd_version"]) == ("cat_v1", "of a cat", "SD2")
+        assert card["prompt"] == '"<lora:cat drawing:0.5>"' and card["shorthash"] == file.shorthash
+        assert card["metadata"]["ss_output_name"] == "cat drawing"
+        assert client.get(card["preview"].removeprefix(".")).headers["content-type"] == "image/png"
 
 
 def test_two_extensions_find_their_own_folders(program: Program) -> None:

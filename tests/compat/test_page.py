@@ -56,7 +56,7 @@ EARLY = """
 import gradio as gr
 import modules.scripts as scripts
 from PIL import Image
-from modules import script_callbacks, ui
+from modules import script_callbacks, shared, ui
 from modules.generation_parameters_copypaste import image_from_url_text
 from modules.ui_components import ToolButton
 
@@ -107,6 +107,12 @@ def tab():
     return [(mine, "Early", "early")]
 
 script_callbacks.on_ui_tabs(tab)
+
+files = ["a.csv"]
+def look():
+    files.append("b.csv")
+more = shared.OptionInfo("a.csv", "Early file", gr.Dropdown, lambda: {"choices": files}, refresh=look)
+script_callbacks.on_ui_settings(lambda: shared.opts.add_option("early_file", more))
 """
 EARLY_SCRIPT = """
 // The tab is the one whose number its part of #tabs has, as scripts for the reference UI count.
@@ -261,6 +267,21 @@ def test_settings_that_are_saved_reach_scripts(opened: sync_api.Page, program: t
     services.settings.update({"grid_format": wanted})
     page.evaluate("document.dispatchEvent(new CustomEvent('fw:settings'))")
     page.wait_for_function(f"earlyOptions === '{wanted}' && opts.grid_format === '{wanted}'")
+
+
+def test_the_choices_of_a_setting_are_refreshed(opened: sync_api.Page, program: tuple[str, Services]) -> None:
+    page = opened
+    page.evaluate("featherweight.showTab('settings')")
+    page.fill("#settings_search", "Early file")
+    field = page.locator("#setting_early_file")
+    choices = field.locator("option")
+    sync_api.expect(choices).to_have_text(["a.csv"])
+    field.get_by_role("button", name="Refresh").click()
+    sync_api.expect(choices).to_have_text(["a.csv", "b.csv"])
+    field.locator("select").select_option("b.csv")
+    page.click("#settings_submit")
+    page.wait_for_selector("#settings_result:has-text('Saved: Early file.')")
+    assert program[1].settings.current["early_file"] == "b.csv"
 
 
 def test_functions_take_and_give_what_the_page_draws_by_itself(opened: sync_api.Page) -> None:

@@ -137,7 +137,8 @@ def test_models_for_a_machine() -> None:
     card = fitting_models(known_models(CONFIGS), Machine(8.0, has_gpu=True, cores=8))
     assert [one.is_streamed for one in card] == [False] * 3 and card[0].model.name == "z-image-turbo"
     assert all(one.needs_gb <= 8.0 for one in card)
-    assert names(Machine(24.0, has_gpu=True, cores=8))[0] == "flux1-schnell"
+    assert names(Machine(16.0, has_gpu=True, cores=8))[0] == "flux1-schnell"
+    assert names(Machine(24.0, has_gpu=True, cores=8))[0] == "qwen-image"
     tiny = fitting_models(known_models(CONFIGS), Machine(2.0, has_gpu=True, cores=2))
     assert tiny[0].model.name == "sd15" and tiny[0].is_streamed
 

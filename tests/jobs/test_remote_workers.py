@@ -124,7 +124,7 @@ class Head:
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Services]]:
     services = fake_services(tmp_path_factory.mktemp("remote"), api=True, api_auth="me:secret")
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)  # as webui.py's: replies are sent at once
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(whole_api(services), log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -134,7 +134,7 @@ def test_missing_parts_are_named_with_size_and_place(tmp_path: Path) -> None:
     (tmp_path / "b" / "text_encoder" / "clip_l_tiny.safetensors").unlink()
     with (
         open_checkpoint(path) as file,
-        pytest.raises(CheckpointError, match=r"clip_l\.safetensors.*models/text_encoder"),
+        pytest.raises(CheckpointError, match=r"CLIP-L \(768 wide.*models/text_encoder"),
     ):
         components_of(detect_family(file), file)
     path = write_parts(tmp_path / "c", TINY["klein"])

@@ -78,17 +78,22 @@ def root(parts: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def write_anima(root: Path, parts: dict[str, Any]) -> Path:
     """A denoiser whose names begin with `net.`, and its parts beside it; returns the denoiser's file."""
-    tensors = {}
-    for part, keymap in (("transformer", transformer_keymap(BLOCKS)), ("adapter", adapter_keymap())):
-        for key, tensor in parts[part].state_dict().items():
-            name = str(keymap.to_original(key)).replace("model.diffusion_model.", "net.")
-            tensors[name] = tensor.bfloat16().contiguous()
     path = root / "Stable-diffusion" / "anima.safetensors"
-    write(path, tensors)
+    write(path, {f"net.{key}": tensor for key, tensor in denoiser_tensors(parts).items()})
     text = {f"model.{key}": tensor.bfloat16() for key, tensor in parts["text"].state_dict().items()}
     write(root / "text_encoder" / "some_qwen.safetensors", text)
     write(root / "VAE" / "vae.safetensors", {key: t.bfloat16() for key, t in parts["vae"].state_dict().items()})
     return path
+
+
+def denoiser_tensors(parts: dict[str, Any]) -> dict[str, Tensor]:
+    """By their names in the original layout."""
+    tensors = {}
+    for part, keymap in (("transformer", transformer_keymap(BLOCKS)), ("adapter", adapter_keymap())):
+        for key, tensor in parts[part].state_dict().items():
+            name = str(keymap.to_original(key)).removeprefix("model.diffusion_model.")
+            tensors[name] = tensor.bfloat16().contiguous()
+    return tensors
 
 
 def write(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -39,9 +39,17 @@ def pixels(result: Result) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.asarray(result.samples[0].image).astype(np.int64)
 
 
+@pytest.fixture(scope="module")
+def apart_exactly(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Mean levels between the reference's images, by case, and ours in fp32 with the same layers cast."""
+    folder = tmp_path_factory.mktemp("exact")
+    made = {name: make(engine, folder, FP8[name]["payload"], EXACTLY) for name in ("fp8-plain", "fp8-euler_a-128")}
+    return {name: float(levels_apart(made[name].samples[0].image, FP8[name]["file"]).mean()) for name in made}
+
+
 @pytest.mark.parametrize("name", ["fp8-plain", "fp8-euler_a-128"])
 def test_plain_fp8_is_as_close_to_the_references_as_two_bf16_runs_are(
-    name: str, engine: Engine, tmp_path: Path
+    name: str, engine: Engine, tmp_path: Path, apart_exactly: dict[str, float]
 ) -> None:
     case = FP8[name]
     autocast = make(engine, tmp_path, case["payload"], AS_THE_REFERENCE)
@@ -50,15 +58,8 @@ def test_plain_fp8_is_as_close_to_the_references_as_two_bf16_runs_are(
     apart = levels_apart(autocast.samples[0].image, case["file"]).mean()
     # Its attention adds up in bf16 and is noisier than ours: 1.4 to 1.7 times, by the CPU that repeats it.
     assert apart <= 1.8 * two_runs
-    assert apart < 0.5 * case["compared"]["mean_abs_pixel"]  # far nearer than fp8 is to 16 bit
-
-
-@pytest.fixture(scope="module")
-def apart_exactly(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> float:
-    """Mean levels between the reference's larger image and ours in fp32 with the same layers cast."""
-    case = FP8["fp8-euler_a-128"]
-    exact = make(engine, tmp_path_factory.mktemp("exact"), case["payload"], EXACTLY)
-    return float(levels_apart(exact.samples[0].image, case["file"]).mean())
+    # Far nearer than fp8 is to 16 bit: in fp32, as bf16's own noise differs from CPU to CPU (0.49 to 0.53 were seen).
+    assert apart_exactly[name] < 0.45 * case["compared"]["mean_abs_pixel"]
 
 
 @pytest.mark.parametrize(
@@ -73,11 +74,11 @@ def apart_exactly(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> f
     ids=str,
 )
 def test_what_is_cast_is_what_the_reference_casts(
-    other: dict[str, Any], engine: Engine, tmp_path: Path, apart_exactly: float
+    other: dict[str, Any], engine: Engine, tmp_path: Path, apart_exactly: dict[str, float]
 ) -> None:
     case = FP8["fp8-euler_a-128"]
     without = make(engine, tmp_path, case["payload"], {**EXACTLY, **other})
-    assert levels_apart(without.samples[0].image, case["file"]).mean() > 1.2 * apart_exactly
+    assert levels_apart(without.samples[0].image, case["file"]).mean() > 1.2 * apart_exactly["fp8-euler_a-128"]
 
 
 @pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row"])

@@ -225,7 +225,7 @@ def test_the_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_t5_of_another_width_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="128 wide, and its transformer takes 256"):
+    with pytest.raises(CheckpointError, match="128 wide, and the model takes tokens of 256"):
         following(write(tmp_path, t5_tensors(128)), PROMPT)
 
 

@@ -113,8 +113,8 @@ def test_a_file_makes_a_map(names: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_a_module_that_is_not_there_names_those_of_its_kind(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match=r"depth_zoe is not there.*same kind: depth, depth_anything, depth_any"):
-        run("depth_zoe", tmp_path, picture())
+    with pytest.raises(InvalidValueError, match=r"depth_hand_refiner is not there.*same kind: depth, depth_any"):
+        run("depth_hand_refiner", tmp_path, picture())
     with pytest.raises(InvalidValueError, match=r"an ONNX file.*same kind: .*openpose_full"):
         run("dw_openpose_full", tmp_path, picture())
 
@@ -592,6 +592,120 @@ def authors_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             place = {"conv1": "output_conv1", "conv2": "output_conv2.0", "conv3": "output_conv2.2"}[words[1]]
             found[f"depth_head.scratch.{place}.{words[2]}"] = tensor
     return {key: tensor.contiguous() for key, tensor in found.items()}
+
+
+def test_depth_in_meters_from_a_file_of_its_authors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small size, whose tensors get the authors' names, and those of older versions of transformers; images are
+    prepared and depth is put together as transformers' own processor does it."""
+    from transformers import BeitConfig, ZoeDepthConfig, ZoeDepthForDepthEstimation
+    from transformers.models.zoedepth.image_processing_pil_zoedepth import ZoeDepthImageProcessorPil
+
+    zoe = part("zoe")
+    tiny: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 4,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+    }
+    tiny |= {"image_size": 32, "out_features": [f"stage{place}" for place in (1, 2, 3, 4)]}
+    sizes: dict[str, Any] = {"neck_hidden_sizes": [4, 8, 16, 16], "fusion_hidden_size": 8, "bottleneck_features": 8}
+    sizes |= {"num_relative_features": 4, "bin_embedding_dim": 8, "bin_configurations": [
+        {"name": "nyu", "n_bins": 8, "min_depth": 1e-3, "max_depth": 10.0}]}  # fmt: skip
+    monkeypatch.setattr(zoe, "BACKBONE", zoe.BACKBONE | tiny)
+    monkeypatch.setattr(zoe, "SIZES", sizes)
+    monkeypatch.setattr(zoe, "HEIGHT", 96)
+    monkeypatch.setattr(zoe, "WIDTH", 128)
+    theirs = random(ZoeDepthForDepthEstimation(ZoeDepthConfig(backbone_config=BeitConfig(**zoe.BACKBONE), **sizes)))
+    path = tmp_path / "ControlNetPreprocessor" / "zoedepth" / "ZoeD_M12_N.pt"
+    path.parent.mkdir(parents=True)
+    older = zoe_older_names(theirs.state_dict())
+    torch.save({"model": zoe_authors_names(older)}, path)
+    net, image = zoe.net_of(path), torch.rand(1, 3, 64, 96)
+    save_file(older, path.with_suffix(".safetensors"))
+    again = zoe.net_of(path.with_suffix(".safetensors"))
+    for key, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(net.state_dict()[key], tensor)
+        torch.testing.assert_close(again.state_dict()[key], tensor)
+
+    processor = ZoeDepthImageProcessorPil(size={"height": 96, "width": 128}, ensure_multiple_of=32)
+    prepared = processor((image[0].permute(1, 2, 0) * 255).round().to(torch.uint8).numpy(), return_tensors="pt")
+    seen: list[torch.Tensor] = []
+    with torch.no_grad():
+        hook = net.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+        found = zoe.depth_of(net, image)
+        hook.remove()
+        mean = (theirs(seen[0]).predicted_depth + theirs(seen[0].flip(3)).predicted_depth.flip(2)) / 2
+    torch.testing.assert_close(seen[0], prepared.pixel_values, atol=0.01, rtol=0)  # of pixels in 8 bits
+    whole = torch.nn.functional.interpolate(mean[None], (64 + 2 * 16, 96 + 2 * 20), mode="bicubic")[0, 0]
+    torch.testing.assert_close(found, whole[16:-16, 20:-20])
+    assert found.std() > 0
+    made, _ = run("depth_zoe", tmp_path, picture())
+    assert made.shape == (64, 96, 3) and made.min() == 0 and made.max() > 200
+
+
+def zoe_older_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names of files of older versions of transformers."""
+    found = {}
+    for key, tensor in tensors.items():
+        words = key.split(".")
+        if key.startswith("backbone.beit.layers."):
+            rest = ".".join(words[4:]).replace("mlp.fc1", "intermediate.dense").replace("mlp.fc2", "output.dense")
+            rest = rest.replace("attention.o_proj", "attention.output.dense")
+            for word in ("query", "key", "value"):
+                rest = rest.replace(f"attention.{word[0]}_proj", f"attention.attention.{word}")
+            rest = rest.replace("relative_position_bias.rel", "attention.attention.relative_position_bias.rel")
+            found[f"backbone.encoder.layer.{words[3]}.{rest}"] = tensor.contiguous()
+        else:
+            found[key.replace("backbone.beit.", "backbone.")] = tensor.contiguous()
+    return found
+
+
+def zoe_authors_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names of the authors' files, from the older names of transformers, by its script that converted them."""
+    pairs = (
+        *(("intermediate.dense", "mlp.fc1"), ("attention.output.dense", "attn.proj"), ("output.dense", "mlp.fc2")),
+        *(("layernorm_before", "norm1"), ("layernorm_after", "norm2"), ("lambda_", "gamma_")),
+        ("attention.attention.relative_position_bias.relative", "attn.relative"),
+    )
+    found: dict[str, torch.Tensor] = {}
+    for key, tensor in tensors.items():
+        words = key.split(".")
+        if key.startswith("backbone.encoder.layer."):
+            block, rest = f"core.core.pretrained.model.blocks.{words[3]}", ".".join(words[4:])
+            if ".attention.query." in key or ".attention.value." in key:
+                if words[-1] == "bias":
+                    found[f"{block}.attn.{words[-2][0]}_bias"] = tensor
+                elif "query" in key:
+                    parts = [tensors[key.replace("query", word)] for word in ("query", "key", "value")]
+                    found[f"{block}.attn.qkv.weight"] = torch.cat(parts)
+                continue
+            if ".attention.key." in key:
+                continue
+            for ours, theirs in pairs:
+                rest = rest.replace(ours, theirs)
+            found[f"{block}.{rest}"] = tensor
+        elif key.startswith("backbone."):
+            short = key.removeprefix("backbone.embeddings.").replace("patch_embeddings.projection", "patch_embed.proj")
+            found[f"core.core.pretrained.model.{short}"] = tensor
+        elif key.startswith("neck.reassemble_stage.readout_projects."):
+            found[f"core.core.pretrained.act_postprocess{int(words[3]) + 1}.0.project.{'.'.join(words[4:])}"] = tensor
+        elif key.startswith("neck.reassemble_stage.layers."):
+            place = {"projection": 3, "resize": 4}[words[4]]
+            found[f"core.core.pretrained.act_postprocess{int(words[3]) + 1}.{place}.{words[5]}"] = tensor
+        elif key.startswith("neck.convs."):
+            found[f"core.core.scratch.layer{int(words[2]) + 1}_rn.weight"] = tensor
+        elif key.startswith("neck.fusion_stage.layers."):
+            rest = ".".join(words[4:]).replace("projection", "out_conv").replace("residual_layer", "resConfUnit")
+            rest = rest.replace("convolution", "conv")
+            found[f"core.core.scratch.refinenet{4 - int(words[3])}.{rest}"] = tensor
+        elif key.startswith("relative_head."):
+            found[f"core.core.scratch.output_conv.{2 * int(words[1][-1]) - 2}.{words[2]}"] = tensor
+        else:
+            short = key.removeprefix("metric_head.")
+            if not short.startswith("conv"):
+                short = short.replace(".conv1.", "._net.0.").replace(".conv2.", "._net.2.")
+            found[short] = tensor
+    return found
 
 
 JOINTS = [(40, 10), (40, 20), (30, 20), (26, 32), (24, 44), (50, 20), (54, 32), (56, 44), (34, 46), (33, 60), (32, 74),

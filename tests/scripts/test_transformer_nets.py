@@ -84,7 +84,7 @@ def controlled(engine: Engine, model: Any, path: Path, inputs: ModelInputs, pain
     """What the model predicts with a unit around it; `painted` [H,W,1] is the mask of an inpaint map."""
     facts = PassFacts(("",), ("",), (8 * SIDE, 8 * SIDE), 4, 1.0)
     use = ModelUse(model, facts, lambda *_: None, lambda _: None, engine.auxiliary)
-    values = library("units").read_unit({"model": path.stem, **unit}, "unit 0")
+    values = library("reading").read_unit({"model": path.stem, **unit}, "unit 0")
     pixels = picture() if painted is None else np.concatenate([picture(), painted], axis=2)
     shown = library("maps").ControlMap(pixels, values.resize_mode)
     each = SimpleNamespace(
@@ -324,7 +324,7 @@ def test_what_an_inpaint_map_keeps_is_kept(engine: Engine) -> None:
     use = ModelUse(model, facts, lambda *_: None, lambda _: None, engine.auxiliary)
     mask = np.zeros((8 * SIDE, 8 * SIDE, 1), np.uint8)
     mask[: 4 * SIDE] = 255
-    unit = library("units").read_unit({"module": "inpaint_only"}, "unit 0")
+    unit = library("reading").read_unit({"module": "inpaint_only"}, "unit 0")
     each = SimpleNamespace(unit=unit, map=SimpleNamespace(masks_itself=False), number=0)
     library("latents").correct_predictions([each], use, {0: np.concatenate([picture(), mask], axis=2)})
     predicted = torch.randn(1, 16, SIDE, SIDE)

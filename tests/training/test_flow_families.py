@@ -14,6 +14,7 @@ from diffusers.loaders.lora_conversion_utils import (
     _convert_kohya_flux2_lora_to_diffusers,
     _convert_kohya_flux_lora_to_diffusers,
     _convert_non_diffusers_anima_lora_to_diffusers,
+    _convert_non_diffusers_qwen_lora_to_diffusers,
     _convert_non_diffusers_z_image_lora_to_diffusers,
 )
 from PIL import Image
@@ -36,6 +37,8 @@ from tests.models.dit_files import write_split
 from tests.models.dit_models import TINY, write_parts
 from tests.processing.test_anima import modules as anima_modules
 from tests.processing.test_anima import write_anima
+from tests.processing.test_qwen_image import modules as qwen_image_modules
+from tests.processing.test_qwen_image import write_qwen_image
 from tests.recordings import CONFIGS
 from tests.thorough import thoroughly
 from tests.training.test_gradients import PlainLora, difference, randomised
@@ -73,6 +76,11 @@ CASES = {
         lambda root: write_anima(root, anima_modules()),
         _convert_non_diffusers_anima_lora_to_diffusers,
         "diffusion_model.blocks.0.self_attn.q_proj.lora_A.weight",
+    ),
+    "qwen_image": Case(
+        lambda root: write_qwen_image(root, qwen_image_modules()),
+        _convert_non_diffusers_qwen_lora_to_diffusers,
+        "diffusion_model.transformer_blocks.0.attn.to_q.lora_A.weight",
     ),
 }
 

@@ -16,10 +16,11 @@ from modules.api.guard import install_guard
 from modules.services import Services
 from tests.fakes import mounted_page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser"))), None)
+"""The one without a window first: it draws no tabs and takes a quarter less of the CPU."""
 needs_browser = [
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium-headless-shell)"),
 ]
 ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -47,7 +48,7 @@ def served(services: Services) -> Iterator[str]:
     """API and page on a free port; yields the address."""
     app = mounted_page(services)
     install_guard(app, services.flags, services.access)
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)  # as webui.py's: replies are sent at once
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

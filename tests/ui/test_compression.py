@@ -47,6 +47,30 @@ def test_nobody_gets_what_they_do_not_take(client: TestClient) -> None:
     assert "content-encoding" not in reply.headers and reply.text == LONG
 
 
+def test_files_that_are_named_by_their_content_are_made_once() -> None:
+    asked: list[str] = []
+    app = FastAPI()
+
+    def reply(path: str) -> HTMLResponse:
+        asked.append(path)
+        headers = {"Cache-Control": "immutable"} if path == "said" else {}
+        return HTMLResponse(LONG, 404 if path == "assets/missing-aaaaaaaa.js" else 200, headers)
+
+    app.add_api_route("/{path:path}", reply)
+    compress(app)
+    client = TestClient(app)
+    kept, again = ("assets/Index-a_b-c123.js", "said"), ("assets/index.js", "assets/missing-aaaaaaaa.js", "page")
+    for coding in ("br", "gzip", "identity"):
+        asked.clear()
+        for _ in range(3):
+            for path in (*kept, *again):
+                found = client.get(f"/{path}", headers={"Accept-Encoding": coding})
+                assert found.text == LONG
+                assert found.headers.get("content-encoding", "identity") == coding
+                assert ("immutable" in found.headers.get("cache-control", "")) == (path in kept)
+        assert sorted(asked) == sorted([*kept, *again * 3])
+
+
 def test_the_events_of_the_page_are_kept_out_of_proxies_before_its_script_runs() -> None:
     app = FastAPI()
     page = '<script>window.gradio_config = {};</script><script type="module" src="é.js"></script>'

@@ -56,6 +56,23 @@ def test_all_sub_tabs_are_in_sight(phone: sync_api.Page, tab: str, sub_tabs: str
     assert found["lines"] <= found["fewest"] + 1 and not found["scrolled"], found
 
 
+def test_progress_and_interrupt_stay_in_sight(phone: sync_api.Page) -> None:
+    phone.evaluate("featherweight.showTab('txt2img')")
+    phone.fill("#txt2img_steps input[type=number]", "150")
+    phone.fill("#txt2img_batch_count input[type=number]", "10")
+    phone.tap("#txt2img_generate")
+    progress = phone.locator("#txt2img_progress")
+    progress.wait_for()
+    for place in ("0", "document.body.scrollHeight"):
+        phone.evaluate(f"window.scrollTo(0, {place})")
+        above, below = progress.bounding_box(), phone.locator("#txt2img_interrupt").bounding_box()
+        assert above and below
+        assert above["y"] >= 0 and above["y"] + above["height"] <= below["y"] and below["y"] + below["height"] <= HEIGHT
+    phone.tap("#txt2img_interrupt")
+    phone.wait_for_selector("#txt2img_generate", state="visible")
+    phone.fill("#txt2img_batch_count input[type=number]", "1")
+
+
 def test_a_card_is_reached_by_its_sub_tab(phone: sync_api.Page) -> None:
     phone.evaluate("featherweight.showTab('txt2img')")
     phone.tap("#txt2img_extra_tabs > .tab-wrapper button[role=tab]:has-text('Checkpoints')")

@@ -216,6 +216,25 @@ def test_a_unit_previews_its_map_and_takes_an_edited_pose(page: sync_api.Page) -
     assert painted.shape == (SIDE, SIDE) and painted[2, 2] == 255 and painted[SIDE // 2, SIDE // 2] == 0
     unit.get_by_role("button", name="Remove mask").click()
     assert "effective_region_mask" not in unit_of_page(page)
+
+    unit.get_by_label("Images").select_option("merge")
+    colors = ("red", "green", "blue")
+    files: list[sync_api.FilePayload] = []
+    for color in colors:
+        content = io.BytesIO()
+        Image.new("RGB", (SIDE, SIDE), color).save(content, "PNG")
+        files.append({"name": f"{color}.png", "mimeType": "image/png", "buffer": content.getvalue()})
+    unit.get_by_label("Image", exact=True).set_input_files(files)
+    unit.get_by_alt_text("Image 3 of the unit").scroll_into_view_if_needed()
+    keep(page, "several-images")
+    given = unit_of_page(page)
+    assert given["input_mode"] == "merge" and given["enabled"]
+    contents = [base64.b64decode(one["image"].partition(",")[2]) for one in given["image"]]
+    assert contents == [one["buffer"] for one in files]
+    unit.get_by_label("Images").select_option("simple")
+    assert unit_of_page(page)["image"] == given["image"][0]["image"]
+    unit.get_by_role("button", name="Clear").click()
+    assert "image" not in unit_of_page(page)
     unit.get_by_label("Enable").uncheck()
 
 

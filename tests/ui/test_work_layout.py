@@ -13,12 +13,13 @@ pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
 WAITING = "#fw_line li[draggable=true]"
 HEIGHTS = "[document.documentElement.scrollHeight, innerHeight, document.querySelector('#quicksettings').offsetHeight]"
-IN_PLACE = """(name) => {
+IN_PLACE = """([name, isBelow]) => {
   const [results, line, button] = [`${name}_results`, "fw_line", `${name}_generate`].map(
     (id) => document.getElementById(id).getBoundingClientRect());
-  return results.width && results.right <= line.left + 4 && button.bottom < innerHeight;
+  const isBeside = results.right <= line.left + 4;
+  return results.width && button.bottom < innerHeight && line.bottom <= innerHeight && isBelow !== isBeside;
 }"""
-"""The line lies beside the shown tab, into which the page moves it."""
+"""The line lies beside the shown tab, into which the page moves it, or in the zone of its results."""
 IDS = ("prompt", "neg_prompt", "generate", "interrupt", "skip", "enqueue", "settings", "results", "gallery", "styles")
 
 
@@ -103,14 +104,23 @@ def test_from_1200_px_on_three_zones_fill_the_window(page: sync_api.Page, servic
     for name in ("txt2img", "img2img"):
         page.evaluate(f"featherweight.showTab('{name}')")
         page.wait_for_selector(f"#{name}_generate", state="visible")
-        page.wait_for_function(IN_PLACE, arg=name)
+        is_below = name == "img2img"  # image, result and line beside each other would be strips
+        page.wait_for_function(IN_PLACE, arg=[name, is_below])
         _, window, header = page.evaluate(HEIGHTS)
         page.mouse.wheel(0, 2000)
         assert page.evaluate("scrollY") == 0 and header <= 72
         boxes = [page.locator(f"#{name}_{part}").bounding_box() for part in ("settings", "results")]
         line = page.locator("#fw_line").bounding_box()
         assert boxes[0] and boxes[1] and line
-        assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] <= boxes[1]["x"] + boxes[1]["width"] <= line["x"] + 4
+        assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+        header = page.locator("#quicksettings").bounding_box()
+        assert (
+            header
+            and max(line["x"] + line["width"], boxes[1]["x"] + boxes[1]["width"]) <= header["x"] + header["width"]
+        )
+        if is_below:
+            source = page.locator("#img2img_source").bounding_box()
+            assert source and min(source["width"], boxes[1]["width"]) >= (width - 480) / 2
         button = page.locator(f"#{name}_generate").bounding_box()
         assert button and button["y"] + button["height"] < window
     page.set_viewport_size({"width": 1440, "height": 900})

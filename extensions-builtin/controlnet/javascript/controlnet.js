@@ -12,6 +12,12 @@
     ["hr_option", fw.t`Hires fix`, [fw.t`Both`, fw.t`Low res only`, fw.t`High res only`]],
     ["union_control_type", fw.t`Type of a union model`, ["Unknown", "OpenPose", fw.t`Depth`, fw.t`Soft Edge`, fw.t`Hard Edge`, fw.t`Normal Map`, fw.t`Segmentation`, fw.t`Tile`, fw.t`Inpaint`]],
   ];
+  const SIMPLE = "simple";
+  const MODES = [
+    [SIMPLE, fw.t`One image`],
+    ["batch", fw.t`One after the other, each makes images`],
+    ["merge", fw.t`All together, they share the weight`],
+  ];
   const SIDE = { processor_res: fw.t`Resolution` };
 
   const element = (name, attributes = {}, ...children) => {
@@ -33,7 +39,10 @@
 
   const select = (names, value) => {
     const made = element("select");
-    for (const name of names) made.append(element("option", { value: name, textContent: name, selected: name === value }));
+    for (const name of names) {
+      const [own, shown] = Array.isArray(name) ? name : [name, name];
+      made.append(element("option", { value: own, textContent: shown, selected: own === value }));
+    }
     return made;
   };
 
@@ -60,11 +69,13 @@
   // One unit: its fields, how they are read, and how they are filled.
   const unitOf = (tab, modules, models, changed) => {
     const state = {};
+    let images = []; // one, or several where input_mode has them
     const fields = {
       enabled: element("input", { type: "checkbox" }),
       module: select(modules.module_list, "none"),
       model: select(["None", ...models.model_list], "None"),
       pixel_perfect: element("input", { type: "checkbox" }),
+      input_mode: select(MODES, SIMPLE),
     };
     for (const [key, , low, high, step, value] of NUMBERS) {
       fields[key] = element("input", { type: "number", min: low, max: high, step, value });
@@ -72,6 +83,7 @@
     for (const [key, , names, value] of CHOICES) fields[key] = select(names, value ?? names[0]);
     const sliders = element("div", { className: "controlnet-row" });
     const image = element("img", { alt: fw.t`Image of the unit`, className: "controlnet-image", hidden: true });
+    const others = element("span", { className: "controlnet-others" });
     const preview = element("img", { alt: fw.t`Map of the preprocessor`, className: "controlnet-image", hidden: true });
     const file = element("input", { type: "file", accept: "image/*" });
     // Editors of poses that people have put their image here by these names; the button is there while an image is.
@@ -129,12 +141,22 @@
     const showPosing = () => {
       posing.hidden = !posed.pose && !/pose/i.test(`${fields.module.value} ${fields.model.value}`);
     };
+    const hasSeveral = () => fields.input_mode.value !== SIMPLE;
     const showImage = () => {
-      image.hidden = !state.image;
-      if (state.image) image.src = state.image;
-      if (state.image) given.append(clear);
+      file.multiple = hasSeveral();
+      image.hidden = !images.length;
+      if (images.length) image.src = images[0];
+      if (images.length) given.append(clear);
       else clear.remove();
+      const rest = hasSeveral() ? images.slice(1) : [];
+      others.replaceChildren(...rest.map((src, place) => element("img", { src, alt: fw.t`Image ${place + 2} of the unit`, className: "controlnet-image" })));
       preview.hidden = true;
+    };
+    const setImages = (found) => {
+      images = found;
+      showPosing();
+      showImage();
+      changed();
     };
     const showRegion = () => {
       const mask = state.effective_region_mask;
@@ -151,12 +173,13 @@
       for (const [key, field] of Object.entries(fields)) {
         unit[key] = field.type === "checkbox" ? field.checked : field.type === "number" ? Number(field.value) : field.value;
       }
-      if (state.image) unit.image = state.image;
+      if (images.length) unit.image = hasSeveral() ? images.map((image) => ({ image })) : images[0];
       if (state.effective_region_mask) unit.effective_region_mask = state.effective_region_mask;
       return unit;
     };
     const fill = (unit) => {
       Object.assign(state, unit);
+      if (unit.image) images = [unit.image].flat().map((one) => one.image ?? one);
       for (const [key, value] of Object.entries(unit)) {
         const field = fields[key];
         if (!field || key === "module") continue;
@@ -175,56 +198,49 @@
 
     file.addEventListener("change", async () => {
       if (!file.files.length) return;
-      state.image = await asText(file.files[0]);
+      const found = await Promise.all([...file.files].map(asText));
       posed = {};
-      showPosing();
       fields.enabled.checked = true;
-      showImage();
-      changed();
+      setImages(found);
     });
     clear.addEventListener("click", () => {
-      state.image = null;
       file.value = "";
       posed = {};
-      showPosing();
-      showImage();
-      changed();
+      setImages([]);
     });
+    fields.input_mode.addEventListener("change", showImage);
     fields.module.addEventListener("change", showSliders);
     for (const field of [fields.module, fields.model]) field.addEventListener("change", showPosing);
     onClick(look, async () => {
       const unit = read();
       preview.hidden = true;
-      if (!unit.image) throw new Error(fw.t`This unit has no image to look at. Choose one first.`);
+      if (!images.length) throw new Error(fw.t`This unit has no image to look at. Choose one first.`);
       await image.decode();
       const perfect = unit.pixel_perfect && perfectSide(image, sizeOf(tab), unit.resize_mode);
       const found = await fw.post("controlnet/detect", {
         controlnet_module: unit.module,
-        controlnet_input_images: [unit.image],
+        controlnet_input_images: [images[0]],
         controlnet_processor_res: perfect || (unit.processor_res ?? -1),
         controlnet_threshold_a: unit.threshold_a ?? -1,
         controlnet_threshold_b: unit.threshold_b ?? -1,
       });
       preview.src = `data:image/png;base64,${found.images[0]}`;
       preview.hidden = false;
-      if (found.poses?.[0]) posed = { pose: found.poses[0], image: unit.image };
+      if (found.poses?.[0]) posed = { pose: found.poses[0], image: images[0] };
       showPosing();
     });
     onClick(posing, async () => {
-      if (state.image) await image.decode();
-      const size = state.image ? [image.naturalWidth, image.naturalHeight] : sizeOf(tab);
-      const below = posed.pose ? posed.image : state.image;
+      if (images.length) await image.decode();
+      const size = images.length ? [image.naturalWidth, image.naturalHeight] : sizeOf(tab);
+      const below = posed.pose ? posed.image : images[0];
       const pose = await fw.editPose({ pose: posed.pose, size, image: below });
       if (!pose) return;
       const found = await fw.post("controlnet/render_openpose_json", [pose]);
-      state.image = `data:image/png;base64,${found.images[0]}`;
       posed = { pose, image: below };
       fields.module.value = "none";
       fields.enabled.checked = true;
       showSliders();
-      showPosing();
-      showImage();
-      changed();
+      setImages([`data:image/png;base64,${found.images[0]}`, ...images.slice(1)]);
     });
 
     maskFile.addEventListener("change", async () => {
@@ -232,7 +248,7 @@
     });
     onClick(paint, async () => {
       const fit = FITS[fields.resize_mode.value];
-      const mask = await fw.paintRegion({ size: sizeOf(tab), image: state.image, fit, mask: region.hidden ? null : region.src });
+      const mask = await fw.paintRegion({ size: sizeOf(tab), image: images[0], fit, mask: region.hidden ? null : region.src });
       if (mask) setRegion(mask);
     });
     everywhere.addEventListener("click", () => {
@@ -246,7 +262,8 @@
       {},
       row(labelled(fw.t`Enable`, fields.enabled), labelled(fw.t`Pixel perfect`, fields.pixel_perfect)),
       row(element("div", { className: "cnet-input-image-group" }, given), look, posing),
-      row(image, preview),
+      row(labelled(fw.t`Images`, fields.input_mode)),
+      row(image, others, preview),
       problem,
       row(labelled(fw.t`Preprocessor`, fields.module), labelled(fw.t`Control model`, fields.model)),
       sliders,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib_controlnet.files import Kind, kind_of
-from lib_controlnet.running import OUTPUTS, SOFTENING, NetControl, hint_of, is_on
+from lib_controlnet.running import OUTPUTS, SOFTENING, NetControl, check_whole, hint_of, is_on
 from modules.errors import CheckpointError
 from modules.memory.hook_chain import HookOrder
 from modules.models.files.tensor_source import TensorSource
@@ -139,8 +139,9 @@ class FlowControl(NetControl):
 
     def _masked(self, output: Tensor, call: ModelCall, use: ModelUse) -> Tensor:
         """Where the unit counts; the tokens of a text behind those of the image count nowhere then."""
-        if self.region is None or call.windows is not None:
+        if self.region is None:
             return output
+        check_whole(call, self.net.path.name, "effective_region_mask of its model")
         height, width = (-(-side // 2) for side in use.latent_size)
         mask = F.interpolate(self.region.to(output), size=(height, width), mode="bilinear", align_corners=False)
         tokens = mask.reshape(1, -1, 1)[:, : output.shape[1]]

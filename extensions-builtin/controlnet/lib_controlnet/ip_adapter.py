@@ -21,7 +21,7 @@ from lib_controlnet.files import Kind, clip_vision_file, kind_of
 from lib_controlnet.maps import images_after_first
 from lib_controlnet.nets import NOT_FITTING, OwnNames
 from lib_controlnet.pixels import Pixels, resize_area
-from lib_controlnet.running import is_on
+from lib_controlnet.running import is_on, region_of_tokens
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.hook_chain import HookOrder
 from modules.models.files.tensor_source import TensorSource
@@ -263,20 +263,11 @@ def _attend_too(
         )
         seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2) * weight
         if each.unit.region is not None:
-            seen = seen * _region(each.unit.region, seen.shape[1], use).to(seen)
+            seen = seen * region_of_tokens(each, seen.shape[1], use).to(seen)
         return inner(x + seen.to(x), *args)
 
     use.hook(layer.to_q, note_query, HookOrder.OBSERVE)
     use.hook(layer.to_out[0], add, HookOrder.OBSERVE)
-
-
-def _region(region: Any, tokens: int, use: ModelUse) -> Tensor:
-    """A mask [H,W] as [1,tokens,1] of a level of the denoiser."""
-    height, width = use.latent_size
-    while height * width > tokens:
-        height, width = -(-height // 2), -(-width // 2)
-    values = torch.from_numpy(region.copy()).float()[None, None] / 255.0
-    return F.interpolate(values, size=(height, width), mode="bilinear").reshape(1, -1, 1)
 
 
 def _tokens(each: Any, adapter: Any, facts: AdapterFacts, use: ModelUse, program: Program) -> tuple[Tensor, Tensor]:

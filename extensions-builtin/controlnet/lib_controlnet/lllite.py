@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lib_controlnet.files import Kind, kind_of
 from lib_controlnet.nets import NOT_FITTING, OwnNames
-from lib_controlnet.running import hint_of, is_on
+from lib_controlnet.running import check_whole, hint_of, is_on, region_of_tokens
 from modules.errors import CheckpointError
 from modules.memory.hook_chain import HookOrder
 from modules.models.files.tensor_source import TensorSource
@@ -96,10 +96,15 @@ def _before(each: Any, lite: Any, net: Lite, hint: Tensor, use: ModelUse) -> Cal
     condition = net.conditioning1(hint).flatten(2).transpose(1, 2)  # [1,T,E]
 
     def add(module: Any, inner: Callable[..., Any], /, x: Tensor, *args: Any) -> Any:
-        if not is_on(each.unit, use) or x.shape[1] != condition.shape[1]:
+        if not is_on(each.unit, use):
+            return inner(x, *args)
+        check_whole(use.call, each.name, "a ControlNet-LLLite")
+        if x.shape[1] != condition.shape[1]:
             return inner(x, *args)
         there = condition.expand(len(x), -1, -1)
-        added = net(x.to(lite.device, lite.dtype), there)
-        return inner(x + added.to(x) * each.unit.weight, *args)
+        added = net(x.to(lite.device, lite.dtype), there).to(x) * each.unit.weight
+        if each.unit.region is not None:
+            added = added * region_of_tokens(each, x.shape[1], use).to(x)
+        return inner(x + added, *args)
 
     return add

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 from lib_controlnet.fitting import fitted, pixel_perfect
 from lib_controlnet.pixels import Pixels, as_rgb
-from lib_controlnet.preprocessors import INPAINTING, Job
+from lib_controlnet.preprocessors import INPAINTING, Job, Module
 from lib_controlnet.resize_mode import ResizeMode
 from lib_controlnet.units import Given, Unit
 from modules.errors import InvalidValueError
@@ -58,23 +58,26 @@ def control_map(unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[
         raise InvalidValueError(
             f"{name} has no image to follow. Give it one; only in img2img the start image stands in for a missing one."
         )
-    image = with_mask(unit, given)
+    image = with_mask(unit.module, given, own)
     if is_img2img and p.image_mask is not None and p.inpaint_full_res and unit.inpaint_crop:
         image = cropped(image, p, mode, size)
     side = pixel_perfect(image, mode, *size) if unit.pixel_perfect else int(unit.processor_res)
-    job = Job(image[:, :, :3], side, unit.threshold_a, unit.threshold_b, seed_of(p), find)
-    made = unit.module.run(job)
-    if image.shape[2] == 4:
-        made = np.concatenate([made, image[:, :, 3:]], axis=2)
-    return ControlMap(made, mode, own, masks_itself)
+    job = Job(image, side, unit.threshold_a, unit.threshold_b, seed_of(p), find)
+    return ControlMap(made_with_mask(unit.module, job), mode, own, masks_itself)
 
 
-def with_mask(unit: Unit, given: Given) -> Pixels:
+def made_with_mask(module: Module, job: Job) -> Pixels:
+    """What a module makes of a job's image; a mask in its fourth channel goes beside the map."""
+    made = module.run(replace(job, image=job.image[:, :, :3]))
+    return np.concatenate([made, job.image[:, :, 3:]], axis=2) if job.image.shape[2] == 4 else made
+
+
+def with_mask(module: Module, given: Given, is_of_job: bool = False) -> Pixels:
     """The image that a module works on. A module that takes masks gets it as a fourth channel; for others a mask that
-    is neither empty nor full takes the image's place."""
+    is neither empty nor full takes the image's place. `is_of_job`: it is the job's own image."""
     image, mask = as_rgb(given.image), given.mask
-    if unit.module.keeps_mask:
-        if mask is None and not unit.images and not unit.module.name.startswith("inpaint"):
+    if module.keeps_mask:
+        if mask is None and is_of_job and not module.name.startswith("inpaint"):
             return image
         channel = np.zeros(image.shape[:2], np.uint8) if mask is None else mask
         if channel.shape != image.shape[:2]:
@@ -87,7 +90,7 @@ def with_mask(unit: Unit, given: Given) -> Pixels:
 
 def images_after_first(unit: Unit) -> list[Pixels]:
     """The further images of an IP-adapter, with their masks."""
-    return [with_mask(unit, given) for given in unit.images[1:]]
+    return [with_mask(unit.module, given) for given in unit.images[1:]]
 
 
 def request_mask(p: Any) -> Image.Image:

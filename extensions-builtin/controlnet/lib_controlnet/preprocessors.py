@@ -91,6 +91,11 @@ class Module:
         return self.alias or self.name
 
     @property
+    def averages_images(self) -> bool:
+        """Whether it takes several images, which count together."""
+        return self.name.startswith("ip-adapter")
+
+    @property
     def is_onnx(self) -> bool:
         """Whether its weights are of a form that this program has no runtime for."""
         return self.file.endswith(".onnx")
@@ -376,7 +381,7 @@ _ALL = (
     Module("inpaint", "inpaint_global_harmonious", sliders=(), tags=("Inpaint",), make=_unchanged, keeps_mask=True),
     Module("facexlib", sliders=(), file="facexlib"),
     Module("dw_openpose_full", tags=("OpenPose",), file="dw-ll_ucoco_384.onnx"),
-    Module("depth_zoe", tags=("Depth",), file="ZoeD_M12_N.pt"),
+    _weighted("depth_zoe", "", "Depth", "ZoeD_M12_N.pt"),
     Module("depth_leres++", sliders=_with(NEAR, FAR), tags=("Depth",), file="res101.pth"),
     Module("depth_leres", sliders=_with(NEAR, FAR), tags=("Depth",), file="res101.pth"),
     Module("depth_hand_refiner", tags=("Depth",), file="hand_landmarker.task"),

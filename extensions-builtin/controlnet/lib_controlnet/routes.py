@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -14,11 +14,12 @@ import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from lib_controlnet.files import list_models, preprocessor_file
-from lib_controlnet.maps import shown
+from lib_controlnet.maps import made_with_mask, shown, with_mask
 from lib_controlnet.pixels import Pixels
 from lib_controlnet.poses import drawn
 from lib_controlnet.preprocessors import MODULES, UNUSED, Job, Module, module_of
-from lib_controlnet.units import NO_MODEL, _Reader
+from lib_controlnet.reading import UnitReader
+from lib_controlnet.units import NO_MODEL, Given
 from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.scripts.program import Program
@@ -186,10 +187,10 @@ def type_of(name: str, models: list[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Detection:
-    """A body of the route that runs a module: its images [H,W,3 or 4], the short side to work at, its numbers."""
+    """A body of the route that runs a module: its images, the short side to work at, its numbers."""
 
     module: Module
-    images: tuple[Pixels, ...]
+    images: tuple[Given, ...]
     side: int
     a: float
     b: float
@@ -201,7 +202,7 @@ class Detection:
         given = body.get("controlnet_input_images") or []
         if not isinstance(given, list) or not given:
             raise InvalidValueError("controlnet_input_images is empty; give at least one image as base64.")
-        read = _Reader(body, "detect")
+        read = UnitReader(body, "detect")
         first, second = module.numbers
         side = (module.resolution or UNUSED).read(read.number("controlnet_processor_res", 512))
         a = first.read(read.number("controlnet_threshold_a", -1))
@@ -211,10 +212,10 @@ class Detection:
             raise InvalidValueError("controlnet_masks takes one mask for each image, or none.")
         images = []
         for number, value in enumerate(given):
-            one = _Reader({"image": value, "mask": masks[number] if masks else None}, "detect").images()
+            one = UnitReader({"image": value, "mask": masks[number] if masks else None}, f"image {number}").images()
             if not one:
                 raise InvalidValueError(f"controlnet_input_images: image {number} is empty; give it as base64.")
-            images.append(one[0].image)
+            images.append(one[0])
         return cls(module, tuple(images), int(side), a, b)
 
     def run(self, find: Callable[[Sequence[str]], Path] | None = None) -> dict[str, Any]:
@@ -222,11 +223,14 @@ class Detection:
         more = {} if find is None else {"find": find}
         images = []
         poses: list[Any] = []
-        for pixels in self.images:
+        for given in self.images:
             seed = int(np.random.default_rng().integers(2**32))
-            images.append(
-                _as_base64(self.module.run(Job(pixels, self.side, self.a, self.b, seed, poses=poses, **more)))
-            )
+            job = Job(given.image, self.side, self.a, self.b, seed, poses=poses, **more)
+            if given.mask is None:
+                images.append(_as_base64(self.module.run(job)))
+            else:
+                masked = replace(job, image=with_mask(self.module, given))
+                images.append(_as_base64(made_with_mask(self.module, masked)))
         return {"images": images, "info": "Success"} | ({"poses": poses} if poses else {})
 
 

@@ -14,13 +14,22 @@ from torch.nn import functional as F
 from lib_controlnet.files import Kind
 from lib_controlnet.nets import NetFacts
 from lib_controlnet.units import Unit
+from modules.errors import InvalidValueError
 from modules.memory.hook_chain import HookOrder
 from modules.models.loading.auxiliary import Auxiliary
 from modules.processing.request.model_use import ModelCall, ModelUse
 
 SOFTENING = 0.825
 OUTPUTS = 13
+LATENT_CELL = 8
+"""Pixels of a latent's side, in all models with UNets."""
 SOFT_ADAPTER = (0.25, 0.62, SOFTENING, 1.0)
+
+
+def check_whole(call: ModelCall, name: str, what: str) -> None:
+    """Raise `InvalidValueError` where the denoiser sees a part of the image at a time, as `what` cannot follow it."""
+    if call.windows is not None:
+        raise InvalidValueError(f"{name}: {what} does not work while an image is made in tiles. Turn one of them off.")
 
 
 def is_on(unit: Unit, use: ModelUse) -> bool:
@@ -86,16 +95,24 @@ class NetControl:
             if scale != 1.0:
                 output = output * scale
             if self.region is not None:
-                mask = F.interpolate(
-                    self.region.to(output), size=output.shape[2:], mode="bilinear", align_corners=False
-                )
-                output = output * mask
+                output = output * self._region_of(output, call, rows)
             if len(rows) < len(call.images):
                 whole = output.new_zeros(len(call.images), *output.shape[1:])
                 whole[rows] = output
                 output = whole
             scaled.append(output)
         return scaled
+
+    def _region_of(self, output: Tensor, call: ModelCall, rows: Sequence[int]) -> Tensor:
+        """Where it counts [1 or rows,1,h,w], in an output's size and for the part of the image that a row shows."""
+        assert self.region is not None
+        region = self.region.to(output)
+        if call.windows is not None:
+            sides = [side // LATENT_CELL for side in self.hint.shape[2:]]
+            whole = F.interpolate(region, size=sides, mode="bilinear", align_corners=False)
+            parts = [call.windows[row] for row in rows]
+            region = torch.cat([whole[:, :, top : top + h, left : left + w] for left, top, w, h in parts])
+        return F.interpolate(region, size=output.shape[2:], mode="bilinear", align_corners=False)
 
     @contextmanager
     def _without_adapters(self, call: ModelCall) -> Iterator[None]:
@@ -203,6 +220,16 @@ def _added(first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
     if not first or not second:
         return first or second
     return [one + other for one, other in zip(first, second, strict=True)]
+
+
+def region_of_tokens(each: Any, tokens: int, use: ModelUse) -> Tensor:
+    """Where a unit counts, as [1,tokens,1] of a level of a UNet."""
+    check_whole(use.call, each.name, "effective_region_mask of its model")
+    height, width = use.latent_size
+    while height * width > tokens:
+        height, width = -(-height // 2), -(-width // 2)
+    values = torch.from_numpy(each.unit.region.copy()).float()[None, None] / 255.0
+    return F.interpolate(values, size=(height, width), mode="bilinear").reshape(1, -1, 1)
 
 
 def hint_of(pixels: Any, is_inpaint: bool) -> Tensor:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,14 @@ from lib_controlnet.files import Kind, ModelFile, find_model, kind_of_file, prep
 from lib_controlnet.grid_axes import add_axes  # noqa: E402
 from lib_controlnet.maps import ControlMap, control_map, images_after_first, shown  # noqa: E402
 from lib_controlnet.preprocessors import INPAINTING, RECOLORING  # noqa: E402
+from lib_controlnet.reading import checked_list, images_of_batches, read_unit, read_units  # noqa: E402
 from lib_controlnet.routes import add_routes, add_work  # noqa: E402
 from lib_controlnet.units import (  # noqa: E402
     NO_MODEL,
     ControlMode,
     HiresOption,
     Unit,
-    checked_list,
-    read_unit,
-    read_units,
+    check_use,
     unit_of_infotext,
 )
 from modules import script_callbacks, scripts  # noqa: E402
@@ -40,7 +39,9 @@ from modules.scripts import program_now  # noqa: E402
 log = logging.getLogger(__name__)
 
 TITLE = "ControlNet"
-PREPARED = "controlnet"  # at a job: what its units have become
+PREPARED = "controlnet"  # at a job: what its units have become, for each image that they follow in turn
+BATCHES = "controlnet_batches"  # at a job: how many batches its units ask for
+PLACE = "place in batch"  # among the script's values of a job: the image that what it makes inside of itself follows
 PROGRAM = program_now()
 
 
@@ -81,6 +82,18 @@ class Prepared:
         return [pixels for _, pixels in sorted(self.shown_maps.items(), reverse=True)]
 
 
+def _place(p: Any) -> int:
+    """The place of the present batch's image among those that are followed in turn."""
+    by_place = getattr(p, PREPARED, [])
+    return int(p.iteration) // max(1, int(p.n_iter) // len(by_place))
+
+
+def prepared_now(p: Any) -> list[Prepared]:
+    """The units as they count for the present batch."""
+    by_place: list[list[Prepared]] = getattr(p, PREPARED, [])
+    return by_place[_place(p)] if by_place else []
+
+
 class ControlNet(scripts.Script):
     """The script. Its argument is the list of units as JSON, in the form of callers."""
 
@@ -113,21 +126,67 @@ class ControlNet(scripts.Script):
         wanted = (str(unit.get("model") or NO_MODEL) for unit in read_units(args[0]))
         return [find_model(self.program, name).path for name in wanted if name.lower() != "none"]
 
+    def before_process(self, p: Any, *args: Any) -> None:
+        """Make as many images for each image of units with several that count one after the other."""
+        count = self._followed(p, read_units(args[0] if args else ""))
+        if count > 1:
+            if p.selected_script:
+                raise InvalidValueError(
+                    f"{TITLE}: input_mode batch goes through its images, and the script {p.selected_script} makes "
+                    "images its own way. Use one of them."
+                )
+            p.n_iter *= count
+            setattr(p, BATCHES, p.n_iter)
+
+    @staticmethod
+    def _followed(p: Any, given: Sequence[Mapping[str, Any]]) -> int:
+        return 1 if PLACE in p.script_values.get(TITLE, {}) else images_of_batches(given)
+
     def process(self, p: Any, *args: Any) -> None:
         """Check every unit, and make its map, before anything is computed."""
         given = read_units(args[0] if args else "")
         if not given:
             return
-        is_img2img = hasattr(p, "init_images")
-        prepared = []
-        of_axes = p.script_values.get(TITLE, {})
-        for number, values in enumerate(given):
-            unit = read_unit({**values, **of_axes}, f"{TITLE} unit {number}")
-            prepared.append(self._prepared(number, unit, p, is_img2img))
-        setattr(p, PREPARED, prepared)
-        for each in prepared:
+        count = self._followed(p, given)
+        if count > 1:
+            self._repeat_seeds(p, count)
+        of_axes = dict(p.script_values.get(TITLE, {}))
+        first = of_axes.pop(PLACE, 0)
+        read = [read_unit({**values, **of_axes}, f"{TITLE} unit {number}") for number, values in enumerate(given)]
+        units = [unit for each in read for unit in each.unmerged()]
+        by_place: list[list[Prepared]] = []
+        for place in range(first, first + count):
+            prepared = []
+            for number, unit in enumerate(units):
+                if not unit.is_batch and by_place:
+                    prepared.append(by_place[0][number])
+                else:
+                    one = unit.one_of_batch(place) if unit.is_batch else unit
+                    prepared.append(self._prepared(number, one, p, hasattr(p, "init_images")))
+            by_place.append(prepared)
+        setattr(p, PREPARED, by_place)
+        for each in by_place[0]:
             title = each.file.title if each.file else NO_MODEL
             p.extra_generation_params[f"{TITLE} {each.number}"] = each.unit.infotext(title)
+
+    @staticmethod
+    def _repeat_seeds(p: Any, count: int) -> None:
+        """Give the images of each image that is followed the same seeds."""
+        wanted = getattr(p, BATCHES)
+        if p.n_iter != wanted:
+            raise InvalidValueError(
+                f"{TITLE}: input_mode batch asks for {wanted} batches, and another script, such as one that makes all "
+                f"combinations of a prompt, for {p.n_iter}. Use one of them."
+            )
+        own = len(p.all_seeds) // count
+        p.all_seeds[:] = p.all_seeds[:own] * count
+        p.all_subseeds[:] = p.all_subseeds[:own] * count
+
+    def before_process_batch(self, p: Any, *args: Any, **facts: Any) -> None:
+        """Tell what is made inside of this batch which image it follows."""
+        by_place = getattr(p, PREPARED, [])
+        if len(by_place) > 1:
+            p.script_values = {**p.script_values, TITLE: {**p.script_values.get(TITLE, {}), PLACE: _place(p)}}
 
     def _prepared(self, number: int, unit: Unit, p: Any, is_img2img: bool) -> Prepared:
         name = f"{TITLE} unit {number}"
@@ -142,6 +201,7 @@ class ControlNet(scripts.Script):
                 raise InvalidValueError(
                     f"{name}: {file.name} is {kind.value}, which does not go with the module {unit.module.label}."
                 )
+        check_use(unit, kind, name)
         made = None if unit.embeddings else control_map(unit, p, is_img2img, name, self._weights)
         return Prepared(number, unit, file, kind, made, (p.width // 8 * 8, p.height // 8 * 8))
 
@@ -150,7 +210,7 @@ class ControlNet(scripts.Script):
 
     def on_model(self, p: Any, use: ModelUse, *args: Any) -> None:
         """Put what the units ask for around the model of a pass."""
-        prepared: list[Prepared] = [each for each in getattr(p, PREPARED, ()) if each.takes_part(use.facts.is_hires)]
+        prepared = [each for each in prepared_now(p) if each.takes_part(use.facts.is_hires)]
         if prepared:
             from lib_controlnet.passes import begin_pass
             from modules.memory.recovery import is_out_of_memory
@@ -167,7 +227,7 @@ class ControlNet(scripts.Script):
 
     def postprocess_batch(self, p: Any, *args: Any, **facts: Any) -> None:
         """Put back what a unit keeps of its image."""
-        prepared: list[Prepared] = getattr(p, PREPARED, [])
+        prepared = prepared_now(p)
         wanted = [each for each in prepared if each.unit.module.name in (*RECOLORING, *INPAINTING) and each.map]
         if wanted:
             from lib_controlnet.finishing import finish
@@ -176,12 +236,12 @@ class ControlNet(scripts.Script):
                 finish(each, facts["images"])
 
     def postprocess(self, p: Any, processed: Any, *args: Any) -> None:
-        """Add the control maps to the images."""
-        prepared: list[Prepared] = getattr(p, PREPARED, [])
-        if not prepared or self.program.settings()["control_net_no_detectmap"] or not processed.generated:
+        """Add the control maps to the images; those of images that were followed in turn would be as many."""
+        by_place: list[list[Prepared]] = getattr(p, PREPARED, [])
+        if len(by_place) != 1 or self.program.settings()["control_net_no_detectmap"] or not processed.generated:
             return
         first = processed.generated[0]
-        for each in prepared:
+        for each in by_place[0]:
             if each.unit.saves_map:
                 for pixels in each.maps_to_show():
                     processed.generated.append(

@@ -157,6 +157,7 @@ class GuidanceType(Enum):
     """How a denoiser is told how closely to follow the prompt."""
 
     CFG = "a second call with the negative prompt, see `processing.pipeline.guidance`; none at a CFG scale of 1"
+    CFG_RESCALED = "as CFG; what comes of it is as long, token by token, as what the prompt alone predicts"
     DISTILLED = "the distilled CFG scale is an input, `guidance` in `ModelInputs.extra`; CFG comes on top of it"
     NONE = "not at all: the denoiser was trained to be called once, without a scale"
 
@@ -300,6 +301,9 @@ class ModelFamily(Protocol):
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         """The empty modules to fill. `config_folders` are searched for a text model's folder that the YAML names."""
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        """Those of them that a file fills which is a denoiser alone."""
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         """How the texts of one loaded model become conditionings."""

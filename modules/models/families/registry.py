@@ -11,6 +11,7 @@ from modules.models.families.flux1.family import DEV, SCHNELL
 from modules.models.families.flux2.family import Flux2Klein
 from modules.models.families.krea2.family import Krea2
 from modules.models.families.ldm.parts import has_vector, input_channels
+from modules.models.families.qwen_image.family import QwenImage
 from modules.models.families.sd1.family import SD1
 from modules.models.families.sd2.family import SD2
 from modules.models.families.sd3.family import StableDiffusion3
@@ -33,6 +34,7 @@ FAMILIES.add("flux1_dev", DEV)
 FAMILIES.add("flux2_klein", Flux2Klein())
 FAMILIES.add("chroma1", Chroma())
 FAMILIES.add("krea2", Krea2())
+FAMILIES.add("qwen_image", QwenImage())
 
 DEPTH_CHANNELS, UPSCALER_CHANNELS = 5, 7
 LISTED = 3
@@ -51,7 +53,8 @@ OF_MODELS: Marks = (  # of names, and what a file with all of these is
     (("patchify_proj.weight", "adaln_single.linear."), f"LTX-Video, {VIDEO}"),
     (("t5_yproj.weight", "t5_y_embedder."), f"Mochi, {VIDEO}"),
     (("x_embedder.proj.1.weight", "t_embedder.1.linear_1."), f"Cosmos-Predict2 without a text adapter, {NOT_READ}"),
-    (("txt_norm.weight", "img_mod.1.weight"), f"Qwen-Image, {NOT_READ}"),
+    (("txt_in.text_norm.weight", "modulation.1.weight"), f"Qwen-Image-2.1, {NOT_READ}"),
+    (("early_stream_modulations.",), f"FLUX.3 klein, {NOT_READ}"),
     (("double_stream_modulation_img.", "guidance_in."), f"FLUX.2 dev, {NOT_READ}"),
     (("cap_embedder.0.weight", "noise_refiner.0."), f"Lumina 2, {NOT_READ}"),
     (("double_stream_blocks.0.block.",), f"HiDream, {NOT_READ}"),

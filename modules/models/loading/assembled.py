@@ -27,7 +27,7 @@ from modules.models.loading.foreign_names import denoiser_names
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named
 from modules.models.names.view import Place, View, renamed
-from modules.models.text_encoders.file_names import bare_text_names, encoder_in, held_encoder
+from modules.models.text_encoders.file_names import ENCODER_TYPES, bare_text_names, encoder_in, held_encoder
 
 WIDTH = re.compile(r"(?:^|\.)(?:final_layer_norm|ln_final|final_layer_norm)\.weight$")
 SUFFIXES = (".safetensors", ".gguf")
@@ -57,7 +57,7 @@ def assembled(file: TensorSource, modules: Sequence[Path], families: Sequence[Mo
     try:
         for path in modules:
             parts.add(path)
-        if modules or _is_alone(file.entries) or family.external_vae is not None:
+        if modules or is_alone(file.entries) or family.external_vae is not None:
             for path in parts.near():
                 parts.add(path)
         return parts.joined()
@@ -86,7 +86,13 @@ class _Parts:
         if holds_autoencoder(opened.entries):
             opened.close()
             source = self._files.enter_context(open_vae(path))
-            self._vae |= {name: Place(source, name) for name in source.entries if name.startswith(f"{VAE_PREFIX}.")}
+            if self._vae:
+                first = next(iter(self._vae.values())).file.path
+                raise CheckpointError(
+                    f"{self._file.path.name}: two VAEs were chosen for it, {first.name} and {path.name}. Take one out "
+                    "of the list of modules."
+                )
+            self._vae = {name: Place(source, name) for name in source.entries if name.startswith(f"{VAE_PREFIX}.")}
             return
         self._texts.append(self._files.enter_context(bare_text_names(opened)))
 
@@ -108,7 +114,11 @@ class _Parts:
 
     def joined(self) -> TensorSource:
         """The checkpoint's file with all parts."""
-        pieces = {**self._vae, **_text_pieces(self._file, self._family, self._texts)}
+        texts, unfit = _text_pieces(self._file, self._family, self._texts)
+        pieces = {**self._vae, **texts}
+        if unfit:
+            has = (*pieces, *self._file.entries)
+            raise CheckpointError(" ".join([*unfit, *_missing(self._family, has)]))
         if not pieces:
             return self._file
         hidden = tuple(f"{prefix}." for prefix in _prefixes(pieces))
@@ -117,7 +127,7 @@ class _Parts:
         return View(self._file.path, {**kept, **pieces}, self._files, self._file.metadata)
 
 
-def _is_alone(header: Header) -> bool:
+def is_alone(header: Header) -> bool:
     """Whether nothing but a denoiser is there."""
     return all(key.startswith("model.diffusion_model.") for key in header)
 
@@ -128,7 +138,7 @@ def _near(file: TensorSource, family: ModelFamily, chosen: Collection[str]) -> I
     for item in family.external_encoders:
         if not item.is_part or item.type in chosen or any(key.startswith(f"{item.prefix}.") for key in file.entries):
             continue
-        if not item.type and not _is_alone(file.entries):
+        if not item.type and not is_alone(file.entries):
             continue
         for folder in encoder_folders(file.path):
             found = next(iter(_fitting(folder, item, file.entries)), None)
@@ -172,9 +182,23 @@ def _fitting(folder: Path, item: ExternalTextEncoder, header: Header) -> Iterabl
             yield path
 
 
-def _text_pieces(file: TensorSource, family: ModelFamily, texts: Sequence[TensorSource]) -> dict[str, Place]:
-    """The tensors of text encoders by their names in a whole checkpoint; the narrowest is the first of the family's."""
+def _missing(family: ModelFamily, names: Sequence[str]) -> list[str]:
+    """What to do about each part of the family that is not among these tensors of a checkpoint and its files."""
+    encoders = [item for item in family.external_encoders if item.title and not item.is_optional]
+    hints = [item.hint for item in encoders if not any(name.startswith(f"{item.prefix}.") for name in names)]
+    vae = family.external_vae
+    if vae is not None and not any(name.startswith(f"{VAE_PREFIX}.") for name in names):
+        hints.append(vae.hint)
+    return hints
+
+
+def _text_pieces(
+    file: TensorSource, family: ModelFamily, texts: Sequence[TensorSource]
+) -> tuple[dict[str, Place], list[str]]:
+    """The tensors of text encoders by their names in a whole checkpoint, the narrowest as the first of the family's;
+    and what is to be said of files that have no place there."""
     pieces: dict[str, Place] = {}
+    unfit: list[str] = []
     left = list(family.folder.text_parts)
     if texts and family.folder.left_out_layer is not None:
         raise CheckpointError(
@@ -190,11 +214,17 @@ def _text_pieces(file: TensorSource, family: ModelFamily, texts: Sequence[Tensor
                 break
         else:
             taken = len(left) < len(family.folder.text_parts)
-            raise CheckpointError(
+            unfit.append(
                 f"{source.path.name}: is no VAE, and no text encoder that {file.path.name} ({family.label}) "
-                f"{'still ' if taken else ''}has a place for. Take it out of the list of modules."
+                f"{'still ' if taken else ''}has a place for{_described(source)}. Take it out of the list of modules."
             )
-    return pieces
+    return pieces, unfit
+
+
+def _described(source: TensorSource) -> str:
+    """Which text encoder a file holds, where that is known."""
+    held = held_encoder(source.entries)
+    return "" if held is None else f": it is {ENCODER_TYPES[held.type]}, {held.width} wide"
 
 
 def _named(family: ModelFamily, part: str, header: Header) -> Mapping[str, Named]:

@@ -110,6 +110,27 @@ def load_model(
 
 
 @dataclass(frozen=True)
+class HeaderFacts:
+    """What the header of a checkpoint says of it, without a weight in memory."""
+
+    info: CheckpointInfo
+    family: ModelFamily
+    architecture: LdmArchitecture
+
+    @property
+    def named(self) -> str:
+        """For people."""
+        return f"{self.info.name} ({self.family.label})"
+
+
+def header_facts(info: CheckpointInfo, configs_dir: Path, default_yaml: Path | None = None) -> HeaderFacts:
+    """Look into a checkpoint. Raises `CheckpointError` as `load_model` does before it builds anything."""
+    with open_checkpoint(info.path, modules=info.modules) as file:
+        family = detect_family(file)
+        return HeaderFacts(info, family, architecture_of(file, info, family, configs_dir, default_yaml))
+
+
+@dataclass(frozen=True)
 class _Opened:
     """An open file, and what its header says."""
 
@@ -315,9 +336,11 @@ def architecture_of(
     family: ModelFamily,
     configs_dir: Path,
     default_yaml: Path | None = None,
+    reads_values: bool = True,
 ) -> LdmArchitecture:
     """From the YAML next to the file, else from `default_yaml`; else the family's, with the sizes of the file's tensors
-    and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`."""
+    and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`. Without `reads_values`
+    nothing but the header is looked at, and noise levels and scales of latents stay the family's."""
     own = info.config_path or default_yaml
     if own is not None:
         return read_architecture(own)
@@ -327,4 +350,5 @@ def architecture_of(
     schedule = replace(known.noise_schedule, zero_terminal_snr=family.has_zero_snr(file.entries))
     prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
     known = known if info.is_folder else predicting(known, family, prediction)  # a folder says its own size
-    return family.as_told(replace(known, noise_schedule=schedule, prediction_type=prediction), file)
+    told = replace(known, noise_schedule=schedule, prediction_type=prediction)
+    return family.as_told(told, file) if reads_values else told

@@ -87,13 +87,8 @@ def _complaint(
     misshapen: list[str],
 ) -> str:
     filled = {assignment.component.name for assignment in assignments}
-    absent = [
-        c for c in components if c.name not in filled and not any(key.startswith(c.prefixes) for key in file.entries)
-    ]
-    parts = [
-        f"no {component.name} found (looked for {', '.join(component.prefixes)}*). {component.missing_hint}"
-        for component in absent
-    ]
+    absent = [c for c in components if c.name not in filled and c.missing_in(file.entries)]
+    parts = [component.missing_in(file.entries) for component in absent]
     missing = [name for name in missing if not any(name.startswith(component.prefixes) for component in absent)]
     parts += [
         f"{len(names)} {what}: {_some(names)}."

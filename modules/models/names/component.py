@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from modules.errors import CheckpointError
 from modules.memory.formats.format import FORMATS
 from modules.memory.storage import StorageRules
 from modules.models.files.tensor_file import TensorEntry
@@ -64,9 +65,32 @@ class Component:
     skip: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
+    def missing_in(self, header: Header) -> str:
+        """What a user reads where a file has no tensor of this component; "" where it has some."""
+        if any(key.startswith(self.prefixes) for key in header):
+            return ""
+        return f"no {self.name} found (looked for {', '.join(self.prefixes)}*). {self.missing_hint}"
+
     def rules(self, rules: StorageRules | None) -> StorageRules | None:
         """`rules` with the patterns of this component's own added."""
         if rules is None or not (self.skip or self.plain_skip):
             return rules
         own = self.skip if FORMATS.get(rules.storage).scaled else (*self.skip, *self.plain_skip)
         return replace(rules, skip=replace(rules.skip, patterns=(*rules.skip.texts, *own)))
+
+
+def built(header: Header, *makes: Callable[[], Component | tuple[Component, ...]]) -> tuple[Component, ...]:
+    """The components of a model. Raises one `CheckpointError` that says of all of them at once what is wrong: of those
+    that could not be made what they say, and which of the others the file lacks."""
+    components: list[Component] = []
+    wrong: list[str] = []
+    for make in makes:
+        try:
+            made = make()
+        except CheckpointError as error:
+            wrong.append(str(error))
+        else:
+            components += made if isinstance(made, tuple) else (made,)
+    if not wrong:
+        return tuple(components)
+    raise CheckpointError(" ".join([*wrong, *filter(None, (each.missing_in(header) for each in components))]))

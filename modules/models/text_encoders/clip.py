@@ -16,7 +16,6 @@ MISSING_HINT = "It may be a UNet-only file: choose a full checkpoint."
 IN_PROJECTION = (r"\.self_attn\.[qkv]_proj$",)
 """Of plain formats: the original keeps these three in one bare parameter, which the reference UI does not cast."""
 TEXT_PROJECTION = (r"^text_projection$",)
-FILE_HINT = "Put it into the folder text_encoder next to the checkpoints' folder (models/text_encoder)."
 
 
 def clip_component(
@@ -44,18 +43,32 @@ def open_clip_component(name: str, header: Header, prefix: str, with_projection:
 
 
 def separate_clip_component(
-    name: str, header: Header, prefix: str, file: str, *, activation: str = "quick_gelu", projection: str = ""
+    name: str,
+    header: Header,
+    prefix: str,
+    hint: str,
+    vector_width: int | None = None,
+    *,
+    activation: str = "quick_gelu",
+    projection: str = "",
 ) -> Component:
-    """A CLIP text model that often is a file of its own, named `file`: at `prefix`, with transformers' names. What the
-    tensor `projection` (without ".weight"; "": none) holds is applied to its pooled output. Raises `CheckpointError`
-    that names the file where the model is missing."""
+    """A CLIP text model that often is a file of its own: at `prefix`, with transformers' names. What the tensor
+    `projection` (without ".weight"; "": none) holds is applied to its pooled output. Raises `CheckpointError`, which
+    says by `hint` what to do, where it is missing or of another width than the vector that the denoiser takes
+    (`vector_width`; None: any)."""
     whole = f"{prefix}.text_model"
-    missing = f"it has no text encoder (looked for {whole}.*), and {file} was not found. {FILE_HINT}"
+    missing = f"it has no text encoder (looked for {whole}.*), and none was found. {hint}"
     config = _config(header, whole, _CLIP, missing, activation, f"{prefix}.text_projection.weight")
+    if vector_width is not None and config.hidden_size != vector_width:
+        path = header[f"{whole}.{_CLIP[0]}"].file
+        raise CheckpointError(
+            f"its text encoder{f' {path.name}' if path else ''} is {config.hidden_size} wide, and the model takes a "
+            f"vector of {vector_width}. {hint}"
+        )
     level = "text_model." if projection else ""
     with on_meta():
         module = CLIPTextModelWithProjection(config) if projection else CLIPTextModel(config)
-    return Component(name, module, separate_clip_keymap(prefix, projection, level), (f"{prefix}.",), FILE_HINT)
+    return Component(name, module, separate_clip_keymap(prefix, projection, level), (f"{prefix}.",), hint)
 
 
 def separate_clip_keymap(prefix: str, projection: str = "", level: str = "") -> KeyMap:

@@ -14,7 +14,7 @@ from modules.errors import CheckpointError
 from modules.models.files.tensor_source import TensorSource, open_tensors
 from modules.models.names.component import Header
 from modules.models.names.view import renamed
-from modules.models.text_encoders.llm import LEVEL, VISION, VISION_LEVEL, llm_width
+from modules.models.text_encoders.llm import LEVEL, QWEN2_SIGN, SIGN, VISION, VISION_LEVEL, llm_width
 from modules.models.text_encoders.t5 import t5_width
 
 TEXT_LEVEL = "text_model."
@@ -35,9 +35,12 @@ T5_SHORT = {
 }
 """llama.cpp's names of an encoder with relative positions, and transformers'."""
 T5_LAYER = re.compile(r"^enc\.blk\.(\d+)\.(\w+)\.(weight|bias)$")
-LLM_SIGN = "blk.0.attn_q_norm.weight"
-VISION_ARCHITECTURE = "qwen3vl"
-"""What GGUF files call a language model that sees; they hold its language part alone."""
+LLM_SIGNS = ("blk.0.attn_q_norm.weight", "blk.0.attn_q.bias")
+"""In llama.cpp's names, of Qwen3 and of Qwen2."""
+VISION_ARCHITECTURES = ("qwen3vl", "qwen2vl")
+"""What GGUF files call language models that see; they hold the language part alone."""
+VISION_TYPES = (("vision_llm", SIGN), ("vision_qwen2", QWEN2_SIGN))
+"""Language models that see, and the tensor by which each is known."""
 LLM_SHORT = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -60,10 +63,19 @@ CLIP_WIDTH = re.compile(r"(?:^|\.)(?:final_layer_norm|ln_final)\.weight$")
 CLIP_TABLE = re.compile(r"(?:^|\.)token_embedding\.weight$")
 
 
+ENCODER_TYPES = {
+    "clip": "CLIP",
+    "t5": "T5",
+    "llm": "a language model (Qwen3)",
+    "vision_llm": "the language part of a model that sees (Qwen3-VL)",
+    "vision_qwen2": "the language part of a model that sees (Qwen2.5-VL)",
+}
+"""What text encoders are, for people."""
+
+
 @dataclass(frozen=True)
 class HeldEncoder:
-    """The text encoder in a file: "clip", "t5", "llm" or "vision_llm" (the language part of a model that sees), and the
-    width of its tokens."""
+    """The text encoder in a file: a key of `ENCODER_TYPES`, and the width of its tokens."""
 
     type: str
     width: int
@@ -75,9 +87,9 @@ def bare_text_names(file: TensorSource) -> TensorSource:
     header = file.entries
     if T5_SIGN in header:
         return renamed(file, {key: _spelt_out(key, T5_LAYER, "encoder.block", T5_SHORT) for key in header})
-    if LLM_SIGN in header:
+    if any(sign in header for sign in LLM_SIGNS):
         names = {key: _spelt_out(key, LLM_LAYER, "model.layers", LLM_SHORT) for key in header}
-        if file.metadata.get("general.architecture") == VISION_ARCHITECTURE:
+        if file.metadata.get("general.architecture") in VISION_ARCHITECTURES:
             names = {key: _behind_vision_level(name) for key, name in names.items()}
         return renamed(file, names)
     if _sees(header):
@@ -91,8 +103,8 @@ def bare_text_names(file: TensorSource) -> TensorSource:
 
 def held_encoder(header: Header) -> HeldEncoder | None:
     """What text encoder the file of this header holds, under `bare_text_names`; None for other files."""
-    seeing = llm_width(header, VISION_LEVEL)
-    for name, width in (("vision_llm", seeing), ("llm", llm_width(header)), ("t5", t5_width(header))):
+    seeing = [(name, llm_width(header, VISION_LEVEL, sign)) for name, sign in VISION_TYPES]
+    for name, width in (*seeing, ("llm", llm_width(header)), ("t5", t5_width(header))):
         if width is not None:
             return HeldEncoder(name, width)
     if not any(CLIP_TABLE.search(key) for key in header):
@@ -123,9 +135,7 @@ def _encoder_in(path: Path, size_bytes: int, mtime_ns: int) -> HeldEncoder | Non
 def _sees(header: Header) -> bool:
     """Whether a file holds a language model and what it sees with, or has the names of such a one."""
     levels = (VISION, f"{LEVEL}{VISION}", "language_model.", VISION_LEVEL)
-    return any(key.startswith(levels) for key in header) and any(
-        key.endswith("layers.0.self_attn.q_norm.weight") for key in header
-    )
+    return any(key.startswith(levels) for key in header) and any(key.endswith((SIGN, QWEN2_SIGN)) for key in header)
 
 
 def _behind_vision_level(name: str) -> str:

@@ -1,8 +1,9 @@
 """Language models of the Qwen3 architecture as text encoders (Yang et al. 2025, arXiv:2505.09388), and the language
-part of Qwen3-VL, which has the same layers beside a part that sees; it is shown no image here.
+parts of Qwen3-VL and Qwen2.5-VL (Bai et al. 2025, arXiv:2502.13923), which have the layers of Qwen3 and Qwen2 beside a
+part that sees; they are shown no image here, so that their positions are those of any text.
 
-Names are those of transformers' `Qwen3Model`, which files put behind `model.`; all sizes follow from the tensors, and
-only as many layers are built, loaded and run as the wanted hidden states need.
+Names are those of transformers' `Qwen3Model` and `Qwen2Model`, which files put behind `model.`; all sizes follow from
+the tensors, and only as many layers are built, loaded and run as the wanted hidden states need.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen3Config, Qwen3Model
+from transformers import Qwen2Config, Qwen2Model, Qwen3Config, Qwen3Model
 
 from modules.errors import CheckpointError
 from modules.models.names.component import Component, Header, on_meta
@@ -27,6 +28,10 @@ VISION_LEVEL, VISION = "model.language_model.", "visual."
 TABLE = "embed_tokens.weight"
 SIGN = "layers.0.self_attn.q_norm.weight"
 """A tensor that no older architecture of these names has."""
+QWEN2_SIGN = "layers.0.self_attn.q_proj.bias"
+"""A tensor that Qwen2 has, and Qwen3 has not."""
+QWEN2_HEAD = 128
+"""The width of Qwen2's heads, which no tensor tells: in all sizes from 1.5B on."""
 LAYER = re.compile(r"\blayers\.(\d+)\.")
 ROPE_THETA = 1_000_000.0
 NORM_EPS = 1e-6
@@ -56,7 +61,7 @@ class HiddenStates:
 
 
 class Rotation(nn.Module):
-    """The rotary embedding of Qwen3 without buffers, which a module on the meta device could not keep."""
+    """The rotary embedding of Qwen without buffers, which a module on the meta device could not keep."""
 
     def __init__(self, head_width: int, theta: float = ROPE_THETA) -> None:
         super().__init__()
@@ -72,7 +77,7 @@ class Rotation(nn.Module):
 
 
 def llm_keymap(prefix: str) -> KeyMap:
-    """Of Qwen3Model, whose level `model` files have."""
+    """Of transformers' model, whose level `model` files have."""
     return KeyMap(ModulePair(f"{prefix}.{LEVEL}{part}", part) for part in ("embed_tokens", "layers", "norm"))
 
 
@@ -114,7 +119,8 @@ def llm_component(
         vocabulary, width = header[f"{level}{TABLE}"].shape
         inner, _ = header[f"{level}layers.0.self_attn.q_proj.weight"].shape
         key_inner, _ = header[f"{level}layers.0.self_attn.k_proj.weight"].shape
-        (head_width,) = header[f"{level}{SIGN}"].shape
+        is_qwen2 = f"{level}{QWEN2_SIGN}" in header
+        (head_width,) = (QWEN2_HEAD,) if is_qwen2 else header[f"{level}{SIGN}"].shape
         mlp_width, _ = header[f"{level}layers.0.mlp.gate_proj.weight"].shape
     except (KeyError, ValueError) as error:
         raise CheckpointError(
@@ -130,21 +136,21 @@ def llm_component(
     layers = states.layers(count)
     if layers > count:
         raise CheckpointError(f"its language model has {count} layers, and the model needs {layers}. {hint}")
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        intermediate_size=mlp_width,
-        num_hidden_layers=layers,
-        num_attention_heads=inner // head_width,
-        num_key_value_heads=key_inner // head_width,
-        head_dim=head_width,
-        max_position_embeddings=LONGEST,
-        rms_norm_eps=NORM_EPS,
-        rope_parameters={"rope_type": "default", "rope_theta": theta},
-        use_cache=False,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": mlp_width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": inner // head_width,
+        "num_key_value_heads": key_inner // head_width,
+        "head_dim": head_width,
+        "max_position_embeddings": LONGEST,
+        "rms_norm_eps": NORM_EPS,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "use_cache": False,
+    }
     with on_meta():
-        module = Qwen3Model(config)
+        module = Qwen2Model(Qwen2Config(**sizes)) if is_qwen2 else Qwen3Model(Qwen3Config(**sizes))
     module.rotary_emb = Rotation(head_width, theta)
     unused = [
         f"{prefix}.lm_head.",
@@ -157,17 +163,17 @@ def llm_component(
     return Component(name, module, llm_keymap(prefix), (f"{prefix}.",), hint, unused=tuple(unused))
 
 
-def llm_width(header: Header, prefix: str = "") -> int | None:
-    """The width of the language model in a file; None for other files."""
+def llm_width(header: Header, prefix: str = "", sign: str = SIGN) -> int | None:
+    """The width of the language model in a file, of the architecture that has the tensor `sign`; None for others."""
     for level in (f"{prefix}{LEVEL}", prefix):
         entry = header.get(f"{level}{TABLE}")
-        if f"{level}{SIGN}" in header and entry is not None and len(entry.shape) == 2:
+        if f"{level}{sign}" in header and entry is not None and len(entry.shape) == 2:
             return entry.shape[-1]
     return None
 
 
 class LlmEncoder:
-    """Wraps a `Qwen3Model` of `llm_component`, a `TextEncoder`. A text is put into `template`, a string with `{}`.
+    """Wraps a model of `llm_component`, a `TextEncoder`. A text is put into `template`, a string with `{}`.
 
     Texts are filled up on the right to `tokens` tokens at least and cut off at `most`; the padding is hidden from the
     real tokens. `Encoding.mask` says which tokens are real. With `keeps_end` what is behind the text in the template is

@@ -12,6 +12,14 @@ from modules.models.text_encoders.llm import HiddenStates, LlmEncoder
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.emphasis import Emphasis
 
+DESCRIBED = (
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
+    "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+)
+"""The template of Qwen-Image and of models after it."""
+DESCRIBED_SYSTEM_TOKENS = 34
+"""Of that template in front of a text: the language model reads them, the denoiser is not given them."""
+
 
 @dataclass(frozen=True)
 class LlmRecipe:

@@ -40,9 +40,15 @@ def t5_file_keymap(prefix: str) -> KeyMap:
 def t5_component(name: str, header: Header, prefix: str, hint: str, context_width: int | None = None) -> Component:
     """T5 at `prefix` on the meta device; `hint` says what to do where it is not whole. Raises `CheckpointError` for one
     that is not whole, of another type, or of a width that the denoiser does not take (`context_width`)."""
+    if not any(key.startswith(f"{prefix}.") for key in header):
+        raise CheckpointError(f"it has no text encoder (looked for {prefix}.*), and none was found. {hint}")
     config = _config(header, prefix, hint)
     if context_width is not None and context_width != config.d_model:
-        raise CheckpointError(f"its T5 is {config.d_model} wide, and its transformer takes {context_width}. {hint}")
+        path = header[f"{prefix}.{TABLE}"].file
+        raise CheckpointError(
+            f"its text encoder{f' {path.name}' if path else ''} is {config.d_model} wide, and the model takes tokens "
+            f"of {context_width}. {hint}"
+        )
     with on_meta():
         module = T5EncoderModel(config)
     del module.shared  # the same table as the encoder's

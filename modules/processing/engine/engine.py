@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from modules.memory.compiling import CompiledBlocks
     from modules.models.families.family import ModelFamily
     from modules.models.loading.auxiliary import Auxiliary, Builder
+    from modules.models.loading.load_model import HeaderFacts
     from modules.models.loading.loaded import LoadedModel
     from modules.models.loading.precision import PrecisionPlan
     from modules.processing.engine.conditioning import Conditioner
@@ -223,6 +224,14 @@ class Engine:
             for callback in self._on_loaded:
                 callback(self._model)
             return self._model
+
+    def look(self, wanted: str | None, options: PrecisionOptions) -> HeaderFacts:
+        """What the header of this checkpoint says of it; nothing is loaded. Raises `UnknownNameError` or
+        `CheckpointError`."""
+        from modules.models.loading.load_model import header_facts
+
+        info = replace(self.catalogue.default(wanted), modules=self.modules.paths(options.modules))
+        return header_facts(info, self._configs_dir, self._default_yaml)
 
     def _is_usable(
         self, model: LoadedModel, info: CheckpointInfo, options: PrecisionOptions, vae: VaeInfo | None

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from modules.errors import NumericalError
 from modules.models.families.denoiser_context import DenoiserContext, Extra
@@ -56,7 +57,8 @@ class GuidedDenoiser:
     editing model sees of the image; `image_cfg_scale` how strongly an editing model follows it (None: it is not guided
     by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
     with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was put around the model for
-    this pass; `recover` makes calls again for which memory did not last."""
+    this pass; `recover` makes calls again for which memory did not last; `patch`: the sides, in latents, of what the
+    model reads as one token."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
@@ -68,6 +70,7 @@ class GuidedDenoiser:
     guidance: GuidanceType = GuidanceType.CFG
     use: ModelUse | None = None
     recover: Recover = call_once
+    patch: int = 1
 
 
 @dataclass(frozen=True)
@@ -169,10 +172,14 @@ class Guidance:
             predict = self._another(inputs, rows, weights)
             step, total = self._evaluation, self._options.total_model_calls
             denoised = self._use.guided(
-                Guided(x, sigma, whole, uncond[:count], cfg_scale, step, total, has_uncond, predict)
+                Guided(
+                    x, sigma, whole, uncond[:count], cfg_scale, step, total, has_uncond, predict, rescale=self._rescale
+                )
             )
         else:
             denoised = self._recover(partial(_combine, cond, uncond[:count], rows, weights, cfg_scale))
+            if self._rescale is not None and cfg_scale != 1.0:
+                denoised = self._rescale(x, _combine(cond, uncond[:count], rows, weights, 1.0), denoised)
         if self._image_cfg_scale is not None:
             denoised += (self._image_cfg_scale - 1.0) * (uncond[:count] - uncond[count:])
         if self._hooks is not None:
@@ -214,6 +221,8 @@ class Guidance:
         self._image_cfg_scale = denoiser.image_cfg_scale
         self._level = denoiser.level
         self._guidance = denoiser.guidance
+        is_rescaled = denoiser.guidance is GuidanceType.CFG_RESCALED
+        self._rescale = partial(_rescaled, denoiser.patch) if is_rescaled else None
         self._recover = denoiser.recover
         if self._negatives and self._reads_negatives:
             self._negatives[0]  # encoded now, where they were not before, and not in the middle of a step
@@ -421,6 +430,24 @@ def _combine(cond: Tensor, uncond: Tensor, rows: Sequence[int], weights: Sequenc
     for position, (row, weight) in enumerate(zip(rows, weights, strict=True)):
         denoised[row] += (cond[position] - uncond[row]) * (weight * cfg_scale)
     return denoised
+
+
+def _rescaled(patch: int, x: Tensor, cond: Tensor, denoised: Tensor) -> Tensor:
+    """`denoised` with velocities as long as those of `cond`, in each token of `patch` x `patch` cells and all channels:
+    what the program of Qwen-Image does after guidance. Velocities are `x - denoised`, up to a factor of both."""
+    height, width = x.shape[-2:]
+    wanted, found = (_token_lengths(x - each, patch) for each in (cond, denoised))
+    ratio = (wanted / found.clamp_min(torch.finfo(torch.float32).tiny)).to(x)
+    ratio = ratio.repeat_interleave(patch, -2).repeat_interleave(patch, -1)[..., :height, :width]
+    return x - (x - denoised) * ratio
+
+
+def _token_lengths(velocity: Tensor, patch: int) -> Tensor:
+    """[B,1,rows,columns] in fp32. Sides that are no multiple of `patch` are continued as models continue them."""
+    height, width = velocity.shape[-2:]
+    squares = velocity.float().square().sum(1, keepdim=True)
+    squares = F.pad(squares, (0, -width % patch, 0, -height % patch), mode="replicate")
+    return (F.avg_pool2d(squares, patch) * patch**2).sqrt()
 
 
 def conditioned(make: Callable[[Callable[[Tensor, Tensor], Tensor]], Denoise], predict: Predict) -> ConditionedDenoise:

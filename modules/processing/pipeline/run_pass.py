@@ -278,6 +278,7 @@ def guided_denoiser(
         model.family.guidance(model.unet),
         use,
         partial(model.recovery.run, Stage.SAMPLE, is_model=False),
+        model.family.latent_multiple,
     )
 
 

@@ -70,13 +70,17 @@ class ModelCall:
 Predict = Callable[["Tensor", bool], "Tensor"]
 """(x [B,C,h,w], whether for the negative prompts) -> denoised [B,C,h,w]: one more call of the model."""
 
+Rescale = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
+"""(x, denoised of the prompts, denoised after guidance), all [B,C,h,w] -> denoised."""
+
 
 @dataclass
 class Guided:
     """The predictions of a step on their way to one. `cond` is that of the prompts (of parts joined by AND their
     weighted sum), `uncond` that of the negative prompts, both [B,C,h,w], denoised; they may be replaced before
     guidance, and so may `cfg_scale`. `denoised` is there after guidance and may be replaced then. Where the step has no
-    negative prompts, `has_uncond` is False, `uncond` is `cond` and `cfg_scale` is 1."""
+    negative prompts, `has_uncond` is False, `uncond` is `cond` and `cfg_scale` is 1. `rescale` is what the model's
+    family does after classifier-free guidance."""
 
     x: Tensor
     sigma: Tensor
@@ -88,6 +92,7 @@ class Guided:
     has_uncond: bool
     predict: Predict
     denoised: Tensor | None = None
+    rescale: Rescale | None = None
 
     @property
     def progress(self) -> float:
@@ -96,7 +101,8 @@ class Guided:
 
     def combined(self) -> Tensor:
         """Classifier-free guidance of the two, [B,C,h,w]."""
-        return self.uncond + self.cfg_scale * (self.cond - self.uncond)
+        denoised = self.uncond + self.cfg_scale * (self.cond - self.uncond)
+        return denoised if self.rescale is None else self.rescale(self.x, self.cond, denoised)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from PIL import Image
 from modules.errors import InvalidValueError
 from modules.images.masks import blur_mask, to_mask
 from modules.images.outpaint import Margins
+from modules.images.reading import in_8_bits
 from modules.images.resize import ResizeMode
 from modules.processing.request.parameters import (
     Control,
@@ -60,7 +61,7 @@ class SourceImage:
         """Take the hash of an image; the caller must not change the image afterwards. Modes that a PNG does not hold
         (CMYK, floating point) become RGB."""
         if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
-            image = _in_8_bits(image)
+            image = in_8_bits(image)
         header = f"{image.mode} {image.width}x{image.height}\n".encode()
         return cls(image, hashlib.sha256(header + image.tobytes()).hexdigest())
 
@@ -76,13 +77,6 @@ class SourceImage:
         image = Image.open(BytesIO(base64.b64decode(text)))
         image.load()
         return cls.of(image)
-
-
-def _in_8_bits(image: Image.Image) -> Image.Image:
-    """An image of 16 or 32 bits a channel, or of another color model, as RGB in 8 bits."""
-    if image.mode.startswith("I;16") or image.mode == "I":
-        return image.point(lambda value: value / 256).convert("L").convert("RGB")
-    return image.convert("RGB")
 
 
 class MaskedContent(IntEnum):

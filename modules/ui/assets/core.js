@@ -73,6 +73,9 @@ window.featherweight = (() => {
     }
   }
 
+  const TAB_BUTTONS = "button[role=tab], .overflow-dropdown button";
+  const [SHOWN_MS, SHOWN_TRIES] = [50, 200];
+
   const fw = {
     Tab,
     tabs: page.tabs.map((tab) => new Tab(tab)),
@@ -103,6 +106,20 @@ window.featherweight = (() => {
       const proto = field.tagName === "TEXTAREA" ? HTMLTextAreaElement.prototype : HTMLInputElement.prototype;
       Object.getOwnPropertyDescriptor(proto, "value").set.call(field, value);
       for (const type of ["input", "change", "blur"]) field.dispatchEvent(new Event(type, { bubbles: true }));
+    },
+
+    // Call `run` whenever a click on a tab, or on its entry in the menu of a narrow page, brings into sight what `selector`
+    // finds, however long its mounting takes.
+    whenShown(selector, run) {
+      let clicks = 0;
+      document.addEventListener("click", async (event) => {
+        if (!event.target.closest?.(TAB_BUTTONS)) return;
+        const mine = (clicks += 1);
+        for (let tries = 0; tries < SHOWN_TRIES && mine === clicks; tries += 1) {
+          await new Promise((resolve) => setTimeout(resolve, SHOWN_MS));
+          if (document.querySelector(selector)?.offsetParent) return run();
+        }
+      });
     },
 
     field: (id) => document.querySelector(`#${id} textarea, #${id} input[type=number], #${id} input`),

@@ -5,7 +5,7 @@
   const ROUTE = "featherweight/v1/extensions";
   const INDEX_KEY = "featherweight.extensionIndex";
   const QUESTION = 409; // the server asks before it does what was asked for
-  let isLooking = false;
+  let looking = null; // the look under way
 
   const place = () => document.querySelector("#fw_extensions");
   const part = (name) => place().querySelector(`.fw-extensions-${name}`);
@@ -134,17 +134,24 @@
     return [fw.element("h3", { textContent: title }), fw.element("ul", {}, ...list.map((one) => row(one, mayChange)))];
   }
 
+  // One look at a time; one that is under way may have asked before what was just done.
   async function look() {
-    if (!place()?.offsetParent || isLooking) return;
-    isLooking = true;
+    const before = looking;
+    const mine = (async () => {
+      await before;
+      if (looking === mine && place()?.offsetParent) await draw();
+    })();
+    looking = mine;
+    await mine;
+  }
+
+  async function draw() {
     let state;
     try {
       state = await fw.get(ROUTE);
     } catch (error) {
       say(error.message, true);
       return;
-    } finally {
-      isLooking = false;
     }
     part("install").hidden = part("index").hidden = !state.may_change;
     part("closed").hidden = state.may_change;
@@ -200,12 +207,9 @@
       await search(form);
     }
   });
-  document.addEventListener("click", (event) => {
-    if (!event.target.closest?.('#tabs button[role="tab"]')) return;
-    setTimeout(() => {
-      look();
-      const field = place()?.querySelector("[name=index]");
-      if (field && !field.value) field.value = fw.kept(INDEX_KEY) || "";
-    }, 50);
+  fw.whenShown("#fw_extensions", () => {
+    look();
+    const field = place().querySelector("[name=index]");
+    if (!field.value) field.value = fw.kept(INDEX_KEY) || "";
   });
 })();

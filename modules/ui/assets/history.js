@@ -408,8 +408,8 @@
       pressed.setAttribute("aria-pressed", String(pressed.getAttribute("aria-pressed") !== "true"));
       search();
     }
-    if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(() => isShown() && search().then(trying(showBoards)), 80);
   });
+  fw.whenShown("#fw_history", () => search().then(trying(showBoards)));
   document.addEventListener("input", (event) => {
     if (event.target.id !== "fw_history_search") return;
     clearTimeout(typing);

@@ -1,5 +1,6 @@
 // Beside the images: the line of jobs, and the last images as a strip. On wide screens it stands at the right of the
-// page, else below the images of the tab that is shown. Asks only while a form that makes images is shown.
+// page, else below the images of the tab that is shown; so does it where an image to start from stands beside the
+// result, unless the screen has room for three. Asks only while a form that makes images is shown.
 (() => {
   const fw = window.featherweight;
   const QUEUE = "featherweight/v1/queue";
@@ -15,7 +16,7 @@
   let newest = null; // the last job that ended when the strip was drawn
   let images = [];
 
-  const isWide = () => document.body.classList.contains("fw-working");
+  const has = (name) => document.body.classList.contains(name);
 
   function build() {
     box = fw.element("aside", { id: "fw_line", attributes: { "aria-label": fw.t`Line and last images` } },
@@ -28,10 +29,11 @@
     return box;
   }
 
-  // Where the box stands now: at the right of the page, or below the images of the shown tab.
+  // Where the box stands now: at the right of the page, below the results in their zone, or below all of the tab's images.
   function put() {
     box ||= build();
-    const home = isWide() ? document.querySelector(".gradio-container") : fw.shownTab().find("output", ".fw-output");
+    const tab = fw.shownTab();
+    const home = !has("fw-working") ? tab.find("output", ".fw-output") : has("fw-pair") ? tab.find("results") : document.querySelector(".gradio-container");
     if (home && box.parentElement !== home) home.append(box);
   }
 
@@ -159,15 +161,18 @@
   // -- the layout ----------------------------------------------------------------------------------------------------
 
   const WIDE = window.matchMedia?.("(min-width: 1200px)");
+  const ROOM_FOR_THREE = window.matchMedia?.("(min-width: 1600px)");
   const tops = new Map();
 
   // The three zones fill the window below the tabs; everything outside of the forms keeps its own height.
   fw.layOut = () => {
     const isImageTab = fw.tabs.some((tab) => tab.isShown);
     const isWork = Boolean(WIDE?.matches) && fw.settings.ui_layout !== "Classic" && isImageTab;
-    const wasWork = document.body.classList.contains("fw-working");
+    const isPair = isWork && !ROOM_FOR_THREE.matches && Boolean(fw.shownTab().find("source")?.offsetParent) && !has("fw-on-canvas");
+    const isElsewhere = has("fw-working") !== isWork || has("fw-pair") !== isPair;
     document.body.classList.toggle("fw-working", isWork);
-    if (box && isImageTab && (wasWork !== isWork || !box.isConnected)) put();
+    document.body.classList.toggle("fw-pair", isPair);
+    if (box && isImageTab && (isElsewhere || !box.isConnected)) put();
     document.body.classList.toggle("fw-classic", fw.settings.ui_layout === "Classic");
     if (box) box.hidden = !isImageTab;
     document.body.classList.toggle("fw-enqueues", fw.settings.enqueue_always === true);
@@ -184,9 +189,10 @@
 
   document.addEventListener("click", (event) => {
     const more = event.target.closest?.("#fw_more");
+    if (event.target.closest?.("button[role=tab]")) requestAnimationFrame(fw.layOut);
     if (more) more.setAttribute("aria-expanded", String(document.body.classList.toggle("fw-header-open")));
   });
 
   setInterval(fw.layOut, 300);
-  WIDE?.addEventListener?.("change", fw.layOut);
+  for (const width of [WIDE, ROOM_FOR_THREE]) width?.addEventListener?.("change", fw.layOut);
 })();

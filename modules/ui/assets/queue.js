@@ -342,8 +342,8 @@
     if (name === "pause") act(event.target.getAttribute("aria-pressed") === "true" ? "resume" : "pause")();
     if (name === "clear" && window.confirm(fw.text(fw.t`Cancel all jobs that wait?`))) act("clear")();
     if (name === "retry") act("retry-failed")();
-    if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(look, 50);
   });
+  fw.whenShown("#fw_queue", look);
   document.addEventListener("change", (event) => {
     if (event.target.id === "fw_queue_done") act("when-done", { action: event.target.value })();
   });

@@ -18,20 +18,31 @@
 
     text: ({ value }) => text(value.includes("\n") ? element("textarea", { rows: 4 }) : element("input", { type: "text" })),
 
-    choice: ({ choices, label, id }) => {
-      if (choices.length <= FEW) return radios(choices, label, id);
-      const select = element("select", {}, ...options(choices));
+    choice: ({ choices, label, id, is_open }) => {
+      if (choices.length <= FEW && !is_open) return radios(choices, label, id);
+      const select = element("select");
       select.translate = false;
+      let known = choices;
+      let none = false; // the setting may be null
       const set = (value) => {
-        if (!choices.includes(value)) select.append(...options([value])); // a file that is gone stays named
+        none = value === null;
+        const gone = known.includes(value) || none ? [] : [value]; // a file that is gone stays named
+        select.replaceChildren(...options([...known, ...gone]));
         select.value = value;
       };
-      return { parts: [select], value: () => select.value, set };
+      const value = () => (select.value || !none ? select.value : null);
+      const setChoices = (found) => {
+        const chosen = value();
+        known = found;
+        set(chosen);
+      };
+      return { parts: [select], value, set, setChoices };
     },
 
     list: ({ choices, label }) => {
       let chosen = [];
       const chips = element("span", { className: "fw-chips" });
+      let names = choices;
       const id = `settings_choices_${(lists += 1)}`;
       const more = element("input", { type: "text", attributes: { list: id, autocomplete: "off" } });
       const known = element("datalist", { id }, ...options(choices));
@@ -42,7 +53,7 @@
           more.focus();
           change(chosen.filter((_, index) => index !== place));
         })));
-        known.replaceChildren(...options(choices.filter((text) => !chosen.includes(text))));
+        known.replaceChildren(...options(names.filter((text) => !chosen.includes(text))));
       };
       const change = (values) => {
         show(values);
@@ -55,13 +66,17 @@
         if (!chosen.includes(text)) change([...chosen, text]);
       };
       more.addEventListener("change", take);
-      more.addEventListener("input", () => choices.includes(more.value) && take());
+      more.addEventListener("input", () => names.includes(more.value) && take());
       more.addEventListener("keydown", (event) => {
         if (event.key === "Enter") take();
         if (event.key === "Backspace" && !more.value) change(chosen.slice(0, -1));
       });
       more.setAttribute("aria-label", label);
-      return { parts: [chips, more, known], value: () => chosen, set: show, isGroup: true };
+      const setChoices = (found) => {
+        names = found;
+        show(chosen);
+      };
+      return { parts: [chips, more, known], value: () => chosen, set: show, setChoices, isGroup: true };
     },
 
     int: (setting) => number(setting),
@@ -106,6 +121,24 @@
     return { parts, value, set };
   }
 
+  // A button that has an extension look again for what a setting shows, and what keeps it from that.
+  function refreshing({ key }, field) {
+    const problem = element("small", { attributes: { role: "alert" } });
+    const button = element("button", { type: "button", className: "fw-refresh", textContent: fw.t`Refresh` });
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      problem.textContent = "";
+      try {
+        const { choices } = await fw.post("internal/settings/refresh", { key });
+        field.setChoices?.(choices);
+      } catch (error) {
+        problem.textContent = error.message;
+      }
+      button.disabled = false;
+    });
+    return [button, problem];
+  }
+
   // The field of a setting, as `described` of settings_form.py gives it: its element, `value()` and `set(value)`.
   fw.settingField = (setting) => {
     const field = FIELDS[setting.type](setting);
@@ -115,7 +148,8 @@
     const holder = field.isGroup ? "div" : "label";
     const place = setting.type === "bool" ? [row, name] : [name, row];
     const root = element("div", { id: setting.id, className: `fw-setting fw-setting-${setting.type}` });
-    root.append(element(holder, { className: "fw-setting-label" }, ...place), ...hint);
+    const refresh = setting.refreshes ? refreshing(setting, field) : [];
+    root.append(element(holder, { className: "fw-setting-label" }, ...place), ...refresh, ...hint);
     for (const input of root.querySelectorAll("input, select, textarea, button")) {
       input.disabled = setting.is_locked;
       if (hint.length) input.setAttribute("aria-describedby", `${setting.id}_hint`);

@@ -109,6 +109,7 @@
 
   function nameButtons() {
     drawIcons();
+    fw.dressUploads();
     for (const button of document.querySelectorAll("button:not([title])")) {
       const name = SIGNS[fw.sourceText(button).trim()];
       if (!name) continue;

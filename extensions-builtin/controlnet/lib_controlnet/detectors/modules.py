@@ -18,6 +18,7 @@ from lib_controlnet.detectors import (
     parts,
     soft_edges,
     uniformer,
+    zoe,
 )
 from lib_controlnet.pixels import Pixels
 from lib_controlnet.poses import drawn
@@ -59,6 +60,7 @@ DETECT: Mapping[str, Detect] = {
     "lineart_anime": _one(lambda image, job, path: anime_lines.drawing(image, path)),
     "depth_anything": _one(lambda image, job, path: depth.anything(image, path, is_second=False)),
     "depth_anything_v2": _one(lambda image, job, path: depth.anything(image, path, is_second=True)),
+    "depth_zoe": _one(lambda image, job, path: zoe.depth_map(image, path)),
     "depth": _one(lambda image, job, path: midas.depth_map(image, path)),
     "normal_map": _one(lambda image, job, path: midas.normal_map(image, path, background=job.a)),
     "normal_bae": _one(lambda image, job, path: normals.normal_map(image, path)),

@@ -1,6 +1,7 @@
 """Anima (CircleStone Labs 2026): NVIDIA's Cosmos-Predict2 transformer (arXiv:2503.14492), which predicts a flow, behind
 an adapter that joins a language model's states and T5's tokens."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from modules.models.families.family import (
     text_inputs,
 )
 from modules.models.families.flow_family import QWEN_IMAGE_VAE, FlowFamily, vae_component
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts
 from modules.models.text_encoders.llm import llm_component
@@ -72,12 +73,16 @@ class Anima(FlowFamily):
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         del config_folders
-        return (
-            llm_component(ENCODER, header, ENCODER_PREFIX, STATES, QWEN.hint, source_width(header)),
-            adapter_component(ADAPTER, header),
-            transformer_component(header),
-            vae_component(architecture.autoencoder, header, QWEN_IMAGE_VAE),
+        return built(
+            header,
+            partial(llm_component, ENCODER, header, ENCODER_PREFIX, STATES, QWEN.hint, source_width(header)),
+            partial(self.denoiser_components, header, architecture),
+            partial(vae_component, architecture.autoencoder, header, QWEN_IMAGE_VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return adapter_component(ADAPTER, header), transformer_component(header)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return AdaptedTexts(parts)

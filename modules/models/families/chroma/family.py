@@ -1,6 +1,7 @@
 """Chroma1 (lodestone-rock 2025): the blocks of FLUX.1 with T5 as the only text encoder, guided by a negative prompt; a
 small network gives all blocks their modulation."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from modules.models.families.family import (
 from modules.models.families.flow_family import DENOISER, FlowFamily, context_width, vae_component
 from modules.models.families.flux1.family import VAE
 from modules.models.families.flux1.layout import T5_PREFIX
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.names.folder_layout import FIRST, FolderLayout, Names, Parts
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.counting import TokenCounting
@@ -104,11 +105,16 @@ class Chroma(FlowFamily):
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         del config_folders
-        return (
-            t5_component(T5, header, T5_PREFIX, ENCODER.hint, context_width(header)),
-            transformer_component(header),
-            vae_component(architecture.autoencoder, header, VAE),
+        return built(
+            header,
+            partial(t5_component, T5, header, T5_PREFIX, ENCODER.hint, context_width(header)),
+            partial(self.denoiser_components, header, architecture),
+            partial(vae_component, architecture.autoencoder, header, VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return T5Texts(parts)

@@ -5,6 +5,7 @@ input; FLUX.1 schnell was distilled to few steps, has no such input and half the
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from modules.models.families.flux1.transformer import (
     transformer_component,
     transformer_inputs,
 )
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.clip import separate_clip_component
 from modules.models.text_encoders.counting import TokenCounting
@@ -105,12 +106,17 @@ class Flux1(FlowFamily):
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         del config_folders
-        return (
-            separate_clip_component(CLIP, header, CLIP_PREFIX, "clip_l.safetensors"),
-            t5_component(T5, header, T5_PREFIX, T5_ENCODER.hint, context_width(header)),
-            transformer_component(header),
-            vae_component(architecture.autoencoder, header, VAE),
+        return built(
+            header,
+            partial(separate_clip_component, CLIP, header, CLIP_PREFIX, CLIP_ENCODER.hint, _clip_width(header)),
+            partial(t5_component, T5, header, T5_PREFIX, T5_ENCODER.hint, context_width(header)),
+            partial(self.denoiser_components, header, architecture),
+            partial(vae_component, architecture.autoencoder, header, VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return ClipAndT5(parts, self.context_tokens)

@@ -34,7 +34,7 @@ from modules.models.families.flux2.transformer import (
     transformer_component,
     transformer_inputs,
 )
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts
@@ -95,11 +95,16 @@ class Flux2Klein(FlowFamily):
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         del config_folders
-        return (
-            llm_component("text_encoder", header, ENCODER_PREFIX, STATES, ENCODER.hint, context_width(header)),
-            transformer_component(header),
-            vae_component(architecture.autoencoder, header, VAE),
+        return built(
+            header,
+            partial(llm_component, "text_encoder", header, ENCODER_PREFIX, STATES, ENCODER.hint, context_width(header)),
+            partial(self.denoiser_components, header, architecture),
+            partial(vae_component, architecture.autoencoder, header, VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(TEXTS.conditioner, parts)

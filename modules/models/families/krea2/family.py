@@ -29,23 +29,20 @@ from modules.models.families.krea2.transformer import (
     transformer_inputs,
 )
 from modules.models.families.packing import PATCH
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts
 from modules.models.text_encoders.llm import HiddenStates, llm_component
-from modules.models.text_encoders.llm_texts import LlmRecipe
+from modules.models.text_encoders.llm_texts import DESCRIBED, DESCRIBED_SYSTEM_TOKENS, LlmRecipe
 
 TOKENS = 512
 ROPE_THETA = 5_000_000.0
-SYSTEM_TOKENS = 34
-"""Of the template in front of a text: the language model reads them, the denoiser is not given them."""
 TEXTS = LlmRecipe(
     HiddenStates(tuple(range(2, 36, 3))),
-    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
-    "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
-    most=SYSTEM_TOKENS + TOKENS,
+    DESCRIBED,
+    most=DESCRIBED_SYSTEM_TOKENS + TOKENS,
     keeps_end=True,
-    dropped=SYSTEM_TOKENS,
+    dropped=DESCRIBED_SYSTEM_TOKENS,
 )
 ENCODER = ExternalTextEncoder(
     "qwen3vl_4b",
@@ -91,11 +88,16 @@ class Krea2(FlowFamily):
         del config_folders
         width = context_width(header)
         hint = ENCODER.hint
-        return (
-            llm_component("text_encoder", header, ENCODER_PREFIX, TEXTS.states, hint, width, theta=ROPE_THETA),
-            transformer_component(header),
-            vae_component(architecture.autoencoder, header, QWEN_IMAGE_VAE),
+        return built(
+            header,
+            partial(llm_component, "text_encoder", header, ENCODER_PREFIX, TEXTS.states, hint, width, theta=ROPE_THETA),
+            partial(self.denoiser_components, header, architecture),
+            partial(vae_component, architecture.autoencoder, header, QWEN_IMAGE_VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(TEXTS.conditioner, parts)

@@ -39,7 +39,7 @@ from modules.models.families.ldm.parts import (
 )
 from modules.models.families.ldm.rectified import rectified_architecture
 from modules.models.files.tensor_source import TensorSource
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.names.folder_layout import FolderLayout
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.counting import BY_CHUNKS, TokenCounting
@@ -122,11 +122,16 @@ class LdmFamily:
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
-        return (
-            *self.text_encoders(header, architecture, config_folders),
-            unet_component(architecture.unet_sizes),
-            architecture.autoencoder.component(),
+        return built(
+            header,
+            partial(self.text_encoders, header, architecture, config_folders),
+            partial(self.denoiser_components, header, architecture),
+            architecture.autoencoder.component,
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del header
+        return (unet_component(architecture.unet_sizes),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(self.text.conditioner, parts)

@@ -6,6 +6,7 @@ was trained. Sizes, the second attention and the normed queries and keys of SD3.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ from modules.models.families.ldm.parts import is_left_over
 from modules.models.families.sd3.conditioning import CLIP, ClipAndT5
 from modules.models.families.sd3.folder import FOLDER
 from modules.models.families.sd3.layout import (
-    CLIP_G_PREFIX,
     CLIP_L_PREFIX,
     SIGN,
     T5_PREFIX,
@@ -41,10 +41,10 @@ from modules.models.families.sd3.layout import (
     transformer_rows,
 )
 from modules.models.families.sd3.t5 import T5, is_unused_of_t5, notes_on_converting, notes_on_merging, t5_components
-from modules.models.families.sd3.text import encoder_components
+from modules.models.families.sd3.text import CLIP_G, CLIP_L, clip_g_component, clip_l_component
 from modules.models.families.sd3.transformer import run_transformer, transformer_component, transformer_inputs
 from modules.models.files.tensor_source import TensorSource
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.counting import BY_CHUNKS, TokenCounting
 from modules.models.text_encoders.encoding import TextParts
@@ -70,8 +70,8 @@ class StableDiffusion3:
     embedding_components = CLIP.components
     optional_encoder: OptionalEncoder | None = T5
     external_encoders = (
-        ExternalTextEncoder("clip_l", CLIP_L_PREFIX, wanted_by=SIGN),
-        ExternalTextEncoder("clip_g", CLIP_G_PREFIX, wanted_by=SIGN),
+        CLIP_L,
+        CLIP_G,
         ExternalTextEncoder("t5xxl", T5_PREFIX, wanted_by=SIGN, any_ending=True, is_optional=True),
     )
     external_vae: ExternalVae | None = None
@@ -107,12 +107,17 @@ class StableDiffusion3:
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         del config_folders
-        return (
-            *encoder_components(header),
-            *t5_components(header),
-            transformer_component(header, architecture.latent_side),
-            architecture.autoencoder.component(),
+        return built(
+            header,
+            partial(clip_l_component, header),
+            partial(clip_g_component, header),
+            partial(t5_components, header),
+            partial(self.denoiser_components, header, architecture),
+            architecture.autoencoder.component,
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        return (transformer_component(header, architecture.latent_side),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return ClipAndT5(parts)

@@ -1,6 +1,7 @@
 """The text encoders of SD3 files: CLIP-L, and OpenCLIP bigG with transformers' names."""
 
-from modules.models.families.sd3.layout import CLIP_G_PREFIX, CLIP_L_PREFIX
+from modules.models.families.family import ExternalTextEncoder
+from modules.models.families.sd3.layout import CLIP_G_PREFIX, CLIP_L_PREFIX, SIGN
 from modules.models.names.component import Component, Header
 from modules.models.text_encoders.clip import separate_clip_component
 
@@ -10,23 +11,22 @@ CLIP_L_PROJECTION = f"{CLIP_L_PREFIX}.pooled_projection"
 CLIP_G_PROJECTION = f"{CLIP_G_PREFIX}.text_projection"
 
 
-def encoder_components(header: Header) -> tuple[Component, ...]:
+CLIP_L = ExternalTextEncoder(
+    "clip_l", CLIP_L_PREFIX, wanted_by=SIGN, title="CLIP-L (clip_l.safetensors, 768 wide, 0.25 GB in 16 bits)"
+)
+CLIP_G = ExternalTextEncoder(
+    "clip_g", CLIP_G_PREFIX, wanted_by=SIGN, title="CLIP-G (clip_g.safetensors, 1280 wide, 1.4 GB in 16 bits)"
+)
+
+
+def clip_l_component(header: Header) -> Component:
     """Raises `CheckpointError` that names the file that is missing."""
-    projects = f"{CLIP_L_PROJECTION}.weight" in header
-    return (
-        separate_clip_component(
-            "text_encoder",
-            header,
-            CLIP_L_PREFIX,
-            "clip_l.safetensors",
-            projection=CLIP_L_PROJECTION if projects else "",
-        ),
-        separate_clip_component(
-            "text_encoder_2",
-            header,
-            CLIP_G_PREFIX,
-            "clip_g.safetensors",
-            activation="gelu",
-            projection=CLIP_G_PROJECTION,
-        ),
+    projection = CLIP_L_PROJECTION if f"{CLIP_L_PROJECTION}.weight" in header else ""
+    return separate_clip_component("text_encoder", header, CLIP_L_PREFIX, CLIP_L.hint, projection=projection)
+
+
+def clip_g_component(header: Header) -> Component:
+    """Raises `CheckpointError` that names the file that is missing."""
+    return separate_clip_component(
+        "text_encoder_2", header, CLIP_G_PREFIX, CLIP_G.hint, activation="gelu", projection=CLIP_G_PROJECTION
     )

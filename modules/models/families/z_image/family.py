@@ -30,7 +30,7 @@ from modules.models.families.z_image.transformer import (
     transformer_component,
     transformer_inputs,
 )
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts
@@ -82,11 +82,18 @@ class ZImage(FlowFamily):
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         del config_folders
-        return (
-            llm_component("text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, context_width(header)),
-            transformer_component(header),
-            vae_component(architecture.autoencoder, header, FLUX_VAE),
+        return built(
+            header,
+            partial(
+                llm_component, "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, context_width(header)
+            ),
+            partial(self.denoiser_components, header, architecture),
+            partial(vae_component, architecture.autoencoder, header, FLUX_VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(TEXTS.conditioner, parts)

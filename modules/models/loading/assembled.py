@@ -58,7 +58,7 @@ def assembled(file: TensorSource, modules: Sequence[Path], families: Sequence[Mo
     try:
         for path in modules:
             parts.add(path)
-        if modules or _is_alone(file.entries) or family.external_vae is not None:
+        if modules or is_alone(file.entries) or family.external_vae is not None:
             for path in parts.near():
                 parts.add(path)
         return parts.joined()
@@ -128,7 +128,7 @@ class _Parts:
         return View(self._file.path, {**kept, **pieces}, self._files, self._file.metadata)
 
 
-def _is_alone(header: Header) -> bool:
+def is_alone(header: Header) -> bool:
     """Whether nothing but a denoiser is there."""
     return all(key.startswith("model.diffusion_model.") for key in header)
 
@@ -139,7 +139,7 @@ def _near(file: TensorSource, family: ModelFamily, chosen: Collection[str]) -> I
     for item in family.external_encoders:
         if not item.is_part or item.type in chosen or any(key.startswith(f"{item.prefix}.") for key in file.entries):
             continue
-        if not item.type and not _is_alone(file.entries):
+        if not item.type and not is_alone(file.entries):
             continue
         for folder in encoder_folders(file.path):
             found = next(iter(_fitting(folder, item, file.entries)), None)

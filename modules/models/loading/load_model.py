@@ -338,9 +338,11 @@ def architecture_of(
     family: ModelFamily,
     configs_dir: Path,
     default_yaml: Path | None = None,
+    reads_values: bool = True,
 ) -> LdmArchitecture:
     """From the YAML next to the file, else from `default_yaml`; else the family's, with the sizes of the file's tensors
-    and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`."""
+    and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`. Without `reads_values`
+    nothing but the header is looked at, and noise levels and scales of latents stay the family's."""
     own = info.config_path or default_yaml
     if own is not None:
         return read_architecture(own)
@@ -350,4 +352,5 @@ def architecture_of(
     schedule = replace(known.noise_schedule, zero_terminal_snr=family.has_zero_snr(file.entries))
     prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
     known = known if info.is_folder else predicting(known, family, prediction)  # a folder says its own size
-    return family.as_told(replace(known, noise_schedule=schedule, prediction_type=prediction), file)
+    told = replace(known, noise_schedule=schedule, prediction_type=prediction)
+    return family.as_told(told, file) if reads_values else told

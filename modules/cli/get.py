@@ -18,6 +18,7 @@ from modules.paths import resolve_paths
 
 GB = 1e9
 SHOWN_EVERY_S = 1.0
+EIGHT_BITS = "fp8_e4m3fn_row"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,6 +34,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", default="", help="the name that the file gets")
     parser.add_argument("--folder", default="", help="where it goes: Stable-diffusion, VAE, text_encoder, Lora ...")
     parser.add_argument("--allow-pickle", action="store_true", help="allow .ckpt and .pt for this file")
+    parser.add_argument(
+        "--storage",
+        nargs="?",
+        const=EIGHT_BITS,
+        default="",
+        metavar="FORMAT",
+        help=f"store a checkpoint in this format while it comes, and keep nothing else of it (default {EIGHT_BITS})",
+    )
     parser.add_argument("--with-parts", action="store_true", help="text encoders and VAE of a listed model as well")
     add_arguments(parser, (PATHS, MODELS))
     return parser
@@ -46,7 +55,9 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         if not arguments.source:
             print("\n".join(map(_listed, downloads.known.values())))
             return 0
-        asked = DownloadRequest(arguments.source, arguments.name, arguments.folder, arguments.allow_pickle)
+        asked = DownloadRequest(
+            arguments.source, arguments.name, arguments.folder, arguments.allow_pickle, arguments.storage
+        )
         if arguments.look:
             return _look(downloads, asked)
         wanted = [asked]
@@ -90,7 +101,8 @@ def _get(downloads: Downloads, request: DownloadRequest) -> None:
     there = downloads.get(request, show)
     print(file=sys.stderr)
     state = "was there already" if there.was_there else "is there"
-    print(f"{there.path} {state}, {there.size_bytes / GB:.2f} GB, sha256 {there.sha256}")
+    of_what = f"stored as {there.storage} from a file with the sha256" if there.storage else "sha256"
+    print(f"{there.path} {state}, {there.size_bytes / GB:.2f} GB, {of_what} {there.sha256}")
 
 
 def _listed(model: KnownModel) -> str:

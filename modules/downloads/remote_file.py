@@ -17,6 +17,8 @@ PROBE_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024 * 1024
 SHA256 = re.compile(r'"?([0-9a-fA-F]{64})"?')
 GGUF_MAGIC = b"GGUF"
+WIDE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Bytes of the types that 8 bits replace."""
 
 
 @dataclass(frozen=True)
@@ -164,3 +166,12 @@ def read_range(remote: RemoteFile, transport: FileTransport, begin: int, end: in
     if len(found) != end - begin + 1:
         raise DownloadError(f"{remote.source.label}: the server sent {len(found)} bytes in place of {end - begin + 1}.")
     return found
+
+
+def saved_by_eight_bits(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+    """Bytes that a file would lose in 8 bits: its matrices in one byte a value; the rest stays as it is."""
+    saved = 0
+    for shape, dtype in tensors.values():
+        if len(shape) >= 2 and dtype in WIDE:
+            saved += _product(shape) * (WIDE[dtype] - 1)
+    return saved

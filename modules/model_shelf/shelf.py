@@ -13,8 +13,9 @@ from modules.atomic_files import output_error
 from modules.downloads.addresses import PICKLES, SUFFIXES
 from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES
 from modules.downloads.known import KnownModel, known_models
+from modules.downloads.remote_file import saved_by_eight_bits
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.model_shelf.headers import Headers, missing_parts, saved_by_eight_bits
+from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
 from modules.models.files.catalogue import HashCache
 from modules.paths import Paths

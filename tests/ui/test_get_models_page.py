@@ -15,7 +15,7 @@ from modules.downloads.verdict import Verdict
 from modules.services import Services
 from tests.downloads.file_server import Behavior, Handler, safetensors, serving
 from tests.fakes import downloading_services
-from tests.models.family_files import write_family
+from tests.models.dit_files import write_recipe
 from tests.ui.browser import needs_browser, served, visit
 
 pytestmark = needs_browser
@@ -102,7 +102,7 @@ def test_a_checkpoint_is_judged_then_stored_in_8_bits_while_it_comes(
 ) -> None:
     """The whole way of a model that is wanted small: Inspect, the verdict, the tick, a pause, the file in its list."""
     monkeypatch.setattr("modules.downloads.downloads.judge", lambda *_: Verdict(True, "It fits: needs 1 of 8 GB."))
-    source = write_family(tmp_path, "sd1").read_bytes()
+    source = write_recipe(tmp_path / "source.safetensors", "z_image_tiny").read_bytes()
     behavior = slowly(0.3, source)
     with serving({"/whole.safetensors": behavior}) as address:
         tab.fill("#fw_models_source", f"{address}/whole.safetensors")
@@ -112,7 +112,7 @@ def test_a_checkpoint_is_judged_then_stored_in_8_bits_while_it_comes(
         found.locator("label:has-text('Store it in 8 bits while it comes: about')").click()
         found.locator("button:has-text('Get it')").click()
         row = tab.locator(f"{TAB} .fw-models-downloads .fw-models-row:has-text('whole')")
-        sync_api.expect(row).to_contain_text("of 0.02 GB")
+        sync_api.expect(row).to_contain_text("of 0.01 GB")
         row.locator("button:has-text('Pause')").click()
         sync_api.expect(row).to_contain_text("Paused. What came is kept.")
         sync_api.expect(row.locator("strong")).to_have_text("whole-8bit.safetensors")

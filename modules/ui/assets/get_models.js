@@ -130,7 +130,9 @@
     const newest = new Map(); // of downloads that were asked for again, the last
     for (const task of tasks) if (!newest.has(task.title)) newest.set(task.title, task);
     const shown = [...newest.values()].filter((task) => task.status !== "interrupted");
-    const isShownAs = (one) => shown.some(({ outcome, status }) => status !== "done" && outcome?.file === one.name && outcome.folder === one.folder);
+    // Before it has looked at its file, a download is known by its title alone, which ends in a name or an address.
+    const isFor = ({ outcome, title }, one) => (outcome ? outcome.file === one.name && outcome.folder === one.folder : title.endsWith(one.name));
+    const isShownAs = (one) => shown.some((task) => task.status !== "done" && isFor(task, one));
     part("downloads").replaceChildren(
       ...shown.map(progress),
       ...parts.filter((one) => !isShownAs(one)).map(unfinished),

@@ -12,6 +12,7 @@ from pathlib import Path
 from modules.cli.commands import COMMANDS, WITHOUT_SET_UP, load_command, require_command
 from modules.errors import FeatherweightError, UnknownNameError
 from modules.flags.flags import Flags, UsageError, parse_flags, without_effect
+from modules.lean_imports import without_garbage_collection
 from modules.setup.checks import run_checks
 from modules.setup.environment import Environment
 from modules.setup.prepare import Wanted, prepare
@@ -125,10 +126,13 @@ def _start_in(
 def start(invocation: Invocation) -> int:
     """Run the subcommand or the server in this process, after naming the flags that have no effect."""
     if invocation.command is not None:
-        return load_command(invocation.command)(invocation.words)
+        with without_garbage_collection():
+            command = load_command(invocation.command)
+        return command(invocation.words)
     for flag, reason in without_effect(invocation.flags).items():
         say(f"{flag} is accepted and has no effect: {reason}")
-    serve: Callable[[Flags], int] = import_module("webui").main
+    with without_garbage_collection():
+        serve: Callable[[Flags], int] = import_module("webui").main
     return serve(invocation.flags)
 
 

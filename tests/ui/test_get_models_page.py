@@ -82,7 +82,7 @@ def test_a_download_is_paused_gone_on_with_and_cancelled(tab: sync_api.Page, fak
     with serving({"/slow.safetensors": behavior}) as address:
         tab.fill("#fw_models_source", f"{address}/slow.safetensors")
         tab.click(f"{TAB} [data-do=get]")
-        sync_api.expect(row).to_contain_text("of 0.01 GB")
+        sync_api.expect(row).to_contain_text("of 8.4 MB")
         row.locator("button:has-text('Pause')").click()
         sync_api.expect(row).to_contain_text("Paused. What came is kept.")
         assert part.stat().st_size > 0 and not target.exists()
@@ -112,7 +112,7 @@ def test_a_checkpoint_is_judged_then_stored_in_8_bits_while_it_comes(
         found.locator("label:has-text('Store it in 8 bits while it comes: about')").click()
         found.locator("button:has-text('Get it')").click()
         row = tab.locator(f"{TAB} .fw-models-downloads .fw-models-row:has-text('whole')")
-        sync_api.expect(row).to_contain_text("of 0.01 GB")
+        sync_api.expect(row).to_contain_text("of 14.9 MB")
         row.locator("button:has-text('Pause')").click()
         sync_api.expect(row).to_contain_text("Paused. What came is kept.")
         sync_api.expect(row.locator("strong")).to_have_text("whole-8bit.safetensors")

@@ -24,6 +24,7 @@ from modules.models.families.family import ModelFamily
 from modules.models.families.header_sizes import sized_by_header
 from modules.models.families.registry import detect_family
 from modules.models.files.catalogue import CheckpointInfo, HashCache
+from modules.models.files.diffusers_folder import files_read
 from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.budget import BudgetPlan, plan_budget
 from modules.models.loading.filling import FillReport, Placement, fill, finish_buffers
@@ -80,7 +81,8 @@ def load_model(
         opened = _open(info, configs_dir, choose_plan, default_yaml, facts, files)
         matched = _match(opened, info, configs_dir)
         filled = _fill(matched, vae, reads)
-        beside = {entry.file for entry in opened.file.entries.values() if entry.file is not None} - {info.path}
+        beside = {entry.file for entry in opened.file.entries.values() if entry.file is not None}
+        beside -= set(files_read(info.path))
     streaming = _finish(matched, reads)
     seconds = time.monotonic() - began
     log.info("Loaded %s (%s, %s) in %.1f s", info.name, opened.family.label, opened.plan.label, seconds)

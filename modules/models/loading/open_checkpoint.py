@@ -6,12 +6,12 @@ from pathlib import Path
 from modules.models.families.external_text_encoders import with_external_encoders
 from modules.models.families.family import ModelFamily
 from modules.models.families.registry import FAMILIES
-from modules.models.files.tensor_source import TensorSource, open_tensors
+from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.assembled import assembled, with_whole_names
 from modules.models.loading.diffusers_layout import as_original, is_diffusers_file, opened_folder
 from modules.models.loading.foreign_names import checkpoint_names, part_names
 from modules.models.names.fused import unfused
-from modules.models.names.view import View, renamed
+from modules.models.names.view import View, open_whole, renamed
 
 GGUF_SUFFIX = ".gguf"
 
@@ -28,7 +28,7 @@ def open_checkpoint(
     modules: Sequence[Path] = (),
     families: Sequence[ModelFamily] | None = None,
     alone: bool = False,
-    open_file: Callable[[Path], TensorSource] = open_tensors,
+    open_file: Callable[[Path], TensorSource] = open_whole,
 ) -> View:
     """Open a checkpoint, a file or a folder in the diffusers layout; raises `CheckpointError` for a file that is not
     what its suffix says. A text encoder that its family can do without, inside of it or (`optional_beside`) in a file

@@ -334,7 +334,7 @@
     const open = fw.element("button", { type: "button", textContent: fw.t`Get a real model` });
     open.addEventListener("click", fw.getModels);
     const box = fw.element("div", { className: "fw-message fw-note fw-offer" }, text, open);
-    tab.find("messages")?.append(box);
+    tab.find("messages")?.prepend(box);
   };
 
   document.addEventListener("submit", (event) => {

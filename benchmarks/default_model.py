@@ -12,7 +12,7 @@ product's own engine (fixed seeds, 20 steps, 128x128), prints a table and writes
 - corners: how far their 8x8 pixels lie from the background's color, in levels of 255;
 - landscapes: whether sky, land and each thing are there, in their forms and colors.
 
-The picture has one image of each shape, and the landscapes.
+Another `--cfg-scale` writes a file of its own. The picture has one image of each shape, and the landscapes.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULT = Path(__file__).parent / "results" / "default-model.json"
 GOALS = {"colors": 0.99, "overlap": 0.9, "landscapes": 8}
 COLUMNS = 13
+CFG_SCALE = 6.0
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--sampler", default="DPM++ 2M")
     parser.add_argument("--scheduler", default="Karras")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--cfg-scale", type=float, default=6.0)
+    parser.add_argument("--cfg-scale", type=float, default=CFG_SCALE)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sheet", type=Path, help="where to write all images on one sheet (PNG)")
     parser.add_argument("--picture", type=Path, help="where to write the picture of the README (PNG)")
@@ -92,7 +93,8 @@ def main() -> None:
     result["settings"] = {name: getattr(arguments, name) for name in ("sampler", "scheduler", "steps", "cfg_scale")}
     result["seconds_per_image"] = round(seconds / (len(images) + len(landscapes)), 2)
     _print(result)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    other = "" if arguments.cfg_scale == CFG_SCALE else f"-cfg-{arguments.cfg_scale:g}"
+    RESULT.with_stem(RESULT.stem + other).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if arguments.sheet:
         _sheet([*images, *landscapes], COLUMNS).save(arguments.sheet)
     if arguments.picture:

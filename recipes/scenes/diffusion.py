@@ -37,19 +37,19 @@ class DiffusionOptions:
 
     minutes: float = 90.0
     steps: int | None = None  # stop after these; None: by time alone
-    batch: int = 20
-    pairs: int = 12  # of a batch are predicted with and without their prompt, for the loss under guidance
+    batch: int = 24
+    pairs: int = 8  # of a batch are predicted with and without their prompt, for the loss under guidance
     part: int = 16  # predictions that one thread makes at a time; even, so that pairs stay together
     learning_rate: float = 3e-4
     final_rate: float = 0.01  # of the learning rate, at the end
     warmup_steps: int = 50
     weight_decay: float = 1e-2
     empty_prompts: float = 0.15
-    high_noise_share: float = 0.5  # of the timesteps are drawn from the upper half only
+    high_noise_share: float = 0.8  # of the timesteps are drawn from the upper half only
     guided_weight: float = 0.2  # of the error under guidance, for the pairs
     max_guidance: float = 8.0
     train_text: bool = False
-    ema_decay: float = 0.995
+    ema_decay: float = 0.99
     weight_limit: float = 50.0
     flat_weight: float = 2.0  # extra weight of the error's mean over the image
     offset_noise: float = 0.1  # standard deviation, on half of the images

@@ -10,6 +10,7 @@ from modules.assembly import ROOT
 from modules.cli.running import flags_of, run_guarded
 from modules.downloads.downloads import DownloadRequest, Downloads
 from modules.downloads.known import KnownModel
+from modules.downloads.storing import stored_bytes
 from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
 from modules.errors import Interrupted
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
@@ -58,6 +59,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         asked = DownloadRequest(
             arguments.source, arguments.name, arguments.folder, arguments.allow_pickle, arguments.storage
         )
+        downloads.checked(asked)
         if arguments.look:
             return _look(downloads, asked)
         wanted = [asked]
@@ -77,6 +79,9 @@ def _look(downloads: Downloads, request: DownloadRequest) -> int:
     print(f"{found.name}: {found.line}\nIt goes to {downloads.folders[found.kind.folder]}.")
     if found.parts:
         print(f"It needs: {', '.join(f'{part.label} ({part.name}, {part.size_gb} GB)' for part in found.parts)}.")
+    small = 0 if found.storage else stored_bytes(found.remote, found.header, found.kind)
+    if small:
+        print(f"With --storage it is stored in 8 bits while it comes: about {small / GB:.2f} GB on the disk.")
     verdict = downloads.judged(found)
     if verdict.text:
         print(verdict.text)

@@ -21,6 +21,8 @@ from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extensions_tab import build_extensions_tab
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
+from modules.ui.first_files import first_script
+from modules.ui.gradio_scripts import GradioScriptsMiddleware
 from modules.ui.header import build_header
 from modules.ui.history_tab import build_history_tab
 from modules.ui.image_tab import ImageTab, wire_keeping
@@ -136,7 +138,8 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     app.state.extension_frames = frame_hosts(services.scripts)
     mounted, page = _mount(app, services)
-    app.add_middleware(PlainEventsMiddleware)
+    app.add_middleware(PlainEventsMiddleware, first=first_script(page))
+    app.add_middleware(GradioScriptsMiddleware)
     compress(app)
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted

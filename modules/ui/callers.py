@@ -30,7 +30,7 @@ def least_role(function: Any) -> Role:
     return role_of_call(named) or role_of_function(function) or Role.ADMIN
 
 
-FOR_CLIENTS = ("api_info", "api_info_as_input", "api_info_as_output", "example_inputs")
+FOR_CLIENTS = ("api_info", "api_info_as_input", "api_info_as_output", "example_inputs", "skip_api")
 """What Gradio says of a component to programs that call the page's functions; its page reads none of it."""
 
 UNSET_OF_EVENTS = (
@@ -60,6 +60,8 @@ class GuardedBlocks(gr.Blocks):
         described = {block._id for function in public for block in (*function.inputs, *function.outputs)}
         for part in config["components"]:
             part["props"].pop("preserved_by_key", None)
+            if part.get("key") is None:
+                part.pop("key", None)
             if part["id"] not in described:
                 for name in FOR_CLIENTS:
                     part.pop(name, None)

@@ -66,7 +66,7 @@ class GuardedBlocks(gr.Blocks):
                 for name in FOR_CLIENTS:
                     part.pop(name, None)
             if type(self.blocks[part["id"]]).__module__.startswith("gradio."):
-                part["component_class_id"] = part["type"]  # a hash else, which the page needs of foreign ones only
+                part.pop("component_class_id", None)  # a hash, which the page needs of foreign ones only
         for event in config["dependencies"]:
             for name in UNSET_OF_EVENTS:
                 if not event.get(name):

@@ -5,6 +5,8 @@ the page's 1,500 components, and through proxies that is a third of the time unt
 of other classes as they are, and the events of a page never change.
 """
 
+from dataclasses import dataclass
+
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,13 +20,19 @@ if (Array.isArray(events)) Object.setPrototypeOf(events, class extends Array {}.
 }</script>"""
 
 
+@dataclass
+class PageStart:
+    """What the head of the page begins with, where a browser meets it before the page's data; Reload UI changes it."""
+
+    html: str = ""
+
+
 class PlainEventsMiddleware:
     """Puts scripts before those of Gradio's page; other replies pass as they are."""
 
-    def __init__(self, app: ASGIApp, first: str = "") -> None:
-        """`first` is put at the beginning of the head, where a browser meets it before the data."""
+    def __init__(self, app: ASGIApp, start: PageStart) -> None:
         self._app = app
-        self._first = first.encode()
+        self._start = start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; websockets pass."""
@@ -41,7 +49,7 @@ class PlainEventsMiddleware:
                     await send(message)
                 return
             for start in held:
-                await send(_with_scripts(start, message, self._first))
+                await send(_with_scripts(start, message, self._start.html.encode()))
             held.clear()
             await send(message)
 

@@ -28,6 +28,7 @@ from modules.folder_lock import FolderLock
 from modules.jobs.dispatch import Dispatcher
 from modules.jobs.restart import Restart
 from modules.jobs.when_done import DoneActions
+from modules.lean_imports import import_when_used, without_garbage_collection
 from modules.paths import resolve_paths
 from modules.processing.engine.chosen_checkpoint import store_first_loaded, stored_checkpoint
 from modules.scripts.callbacks import Moment
@@ -92,7 +93,9 @@ def serve(services: Services, listener: socket.socket) -> int:
     flags = services.flags
     stop = threading.Event()
     began = time.monotonic()
-    app = build_app(services, stop)
+    import_when_used("pandas")  # Gradio names it, for values that the page has none of
+    with without_garbage_collection():
+        app = build_app(services, stop)
     services.startup_s["page and API"] = time.monotonic() - began
     config = uvicorn.Config(
         app,

@@ -202,6 +202,7 @@ def offer_to_extensions(host: Host, services: Services) -> None:
     host.facts = lambda: services.models.status.model
     host.unload = services.models.unload
     host.embeddings = services.models.list_embeddings
+    host.cards = services.cards
     host.output_folders = services.history_folders
     styles = services.scripts.program.styles
     make_elsewhere(Making(lambda p: Processed(run(p.for_queue())), lambda: services.settings.current, None, styles))

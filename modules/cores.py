@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,14 +85,56 @@ def in_words(logical: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def cgroup_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Cores that a container may use at once (cgroup version 2 or 1); None where there is no limit."""
+def cgroup_cores(cgroup: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """Cores that this process may use at once by the quotas of its control groups (version 2 or 1), of a container or
+    of a service: the least of them. None where there is no limit."""
+    quotas = (_quota(folder) for folder in _groups_above(cgroup, own))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _groups_above(cgroup: Path, own: Path) -> Iterator[Path]:
+    """The folders of the process's groups that may limit the CPU, from the outermost to its own. In a container the
+    outermost is its own, and the paths may lead nowhere."""
+    places = {cgroup: "/", cgroup / "cpu": "/"}
     try:
-        if (cgroup / "cpu.max").exists():
-            quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # other systems than Linux
+        lines = []
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if not controllers:
+            places[cgroup] = path
+        elif "cpu" in controllers.split(","):
+            places[cgroup / "cpu"] = path
+    for root, path in places.items():
+        parts = (part for part in path.split("/") if part not in ("", ".."))
+        yield from itertools.accumulate(parts, Path.joinpath, initial=root)
+
+
+def _quota(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
         else:
-            quota = (cgroup / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (cgroup / "cpu/cpu.cfs_period_us").read_text(encoding="ascii").strip()
+            quota = (folder / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (folder / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
         return round(int(quota) / int(period), 2) if int(quota) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):  # "max": no limit
         return None
+
+
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+
+
+def threads_asked(environment: Mapping[str, str], logical: int) -> tuple[int | None, str]:
+    """How many threads OMP_NUM_THREADS asks for, None where it does not, and for people what is wrong with it, or "".
+    More than there are `logical` cores are as many as these: they would only wait for each other."""
+    given = environment.get(THREADS_VARIABLE, "").strip()
+    if not given:
+        return None, ""
+    first = given.partition(",")[0].strip()  # of the levels of nested loops
+    if not (first.isascii() and first.isdigit() and int(first[:9]) > 0):
+        return None, f"{THREADS_VARIABLE} is {given[:40]!r}, which is no number of threads, and is not used"
+    if int(first[:9]) > logical:
+        return logical, f"{THREADS_VARIABLE} is {given[:40]}, more than there are cores: {logical} compute"
+    return int(first), ""

@@ -25,6 +25,9 @@ INSIDE = {
 """Packages that the reference UI computes with. Extensions import names of theirs, for `isinstance` above all."""
 ENCODERS = "ldm.modules.encoders.modules"
 ENCODERS_HERE = "modules.compat.clip_view"
+LORA, LORA_HERE = "extensions-builtin.Lora", "modules.compat.networks"
+LORA_FILES = ("networks", "network", "lora", "ui_extra_networks_lora")
+"""Files of the reference UI's extension for LoRA, that others import by its folder or by themselves."""
 TORCHVISION, VISION = "torchvision", "modules.compat.vision"
 """A package that extensions import for a few functions, and that cannot be installed next to the program's PyTorch."""
 
@@ -77,7 +80,8 @@ class _VisionLoader(Loader):
 class FacadeFinder:
     """Finds `modules.NAME` in `modules.compat.NAME` where the program has no module of that name; for names of the
     reference UI that stand for nothing here a module whose names refuse to be used, each with a sentence; the same of
-    packages that the reference UI computes with, where an extension imports one that is not installed."""
+    packages that the reference UI computes with, where an extension imports one that is not installed; and the files of
+    the reference UI's extension for LoRA."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         """See `importlib.abc.MetaPathFinder`."""
@@ -85,6 +89,12 @@ class FacadeFinder:
             if name == ENCODERS:
                 return ModuleSpec(name, _AliasLoader(ENCODERS_HERE))
             return ModuleSpec(name, _RefusedLoader(INSIDE[top]), is_package=True)
+        if name.rpartition(".")[2] in LORA_FILES and import_module(ACTING).is_foreign_code():
+            parent, _, file = name.rpartition(".")
+            if file in LORA_FILES and parent in ("", LORA):
+                return ModuleSpec(name, _AliasLoader(LORA_HERE))
+        if LORA.startswith(name) and import_module(ACTING).is_foreign_code():
+            return ModuleSpec(name, None, is_package=True)  # folders that lie on no path of Python's
         if top == TORCHVISION and import_module(ACTING).is_foreign_code():
             return ModuleSpec(name, _VisionLoader(), is_package=True)
         if not name.startswith(PROGRAM) or name.startswith(FACADES) or name + "." == FACADES:

@@ -36,6 +36,7 @@ ORDER = (
         "folder_lock",
         "show_folder",
         "cores",
+        "lean_imports",
         "public_addresses",
     ),
     ("errors", "extra_folders", "model_folders", "version", "plots", "texts"),

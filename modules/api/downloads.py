@@ -24,6 +24,7 @@ from modules.downloads.downloads import DownloadRequest, Downloads, Found
 from modules.downloads.fitting import fitting_models
 from modules.downloads.known import KnownModel
 from modules.downloads.machine import machine_here
+from modules.downloads.storing import stored_bytes
 from modules.downloads.verdict import Verdict
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
@@ -40,7 +41,7 @@ ERRORS = {
 
 
 class DownloadBody(Tolerant):
-    """POST /featherweight/v1/downloads and downloads/look."""
+    """POST /featherweight/v1/downloads."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"example": {"source": "z-image-turbo"}})
 
@@ -48,10 +49,17 @@ class DownloadBody(Tolerant):
     name: str = Field(default="", max_length=512)
     folder: str = Field(default="", max_length=64)
     allow_pickle: bool = False
+    storage: str = Field(default="", max_length=64)
 
     def request(self) -> DownloadRequest:
         """As the work takes it."""
-        return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle)
+        return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle, self.storage)
+
+
+class LookBody(DownloadBody):
+    """POST /featherweight/v1/downloads/look."""
+
+    judges: bool = Field(default=True, description="whether it fits this machine is worked out, which takes seconds")
 
 
 class CancelBody(Tolerant):
@@ -85,20 +93,22 @@ def download_routes(services: Services) -> APIRouter:
         return [known_item(model) for model in downloads.known.values()]
 
     @routes.post("/look", **documented(errors=ERRORS))
-    async def look(body: DownloadBody) -> LookReply:
+    async def look(body: LookBody) -> LookReply:
         """Say what a file is and whether it fits this machine, from its header alone: less than a megabyte is read.
-        `fits` is null where it cannot be said before the file is here."""
+        `fits` is null where it cannot be said before the file is here, and without `judges`."""
 
         def looked() -> LookReply:
             found = downloads.find(body.request())
-            return _looked(downloads, found, downloads.judged(found))
+            return _looked(downloads, found, downloads.judged(found) if body.judges else Verdict(None, ""))
 
         return await asyncio.to_thread(looked)
 
     @routes.post("", **documented(errors={422: ERRORS[422]}))
     def download(body: DownloadBody) -> TaskItem:
         """Download a file into the folder where it belongs, as a task: it can be cancelled, goes on where it was after
-        a restart or when it is asked for again, and appears under its name only when it is whole."""
+        a restart or when it is asked for again, and appears under its name only when it is whole. With `storage`, the
+        name of a format such as fp8_e4m3fn_row, a safetensors checkpoint is stored in it while it comes, and nothing
+        else of it is kept."""
         return task_reply(services.queue.submit_spec(download_spec(downloads, downloads.checked(body.request()))))
 
     @routes.get("/fitting")
@@ -125,10 +135,15 @@ def download_routes(services: Services) -> APIRouter:
     @routes.get("/unfinished")
     def unfinished() -> list[UnfinishedItem]:
         """Downloads that were begun and are not running: paused, or broken off with the server. To go on, ask for the
-        download of `url` with `name` and `folder`."""
+        download of `url` with `name`, `folder` and `storage`."""
         return [
             UnfinishedItem(
-                name=part.name, folder=folder, url=part.url, done_bytes=part.done_bytes, size_bytes=part.size_bytes
+                name=part.name,
+                folder=folder,
+                url=part.url,
+                done_bytes=part.done_bytes,
+                size_bytes=part.size_bytes,
+                storage=part.storage,
             )
             for folder, part in downloads.unfinished()
         ]
@@ -199,5 +214,6 @@ def _looked(downloads: Downloads, found: Found, verdict: Verdict) -> LookReply:
         fits=verdict.fits,
         verdict=verdict.text,
         step_seconds=verdict.step_seconds,
+        stored_bytes=stored_bytes(found.remote, found.header, found.kind),
         parts=[known_item(part) for part in found.parts],
     )

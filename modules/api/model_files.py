@@ -13,6 +13,7 @@ from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
 from modules.assembly import shelf_of
 from modules.downloads.about import About, about_file, read_preview_of
+from modules.downloads.storing import source_sha256_of
 from modules.images.reading import open_image
 from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.model_cards.notes import write_notes
@@ -102,7 +103,8 @@ def model_routes(services: Services) -> APIRouter:
 
         def asked() -> AboutReply:
             one = shelf.file(body.key)
-            sha256, came_from = shelf.sha256(body.key), shelf.noted(body.key, "source")
+            sha256 = source_sha256_of(one.path) or shelf.sha256(body.key)
+            came_from = shelf.noted(body.key, "source")
             found = about_file(sha256, came_from, downloads.transport)
             has_preview = bool(found.preview_url) and not any(
                 one.path.with_name(one.path.stem + ending).exists() for ending in (".preview.png", ".png")

@@ -72,10 +72,11 @@ class ConversionBody(StorageBody):
 
     name: str
     layout: str = ""
+    alone: bool = Field(default=False, description="a denoiser stays alone, whatever text encoders and VAE are near it")
 
     def options(self) -> StorageOptions:
         """As the work takes it."""
-        return replace(super().options(), layout=self.layout)
+        return replace(super().options(), layout=self.layout, alone=self.alone)
 
 
 class ComparisonBody(Tolerant):

@@ -49,6 +49,9 @@ def convert(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--layout", default="", metavar="NAME", help="own, comfyui or gguf (default: own, or as the file's name says)"
     )
+    parser.add_argument(
+        "--alone", action="store_true", help="a denoiser stays alone, whatever text encoders and VAE are near it"
+    )
     arguments = parser.parse_args(argv)
 
     def run(services: Services, info: CheckpointInfo) -> int:
@@ -61,6 +64,7 @@ def convert(argv: Sequence[str]) -> int:
             _progress(False),
             _budget_bytes(arguments),
             arguments.layout,
+            arguments.alone,
         )
         print(summary(found))
         print(arguments.output)

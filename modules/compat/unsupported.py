@@ -32,7 +32,7 @@ MODULES = {
     **dict.fromkeys(("sd_hijack_ip2p", "sd_samplers_common_cfg", "soft_inpainting", "models.sd3"), _INSIDE),
     **dict.fromkeys(("ui_extra_networks_checkpoints", "ui_extra_networks_hypernets"), _CARDS),
     **dict.fromkeys(("ui_extra_networks_textual_inversion", "ui_extra_networks_user_metadata"), _CARDS),
-    **dict.fromkeys(("ui_extra_networks_checkpoints_user_metadata", "ui_extra_networks"), _CARDS),
+    "ui_extra_networks_checkpoints_user_metadata": _CARDS,
     "upscaler_utils": _LISTS,
     "ui_checkpoint_merger": "the Checkpoint merger and POST /featherweight/v1/merge merge.",
     "deepbooru_model": "modules.deepbooru writes tags of an image.",

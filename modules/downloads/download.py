@@ -1,31 +1,26 @@
-"""One file from a server to its folder: in a part file that a later try goes on with, hashed while it comes, and under
-its name only when it is whole."""
+"""One file from a server to its folder: in a part that a later try goes on with, hashed while it comes, and under its
+name only when it is whole."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from modules.atomic_files import output_error, sync_folder, write_atomic
-from modules.downloads.following import Pieces, SyncedFile
+from modules.atomic_files import output_error
+from modules.downloads.parts import NOTE_SUFFIX, PART_SUFFIX, STATE_SUFFIX, Part, PlainPart, StoredPart, discard, noted
 from modules.downloads.remote_file import RemoteFile, look
+from modules.downloads.storing import Storage, receipt_of
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError
-from modules.errors import BusyError, InvalidValueError, OutputError
+from modules.errors import BusyError, CheckpointError, InvalidValueError
 
-CHUNK_BYTES = 1 << 20
-KEPT_FREE_BYTES = 256 << 20  # of the disk, so that images can still be saved
 TRIES = 6
 FIRST_WAIT_S = 1.0
-PART_SUFFIX = ".part"
-NOTE_SUFFIX = ".part.json"
 
 OnProgress = Callable[[int, int], None]
 """(bytes so far, bytes of the file); raises to stop, and what came is kept."""
@@ -33,22 +28,14 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Downloaded:
-    """A file that is there. `was_there`: it was before, with the same bytes."""
+    """A file that is there. `was_there`: it was before, with the same bytes. `sha256`: of the source's bytes, which are
+    not the file's where it is stored in 8 bits (`storage`: the format)."""
 
     path: Path
     size_bytes: int
     sha256: str
     was_there: bool = False
-
-
-@dataclass(frozen=True)
-class PartNote:
-    """What stands next to a part file: which file it is a part of."""
-
-    url: str
-    size_bytes: int
-    etag: str
-    sha256: str
+    storage: str = ""
 
 
 def download(
@@ -59,51 +46,65 @@ def download(
     claims: Claims,
     on_progress: OnProgress,
     sleep: Callable[[float], None] = time.sleep,
+    storage: Storage | None = None,
 ) -> Downloaded:
-    """Get a file as `folder` / `name`. What is already there of it is gone on with; a connection that breaks is made
-    again, `TRIES` times without a new byte.
+    """Get a file as `folder` / `name`, with `storage` in 8 bits only. What is already there of it is gone on with; a
+    connection that breaks is made again, `TRIES` times without a new byte.
 
-    Raises `InvalidValueError` for a name that another file has, `OutputError` where the disk has no room, and
-    `DownloadError` where the other side does not give what it announced.
+    Raises `InvalidValueError` for a name that another file has, `OutputError` where the disk has no room,
+    `CheckpointError` for what cannot be stored in 8 bits, and `DownloadError` where the other side does not give what
+    it announced.
     """
     target = folder / name
-    there = _already(target, remote)
+    there = _already(target, remote, storage)
     if there is not None:
         return there
-    part, note = _parts(target)
     with claims.claim(target):
-        _check_room(folder, remote, part)
+        part = PlainPart(target) if storage is None else StoredPart(target, storage)
         fails, wait = 0, FIRST_WAIT_S
-        while True:
-            before = part.stat().st_size if part.exists() else 0
-            try:
-                digest = _transfer(remote, part, note, transport, on_progress)
-                break
-            except (GoneAwayError, BusyError):
-                fails = 0 if part.exists() and part.stat().st_size > before else fails + 1
-                if fails >= TRIES:
-                    raise
+        try:
+            while True:
+                before = part.done
+                try:
+                    digest = _transfer(remote, part, transport, on_progress)
+                    break
+                except GoneAwayError:
+                    fails = 0 if part.done > before else fails + 1
+                    if fails >= TRIES:
+                        raise
+                except BusyError:
+                    fails += 1
+                    if fails >= TRIES:
+                        raise
                 wait = FIRST_WAIT_S if fails == 0 else min(wait * 2, 30.0)
                 sleep(wait)
                 remote = look(remote.source, transport)
-            except OSError as error:
-                raise output_error(name, folder, error) from error
+        except OSError as error:
+            raise output_error(name, folder, error) from error
+        except CheckpointError:
+            part.close()
+            discard(target)  # another try would find the same
+            raise
+        finally:
+            part.close()
         if remote.sha256 and digest != remote.sha256:
-            part.unlink()
-            note.unlink(missing_ok=True)
+            discard(target)
             raise DownloadError(
                 f"{name}: what came is not what was announced (sha256 {digest[:12]} in place of {remote.sha256[:12]}). "
                 "It was thrown away; try again, and if that happens twice, get it elsewhere."
             )
-        _appear(part, target)
-        note.unlink(missing_ok=True)
-    return Downloaded(target, remote.size_bytes, digest)
+        part.appear()
+    return Downloaded(target, target.stat().st_size, digest, storage=part.storage)
 
 
-def _already(target: Path, remote: RemoteFile) -> Downloaded | None:
+def _already(target: Path, remote: RemoteFile, storage: Storage | None) -> Downloaded | None:
     if not target.exists():
         return None
-    if target.stat().st_size == remote.size_bytes:
+    if storage is not None:
+        stored = stored_from(target, remote.sha256, storage.name)
+        if stored is not None:
+            return stored
+    elif target.stat().st_size == remote.size_bytes:
         digest = _hash_of(target)
         if not remote.sha256 or digest == remote.sha256:
             return Downloaded(target, remote.size_bytes, digest, was_there=True)
@@ -113,88 +114,49 @@ def _already(target: Path, remote: RemoteFile) -> Downloaded | None:
     )
 
 
-def _check_room(folder: Path, remote: RemoteFile, part: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise output_error(remote.name or "The file", folder, error) from error
-    missing = remote.size_bytes - (part.stat().st_size if part.exists() else 0) + KEPT_FREE_BYTES - free
-    if missing > 0:
-        raise OutputError(
-            f"{folder} has {free / 1e9:.1f} GB free, and {remote.size_bytes / 1e9:.1f} GB are to come: free "
-            f"{missing / 1e9:.1f} GB more, or choose another folder."
-        )
+def stored_from(path: Path, sha256: str, storage: str) -> Downloaded | None:
+    """The file, if its receipt says that it was made in this format of a file with this hash ("": nobody knows)."""
+    receipt = receipt_of(path)
+    if not sha256 or (receipt.get("source_sha256"), receipt.get("storage")) != (sha256, storage):
+        return None
+    return Downloaded(path, path.stat().st_size, sha256, was_there=True, storage=storage)
 
 
-def _transfer(remote: RemoteFile, part: Path, note: Path, transport: FileTransport, on_progress: OnProgress) -> str:
-    """The rest of the file into the part file; its sha256 as hex."""
-    wanted = PartNote(remote.source.url, remote.size_bytes, remote.etag, remote.sha256)
-    if part.exists() and _noted(note) != wanted:
-        part.unlink()  # of another version of the file
-    write_atomic(note, json.dumps(asdict(wanted)).encode())
-    digest = hashlib.sha256()
-    with part.open("ab") as stream:
-        done = _hashed(part, digest, remote.size_bytes)
-        stream.truncate(done)
-        on_progress(done, remote.size_bytes)
-        if done < remote.size_bytes:
-            with (
-                transport.get(remote.source.url, done, None, remote.etag or None)
-                if done
-                else transport.get(remote.source.url) as reply
-            ):
-                if reply.status == 416:
-                    raise DownloadError(f"{part.name}: the file on the server is smaller than it was announced.")
-                begins = int(reply.headers.get("Content-Range", "bytes 0-").split()[-1].partition("-")[0] or 0)
-                if reply.status == 200 or begins != done:
-                    # The server knows no ranges, or has another version of the file by now.
-                    digest, done = hashlib.sha256(), 0
-                    stream.truncate(0)
-                    if reply.status == 206 and begins:
-                        raise GoneAwayError(
-                            f"The server sends the file from byte {begins} on, which was not asked for."
-                        )
-                announced = reply.headers.get("Content-Length", "")
-                if announced.isdigit() and done + int(announced) != remote.size_bytes:
-                    stream.truncate(0)
-                    raise GoneAwayError("The file on the server has another size by now; it is begun again.")
-                is_too_much = False
-                with Pieces(digest.update, SyncedFile(stream).write) as pieces:
-                    for chunk in reply.chunks():
-                        is_too_much = done + len(chunk) > remote.size_bytes
-                        if is_too_much:
-                            break
-                        pieces.put(chunk)
-                        done += len(chunk)
-                        on_progress(done, remote.size_bytes)
-                if is_too_much:
-                    stream.truncate(0)
-                    raise DownloadError(
-                        f"{part.name}: the server sends more than the {remote.size_bytes} bytes that it announced."
-                    )
-        stream.flush()
-        os.fsync(stream.fileno())
-    if done < remote.size_bytes:
-        raise GoneAwayError(f"The server ended after {done} of {remote.size_bytes} bytes.")
-    return digest.hexdigest()
-
-
-def _noted(note: Path) -> PartNote | None:
-    try:
-        return PartNote(**json.loads(note.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return None  # there is none that can be read: the part is begun again
-
-
-def _hashed(path: Path, digest: hashlib._Hash, limit: int) -> int:
-    """Hash what is there, and say how much that is."""
-    done = 0
-    with path.open("rb") as stream:
-        while done < limit and (chunk := stream.read(min(CHUNK_BYTES, limit - done))):
-            digest.update(chunk)
-            done += len(chunk)
-    return done
+def _transfer(remote: RemoteFile, part: Part, transport: FileTransport, on_progress: OnProgress) -> str:
+    """The rest of the file into the part; the sha256 of all of it as hex."""
+    part.begin(remote)
+    on_progress(part.done, remote.size_bytes)
+    if part.done < remote.size_bytes:
+        begin = part.done or None
+        with transport.get(remote.source.url, begin, None, (remote.etag or None) if begin else None) as reply:
+            if reply.status == 416:
+                raise DownloadError(f"{remote.name}: the file on the server is smaller than it was announced.")
+            begins = int(reply.headers.get("Content-Range", "bytes 0-").split()[-1].partition("-")[0] or 0)
+            if part.done and (reply.status == 200 or begins != part.done):
+                part.forget()  # the server knows no ranges, or has another version of the file by now
+            if reply.status == 206 and begins != part.done:
+                raise GoneAwayError(f"The server sends the file from byte {begins} on, which was not asked for.")
+            announced = reply.headers.get("Content-Length", "")
+            if announced.isdigit() and part.done + int(announced) != remote.size_bytes:
+                part.forget()
+                raise GoneAwayError("The file on the server has another size by now; it is begun again.")
+            is_too_much = False
+            with part.receiving() as pieces:
+                for chunk in reply.chunks():
+                    is_too_much = part.done + len(chunk) > remote.size_bytes
+                    if is_too_much:
+                        break
+                    pieces.put(chunk)
+                    part.done += len(chunk)
+                    on_progress(part.done, remote.size_bytes)
+            if is_too_much:
+                part.forget()
+                raise DownloadError(
+                    f"{remote.name}: the server sends more than the {remote.size_bytes} bytes that it announced."
+                )
+    if part.done < remote.size_bytes:
+        raise GoneAwayError(f"The server ended after {part.done} of {remote.size_bytes} bytes.")
+    return part.end()
 
 
 def _hash_of(path: Path) -> str:
@@ -202,35 +164,17 @@ def _hash_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _appear(part: Path, target: Path) -> None:
-    """Give the whole file its name, which nothing has taken meanwhile."""
-    try:
-        os.link(part, target)
-    except FileExistsError as error:
-        raise InvalidValueError(
-            f"{target.name} has come into its folder meanwhile; the download is kept as a part."
-        ) from error
-    except OSError:  # a file system without links
-        part.rename(target)
-    else:
-        part.unlink()
-    sync_folder(target.parent)
-
-
-def _parts(target: Path) -> tuple[Path, Path]:
-    hidden = target.with_name(f".{target.name}")
-    return hidden.with_name(hidden.name + PART_SUFFIX), hidden.with_name(hidden.name + NOTE_SUFFIX)
-
-
 @dataclass(frozen=True)
 class Unfinished:
-    """A part of a file that somebody may go on with. `url`: where the rest is."""
+    """A part of a file that somebody may go on with. `url`: where the rest is; `storage`: as what it is stored; bytes
+    are those of the source."""
 
     folder: Path
     name: str
     url: str
     done_bytes: int
     size_bytes: int
+    storage: str = ""
 
 
 def unfinished_in(folder: Path) -> list[Unfinished]:
@@ -238,16 +182,18 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
     found = []
     for note in sorted(folder.glob(f".*{NOTE_SUFFIX}")):
         name = note.name[1:].removesuffix(NOTE_SUFFIX)
-        noted, part = _noted(note), note.with_name(f".{name}{PART_SUFFIX}")
-        if noted is not None and part.is_file():
-            found.append(Unfinished(folder, name, noted.url, part.stat().st_size, noted.size_bytes))
+        known, part = noted(note), note.with_name(f".{name}{PART_SUFFIX}")
+        if known is not None and part.is_file():
+            done = _stored_bytes(note.with_name(f".{name}{STATE_SUFFIX}")) if known.storage else part.stat().st_size
+            found.append(Unfinished(folder, name, known.url, done, known.size_bytes, known.storage))
     return found
 
 
-def discard(target: Path) -> None:
-    """Forget what came of a file."""
-    for path in _parts(target):
-        path.unlink(missing_ok=True)
+def _stored_bytes(state: Path) -> int:
+    try:
+        return int(json.loads(state.read_bytes())["done"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0  # it was ended before the first was kept
 
 
 class Claims:

@@ -14,22 +14,25 @@ from modules.downloads.download import (
     Downloaded,
     OnProgress,
     Unfinished,
-    discard,
     download,
+    stored_from,
     unfinished_in,
 )
 from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES, Kind, kind_of
 from modules.downloads.known import KnownModel, known_models, source_named
+from modules.downloads.parts import discard
 from modules.downloads.remote_file import Header, RemoteFile, look, read_header
+from modules.downloads.storing import Storage, check_storage, refuse_unstorable, stored_name
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
-from modules.errors import UnknownNameError
+from modules.errors import InvalidValueError, UnknownNameError
 from modules.paths import Paths
 
 
 @dataclass(frozen=True)
 class Found:
-    """A file before it is downloaded: what its server and its header say. `parts`: what else it needs, of the list."""
+    """A file before it is downloaded: what its server and its header say. `parts`: what else it needs, of the list;
+    `storage`: in which format alone it will be here, "": as it comes."""
 
     remote: RemoteFile
     header: Header
@@ -37,16 +40,19 @@ class Found:
     name: str
     line: str
     parts: tuple[KnownModel, ...] = ()
+    storage: str = ""
 
 
 @dataclass(frozen=True)
 class DownloadRequest:
-    """What a user asks for. `name` and `folder` "": by the source, and by what the file is."""
+    """What a user asks for. `name` and `folder` "": by the source, and by what the file is. `storage`: a checkpoint is
+    stored in this format while it comes, and nothing else of it is kept; "": as it comes."""
 
     source: str
     name: str = ""
     folder: str = ""
     allows_pickles: bool = False
+    storage: str = ""
 
 
 Remember = Callable[[Path, str, str], object]
@@ -94,6 +100,7 @@ class Downloads:
         if request.name or source.file:
             clean_name(request.name or source.file, request.allows_pickles)
         self._folder(request.folder)
+        check_storage(request.storage)
         return request
 
     def find(self, request: DownloadRequest) -> Found:
@@ -109,7 +116,10 @@ class Downloads:
         if entry is not None and not remote.sha256:
             remote = replace(remote, sha256=entry.sha256)
         parts = tuple(known[part] for part in entry.parts) if entry else ()
-        return Found(remote, header, kind, name, describe(remote, header, kind), parts)
+        if check_storage(request.storage):
+            refuse_unstorable(remote, header, kind)
+            name = (request.name and name) or stored_name(name, request.storage)
+        return Found(remote, header, kind, name, describe(remote, header, kind), parts, request.storage)
 
     def _folder(self, name: str) -> str:
         if name and name not in self.folders:
@@ -126,11 +136,12 @@ class Downloads:
         on_progress: OnProgress,
         on_found: Callable[[Found], object] = lambda found: None,
     ) -> Downloaded:
-        """Download the file into its folder, see `download`. A file with the same bytes that is in any folder of its
-        kind already, under whatever name, is given back in its place. `on_found` is told what will come."""
+        """Download the file into its folder, see `download`. A file with the same bytes, or one that was stored in
+        8 bits from them where that is asked for, which is in any folder of its kind already, under whatever name, is
+        given back in its place. `on_found` is told what will come."""
         found = self.find(request)
         on_found(found)
-        done = self.same_file(found)
+        done = self.stored_file(found) if found.storage else self.same_file(found)
         if done is None:
             done = download(
                 found.remote,
@@ -140,8 +151,10 @@ class Downloads:
                 self.claims,
                 on_progress,
                 self.sleep,
+                Storage(found.storage, found.header.raw, self.paths.root) if found.storage else None,
             )
-        self.remember(done.path, "sha256", done.sha256)
+        if not done.storage:
+            self.remember(done.path, "sha256", done.sha256)
         self.remember(done.path, "source", found.remote.source.url)
         self.on_done()
         return done
@@ -160,6 +173,22 @@ class Downloads:
                     return Downloaded(path, remote.size_bytes, remote.sha256, was_there=True)
         return None
 
+    def stored_file(self, found: Found) -> Downloaded | None:
+        """A file that was stored in the wanted format from the announced bytes; None where there is none, or nothing
+        was announced. Raises `InvalidValueError` where the announced file itself is here."""
+        paths = sorted(self.folders[found.kind.folder].rglob("*.safetensors"))
+        for path in paths:
+            there = None if path.name.startswith(".") else stored_from(path, found.remote.sha256, found.storage)
+            if there is not None:
+                return there
+        whole = self.same_file(found)
+        if whole is not None:
+            raise InvalidValueError(
+                f"{found.remote.source.label} is here already as it comes, as {whole.path.name}: Store in 8 bits, or "
+                "launch.py convert, makes the smaller file without a download."
+            )
+        return None
+
     def unfinished(self) -> list[tuple[str, Unfinished]]:
         """What was begun and nobody gets now, with the name of its folder."""
         return [
@@ -174,10 +203,14 @@ class Downloads:
         source = source_named(request.source, self.known)
         name = request.name or source.file
         wanted = clean_name(name, allows_pickles=True) if name else ""
+        wanted = stored_name(wanted, request.storage) if request.storage and wanted and not request.name else wanted
         return [
             (folder, part)
             for folder, part in self.unfinished()
-            if part.url == source.url and wanted in ("", part.name) and request.folder in ("", folder)
+            if part.url == source.url
+            and part.storage == request.storage
+            and request.folder in ("", folder)
+            and wanted in ("", part.name)
         ]
 
     def discard(self, folder: str, name: str) -> None:

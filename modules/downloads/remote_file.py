@@ -17,6 +17,12 @@ PROBE_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024 * 1024
 SHA256 = re.compile(r'"?([0-9a-fA-F]{64})"?')
 GGUF_MAGIC = b"GGUF"
+WIDE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Bytes of the types that 8 bits replace."""
+STAYING = ("first_stage_model.", "vae.", "token_embedding", "embed_tokens", "shared.weight")
+"""Parts of names of what stays in 16 bits."""
+WORTHWHILE = 0.2
+"""Of a file: what 8 bits must save to be offered."""
 
 
 @dataclass(frozen=True)
@@ -164,3 +170,13 @@ def read_range(remote: RemoteFile, transport: FileTransport, begin: int, end: in
     if len(found) != end - begin + 1:
         raise DownloadError(f"{remote.source.label}: the server sent {len(found)} bytes in place of {end - begin + 1}.")
     return found
+
+
+def saved_by_eight_bits(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+    """Bytes that a file would lose in 8 bits, about: its matrices in one byte a value, but for the VAE's and
+    vocabularies; the rest stays as it is."""
+    saved = 0
+    for name, (shape, dtype) in tensors.items():
+        if len(shape) >= 2 and dtype in WIDE and not any(part in name for part in STAYING):
+            saved += _product(shape) * (WIDE[dtype] - 1)
+    return saved

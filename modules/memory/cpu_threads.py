@@ -1,6 +1,7 @@
 """How many threads compute on the CPU. PyTorch takes all physical cores, which is too many where a container may use
 fewer, and where a neighbour computes too; so some numbers are tried once, in turns, and the answer is remembered, by
-machine. What was found while others computed is doubted: it is found out again in the first quiet moment.
+machine. What was found while others computed is doubted: it is found out again in the first quiet moment. Others
+compute where the machine had too few cores during the last minute, or these threads waited for one meanwhile.
 
 What is timed is what a sampling step is made of: a product of matrices, a convolution and attention.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from modules.cores import Cores, cores_here
+from modules.cores import THREADS_VARIABLE, Cores, cores_here, threads_asked
 from modules.memory.int8_support import cpu_name, read_answers, remember_answer
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,10 @@ ROUNDS = 4
 AS_GOOD_AS = 1.04
 """Of two numbers of threads whose times differ by less the smaller one is taken."""
 QUIET_LOAD = 0.5
-"""Processes that ran on average during the last minute, for an answer to be worth remembering."""
+"""Processes that ran on average during the last minute, for an answer to be worth remembering; more where the machine
+has cores for them besides those that compute here."""
+WAITED = 0.1
+"""Of the time of the largest number of threads, what these may wait for a core while they are timed."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +47,19 @@ class ChosenThreads:
 class CpuThreads:
     """How many threads this process computes with on the CPU; `choose` finds it out and sets it (`use_threads`)."""
 
-    def __init__(self, choose: Callable[[], ChosenThreads], load: Callable[[], float] | None = None) -> None:
-        """Chooses at once. `load`: see `use_threads`."""
+    def __init__(
+        self, choose: Callable[[], ChosenThreads], load: Callable[[], float] | None = None, cores: Cores | None = None
+    ) -> None:
+        """Chooses at once. `load`, `cores`: see `use_threads`."""
         self._choose = choose
         self._load = load or machine_load
+        self._cores = cores or cores_here()
         self.chosen = choose()
 
     def try_again(self) -> bool:
         """To be called in the thread that computes, while nothing is computed: what was measured beside others is
         measured again if the machine is quiet now. True: there is nothing left to find out."""
-        if self.chosen.is_doubted and self._load() < QUIET_LOAD:
+        if self.chosen.is_doubted and _is_quiet(self._load(), self._cores):
             self.chosen = self._choose()
         return not self.chosen.is_doubted
 
@@ -64,61 +71,91 @@ def use_threads(
     measure: Callable[[int], float] | None = None,
     environment: Mapping[str, str] = os.environ,
     load: Callable[[], float] | None = None,
+    waited: Callable[[], float] | None = None,
 ) -> ChosenThreads:
     """Have PyTorch compute with `wanted` threads; 0: with as many as OMP_NUM_THREADS says, else as were the fastest
-    here, found out now or read from the file `remembered`. `load`: how many processes ran during the last minute."""
-    chosen = _choose(
-        wanted, remembered, cores or cores_here(), measure or milliseconds_with, environment, load or machine_load
-    )
+    here, found out now or read from the file `remembered`. `load`: how many processes ran during the last minute.
+    `waited`: the seconds that the threads of this process have waited for a core."""
+    found = cores or cores_here()
+    trial = _Trial(measure or milliseconds_with, load or machine_load, waited or waited_s)
+    chosen = _choose(wanted, remembered, found, trial, environment)
     torch.set_num_threads(chosen.count)
     return chosen
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """How numbers of threads are tried; see `use_threads`."""
+
+    measure: Callable[[int], float]
+    load: Callable[[], float]
+    waited: Callable[[], float]
+
+    def run(self, candidates: Sequence[int]) -> tuple[dict[int, float], bool]:
+        """The shortest time of each number of threads, and whether these waited for a core. In turns, so that a busy
+        second costs all of them one round."""
+        times = dict.fromkeys(candidates, float("inf"))
+        waited, began = self.waited(), time.perf_counter()
+        for _ in range(ROUNDS):
+            for count in candidates:
+                times[count] = min(times[count], self.measure(count))
+        return times, self.waited() - waited > WAITED * candidates[-1] * (time.perf_counter() - began)
+
+
 def _choose(
-    wanted: int,
-    remembered: Path | None,
-    cores: Cores,
-    measure: Callable[[int], float],
-    environment: Mapping[str, str],
-    load: Callable[[], float],
+    wanted: int, remembered: Path | None, cores: Cores, trial: _Trial, environment: Mapping[str, str]
 ) -> ChosenThreads:
     if wanted:
         return ChosenThreads(wanted, "asked for by --cpu-threads", {})
-    given = environment.get("OMP_NUM_THREADS", "")
-    if given.isdigit() and int(given) > 0:
-        return ChosenThreads(int(given), "asked for by OMP_NUM_THREADS", {})
+    given, problem = threads_asked(environment, cores.logical)
+    if problem:
+        log.warning("%s.", problem)
+    if given is not None:
+        return ChosenThreads(given, f"asked for by {THREADS_VARIABLE}", {})
     quota = "" if cores.quota is None else f", quota {cores.quota:g}"
     key = f"{cpu_name()}, {cores.physical} cores, {cores.logical} threads{quota}, PyTorch {torch.__version__}"
     known = read_answers(remembered).get(key)
-    if isinstance(known, dict) and known.get("threads") in cores.candidates:
+    if isinstance(known, dict) and known.get("threads") in cores.candidates and not known.get("doubted"):
         return ChosenThreads(known["threads"], "measured before", {})
-    is_quiet = load() < QUIET_LOAD
-    times = _in_turns(cores.candidates, measure) if len(cores.candidates) > 1 else {}
+    is_quiet, did_wait = _is_quiet(trial.load(), cores), False
+    times: dict[int, float] = {}
+    if len(cores.candidates) > 1:
+        times, did_wait = trial.run(cores.candidates)
     best = min(times.values(), default=0.0)
     count = next((count for count, time_ms in times.items() if time_ms <= best * AS_GOOD_AS), cores.candidates[0])
     shown = ", ".join(f"{number}: {time_ms:.1f} ms" for number, time_ms in times.items())
-    is_doubted = bool(times) and not is_quiet
+    is_doubted = bool(times) and (not is_quiet or did_wait)
     doubt = "; others computed meanwhile, so it will be measured again" if is_doubted else ""
     log.info("Threads that compute on the CPU: %d (%s%s).", count, shown or "one core", doubt)
-    if is_quiet:
-        answer = {"threads": count, "milliseconds": {str(number): ms for number, ms in times.items()}}
-        remember_answer(remembered, key, answer, "How many threads are the fastest")
+    answer = {"threads": count, "milliseconds": {str(number): ms for number, ms in times.items()}}
+    if is_doubted:
+        answer["doubted"] = True
+    remember_answer(remembered, key, answer, "How many threads are the fastest")
     reason = "measured while others computed" if is_doubted else "measured now"
     return ChosenThreads(count, reason, times, is_doubted)
 
 
-def _in_turns(candidates: Sequence[int], measure: Callable[[int], float]) -> dict[int, float]:
-    """The shortest time of each number of threads. In turns, so that a busy second costs all of them one round."""
-    times = dict.fromkeys(candidates, float("inf"))
-    for _ in range(ROUNDS):
-        for count in candidates:
-            times[count] = min(times[count], measure(count))
-    return times
+def _is_quiet(load: float, cores: Cores) -> bool:
+    """Whether the processes of the last minute left the cores that compute here free: in a container they are all that
+    its machine runs."""
+    return load < max(QUIET_LOAD, (os.cpu_count() or 1) - cores.candidates[-1])
 
 
 def machine_load() -> float:
     """How many processes ran or waited for a core during the last minute, on average; 0 where nobody counts them."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def waited_s(tasks: Path = Path("/proc/self/task")) -> float:
+    """How long all threads of this process were ready and had no core, since they began; 0 where the system does not
+    tell."""
+    nanoseconds = 0
+    for stat in tasks.glob("*/schedstat"):
+        try:
+            nanoseconds += int(stat.read_text(encoding="ascii").split()[1])
+        except (OSError, ValueError, IndexError):  # a thread that has ended
+            continue
+    return nanoseconds / 1e9
 
 
 @torch.inference_mode()

@@ -13,8 +13,6 @@ from modules.downloads.remote_file import GGUF_MAGIC, MAX_HEADER_BYTES, PROBE_BY
 
 Tensors = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and stored type by name."""
-WIDE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-"""Bytes of the types that 8 bits replace."""
 
 
 class Headers:
@@ -93,15 +91,3 @@ def missing_parts(
         if not is_model(known[part], tensors)
         and not any(is_model(known[part], headers.tensors(file), headers.architecture(file)) for file in candidates)
     )
-
-
-def saved_by_eight_bits(tensors: Tensors) -> int:
-    """Bytes that a file would lose in 8 bits: its matrices in one byte a value; the rest stays as it is."""
-    saved = 0
-    for shape, dtype in tensors.values():
-        if len(shape) >= 2 and dtype in WIDE:
-            count = 1
-            for side in shape:
-                count *= side
-            saved += count * (WIDE[dtype] - 1)
-    return saved

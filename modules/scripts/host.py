@@ -13,6 +13,7 @@ from typing import Any
 
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
+from modules.model_cards.cards import CardLibrary
 from modules.paths import Paths
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.status import ModelFacts
@@ -67,6 +68,7 @@ class Host:
     output_folders: tuple[Path, ...] | None = None  # that images may go into; None: any
     unload: Callable[[], None] = _nothing
     reload_page: Callable[[], None] = _nothing
+    cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))  # empty in a worker
     embeddings: Callable[[], Mapping[str, Any]] | None = None  # as GET /sdapi/v1/embeddings; None in a worker
 
 

@@ -21,10 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from modules.cli.running import flags_of, run_guarded
-from modules.cores import core_groups, cores_here, divide, in_words, usable_cores
+from modules.cores import (
+    THREADS_VARIABLE,
+    Cores,
+    core_groups,
+    cores_here,
+    divide,
+    in_words,
+    threads_asked,
+    usable_cores,
+)
 from modules.flags.flags import PATHS, add_arguments
 from modules.paths import Paths, resolve_paths
-from modules.setup.environment import Environment
+from modules.setup.environment import Environment, command_of
 from modules.setup.hardware import nvidia_smi
 from modules.setup.installed import installed_versions, read_pins, unsatisfied
 from modules.setup.process import Run, Runner
@@ -38,6 +47,9 @@ GB = 1_000_000_000
 MIN_DISK_BYTES = 5 * GB
 """Below this neither an installation nor a few hundred large images fit."""
 MIN_MEMORY_BYTES = 2 * GB
+WHEELS_GLIBC = (2, 28)
+"""What PyTorch's packages for Linux are built for (manylinux_2_28)."""
+CAPABILITY_VARIABLE = "ATEN_CPU_CAPABILITY"
 MODEL_SUFFIXES = frozenset((".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".onnx", ".sft", ".gguf"))
 CHECKPOINTS = "checkpoints"
 DATABASES = ("jobs.sqlite", "history.sqlite")
@@ -45,10 +57,11 @@ DATABASES = ("jobs.sqlite", "history.sqlite")
 
 @dataclass
 class Findings:
-    """Lines by heading, and what is wrong: each with what to do."""
+    """Lines by heading, what is wrong, and what works slower than it could: each with what to do."""
 
     lines: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
 
     def heading(self, title: str) -> None:
         self.lines += ["", title] if self.lines else [title]
@@ -71,8 +84,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(paths: Paths) -> int:
-    found = examine(paths, Environment(paths.root / ".venv"), Runner(os.environ))
+    found = examine(paths, Environment.of(paths.root, os.environ), Runner(os.environ))
     print("\n".join(found.lines))
+    if found.slow:
+        print("\nWorks, slower than it could:", *(f"  - {reason}" for reason in found.slow), sep="\n")
     if not found.faults:
         print("\nNothing is wrong.")
         return 0
@@ -109,28 +124,49 @@ def _versions(found: Findings, root: Path, environment: Environment, run: Run) -
     found.fact("program", f"Featherweight {VERSION}{commit}")
     found.fact("Python", f"{platform.python_version()} ({sys.executable})")
     found.fact("system", platform.platform())
-    packages = packages_of(environment)
+    packages, start = packages_of(environment), command_of(root)
     found.fact("packages in", str(environment.folder) if environment.python.exists() else f"{sys.prefix} (no .venv)")
     for name in ("torch", "gradio", "diffusers", "transformers", "fastapi"):
         found.fact(name, packages.get(name, "not installed"))
     if environment.folder.exists() and not environment.is_usable:
         found.fault(
             f"The virtual environment {environment.folder} does not work: its Python or pip is missing. "
-            "Delete the folder and start python launch.py, which makes it again."
+            f"Delete the folder and start {start}, which makes it again."
         )
     if "torch" not in packages:
-        found.fault("PyTorch is not installed. Start python launch.py once: it installs what is needed.")
+        old = old_glibc(glibc_version())
+        found.fault(old or f"PyTorch is not installed. Start {start} once: it installs what is needed.")
     elif packages["torch"].partition("+")[0] != TORCH_VERSION:
         found.fault(
-            f"PyTorch is {packages['torch']}, and {TORCH_VERSION} is needed. "
-            "Start python launch.py --reinstall-torch once."
+            f"PyTorch is {packages['torch']}, and {TORCH_VERSION} is needed. Start {start} --reinstall-torch once."
         )
     missing = [name for step in (PACKAGES, NODEPS) for name in _missing(root / REQUIREMENTS[step], packages)]
     if missing and "torch" in packages:
         shown = ", ".join(missing[:8]) + (" ..." if len(missing) > 8 else "")
-        found.fault(
-            f"{len(missing)} packages are missing or have another version: {shown}. Start python launch.py once."
-        )
+        found.fault(f"{len(missing)} packages are missing or have another version: {shown}. Start {start} once.")
+
+
+def glibc_version() -> tuple[int, ...] | None:
+    """Of this Python; None on systems without it."""
+    name, version = platform.libc_ver()
+    found = re.match(r"(\d+)\.(\d+)", version) if name == "glibc" else None
+    return tuple(map(int, found.groups())) if found else None
+
+
+def in_digits(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def old_glibc(version: tuple[int, ...] | None) -> str | None:
+    """Why PyTorch cannot be installed on Linux, with what to do; None where glibc is new enough, or not asked for."""
+    if sys.platform != "linux" or (version is not None and version >= WHEELS_GLIBC):
+        return None
+    here = f"this system has glibc {in_digits(version)}" if version else "this system has another one (musl)"
+    return (
+        f"PyTorch is not installed, and its packages need glibc {in_digits(WHEELS_GLIBC)} or newer; {here}. Run the "
+        "program in its container (Dockerfile) or on a newer system, or install a PyTorch that was built for this one "
+        "with TORCH_COMMAND."
+    )
 
 
 def packages_of(environment: Environment) -> dict[str, str]:
@@ -154,6 +190,7 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
     cores = cores_here()
     limited = f", of which this container may use {cores.quota:g}" if cores.quota is not None else ""
     found.fact("CPU", f"{cpu_name()}, {cores.physical} cores ({cores.logical} threads){limited}")
+    found.slow += slow_cores(cores, os.environ)
     parts = [in_words(number for group in part for number in group) for part in divide(core_groups(usable_cores()), 2)]
     found.fact("Two workers on it", f"cores {parts[0]} and {parts[1]}" if parts[0] else "share its one core")
     cards = nvidia_cards(run)
@@ -175,11 +212,46 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
             found.fault(f"PyTorch cannot be imported: {reason}. Start python launch.py --reinstall-torch once.")
         return
     found.fact("PyTorch computes on", facts["device"])
+    if facts["type"] == "cpu":
+        instructions = facts.get("instructions", "")
+        found.fact("instructions", instructions or "not told")
+        found.slow += slow_instructions(instructions, platform.machine(), os.environ)
     if cards and facts["type"] == "cpu":
         found.fault(
             f"There is an NVIDIA GPU, and PyTorch {facts['version']} does not use it. Start python launch.py "
             "--reinstall-torch once; with an older driver add --torch cu126."
         )
+
+
+def slow_cores(cores: Cores, environment: Mapping[str, str]) -> list[str]:
+    """Why fewer cores compute than the machine has."""
+    found = []
+    if cores.quota is not None and cores.quota < 1:
+        found.append(
+            f"This container may use {cores.quota:g} of a core: one thread computes, and waits the rest of the time. "
+            "Give it more (docker run --cpus, CPUQuota)."
+        )
+    elif cores.quota is not None and cores.quota < cores.physical:
+        found.append(f"This container may use {cores.quota:g} of {cores.physical} cores (docker run --cpus, CPUQuota).")
+    asked, problem = threads_asked(environment, cores.logical)
+    if problem:
+        found.append(f"{problem}. Correct it, or take it out of the environment.")
+    elif asked is not None and asked < cores.physical:
+        found.append(f"{THREADS_VARIABLE} has {asked} of {cores.physical} cores compute. Take it out for all of them.")
+    return found
+
+
+def slow_instructions(instructions: str, machine: str, environment: Mapping[str, str]) -> list[str]:
+    """Why PyTorch's own loops compute number by number on an x86 CPU."""
+    if instructions != "DEFAULT" or machine.lower() not in ("x86_64", "amd64"):
+        return []
+    if environment.get(CAPABILITY_VARIABLE):
+        return [f"{CAPABILITY_VARIABLE}={environment[CAPABILITY_VARIABLE]} has PyTorch not use AVX2. Take it out."]
+    return [
+        "This CPU has no AVX2, or the virtual machine hides it: steps take several times as long, and int8 products "
+        "and attention in int8 do not pay. Small images and few steps help (Settings > Optimizations); in a virtual "
+        "machine, pass the host's CPU on."
+    ]
 
 
 def cpu_name() -> str:
@@ -397,4 +469,5 @@ def _ratio_lines(usual: str, answers: Mapping[str, Mapping[str, object]]) -> Ite
 def _thread_lines(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for key, answer in answers.items():
         times = ", ".join(f"{count}: {ms:g} ms" for count, ms in dict(answer.get("milliseconds") or {}).items())
-        yield f"{answer.get('threads')} compute{f' ({times})' if times else ''} on {key}"
+        doubt = "; others computed meanwhile, so it will be measured again" if answer.get("doubted") else ""
+        yield f"{answer.get('threads')} compute{f' ({times})' if times else ''} on {key}{doubt}"

@@ -12,13 +12,13 @@ from pathlib import Path
 from modules.cli.commands import COMMANDS, WITHOUT_SET_UP, load_command, require_command
 from modules.errors import FeatherweightError, UnknownNameError
 from modules.flags.flags import Flags, UsageError, parse_flags, without_effect
+from modules.lean_imports import without_garbage_collection
 from modules.setup.checks import run_checks
 from modules.setup.environment import Environment
 from modules.setup.prepare import Wanted, prepare
 from modules.setup.process import say
 from modules.setup.torch_choice import TorchRequest
 
-ENVIRONMENT = "FEATHERWEIGHT_VENV"  # another folder for the virtual environment than .venv next to launch.py
 PREPARED = "FEATHERWEIGHT_PREPARED"  # set for the process that goes on after the set-up, so that it does none
 # Nothing leaves the machine unless the user asks for it; a value set outside wins.
 QUIET_PACKAGES = {
@@ -71,7 +71,7 @@ def launch(root: Path, argv: Sequence[str], environ: MutableMapping[str, str]) -
         invocation = parse_invocation(argv, environ)
         if invocation.command in WITHOUT_SET_UP:
             return start(invocation)
-        environment = Environment(Path(environ.get(ENVIRONMENT) or root / ".venv"))
+        environment = Environment.of(root, environ)
         _set_up(root, environment, invocation, environ)
         return _start_in(environment, root, argv, invocation, environ)
     except UsageError as error:
@@ -126,10 +126,13 @@ def _start_in(
 def start(invocation: Invocation) -> int:
     """Run the subcommand or the server in this process, after naming the flags that have no effect."""
     if invocation.command is not None:
-        return load_command(invocation.command)(invocation.words)
+        with without_garbage_collection():
+            command = load_command(invocation.command)
+        return command(invocation.words)
     for flag, reason in without_effect(invocation.flags).items():
         say(f"{flag} is accepted and has no effect: {reason}")
-    serve: Callable[[Flags], int] = import_module("webui").main
+    with without_garbage_collection():
+        serve: Callable[[Flags], int] = import_module("webui").main
     return serve(invocation.flags)
 
 

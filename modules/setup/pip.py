@@ -28,8 +28,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"No matching distribution|Could not find a version|is not a supported wheel",
-        "The package server has no build for this Python and system: use Python 3.11, or for PyTorch another "
-        "--torch build, TORCH_INDEX_URL or TORCH_COMMAND.",
+        "The package server has no build for this Python and system (launch.py doctor says whether glibc is too old): "
+        "use Python 3.11, or for PyTorch another --torch build, TORCH_INDEX_URL or TORCH_COMMAND.",
     ),
     (r"hash(?:es)? (?:do|does|did) not match|IncompleteRead|BadZipFile", "A download was damaged: try again."),
 )

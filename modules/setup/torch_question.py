@@ -11,6 +11,8 @@ from modules.devices import best_device, describe
 device = best_device()
 names = {{"cpu": "the CPU (no usable GPU was found)", "mps": "the Apple GPU (MPS)"}}
 name = names.get(device.type) or describe(device)
-print(json.dumps({{"version": torch.__version__, "type": device.type, "device": name}}))
+instructions = torch.backends.cpu.get_cpu_capability()
+print(json.dumps({{"version": torch.__version__, "type": device.type, "device": name, "instructions": instructions}}))
 """
-"""For `python -c`; its last line is JSON: version, type ("cuda", "mps", "xpu", "cpu") and device, a name for people."""
+"""For `python -c`; its last line is JSON: version, type ("cuda", "mps", "xpu", "cpu"), device, a name for people, and
+instructions: what PyTorch's own loops use of the CPU ("DEFAULT", "AVX2", "AVX512" ...)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.components.dataframe import DataframeData
 
 from modules.assembly import training_of
 from modules.errors import FeatherweightError, InvalidValueError
@@ -221,6 +222,18 @@ def _build_details(fields: Fields) -> None:
 # -- captions ----------------------------------------------------------------------------------------------------------
 
 
+class TextTable(gr.Dataframe):
+    """Rows of texts. Its parent imports pandas for any value, also for none: 22 MB and half a second of each start."""
+
+    is_template = True  # for Gradio: drawn as its parent
+
+    def preprocess(self, payload: DataframeData) -> list[list[Any]]:
+        return [list(row) for row in payload.data]
+
+    def postprocess(self, value: list[list[str]] | None) -> DataframeData:  # type: ignore[override]
+        return DataframeData(headers=self.headers, data=value or [])
+
+
 def _build_captions(services: Services) -> None:
     """The editor: a look at the folder, thumbnails, captions in a table, search and replace, interrogators."""
     with gr.Accordion("Images and captions", open=False, elem_id="train_captions"):
@@ -230,7 +243,7 @@ def _build_captions(services: Services) -> None:
         report = gr.HTML(elem_id="train_captions_report")
         # Gradio loads the scripts of a component that is not visible once it is: these two's are 240 kB.
         gallery = gr.Gallery(label="Images", elem_id="train_captions_gallery", columns=8, height=220, visible=False)
-        table = gr.Dataframe(
+        table = TextTable(
             headers=["image", "caption"],
             elem_id="train_captions_table",
             interactive=True,

@@ -5,10 +5,10 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from recipes.scenes.captions import plain_caption
+from recipes.scenes.forms import drawn_form, form_in, overlap
 from recipes.scenes.images import draw
 from recipes.scenes.layout import SHAPES, Shape, ShapesScene, random_single
 from recipes.scenes.palette import COLORS
@@ -16,7 +16,6 @@ from recipes.scenes.scoring import background_color, shape_color
 
 CASES = 32
 MIN_OVERLAP = 0.7
-BORDER_PX = 6
 
 
 @dataclass(frozen=True)
@@ -51,34 +50,6 @@ def control_cases(count: int = CASES, seed: int = 4242) -> list[ControlCase]:
         color, background = rng.sample(list(COLORS), 2)
         cases.append(ControlCase(replace(scene, shapes=(shape,)), color, background, 3000 + number))
     return cases
-
-
-def drawn_form(shape: Shape) -> NDArray[np.bool_]:
-    """Where a shape is, [128, 128]."""
-    black = replace(shape, color="black")
-    found: NDArray[np.bool_] = np.asarray(draw(ShapesScene(background="white", shapes=(black,))).convert("L")) < 128
-    return found
-
-
-def form_in(image: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """What stands out of the background, [height, width]: nearer to the middle color of what is far from it."""
-    border = np.ones(image.shape[:2], dtype=bool)
-    border[BORDER_PX:-BORDER_PX, BORDER_PX:-BORDER_PX] = False
-    values = image.astype(np.float64)
-    background = np.median(values[border], axis=0)
-    distance = np.linalg.norm(values - background, axis=2)
-    far: NDArray[np.bool_] = distance >= max(30.0, 0.6 * float(np.percentile(distance, 98)))
-    if not far.any():
-        return far
-    color = np.median(values[far], axis=0)
-    found: NDArray[np.bool_] = np.linalg.norm(values - color, axis=2) < distance
-    return found
-
-
-def overlap(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
-    """Intersection over union."""
-    union = int((first | second).sum())
-    return int((first & second).sum()) / union if union else 0.0
 
 
 def judged(case: ControlCase, image: Image.Image) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     diffusion = commands.add_parser("diffusion", parents=[common], help="train UNet and text model on the pool")
     diffusion.add_argument("--minutes", type=float, default=90.0)
     diffusion.add_argument("--steps", type=int, default=None)
-    diffusion.add_argument("--batch", type=int, default=40)
+    diffusion.add_argument("--batch", type=int, default=20)
     diffusion.add_argument("--learning-rate", type=float, default=3e-4)
     diffusion.set_defaults(run=_diffusion)
 

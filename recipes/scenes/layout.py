@@ -17,7 +17,7 @@ ROOF_COLORS = ("red", "blue", "black", "brown", "purple", "green", "orange", "gr
 SINGLE_SHARE = 0.62  # of all images show one shape
 PAIR_SHARE = 0.10  # show two shapes; the rest are landscapes
 
-_RADII = {"small": (19.5, 22.5), "": (30.5, 35.0), "large": (42.5, 46.0)}
+SINGLE_RADII = {"small": (19.5, 22.5), "": (30.5, 35.0), "large": (42.5, 46.0)}
 _PAIR_RADII = {"small": (16.0, 18.5), "": (24.0, 27.5)}
 
 
@@ -84,7 +84,7 @@ def random_single(rng: Random) -> ShapesScene:
     """One shape near the middle."""
     background, color = rng.sample(list(COLORS), 2)
     size = rng.choice(SIZES)
-    radius = rng.uniform(*_RADII[size])
+    radius = rng.uniform(*SINGLE_RADII[size])
     reach = min(15.0, 61.0 - radius)
     centre = SIZE_PX / 2
     x, y = centre + rng.uniform(-reach, reach), centre + rng.uniform(-reach, reach)

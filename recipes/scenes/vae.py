@@ -29,7 +29,6 @@ DECODER_STATE = "decoder.pt"
 REPORT_STEPS = 25
 BORDER_PX, CORNER_PX = 8, 32
 CORNER_FACTOR = 8
-MAX_GUIDANCE = 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +42,11 @@ class DecoderOptions:
     warmup_steps: int = 50
     gradient_weight: float = 1.0
     border_weight: float = 1.0  # extra weight of the outer 8 pixels, see `border_weights`
-    outlier_weight: float = 0.5
+    outlier_weight: float = 2.0
     outlier_limit: float = 5.0  # standard deviations of a group, above which its values are outliers
     denoised_share: float = 0.5  # of the latents are the UNet's
     denoised_timesteps: int = 300  # noise up to this timestep: what is drawn stays where it is
+    max_guidance: float = 2.0  # of the UNet's restoring
     snapshot_minutes: float = 5.0
     seed: int = 0
     device: str = "cpu"
@@ -76,16 +76,16 @@ def border_weights(height: int, width: int, extra: float) -> Tensor:
 
 
 @torch.no_grad()
-def denoised(model: SceneModel, latents: Tensor, captions: list[str], max_timestep: int, rng: Random) -> Tensor:
-    """Unscaled latents [n, 4, h, w] with noise up to `max_timestep`, as the UNet restores them in one step.
+def denoised(model: SceneModel, latents: Tensor, captions: list[str], options: DecoderOptions, rng: Random) -> Tensor:
+    """Unscaled latents [n, 4, h, w] with noise up to `denoised_timesteps`, as the UNet restores them in one step.
 
-    It is guided by the captions at a CFG scale between 1 and 6.
+    It is guided by the captions at a CFG scale between 1 and `max_guidance`.
     """
     count = len(latents)
     scaled = latents * model.scale_factor
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
-    timesteps = torch.tensor([rng.randrange(1, max_timestep) for _ in captions])
-    guidance = torch.tensor([rng.uniform(1, MAX_GUIDANCE) for _ in captions]).view(-1, 1, 1, 1)
+    timesteps = torch.tensor([rng.randrange(1, options.denoised_timesteps) for _ in captions])
+    guidance = torch.tensor([rng.uniform(1, options.max_guidance) for _ in captions]).view(-1, 1, 1, 1)
     context = model.text(tokenize([*captions, *[""] * count])).last_hidden_state
     alpha = model.alphas_cumprod[timesteps].view(-1, 1, 1, 1)
     noisy = alpha.sqrt() * scaled + (1 - alpha).sqrt() * torch.randn(scaled.shape, generator=generator)
@@ -109,7 +109,10 @@ class Outliers:
     def _look(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         assert isinstance(norm, nn.GroupNorm)
         if torch.is_grad_enabled():
-            normal = F.group_norm(inputs[0], norm.num_groups, eps=norm.eps)
+            # Against the mean and deviation as they are: an outlier that makes the deviation cannot lower its distance.
+            groups = inputs[0].reshape(len(inputs[0]), norm.num_groups, -1)
+            deviation, mean = torch.std_mean(groups.detach(), dim=-1, keepdim=True)
+            normal = (groups - mean) / (deviation + norm.eps)
             self._parts.append(F.relu(normal.abs() - self._limit).mean())
 
     def take(self) -> Tensor:
@@ -192,7 +195,7 @@ def tune_decoder(tuner: DecoderTuner, model: SceneModel, pool: Path, state_path:
         latents, captions, images = _batch(rng.choice(shards), options.batch, rng)
         count = round(options.denoised_share * options.batch)
         if count:
-            shown = denoised(model, latents[:count], captions[:count], options.denoised_timesteps, rng)
+            shown = denoised(model, latents[:count], captions[:count], options, rng)
             latents = torch.cat([shown, latents[count:]])
         losses.append(tuner.train_step(latents, images))
         tuner.seconds += time.monotonic() - began

@@ -26,7 +26,7 @@ INNER: tuple[str, ...] = (
     "shared_state",
     "unsupported",
 )
-INNER += ("clip_view", "vision")
+INNER += ("clip_view", "vision", "networks")
 """Files that hold parts of facades."""
 
 

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fastapi.testclient import TestClient
 from PIL import Image
+from safetensors.torch import save_file
 
 from modules.api.app import build_api
+from modules.api.extensions import add_extension_routes
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.services import Services
@@ -118,6 +121,60 @@ def test_choices_given_by_a_function_are_a_list_that_is_asked_again(program: Pro
         assert services.settings.current["words_file"] == "b.csv" and services.settings.current["words_none"] is None
         client.post("/sdapi/v1/options", json={"words_file": "later.csv"})
         assert services.settings.current["words_file"] == "later.csv", "of a file that comes later"
+
+
+NETWORKS = """
+import importlib
+import networks
+from modules import script_callbacks, sd_models, ui_extra_networks
+from lora import available_loras
+
+network = importlib.import_module("extensions-builtin.Lora.network")
+by_folder = importlib.import_module("extensions-builtin.Lora.ui_extra_networks_lora").networks
+
+def cards(demo, app):
+    @app.get("/words/cards")
+    def read():
+        return {page.name: [item for item in page.list_items()] for page in ui_extra_networks.extra_pages}
+
+script_callbacks.on_app_started(cards)
+"""
+
+
+def test_files_of_loras_and_their_cards_by_the_names_of_the_reference_ui(program: Program, tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "Lora"
+    folder.mkdir(parents=True)
+    metadata = {"ss_output_name": "cat drawing", "ss_tag_frequency": '{"10_cat": {"cat": 3}}'}
+    save_file({"lora_unet_x.alpha": torch.ones(1)}, folder / "cat_v1.safetensors", {**metadata, "ss_v2": "True"})
+    Image.new("RGB", (8, 8)).save(folder / "cat_v1.png")
+    (folder / "cat_v1.json").write_text('{"description": "of a cat", "preferred weight": 0.5}')
+    services = program({"words/scripts/words.py": NETWORKS})
+    assert services.scripts.faults == []
+    found = module_of("words", "words")
+    file = found.networks.available_networks["cat_v1"]
+    assert found.by_folder is found.networks and found.available_loras["cat_v1"].filename == file.filename
+    assert (file.name, file.alias, file.metadata["ss_tag_frequency"]) == (
+        "cat_v1",
+        "cat drawing",
+        {"10_cat": {"cat": 3}},
+    )
+    assert file.sd_version is found.network.SdVersion.SD2 and len(file.shorthash) == 12
+    aliases = found.networks.available_network_aliases
+    assert "cat drawing" in aliases and "cat drawing" not in found.networks.available_networks and "dog" not in aliases
+    assert isinstance(file, found.network.NetworkOnDisk)
+    with pytest.raises(AttributeError, match="`<lora:name:weight>` in a prompt asks for one"):
+        found.networks.load_networks(["cat_v1"])
+
+    app = build_api(services)
+    add_extension_routes(app, services.scripts.callbacks, None)
+    with TestClient(app) as client:
+        pages = client.get("/words/cards").json()
+        assert sorted(pages) == ["checkpoints", "hypernetworks", "lora", "textual inversion"]
+        card = next(one for one in pages["lora"] if one["name"] == "cat_v1")
+        assert (card["name"], card["description"], card["sd_version"]) == ("cat_v1", "of a cat", "SD2")
+        assert card["prompt"] == '"<lora:cat drawing:0.5>"' and card["shorthash"] == file.shorthash
+        assert card["metadata"]["ss_output_name"] == "cat drawing"
+        assert client.get(card["preview"].removeprefix(".")).headers["content-type"] == "image/png"
 
 
 def test_two_extensions_find_their_own_folders(program: Program) -> None:
@@ -556,5 +613,5 @@ def test_ours_steps_aside_for_theirs_and_does_the_work_of_one_that_fails(program
     ours = {one.acting.owner.name for one in found.scripts if one.acting is not None}
     assert "dynamic-prompts" not in ours and "detailer" in ours
     assert found.extensions["adetailer"].replaced_by == "detailer" and found.extensions["adetailer"].faults
-    assert "Queue tab" in found.extensions["sd-webui-agent-scheduler"].notices[0]
+    assert "extension 'agent-scheduler'" in found.extensions["sd-webui-agent-scheduler"].notices[0]
     assert found.fault_notices == []

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from modules.downloads import download as downloading
+from modules.downloads import parts, transport
 from modules.downloads.addresses import clean_name, source_of
 from modules.downloads.downloads import DownloadRequest, Downloads
 from modules.downloads.kinds import gguf_architecture
@@ -103,7 +103,10 @@ def test_a_header_costs_less_than_a_megabyte(downloads: Downloads) -> None:
 
 
 @pytest.mark.parametrize("tenth", range(10))
-def test_a_download_that_was_cut_goes_on_where_it_was(downloads: Downloads, tenth: int) -> None:
+def test_a_download_that_was_cut_goes_on_where_it_was(
+    downloads: Downloads, tenth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "CHUNK_BYTES", 16 << 10)  # so that none goes from before the cut to the end
     cut = len(LARGE) * tenth // 10
 
     def stop(done: int, total: int) -> None:
@@ -113,13 +116,12 @@ def test_a_download_that_was_cut_goes_on_where_it_was(downloads: Downloads, tent
     behavior = Behavior(LARGE)
     with serving({f"/{NAME}": behavior}) as address:
         request = DownloadRequest(f"{address}/{NAME}")
-        downloading_chunk = downloading.CHUNK_BYTES
         with pytest.raises(BusyError):
             downloads.get(request, stop)
         assert NAME not in files_in(downloads)
         part = downloads.paths.checkpoint_dirs[0] / f".{NAME}.part"
         kept = part.stat().st_size
-        assert cut <= kept <= cut + downloading_chunk
+        assert cut <= kept <= cut + parts.CHUNK_BYTES
         behavior.requests.clear()
         done = get(downloads, f"{address}/{NAME}")
     assert done.read_bytes() == LARGE and files_in(downloads) == [NAME]
@@ -329,7 +331,7 @@ def test_a_name_that_another_file_has_and_a_full_disk(downloads: Downloads, monk
         with pytest.raises(InvalidValueError, match="is another file"):
             get(downloads, f"{address}/{NAME}")
         assert (folder / NAME).read_bytes() == b"mine"
-        monkeypatch.setattr(downloading, "KEPT_FREE_BYTES", 1 << 62)
+        monkeypatch.setattr(parts, "KEPT_FREE_BYTES", 1 << 62)
         with pytest.raises(OutputError, match="GB free"):
             get(downloads, f"{address}/{NAME}", name="b.safetensors")
 
@@ -350,6 +352,26 @@ def test_tokens_go_to_their_host_only_and_are_read_by_nobody_else(tmp_path: Path
     with serving({f"/{NAME}": behavior}) as address, transport.get(f"{address}/{NAME}"):
         assert behavior.requests == [("", "")]  # not over http
     transport.close()
+
+
+def test_a_gated_file_comes_with_its_token_which_no_other_host_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the Hub does it: the file is behind a login, and lies on another host."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    paths = resolve_paths(Flags(data_dir=str(tmp_path)), ROOT)
+    stranger, friend = FileTransport(), FileTransport(Tokens({"127.0.0.1": "secret"}))
+    gate, store = Behavior(LORA, token="secret"), Behavior(LORA)
+    with serving({f"/{NAME}": gate, "/lies/here": store}, CERTIFICATE) as address:
+        url = f"{address}/{NAME}"
+        with pytest.raises(DownloadError, match=r"known users only \(answer 401\)"):
+            Downloads(paths, stranger).find(DownloadRequest(url))
+        assert Downloads(paths, friend).find(DownloadRequest(url)).name == NAME
+        gate.redirect = address.replace("127.0.0.1", "localhost") + "/lies/here"
+        assert Downloads(paths, friend).get(DownloadRequest(url), lambda done, total: None).path.read_bytes() == LORA
+    assert gate.requests[-1][1] == "Bearer secret" and {token for _, token in store.requests} == {""}
+    for each in (stranger, friend):
+        each.close()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import PrecisionPlan
 from modules.models.merging.conversion import PrecisionReport, report_precision, save_as
 from modules.processing.engine.precision import storage_rules
+from tests.models.dit_files import write_split
 from tests.models.family_files import write_family
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, TINY
@@ -203,3 +204,16 @@ def test_a_failing_writer_keeps_the_old_file(tmp_path: Path) -> None:
         writer.write("a", torch.ones(2))
         writer.metadata = {"x": "y"}
     assert torch.equal(load_file(target)["a"], torch.ones(2))
+
+
+def test_a_denoiser_alone_stays_alone_where_that_is_asked_for(tmp_path: Path) -> None:
+    source = write_split(tmp_path, "zimage-turbo-cfg1")
+    names = {}
+    for alone in (False, True):
+        target = source.with_name("small.safetensors")
+        save_as(info_of(source), CONFIGS, storage_rules("fp8_e4m3fn_row"), target, alone=alone)
+        with safe_open(target, "pt") as file:
+            names[alone] = {key.partition(".")[0] for key in file.keys()}  # noqa: SIM118
+        assert (target.stat().st_size < source.stat().st_size) is alone
+        target.unlink()
+    assert names == {False: {"model", "text_encoders", "first_stage_model"}, True: {"model"}}

@@ -13,8 +13,9 @@ from modules.models.files.tensor_source import open_tensors
 from recipes.control.__main__ import FILE, SHIPPED
 from recipes.control.lessons import Lessons, edges_of, scene_of_seed, shard_path, wordings
 from recipes.control.net import layer_names, new_net, write_net
-from recipes.control.scoring import ControlCase, control_cases, drawn_form, form_in, judged, overlap
+from recipes.control.scoring import ControlCase, control_cases, judged
 from recipes.control.training import ControlOptions, ControlTrainer, train_control
+from recipes.scenes.forms import drawn_form, form_in, overlap
 from recipes.scenes.images import draw
 from recipes.scenes.layout import ShapesScene
 from recipes.scenes.model import SceneModel, load_model

@@ -63,14 +63,18 @@ def test_values_that_stand_out_of_a_group_count() -> None:
         spot[..., 15, 0] = 50
     norm(spot)
     found = outliers.take()
+    deviation, mean = torch.std_mean(spot.detach())
+    excess = 2 * float((50 - mean) / deviation - 5)  # the spot is in both channels
+    assert float(found.detach()) == pytest.approx(excess / spot.numel(), rel=1e-3)
     torch.autograd.backward(found)
-    assert float(found.detach()) > 0 and spot.grad is not None and float(spot.grad[0, 0, 15, 0]) > 0
+    assert spot.grad is not None
+    assert float(spot.grad[0, 0, 15, 0]) == pytest.approx(1 / float(deviation) / spot.numel(), rel=1e-3)
 
 
 def test_it_learns_from_latents_as_the_unet_restores_them(tmp_path: Path) -> None:
     model = load_model(TINY)
     latents = torch.randn(SHARD_IMAGES, 4, 16, 16, generator=torch.Generator().manual_seed(0))
-    restored = denoised(model, latents[:2], ["a red circle", ""], 300, Random(0))
+    restored = denoised(model, latents[:2], ["a red circle", ""], DecoderOptions(), Random(0))
     assert restored.shape == (2, 4, 16, 16) and not torch.equal(restored, latents[:2]) and restored.isfinite().all()
     captions = json.dumps([["a red circle"]] * SHARD_IMAGES)
     save_file({"latents": latents.half()}, shard_path(tmp_path, 0), metadata={"captions": captions})

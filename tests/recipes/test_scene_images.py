@@ -1,6 +1,8 @@
 """Captioned images: the same from the same seed, and captions that say what is drawn."""
 
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from recipes.scenes.images import draw
 from recipes.scenes.layout import (
     SHAPES,
     SIZE_PX,
+    House,
     Landscape,
     Shape,
     ShapesScene,
@@ -19,7 +22,7 @@ from recipes.scenes.layout import (
 )
 from recipes.scenes.palette import COLORS, LANDS, SKIES, nearest_color
 from recipes.scenes.pool import scene_of_seed
-from recipes.scenes.scoring import background_color, color_prompts, shape_color
+from recipes.scenes.scoring import LANDSCAPE_PROMPTS, background_color, color_prompts, seen_in_landscape, shape_color
 
 
 def test_drawing_is_deterministic_by_seed() -> None:
@@ -98,3 +101,28 @@ def test_nearest_color_knows_its_own_palette() -> None:
 
 def test_nothing_standing_out_is_no_shape() -> None:
     assert shape_color(np.full((128, 128, 3), 130, dtype=np.uint8)) == "none"
+
+
+def _snow_night(**parts: Any) -> Landscape:
+    house = House(color="red", roof="black", x=40, base=98, width=35)
+    trees = ((90.0, 100.0, 34.0), (112.0, 104.0, 30.0))
+    whole = Landscape(land="snow", time="night", horizon=84, sky_body=(90, 25), trees=trees, house=house)
+    return replace(whole, **parts)
+
+
+def test_a_landscape_with_all_that_was_asked_is_right() -> None:
+    seen = seen_in_landscape(draw(_snow_night()), LANDSCAPE_PROMPTS[1])
+    assert seen.right
+    assert min(seen.overlaps.values()) > 0.85 and set(seen.overlaps) == {"moon", "house"}
+
+
+@pytest.mark.parametrize("missing", [{"sky_body": None}, {"house": None}, {"trees": ()}, {"time": "day"}])
+def test_a_landscape_that_lacks_something_is_wrong(missing: dict[str, Any]) -> None:
+    assert not seen_in_landscape(draw(_snow_night(**missing)), LANDSCAPE_PROMPTS[1]).right
+
+
+def test_a_landscape_with_something_of_another_color_is_wrong() -> None:
+    image = draw(_snow_night())
+    image.paste((255, 0, 255), (0, 60, 40, 90))
+    seen = seen_in_landscape(image, LANDSCAPE_PROMPTS[1])
+    assert seen.foreign > 0.05 and not seen.right

@@ -13,7 +13,17 @@ from modules.errors import CheckpointError
 from modules.sampling.discrete import scaled_linear_alphas_cumprod
 from recipes.scenes.diffusion import DiffusionOptions, Trainer, train_diffusion
 from recipes.scenes.export import ADAPTERS, export, fit_preview_factors, original_state
-from recipes.scenes.loss import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
+from recipes.scenes.loss import (
+    GUIDED_TIMESTEPS,
+    diffusion_loss,
+    draw_guided_timesteps,
+    draw_noise,
+    draw_timesteps,
+    guided_error,
+    guided_weights,
+    loss_weights,
+    rate_factor,
+)
 from recipes.scenes.model import SceneModel, load_model
 from recipes.scenes.pool import SHARD_IMAGES, Pool, encode_shard, images_of_shard, read_shard
 from recipes.scenes.preview import decode, karras_sigmas, sample_latents
@@ -53,6 +63,22 @@ def test_timesteps_favour_the_upper_half() -> None:
     assert (drawn >= 500).float().mean() == pytest.approx(0.75, abs=0.03)
 
 
+def test_error_under_guidance_is_that_of_the_guided_prediction() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise, with_prompt, without = (torch.randn(2, 4, 8, 8, generator=generator) for _ in range(3))
+    guidance = torch.tensor([1.0, 6.0])
+    found = guided_error(with_prompt - noise, without - noise, guidance)
+    assert torch.allclose(found[0], (with_prompt - noise)[0], atol=1e-5)
+    assert torch.allclose(found[1], (6 * with_prompt - 5 * without - noise)[1], atol=1e-4)
+
+
+def test_guidance_counts_at_low_noise() -> None:
+    drawn = draw_guided_timesteps(1000, torch.Generator().manual_seed(0))
+    assert drawn.min() >= 0 and drawn.max() < GUIDED_TIMESTEPS
+    ends = torch.tensor([0, GUIDED_TIMESTEPS // 2, GUIDED_TIMESTEPS * 9 // 10, GUIDED_TIMESTEPS, 999])
+    assert guided_weights(ends).tolist() == pytest.approx([1, 1, 0.5, 0, 0], abs=1e-6)
+
+
 def test_offset_noise_moves_the_mean_of_half_the_images() -> None:
     noise = draw_noise(torch.Size((400, 4, 16, 16)), 1.0, torch.Generator().manual_seed(0))
     moved = (noise.mean(dim=(2, 3)).abs().amax(dim=1) > 0.25).float().mean()
@@ -83,8 +109,17 @@ def test_training_lowers_the_loss_and_resumes(model: SceneModel, tmp_path: Path)
     other = Trainer(load_model(TINY), trainer.options)
     other.resume(tmp_path / "state.pt")
     assert other.step == 12
-    wanted = trainer.averaged()[0]
+    (wanted,) = trainer.averaged()
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in other.model.unet.named_parameters())
+
+
+@pytest.mark.parametrize("train_text", [False, True])
+def test_text_model_learns_where_asked(model: SceneModel, train_text: bool) -> None:
+    before = {name: tensor.clone() for name, tensor in model.text.state_dict().items()}
+    trainer = Trainer(model, DiffusionOptions(warmup_steps=1, minutes=1000, train_text=train_text))
+    trainer.train_step(torch.randn(3, 4, 8, 8), ["a red circle"] * 3, torch.Generator().manual_seed(0))
+    changed = any(not torch.equal(tensor, before[name]) for name, tensor in model.text.state_dict().items())
+    assert changed == train_text and len(trainer.averaged()) == 1 + train_text
 
 
 def test_run_ends_after_its_steps_and_leaves_its_state(model: SceneModel, tmp_path: Path) -> None:

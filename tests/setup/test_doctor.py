@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from modules.cores import Cores
 from modules.flags.flags import parse_flags
 from modules.paths import resolve_paths
 from modules.setup import doctor, launcher
-from modules.setup.doctor import Findings, examine, memory_free_bytes
+from modules.setup.doctor import Findings, examine, memory_free_bytes, old_glibc, slow_cores, slow_instructions
 from modules.setup.environment import Environment
 from modules.setup.process import Outcome
 from modules.setup.torch_choice import TORCH_VERSION
@@ -132,3 +133,44 @@ def test_limits_of_a_container(tmp_path: Path) -> None:
     for name, text in (("memory.max", "1000"), ("memory.current", "900"), ("memory.stat", "inactive_file 50\n")):
         (tmp_path / name).write_text(text, encoding="ascii")
     assert memory_free_bytes(tmp_path / "meminfo", tmp_path) == 150
+
+
+@pytest.mark.parametrize(
+    ("cores", "environment", "words"),
+    [
+        (Cores(8, 4), {}, []),
+        (Cores(8, 4, 0.5), {}, ["may use 0.5 of a core: one thread computes"]),
+        (Cores(8, 4, 2.0), {}, ["may use 2 of 4 cores"]),
+        (Cores(8, 4), {"OMP_NUM_THREADS": "lots"}, ["OMP_NUM_THREADS is 'lots', which is no number of threads"]),
+        (Cores(8, 4), {"OMP_NUM_THREADS": "999"}, ["more than there are cores: 8 compute"]),
+        (Cores(8, 4), {"OMP_NUM_THREADS": "1"}, ["OMP_NUM_THREADS has 1 of 4 cores compute"]),
+        (Cores(8, 4, 0.5), {"OMP_NUM_THREADS": "0"}, ["0.5 of a core", "OMP_NUM_THREADS is '0'"]),
+    ],
+)
+def test_why_few_cores_compute(cores: Cores, environment: dict[str, str], words: list[str]) -> None:
+    found = slow_cores(cores, environment)
+    assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True))
+
+
+def test_a_cpu_without_avx2_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (without,) = slow_instructions("DEFAULT", "x86_64", {})
+    assert "This CPU has no AVX2" in without
+    (switched,) = slow_instructions("DEFAULT", "x86_64", {"ATEN_CPU_CAPABILITY": "default"})
+    assert "ATEN_CPU_CAPABILITY=default" in switched
+    assert not slow_instructions("AVX2", "x86_64", {}) and not slow_instructions("DEFAULT", "aarch64", {})
+    facts = {"version": TORCH_VERSION, "type": "cpu", "device": "the CPU", "instructions": "DEFAULT"}
+    paths = resolve_paths(parse_flags([]), root)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(doctor, "nvidia_smi", lambda: None)
+    found = examine(paths, Environment(root / ".venv"), lambda command: Outcome(0, json.dumps(facts)))
+    assert found.faults == [] and any("AVX2" in text for text in found.slow)
+
+
+def test_glibc_that_is_too_old_for_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    assert old_glibc((2, 28)) is None and old_glibc((2, 36)) is None
+    old, other = old_glibc((2, 17)), old_glibc(None)
+    assert old is not None and "need glibc 2.28 or newer; this system has glibc 2.17" in old and "Dockerfile" in old
+    assert other is not None and "musl" in other
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert old_glibc(None) is None

@@ -16,10 +16,11 @@ from modules.api.guard import install_guard
 from modules.services import Services
 from tests.fakes import mounted_page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser"))), None)
+"""The one without a window first: it draws no tabs and takes a quarter less of the CPU."""
 needs_browser = [
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium-headless-shell)"),
 ]
 ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),

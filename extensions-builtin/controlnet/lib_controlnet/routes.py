@@ -1,32 +1,22 @@
-"""`/controlnet/...`: lists of modules and models, and running a module on images."""
+"""`/controlnet/...`: lists of modules and models, and running a module on images. Needs FastAPI, which only servers
+import."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from io import BytesIO
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
+from lib_controlnet.detection import DETECT, Detection, as_base64
 from lib_controlnet.files import list_models, preprocessor_file
-from lib_controlnet.maps import made_with_mask, shown, with_mask
-from lib_controlnet.pixels import Pixels
 from lib_controlnet.poses import drawn
-from lib_controlnet.preprocessors import MODULES, UNUSED, Job, Module, module_of
-from lib_controlnet.reading import UnitReader
-from lib_controlnet.units import NO_MODEL, Given
+from lib_controlnet.preprocessors import MODULES, Module
+from lib_controlnet.units import NO_MODEL
 from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.scripts.program import Program
 
 VERSION = 3
-DETECT = "ControlNet preprocessor"
-"""The work of a module with weights, by the name that the queue shows."""
 ALL = "All"
 TYPES = (
     *(ALL, "Canny", "Depth", "IP-Adapter", "Inpaint", "Instant-ID", "InstructP2P", "Lineart", "MLSD", "NormalMap"),
@@ -108,7 +98,7 @@ def add_routes(app: Any, program: Program) -> None:
     @script_callbacks.open_to("user")
     def render_openpose_json(body: list[Any] = Body(examples=[POSES])) -> dict[str, Any]:  # noqa: B008
         """Draw poses, an image for each entry."""
-        return {"images": [_as_base64(drawn(pose, f"pose {n}")) for n, pose in enumerate(body)], "info": "Success"}
+        return {"images": [as_base64(drawn(pose, f"pose {n}")) for n, pose in enumerate(body)], "info": "Success"}
 
     add_old_routes(app, routes)
     app.include_router(routes)
@@ -183,64 +173,3 @@ def type_of(name: str, models: list[str]) -> dict[str, Any]:
         "default_option": modules[0] if modules else "none",
         "default_model": own[0] if own else NO_MODEL,
     }
-
-
-@dataclass(frozen=True)
-class Detection:
-    """A body of the route that runs a module: its images, the short side to work at, its numbers."""
-
-    module: Module
-    images: tuple[Given, ...]
-    side: int
-    a: float
-    b: float
-
-    @classmethod
-    def read(cls, body: Mapping[str, Any]) -> Detection:
-        """Raises `InvalidValueError` for what cannot be read, `UnknownNameError`."""
-        module = module_of(str(body.get("controlnet_module") or "none"))
-        given = body.get("controlnet_input_images") or []
-        if not isinstance(given, list) or not given:
-            raise InvalidValueError("controlnet_input_images is empty; give at least one image as base64.")
-        read = UnitReader(body, "detect")
-        first, second = module.numbers
-        side = (module.resolution or UNUSED).read(read.number("controlnet_processor_res", 512))
-        a = first.read(read.number("controlnet_threshold_a", -1))
-        b = second.read(read.number("controlnet_threshold_b", -1))
-        masks = body.get("controlnet_masks") or []
-        if not isinstance(masks, list) or len(masks) not in (0, len(given)):
-            raise InvalidValueError("controlnet_masks takes one mask for each image, or none.")
-        images = []
-        for number, value in enumerate(given):
-            one = UnitReader({"image": value, "mask": masks[number] if masks else None}, f"image {number}").images()
-            if not one:
-                raise InvalidValueError(f"controlnet_input_images: image {number} is empty; give it as base64.")
-            images.append(one[0])
-        return cls(module, tuple(images), int(side), a, b)
-
-    def run(self, find: Callable[[Sequence[str]], Path] | None = None) -> dict[str, Any]:
-        """The reply of the route; `find` gives the files of weights. Raises as `Module.run`."""
-        more = {} if find is None else {"find": find}
-        images = []
-        poses: list[Any] = []
-        for given in self.images:
-            seed = int(np.random.default_rng().integers(2**32))
-            job = Job(given.image, self.side, self.a, self.b, seed, poses=poses, **more)
-            if given.mask is None:
-                images.append(_as_base64(self.module.run(job)))
-            else:
-                masked = replace(job, image=with_mask(self.module, given))
-                images.append(_as_base64(made_with_mask(self.module, masked)))
-        return {"images": images, "info": "Success"} | ({"poses": poses} if poses else {})
-
-
-def add_work(program: Program) -> None:
-    """Have modules with weights run where images are computed. At the top level of the script's file."""
-    find = partial(preprocessor_file, program)
-    script_callbacks.on_work(lambda values: Detection.read(values).run(find), name=DETECT)
-
-
-def _as_base64(pixels: Pixels) -> str:
-    file = BytesIO()
-    shown(pixels).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode("ascii")

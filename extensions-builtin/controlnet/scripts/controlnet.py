@@ -16,12 +16,12 @@ if FOLDER not in sys.path:
     sys.path.append(FOLDER)
 
 from lib_controlnet.control_settings import ControlNetSettings  # noqa: E402
+from lib_controlnet.detection import add_work  # noqa: E402
 from lib_controlnet.files import Kind, ModelFile, find_model, kind_of_file, preprocessor_file  # noqa: E402
 from lib_controlnet.grid_axes import add_axes  # noqa: E402
 from lib_controlnet.maps import ControlMap, control_map, images_after_first, shown  # noqa: E402
 from lib_controlnet.preprocessors import INPAINTING, RECOLORING  # noqa: E402
 from lib_controlnet.reading import checked_list, images_of_batches, read_unit, read_units  # noqa: E402
-from lib_controlnet.routes import add_routes, add_work  # noqa: E402
 from lib_controlnet.units import (  # noqa: E402
     NO_MODEL,
     ControlMode,
@@ -48,7 +48,15 @@ PROGRAM = program_now()
 script_callbacks.on_ui_settings(lambda settings: settings.add(ControlNetSettings))
 add_axes(TITLE)
 add_work(PROGRAM)
-script_callbacks.on_app_started(lambda page, app: add_routes(app, PROGRAM))
+
+
+def _add_routes(page: object, app: Any) -> None:
+    from lib_controlnet.routes import add_routes
+
+    add_routes(app, PROGRAM)
+
+
+script_callbacks.on_app_started(_add_routes)
 
 
 @dataclass(eq=False)

@@ -57,6 +57,7 @@ class StorageOptions:
     skip: tuple[str, ...] = ()  # regular expressions on names of layers that stay
     text_encoders: bool = True
     budget_gb: float = 0.0  # each layer in a format of its own, so that all weights fit; 0: one format for all
+    alone: bool = False  # a denoiser that is a file of its own stays one, whatever parts are near
     layout: str = ""  # of a file that is written: "own", "comfyui", "gguf"; "": as its name says
 
     @property
@@ -144,6 +145,7 @@ class PrecisionWork:
                 _tensors(task),
                 options.budget_bytes,
                 options.layout,
+                options.alone,
             )
             self.catalogue.refresh()
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from modules.cores import cgroup_cores, core_groups, divide, in_words, usable_cores
+from modules.cores import cgroup_cores, core_groups, divide, in_words, threads_asked, usable_cores
 from modules.jobs.workers.loop import DEVICE_FAILED, Asking, Host, WorkerLoop
 from modules.jobs.workers.protocol import Command, Report
 
@@ -62,10 +62,11 @@ def share_of(
 
 def cpu_of_machine() -> CpuOfMachine:
     """What this process may use."""
-    groups, quota = core_groups(usable_cores()), cgroup_cores()
+    usable, quota = usable_cores(), cgroup_cores()
+    groups = core_groups(usable)
     limit = len(groups) if quota is None else max(1, min(len(groups), round(quota)))
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return CpuOfMachine(groups, min(limit, int(wanted)) if wanted.isdigit() and int(wanted) > 0 else limit)
+    wanted, _ = threads_asked(os.environ, len(usable))
+    return CpuOfMachine(groups, limit if wanted is None else min(limit, wanted))
 
 
 def bind(share: Share) -> None:

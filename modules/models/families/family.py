@@ -302,6 +302,9 @@ class ModelFamily(Protocol):
     ) -> tuple[Component, ...]:
         """The empty modules to fill. `config_folders` are searched for a text model's folder that the YAML names."""
 
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        """Those of them that a file fills which is a denoiser alone."""
+
     def conditioning(self, parts: TextParts) -> Conditioning:
         """How the texts of one loaded model become conditionings."""
 

@@ -29,6 +29,7 @@ from modules.models.files.diffusers_folder import (
     stamp,
 )
 from modules.models.files.other_files import is_adapter_or_embedding
+from modules.models.files.pieces import without_later_pieces
 
 log = logging.getLogger(__name__)
 
@@ -149,20 +150,22 @@ class HashCache:
 
     def known(self, path: Path) -> str | None:
         """The sha256 of a checkpoint, file or folder, if it need not be computed."""
-        if not path.is_dir():
+        files = files_read(path)
+        if files == (path,):
             stat = path.stat()
             return self.lookup(path, stat.st_size, stat.st_mtime_ns)
-        hashes = {file: self.known(file) for file in files_read(path)}
+        hashes = {file: self.lookup(file, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files}
         return None if None in hashes.values() else hash_of_files(path, {file: str(hashes[file]) for file in hashes})
 
     def checkpoint_sha256(self, path: Path, on_read: Callable[[int], None] = lambda read_bytes: None) -> str:
-        """The sha256 of a checkpoint: a file's own; of a folder that of the list of its files' hashes, as the command
-        `sha256sum FILES | sha256sum` gives it for the files that are read, in the order of their names."""
-        if not path.is_dir():
+        """The sha256 of a checkpoint: a file's own; of a folder or pieces that of the list of the files' hashes, as the
+        command `sha256sum FILES | sha256sum` gives it for the files that are read, in the order of their names."""
+        files = files_read(path)
+        if files == (path,):
             return self.sha256(path, on_read)
         hashes: dict[Path, str] = {}
         before = 0
-        for file in files_read(path):
+        for file in files:
             hashes[file] = self.sha256(file, lambda read, before=before: on_read(before + read))  # type: ignore[misc]
             before += file.stat().st_size
         return hash_of_files(path, hashes)
@@ -205,14 +208,20 @@ def old_hash(path: Path) -> str:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a checkpoint, file or folder, computed now; see `HashCache.checkpoint_sha256`."""
-    if path.is_dir():
-        return hash_of_files(path, {file: sha256_of(file) for file in files_read(path)})
+    files = files_read(path)
+    if files != (path,):
+        return hash_of_files(path, {file: _sha256(file) for file in files})
+    return _sha256(path)
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def hash_of_files(folder: Path, hashes: dict[Path, str]) -> str:
-    """The sha256 of a folder from those of its files."""
+def hash_of_files(checkpoint: Path, hashes: dict[Path, str]) -> str:
+    """The sha256 of a folder, or of a checkpoint in pieces, from those of its files."""
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     lines = "".join(f"{hashes[file]}  {file.relative_to(folder).as_posix()}\n" for file in sorted(hashes))
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -346,7 +355,7 @@ class CheckpointCatalogue:
 def _checkpoints_below(folder: Path, files: Sequence[Path]) -> Iterator[Path]:
     """Checkpoint files and folders in the diffusers layout, whose own files are not listed, by name."""
     models = [path.parent for path in files if path.name == MODEL_INDEX]
-    paths = sorted({*files, *models}, key=lambda path: str(path).lower())
+    paths = sorted({*without_later_pieces(files), *models}, key=lambda path: str(path).lower())
     parts = {part for model in models for part in part_folders(model)}
     yield from (model for model in models if model == folder)
     for path in paths:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from modules.errors import CheckpointError
+from modules.models.files.pieces import pieces_of
 
 MODEL_INDEX = "model_index.json"
 COMPONENTS = ("text_encoder", "text_encoder_2", "text_encoder_3", "transformer", "unet", "vae")
@@ -71,7 +72,13 @@ def weight_files(part: Path) -> tuple[Path, ...]:
 
 
 def files_read(folder: Path) -> tuple[Path, ...]:
-    """All files that a model is loaded from, weights and settings, by name; of a damaged folder what is there."""
+    """All files that a model is loaded from, weights and settings, by name; of a damaged folder what is there. Of a
+    file that itself, and its other pieces."""
+    if not folder.is_dir():
+        try:
+            return pieces_of(folder)
+        except CheckpointError:  # said when the model is loaded
+            return (folder,)
     found = [folder / name for name in CONFIGS if (folder / name).is_file()]
     for component in components_in(folder):
         try:
@@ -86,9 +93,6 @@ def stamp(path: Path) -> tuple[int, int]:
 
     Raises `OSError` when the file, or all files of the folder, are gone.
     """
-    if not path.is_dir():
-        stat = path.stat()
-        return stat.st_size, stat.st_mtime_ns
     stats = [file.stat() for file in files_read(path)]
     if not stats:
         return 0, path.stat().st_mtime_ns

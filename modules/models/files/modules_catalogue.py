@@ -7,6 +7,7 @@ from pathlib import Path
 
 from modules.errors import UnknownNameError
 from modules.model_folders import FilesBelow
+from modules.models.files.pieces import without_later_pieces
 
 SUFFIXES = (".safetensors", ".gguf")
 ENCODER_FOLDERS = ("text_encoder", "text_encoders", "CLIP", "clip")
@@ -41,7 +42,7 @@ class ModuleCatalogue:
         """Look at the folders again."""
         found: dict[str, ModuleInfo] = {}
         for _, files in self._below.of(self._folders, SUFFIXES):
-            for path in files:
+            for path in without_later_pieces(files):
                 found.setdefault(path.name, ModuleInfo(path.absolute()))
         with self._lock:
             self._entries = dict(sorted(found.items(), key=lambda item: item[0].lower()))

@@ -148,8 +148,14 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[dict[str, TensorEntr
             f"{path.name}: says its header is {length} bytes long, but the file has {size} and a header may have "
             f"{MAX_HEADER_BYTES}. It is truncated, or not a safetensors file. {REMEDY}"
         )
+    return parse_header(path, file.read(length), size)
+
+
+def parse_header(path: Path, raw: bytes, size: int) -> tuple[dict[str, TensorEntry], dict[str, str]]:
+    """The tensors and the metadata of a file of `size` bytes by its header's JSON; `path` is for errors. Raises
+    `CheckpointError`."""
     try:
-        header = json.loads(file.read(length))
+        header = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name}: its header is not JSON; not a safetensors file. {REMEDY}") from error
     if not isinstance(header, dict):
@@ -157,7 +163,7 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[dict[str, TensorEntr
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict):
         raise CheckpointError(f"{path.name}: the metadata in its header is not a table. {REMEDY}")
-    data_begin = 8 + length
+    data_begin = 8 + len(raw)
     entries = {name: _entry(path, name, value, data_begin, size) for name, value in header.items()}
     if not entries:
         raise CheckpointError(f"{path.name}: holds no tensors. {REMEDY}")

@@ -22,11 +22,12 @@ from modules.models.autoencoders.registry import holds_autoencoder
 from modules.models.autoencoders.source import open_vae
 from modules.models.families.family import ExternalTextEncoder, ExternalVae, ModelFamily
 from modules.models.files.modules_catalogue import VAE_FOLDERS, encoder_folders
-from modules.models.files.tensor_source import TensorSource, open_tensors
+from modules.models.files.pieces import without_later_pieces
+from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.foreign_names import denoiser_names
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named
-from modules.models.names.view import Place, View, renamed
+from modules.models.names.view import Place, View, open_whole, renamed
 from modules.models.text_encoders.file_names import ENCODER_TYPES, bare_text_names, encoder_in, held_encoder
 
 WIDTH = re.compile(r"(?:^|\.)(?:final_layer_norm|ln_final|final_layer_norm)\.weight$")
@@ -57,7 +58,7 @@ def assembled(file: TensorSource, modules: Sequence[Path], families: Sequence[Mo
     try:
         for path in modules:
             parts.add(path)
-        if modules or _is_alone(file.entries) or family.external_vae is not None:
+        if modules or is_alone(file.entries) or family.external_vae is not None:
             for path in parts.near():
                 parts.add(path)
         return parts.joined()
@@ -82,7 +83,7 @@ class _Parts:
 
     def add(self, path: Path) -> None:
         """Open a file: a VAE, or a text encoder."""
-        opened = open_tensors(path)
+        opened = open_whole(path)
         if holds_autoencoder(opened.entries):
             opened.close()
             source = self._files.enter_context(open_vae(path))
@@ -127,7 +128,7 @@ class _Parts:
         return View(self._file.path, {**kept, **pieces}, self._files, self._file.metadata)
 
 
-def _is_alone(header: Header) -> bool:
+def is_alone(header: Header) -> bool:
     """Whether nothing but a denoiser is there."""
     return all(key.startswith("model.diffusion_model.") for key in header)
 
@@ -138,7 +139,7 @@ def _near(file: TensorSource, family: ModelFamily, chosen: Collection[str]) -> I
     for item in family.external_encoders:
         if not item.is_part or item.type in chosen or any(key.startswith(f"{item.prefix}.") for key in file.entries):
             continue
-        if not item.type and not _is_alone(file.entries):
+        if not item.type and not is_alone(file.entries):
             continue
         for folder in encoder_folders(file.path):
             found = next(iter(_fitting(folder, item, file.entries)), None)
@@ -166,7 +167,7 @@ def _files_below(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     paths = [path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()]
-    return sorted(paths, key=lambda path: path.name.lower())
+    return sorted(without_later_pieces(paths), key=lambda path: path.name.lower())
 
 
 def _fitting(folder: Path, item: ExternalTextEncoder, header: Header) -> Iterable[Path]:

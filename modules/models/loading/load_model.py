@@ -24,6 +24,7 @@ from modules.models.families.family import ModelFamily
 from modules.models.families.header_sizes import sized_by_header
 from modules.models.families.registry import detect_family
 from modules.models.files.catalogue import CheckpointInfo, HashCache
+from modules.models.files.diffusers_folder import files_read
 from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.budget import BudgetPlan, plan_budget
 from modules.models.loading.filling import FillReport, Placement, fill, finish_buffers
@@ -80,7 +81,8 @@ def load_model(
         opened = _open(info, configs_dir, choose_plan, default_yaml, facts, files)
         matched = _match(opened, info, configs_dir)
         filled = _fill(matched, vae, reads)
-        beside = {entry.file for entry in opened.file.entries.values() if entry.file is not None} - {info.path}
+        beside = {entry.file for entry in opened.file.entries.values() if entry.file is not None}
+        beside -= set(files_read(info.path))
     streaming = _finish(matched, reads)
     seconds = time.monotonic() - began
     log.info("Loaded %s (%s, %s) in %.1f s", info.name, opened.family.label, opened.plan.label, seconds)
@@ -107,6 +109,27 @@ def load_model(
         if facts is not None:
             facts.remember(info.path, PREDICTION, found)
     return model
+
+
+@dataclass(frozen=True)
+class HeaderFacts:
+    """What the header of a checkpoint says of it, without a weight in memory."""
+
+    info: CheckpointInfo
+    family: ModelFamily
+    architecture: LdmArchitecture
+
+    @property
+    def named(self) -> str:
+        """For people."""
+        return f"{self.info.name} ({self.family.label})"
+
+
+def header_facts(info: CheckpointInfo, configs_dir: Path, default_yaml: Path | None = None) -> HeaderFacts:
+    """Look into a checkpoint. Raises `CheckpointError` as `load_model` does before it builds anything."""
+    with open_checkpoint(info.path, modules=info.modules) as file:
+        family = detect_family(file)
+        return HeaderFacts(info, family, architecture_of(file, info, family, configs_dir, default_yaml))
 
 
 @dataclass(frozen=True)
@@ -315,9 +338,11 @@ def architecture_of(
     family: ModelFamily,
     configs_dir: Path,
     default_yaml: Path | None = None,
+    reads_values: bool = True,
 ) -> LdmArchitecture:
     """From the YAML next to the file, else from `default_yaml`; else the family's, with the sizes of the file's tensors
-    and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`."""
+    and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`. Without `reads_values`
+    nothing but the header is looked at, and noise levels and scales of latents stay the family's."""
     own = info.config_path or default_yaml
     if own is not None:
         return read_architecture(own)
@@ -327,4 +352,5 @@ def architecture_of(
     schedule = replace(known.noise_schedule, zero_terminal_snr=family.has_zero_snr(file.entries))
     prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
     known = known if info.is_folder else predicting(known, family, prediction)  # a folder says its own size
-    return family.as_told(replace(known, noise_schedule=schedule, prediction_type=prediction), file)
+    told = replace(known, noise_schedule=schedule, prediction_type=prediction)
+    return family.as_told(told, file) if reads_values else told

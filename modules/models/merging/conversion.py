@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,12 +21,13 @@ from modules.memory.formats.format import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.parts import V_KEY, ZERO_SNR_KEY
-from modules.models.families.registry import detect_family
+from modules.models.families.registry import FAMILIES, detect_family
 from modules.models.files.catalogue import CheckpointInfo, sha256_of
 from modules.models.files.coded_file import DECLARATIONS_KEY, PACKED_KEY, read_rotated
 from modules.models.files.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.files.gguf_file import read_packed
 from modules.models.files.tensor_source import TensorSource
+from modules.models.loading.assembled import is_alone
 from modules.models.loading.budget import plan_budget
 from modules.models.loading.load_model import architecture_of
 from modules.models.loading.matching import assign_tensors
@@ -141,6 +143,77 @@ def report_precision(
     return report
 
 
+class Conversion:
+    """A checkpoint that is being saved: what is written for each of its tensors, and what that lost. The order in which
+    `convert` gets them does not change the file."""
+
+    def __init__(
+        self,
+        file: TensorSource,
+        info: CheckpointInfo,
+        configs_dir: Path,
+        rules: StorageRules,
+        layout: FileLayout,
+        text_encoders: bool = True,
+        budget_bytes: int | None = None,
+        reads_values: bool = True,
+    ) -> None:
+        """Raises as `save_as`. `reads_values`: see `architecture_of`."""
+        self.file, self.layout = file, layout
+        family, planned, said = plan_with_budget(
+            file, info, configs_dir, rules, text_encoders, budget_bytes, reads_values
+        )
+        self.planned = fitted(planned, file, layout)
+        self.markers = [name for name in MARKERS if name in file.entries and layout is not FileLayout.GGUF]
+        self._label = _label(rules, budget_bytes)
+        self._family, self._said = family, said
+        self._reports: dict[str, TensorReport] = {}
+        self._extras = extras_of(self.planned, file, layout)
+        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        rest = offload_dtype(rules.storage)
+        for item in self.planned:
+            shapes |= declare_planned(file, item, rest, layout)
+        shapes |= {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in self._extras.tensors.items()}
+        shapes |= {name: (file.entries[name].dtype, file.entries[name].shape) for name in self.markers}
+        self._shapes = shapes
+
+    def writer(self, target: Path, make: Callable[..., Any] | None = None) -> LayoutWriter:
+        """The writer of the file; `make`: what writes it, else what the layout wants."""
+        room = METADATA_BYTES_A_TENSOR * len(self.planned) + 4096
+        return LayoutWriter(target, self._shapes, room, make or writer_in(self.layout, self._extras.packed))
+
+    def convert(self, item: PlannedTensor, writer: LayoutWriter) -> TensorReport:
+        """Read, encode and write one of `planned`, and measure what it lost."""
+        tensor, encoded = encode_planned(self.file, item)
+        key = item.assignment.original_key
+        if encoded is None:
+            writer.write(key, tensor.to(self._shapes[key][0]))
+        else:
+            writer.write(key, encoded.data)
+            scale = scale_of(encoded, self.layout)
+            if scale is not None:
+                writer.write(scale_key_in(self.layout, key), scale)
+        return self.note(_measure(item, tensor, encoded))
+
+    def note(self, report: TensorReport) -> TensorReport:
+        """Keep what is known of a tensor that was written, here or before."""
+        self._reports[report.name] = report
+        return report
+
+    def finish(self, writer: LayoutWriter, info: CheckpointInfo) -> PrecisionReport:
+        """Write what stands next to the weights, and the metadata with the receipt; `markers` are written by the
+        caller, before or after. `info` says of which file they are."""
+        report = PrecisionReport(info.name, self._family.label, self._label)
+        report.tensors = [self._reports[item.assignment.original_key] for item in self.planned]
+        report.notices = (*self._said, *self._family.notes_on_converting(self.file.entries))
+        stored = {tensor.name: tensor.storage for tensor in report.tensors if tensor.storage is not None}
+        extras = extras_of(self.planned, self.file, self.layout, stored)
+        for name, tensor in extras.tensors.items():
+            writer.write(name, tensor)
+        writer.metadata = {**_metadata(self.file, info, report), **extras.metadata}
+        return report
+
+
 def save_as(
     info: CheckpointInfo,
     configs_dir: Path,
@@ -150,6 +223,7 @@ def save_as(
     progress: Progress = lambda done, total: None,
     budget_bytes: int | None = None,
     layout: str = "",
+    alone: bool = False,
 ) -> PrecisionReport:
     """Write the checkpoint to `target` in the format of `rules`, in the original layout, atomically.
 
@@ -158,52 +232,32 @@ def save_as(
     source hash, program version and the error of every stored tensor. What is in 8 bits already stays as it is, so
     load -> save -> load is bit-equal. Encoders that a family can do without are
     kept where they are in the checkpoint itself. `budget_bytes`: see `report_precision`. `layout` is a `FileLayout`;
-    "": as the target's name says (.gguf, else our own). A YAML next to the
-    source is copied next to the target. Raises `CheckpointError`, `OutputError`, and `InvalidValueError` when target
-    and source are the same file.
+    "": as the target's name says (.gguf, else our own). `alone`: text encoders and a VAE in files near it stay out of
+    the result. A YAML next to the source is copied next to the target. Raises `CheckpointError`, `OutputError`, and
+    `InvalidValueError` when target and source are the same file.
     """
     if target.resolve() == info.path.resolve():
         raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
     chosen = layout_of(target, layout)
     check_format(chosen, rules.storage, budget_bytes is not None)
-    with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
-        family, planned, said = plan_with_budget(file, info, configs_dir, rules, text_encoders, budget_bytes)
-        planned = fitted(planned, file, chosen)
-        extras = extras_of(planned, file, chosen)
-        rest = offload_dtype(rules.storage)
-        report = PrecisionReport(info.name, family.label, _label(rules, budget_bytes))
-        report.notices = (*said, *family.notes_on_converting(file.entries))
-        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-        for item in planned:
-            shapes |= declare_planned(file, item, rest, chosen)
-        markers = [name for name in MARKERS if name in file.entries and chosen is not FileLayout.GGUF]
-        shapes |= {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in extras.tensors.items()}
-        shapes |= {name: (file.entries[name].dtype, file.entries[name].shape) for name in markers}
-        room = METADATA_BYTES_A_TENSOR * len(planned) + 4096
-        with LayoutWriter(target, shapes, room, writer_in(chosen, extras.packed)) as writer:
-            for index, item in enumerate(planned):
-                tensor, encoded = encode_planned(file, item)
-                key = item.assignment.original_key
-                if encoded is None:
-                    writer.write(key, tensor.to(shapes[key][0]))
-                else:
-                    writer.write(key, encoded.data)
-                    scale = scale_of(encoded, chosen)
-                    if scale is not None:
-                        writer.write(scale_key_in(chosen, key), scale)
-                report.tensors.append(_measure(item, tensor, encoded))
-                progress(index + 1, len(planned))
-            stored = {tensor.name: tensor.storage for tensor in report.tensors if tensor.storage is not None}
-            extras = extras_of(planned, file, chosen, stored)
-            for name, tensor in extras.tensors.items():
-                writer.write(name, tensor)
-            for name in markers:
+    with open_checkpoint(info.path, with_optional=True, optional_beside=False, alone=alone) as file:
+        conversion = Conversion(file, info, configs_dir, rules, chosen, text_encoders, budget_bytes)
+        with conversion.writer(target) as writer:
+            for index, item in enumerate(conversion.planned):
+                conversion.convert(item, writer)
+                progress(index + 1, len(conversion.planned))
+            report = conversion.finish(writer, info)
+            for name in conversion.markers:
                 writer.write(name, file.read(name))
-            writer.metadata = {**_metadata(file, info, report), **extras.metadata}
+    copy_yaml(info, target)
+    return report
+
+
+def copy_yaml(info: CheckpointInfo, target: Path) -> None:
+    """The YAML next to a checkpoint next to what was made of it, where none is."""
     yaml = target.with_suffix(".yaml")
     if info.config_path is not None and not yaml.exists():
         write_atomic(yaml, info.config_path.read_bytes())
-    return report
 
 
 def plan_with_budget(
@@ -213,12 +267,12 @@ def plan_with_budget(
     rules: StorageRules,
     text_encoders: bool,
     budget_bytes: int | None,
+    reads_values: bool = True,
 ) -> tuple[ModelFamily, list[PlannedTensor], tuple[str, ...]]:
     """See `plan_tensors`; with a budget each layer gets a format of its own, and a sentence says which and why."""
     if budget_bytes is None:
-        return *plan_tensors(file, info, configs_dir, rules, text_encoders), ()
-    family = detect_family(file)
-    components = _components(file, info, configs_dir, family)
+        return *plan_tensors(file, info, configs_dir, rules, text_encoders, reads_values=reads_values), ()
+    family, components = _parts_of(file, info, configs_dir, reads_values)
 
     def rules_of(name: str) -> StorageRules | None:
         component = next(item for item in components if item.name == name)
@@ -237,13 +291,18 @@ def _takes(component: str, text_encoders: bool) -> bool:
     return component != "vae" and (text_encoders or not component.startswith("text_encoder"))
 
 
-def _components(
-    file: TensorSource, info: CheckpointInfo, configs_dir: Path, family: ModelFamily
-) -> tuple[Component, ...]:
-    architecture = architecture_of(file, info, family, configs_dir)
-    return family.components(
-        file.entries, architecture, (info.path.parent, info.path.parent.parent, configs_dir.parent)
-    )
+def _parts_of(
+    file: TensorSource, info: CheckpointInfo, configs_dir: Path, reads_values: bool
+) -> tuple[ModelFamily, tuple[Component, ...]]:
+    """The family of a file, and the parts of the model that it fills."""
+    alone = is_alone(file.entries)
+    family = next((found for _, found in FAMILIES.items() if alone and found.detects_denoiser(file.entries)), None)
+    family = family or detect_family(file)
+    architecture = architecture_of(file, info, family, configs_dir, reads_values=reads_values)
+    if alone:
+        return family, family.denoiser_components(file.entries, architecture)
+    folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
+    return family, family.components(file.entries, architecture, folders)
 
 
 def plan_tensors(
@@ -253,11 +312,11 @@ def plan_tensors(
     rules: StorageRules,
     text_encoders: bool,
     chosen: Mapping[str, Mapping[str, str | None]] | None = None,
+    reads_values: bool = True,
 ) -> tuple[ModelFamily, list[PlannedTensor]]:
     """The family, and what becomes of each tensor that its modules need; `chosen`: formats by component and our name.
     Raises `CheckpointError` as loading does."""
-    family = detect_family(file)
-    components = _components(file, info, configs_dir, family)
+    family, components = _parts_of(file, info, configs_dir, reads_values)
     planned = []
     for assignment in assign_tensors(file, components, family.is_ignored):
         component = assignment.component

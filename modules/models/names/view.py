@@ -12,8 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from modules.errors import CheckpointError
+from modules.models.files.pieces import pieces_of
 from modules.models.files.tensor_file import Closing, TensorEntry, TensorFile
-from modules.models.files.tensor_source import TensorSource, has_offset
+from modules.models.files.tensor_source import TensorSource, has_offset, open_tensors
 from modules.models.names.row_map import Rows
 
 
@@ -65,6 +67,27 @@ class View(Closing):
         if place.rows is not None:
             tensor = torch.cat([tensor[begin:end] for begin, end in place.rows])
         return (tensor.T.contiguous() if place.transposed else tensor).reshape(entry.shape)
+
+
+def open_whole(path: Path) -> TensorSource:
+    """Open a file for reading, with all its pieces where it is one of several. Raises `CheckpointError` as
+    `open_tensors` does, and for pieces that are missing or hold the same tensor."""
+    pieces = pieces_of(path)
+    if pieces == (path,):
+        return open_tensors(path)
+    with ExitStack() as files:
+        places: dict[str, Place] = {}
+        opened = [files.enter_context(open_tensors(piece)) for piece in pieces]
+        for file in opened:
+            double = next((name for name in file.entries if name in places), None)
+            if double is not None:
+                raise CheckpointError(
+                    f"{path.name}: {double} is in {places[double].file.path.name} and in {file.path.name}, which are "
+                    "no pieces of one model. Download all of them again."
+                )
+            places |= {name: Place(file, name) for name in file.entries}
+        return View(path, places, files.pop_all(), opened[0].metadata)
+    raise AssertionError("an exit stack suppresses nothing")
 
 
 class Zeros(Closing):

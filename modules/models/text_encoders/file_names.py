@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from modules.errors import CheckpointError
-from modules.models.files.tensor_source import TensorSource, open_tensors
+from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Header
-from modules.models.names.view import renamed
+from modules.models.names.view import open_whole, renamed
 from modules.models.text_encoders.llm import LEVEL, QWEN2_SIGN, SIGN, VISION, VISION_LEVEL, llm_width
 from modules.models.text_encoders.t5 import t5_width
 
@@ -126,7 +126,7 @@ def encoder_in(path: Path) -> HeldEncoder | None:
 def _encoder_in(path: Path, size_bytes: int, mtime_ns: int) -> HeldEncoder | None:
     del size_bytes, mtime_ns  # of the file as it was when it was looked at
     try:
-        with open_tensors(path) as file:
+        with open_whole(path) as file:
             return held_encoder(bare_text_names(file).entries)
     except CheckpointError:  # a damaged file among others: loading it by name says what is wrong
         return None

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from modules.models.autoencoders.running import VaeRules
 from modules.models.autoencoders.separate_tiles import SeparateTiles
+from modules.models.loading.load_model import HeaderFacts
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.attention import attention_of, using_attention
@@ -93,6 +94,10 @@ class ModelInUse:
     def is_in_use(self, wanted: str | None) -> bool:
         """Whether the model is of this checkpoint. Raises `UnknownNameError`."""
         return self._engine.catalogue.default(wanted).path == self.model.info.path
+
+    def look(self, wanted: str | None) -> HeaderFacts:
+        """What the header of another checkpoint says, which this job may use later. Raises what `Engine.look` does."""
+        return self._engine.look(wanted, PrecisionOptions.of(self._request.settings))
 
     def use(self, wanted: str | None) -> None:
         """Compute with this checkpoint from now on. Raises what `Engine.model` does; there is no model then."""

@@ -21,6 +21,7 @@ from modules.devices import (
     works,
 )
 from modules.errors import InvalidValueError
+from modules.lean_imports import without_garbage_collection
 from modules.memory.formats.catalog import FORMAT_SPECS, block_formats, formats_that_compute
 from modules.models.autoencoders.files import VAE_KEYS, VaeOptions
 from modules.models.files.modules_catalogue import MODULE_KEYS
@@ -178,10 +179,11 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     where it is remembered what was measured.
     """
 
-    from modules.memory.compiling import keep_compiled_in
-    from modules.memory.cpu_threads import CpuThreads, use_threads
-    from modules.memory.int8_support import int8_support
-    from modules.memory.kernels.support import attention_support, keep_kernels_in
+    with without_garbage_collection():
+        from modules.memory.compiling import keep_compiled_in
+        from modules.memory.cpu_threads import CpuThreads, use_threads
+        from modules.memory.int8_support import int8_support
+        from modules.memory.kernels.support import attention_support, keep_kernels_in
 
     device = choose_device(flags)
     threads = None

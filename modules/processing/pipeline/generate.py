@@ -16,6 +16,7 @@ from modules.memory.timeline import MemoryTimeline
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
+from modules.processing.pipeline.followers import check_followers
 from modules.processing.pipeline.passes import BatchTools, Passes, sample_batch, scaler_of
 from modules.processing.pipeline.previews import Previews
 from modules.processing.pipeline.run_pass import PassTools
@@ -67,6 +68,7 @@ def generate(
         events.stage(Stage.LOAD)
         wanted = wanted_checkpoint(request, engine.catalogue)
         in_use.use(wanted.name)
+        check_followers(request, in_use)
         request = request.cut_to(in_use.model.size_multiple_px)
         passes = Passes.of(request, in_use.model, scaler_of(request, engine, in_use, events))
         previews = Previews(request.settings, engine.tiny_vaes)

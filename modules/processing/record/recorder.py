@@ -15,6 +15,7 @@ from modules.adapters.applying import Retention
 from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.memory.timeline import MemoryRecord
 from modules.models.files.catalogue import CheckpointInfo
+from modules.models.files.pieces import first_piece
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
@@ -277,7 +278,7 @@ class Recorder:
             model.plan,
             model.vae_info,
             facts.used,
-            model.part_files,
+            tuple(dict.fromkeys(map(first_piece, model.part_files))),
         )
         extra = extra_fields(request, prompt, negative, facts)
         return GeneratedImage(image, infotext(prompt, negative, main, extra), seed, subseed)

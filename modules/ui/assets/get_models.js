@@ -3,6 +3,7 @@
   const fw = window.featherweight;
   const ROUTE = "featherweight/v1";
   const LOOK_MS = 1000;
+  const EIGHT_BITS = "fp8_e4m3fn_row";
   const UNUSED_S = 90 * 24 * 3600;
   const KINDS = {
     "Stable-diffusion": fw.t`Checkpoints`, VAE: "VAEs", text_encoder: fw.t`Text encoders`, Lora: "LoRAs", embeddings: fw.t`Embeddings`,
@@ -66,6 +67,7 @@
   async function get(...bodies) {
     for (const body of bodies) await fw.post(`${ROUTE}/downloads`, body);
     document.querySelector("#fw_models_pickle").checked = false;
+    part("found").replaceChildren(); // what comes stands in its place
     say("");
     await downloads();
   }
@@ -79,28 +81,36 @@
     }
     part("found").replaceChildren();
     say(fw.t`Looking at the beginning of the file...`);
-    const found = await fw.post(`${ROUTE}/downloads/look`, body);
+    const found = await fw.post(`${ROUTE}/downloads/look`, { ...body, judges: false });
     say("");
+    const verdict = line(found.folder === "Stable-diffusion" ? fw.t`Working out whether it fits this machine...` : "");
     const parts = found.parts.map((one) => one.name);
     const size = found.parts.reduce((sum, one) => sum + one.size_gb, found.size_bytes / 1e9);
+    const tick = fw.element("input", { type: "checkbox" });
+    const words = line(fw.t`Store it in 8 bits while it comes: about ${gb(found.stored_bytes)} on the disk in place of ${gb(found.size_bytes)}`);
+    const wanted = () => (tick.checked ? { ...body, storage: EIGHT_BITS } : body);
     part("found").replaceChildren(
       row(
         found.name,
         [
           named("span", found.line),
-          found.verdict && named("span", found.verdict, found.fits === false ? "fw-bad" : "fw-fits"),
+          verdict.textContent && verdict,
           line(found.is_there ? fw.t`A file of this name is in ${found.folder} already.` : fw.t`It goes into the folder ${found.folder}.`),
+          found.stored_bytes > 0 && fw.element("label", {}, tick, words),
           parts.length && line(fw.t`It also needs: ${found.parts.map((one) => one.label).join("; ")}`),
         ],
         [
           ...(parts.length
             ? [button(fw.t`Get it with its parts (${size.toFixed(1)} GB)`, fw.t`The model, its text encoders and its VAE`,
-              () => get(body, ...parts.map((source) => ({ source }))), "fw-primary")]
+              () => get(wanted(), ...parts.map((source) => ({ source }))), "fw-primary")]
             : []),
-          button(fw.t`Get it`, fw.t`Only this file`, () => get(body)),
+          button(fw.t`Get it`, fw.t`Only this file`, () => get(wanted()), parts.length ? "" : "fw-primary"),
         ],
       ),
     );
+    if (!verdict.textContent) return;
+    const judged = await fw.post(`${ROUTE}/downloads/look`, body);
+    verdict.replaceWith(judged.verdict ? named("span", judged.verdict, judged.fits === false ? "fw-bad" : "fw-fits") : "");
   }
 
   async function downloads() {
@@ -120,7 +130,9 @@
     const newest = new Map(); // of downloads that were asked for again, the last
     for (const task of tasks) if (!newest.has(task.title)) newest.set(task.title, task);
     const shown = [...newest.values()].filter((task) => task.status !== "interrupted");
-    const isShownAs = (one) => shown.some(({ outcome, status }) => status !== "done" && outcome?.file === one.name && outcome.folder === one.folder);
+    // Before it has looked at its file, a download is known by its title alone, which ends in a name or an address.
+    const isFor = ({ outcome, title }, one) => (outcome ? outcome.file === one.name && outcome.folder === one.folder : title.endsWith(one.name));
+    const isShownAs = (one) => shown.some((task) => task.status !== "done" && isFor(task, one));
     part("downloads").replaceChildren(
       ...shown.map(progress),
       ...parts.filter((one) => !isShownAs(one)).map(unfinished),
@@ -129,12 +141,12 @@
 
   // What was paused, or broke off with the server: it goes on where it was.
   function unfinished(one) {
-    const { name, folder, url } = one;
+    const { name, folder, url, storage } = one;
     return row(
       name,
       [named("span", `${gb(one.done_bytes)} / ${gb(one.size_bytes)}`), line(fw.t`Paused. What came is kept.`)],
       [
-        button(fw.t`Go on`, fw.t`Go on where it was`, () => get({ source: url, name, folder }), "fw-primary"),
+        button(fw.t`Go on`, fw.t`Go on where it was`, () => get({ source: url, name, folder, storage }), "fw-primary"),
         button(fw.t`Cancel`, fw.t`Stop it and delete what came`, async () => {
           await fw.post(`${ROUTE}/downloads/discard`, { name, folder });
           await downloads();
@@ -173,7 +185,7 @@
       failed: isDownload ? [again, cancel] : [cancel],
       done: [],
     }[task.status];
-    const made = row(task.title, lines, buttons.filter(Boolean), `fw-is-${task.status}`);
+    const made = row(outcome?.file || task.title, lines, buttons.filter(Boolean), `fw-is-${task.status}`);
     if (task.status === "running") {
       const filled = fw.element("span");
       filled.style.width = `${(100 * task.fraction).toFixed(1)}%`;
@@ -283,7 +295,7 @@
         file.missing.length && button(fw.t`Get the parts (${missing_gb.toFixed(1)} GB)`, fw.t`Text encoders and VAE that it needs`,
           () => get(...file.missing.map((one) => ({ source: one.name }))), "fw-primary"),
         file.saves_bytes > 0 && button(fw.t`Store in 8 bits (saves ${gb(file.saves_bytes)})`, fw.t`As a second file, beside this one`, async () => {
-          await fw.post(`${ROUTE}/convert`, { checkpoint: way, name: file.name.replace(/\.\w+$/, "-8bit.safetensors") });
+          await fw.post(`${ROUTE}/convert`, { checkpoint: way, alone: true, name: file.name.replace(/\.\w+$/, "-8bit.safetensors") });
           await downloads();
         }),
         button(fw.t`Ask its source`, fw.t`Trigger words, base model and preview from Civitai or the Hub, onto its card`, async () => {
@@ -322,7 +334,7 @@
     const open = fw.element("button", { type: "button", textContent: fw.t`Get a real model` });
     open.addEventListener("click", fw.getModels);
     const box = fw.element("div", { className: "fw-message fw-note fw-offer" }, text, open);
-    tab.find("messages")?.append(box);
+    tab.find("messages")?.prepend(box);
   };
 
   document.addEventListener("submit", (event) => {

@@ -9,6 +9,7 @@
   const NOT_TAKEN = fw.t`The server did not take this job. Press Generate again; if that does not help, the server's log says why.`;
   const REFUSED =
     fw.t`The job was not started: the server could not read a value of the form, or could not be reached. Its log says more.`;
+  const ENDED = fw.t`Generating forever has ended.`;
 
   const channel = window.BroadcastChannel ? new BroadcastChannel("featherweight") : null;
 
@@ -21,6 +22,7 @@
     let isKnown = false; // whether the server has answered for this job
     let stopping = ""; // what the user has asked for
     let forever = false;
+    let saysEnded = false; // generating forever has ended, which the last job's result, or its start, covers
     let restart = false;
     let enqueueing = ""; // the job that is being put in line behind the running one
     const LINE_KEY = `line.${tab.prefix}`;
@@ -90,7 +92,8 @@
       forever = !forever;
       tab.find("generate_box")?.classList.toggle("fw-forever", forever);
       tab.clearMessages();
-      if (!forever) tab.message(fw.t`Generating forever has ended.`);
+      saysEnded = !forever;
+      if (!forever) tab.message(ENDED);
       else if (!tab.isRunning()) tab.press("generate");
     };
 
@@ -144,7 +147,8 @@
     function fail(text) {
       if (timer !== null) stop();
       remember(task, true);
-      if (forever) tab.endForever();
+      tab.endForever();
+      saysEnded = false;
       if (text) tab.message(text, true);
     }
 
@@ -170,6 +174,8 @@
         const failed = await show(task, state);
         fw.chime();
         if (failed) tab.endForever();
+        else if (saysEnded) tab.message(ENDED);
+        saysEnded = false;
         if (forever || restart) tab.press("generate");
         else await watchNext();
         return;

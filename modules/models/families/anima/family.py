@@ -76,10 +76,13 @@ class Anima(FlowFamily):
         return built(
             header,
             partial(llm_component, ENCODER, header, ENCODER_PREFIX, STATES, QWEN.hint, source_width(header)),
-            partial(adapter_component, ADAPTER, header),
-            partial(transformer_component, header),
+            partial(self.denoiser_components, header, architecture),
             partial(vae_component, architecture.autoencoder, header, QWEN_IMAGE_VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return adapter_component(ADAPTER, header), transformer_component(header)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return AdaptedTexts(parts)

@@ -108,9 +108,13 @@ class Chroma(FlowFamily):
         return built(
             header,
             partial(t5_component, T5, header, T5_PREFIX, ENCODER.hint, context_width(header)),
-            partial(transformer_component, header),
+            partial(self.denoiser_components, header, architecture),
             partial(vae_component, architecture.autoencoder, header, VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return T5Texts(parts)

@@ -110,9 +110,13 @@ class Flux1(FlowFamily):
             header,
             partial(separate_clip_component, CLIP, header, CLIP_PREFIX, CLIP_ENCODER.hint, _clip_width(header)),
             partial(t5_component, T5, header, T5_PREFIX, T5_ENCODER.hint, context_width(header)),
-            partial(transformer_component, header),
+            partial(self.denoiser_components, header, architecture),
             partial(vae_component, architecture.autoencoder, header, VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return ClipAndT5(parts, self.context_tokens)

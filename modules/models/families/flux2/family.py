@@ -98,9 +98,13 @@ class Flux2Klein(FlowFamily):
         return built(
             header,
             partial(llm_component, "text_encoder", header, ENCODER_PREFIX, STATES, ENCODER.hint, context_width(header)),
-            partial(transformer_component, header),
+            partial(self.denoiser_components, header, architecture),
             partial(vae_component, architecture.autoencoder, header, VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(TEXTS.conditioner, parts)

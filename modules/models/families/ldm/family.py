@@ -125,9 +125,13 @@ class LdmFamily:
         return built(
             header,
             partial(self.text_encoders, header, architecture, config_folders),
-            partial(unet_component, architecture.unet_sizes),
+            partial(self.denoiser_components, header, architecture),
             architecture.autoencoder.component,
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del header
+        return (unet_component(architecture.unet_sizes),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(self.text.conditioner, parts)

@@ -104,9 +104,13 @@ class QwenImage(FlowFamily):
             partial(
                 llm_component, "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, text_width(header)
             ),
-            partial(transformer_component, header),
+            partial(self.denoiser_components, header, architecture),
             partial(vae_component, architecture.autoencoder, header, QWEN_IMAGE_VAE),
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        del architecture
+        return (transformer_component(header),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return partial(TEXTS.conditioner, parts)

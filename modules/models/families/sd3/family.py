@@ -112,9 +112,12 @@ class StableDiffusion3:
             partial(clip_l_component, header),
             partial(clip_g_component, header),
             partial(t5_components, header),
-            partial(transformer_component, header, architecture.latent_side),
+            partial(self.denoiser_components, header, architecture),
             architecture.autoencoder.component,
         )
+
+    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
+        return (transformer_component(header, architecture.latent_side),)
 
     def conditioning(self, parts: TextParts) -> Conditioning:
         return ClipAndT5(parts)

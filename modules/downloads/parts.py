@@ -1,0 +1,212 @@
+"""What came of a file so far, in a hidden part beside its place: as it comes, or stored in 8 bits meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from modules.atomic_files import output_error, sync_folder, write_atomic
+from modules.downloads.following import Pieces, SyncedFile
+from modules.downloads.remote_file import RemoteFile
+from modules.downloads.storing import Storage, StoringProcess
+from modules.errors import InvalidValueError, OutputError
+
+CHUNK_BYTES = 1 << 20
+KEPT_FREE_BYTES = 256 << 20  # of the disk, so that images can still be saved
+PART_SUFFIX, NOTE_SUFFIX = ".part", ".part.json"
+STATE_SUFFIX, LOCK_SUFFIX = ".part.state", ".part.lock"
+"""Of what the process that stores it keeps beside the part."""
+
+
+@dataclass(frozen=True)
+class PartNote:
+    """What stands next to a part: which file it is a part of. `storage`: the format that it is stored in, "": none."""
+
+    url: str
+    size_bytes: int
+    etag: str
+    sha256: str
+    storage: str = ""
+
+
+def beside(target: Path, suffix: str) -> Path:
+    """The hidden file next to `target` that ends so."""
+    return target.with_name(f".{target.name}{suffix}")
+
+
+def noted(note: Path) -> PartNote | None:
+    """None where there is none that can be read: then the part is begun again."""
+    try:
+        return PartNote(**json.loads(note.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def discard(target: Path) -> None:
+    """Forget what came of a file."""
+    for suffix in (PART_SUFFIX, STATE_SUFFIX, LOCK_SUFFIX, NOTE_SUFFIX):
+        beside(target, suffix).unlink(missing_ok=True)
+
+
+def check_room(folder: Path, missing_bytes: int) -> None:
+    """Raises `OutputError` where so many bytes have no room."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise output_error("The file", folder, error) from error
+    lacking = missing_bytes + KEPT_FREE_BYTES - free
+    if lacking > 0:
+        raise OutputError(
+            f"{folder} has {free / 1e9:.1f} GB free, and {missing_bytes / 1e9:.1f} GB are to come: free "
+            f"{lacking / 1e9:.1f} GB more, or choose another folder."
+        )
+
+
+class Part(ABC):
+    """A part that takes bytes. `done`: how many of the source it has."""
+
+    storage = ""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._path, self._note = beside(target, PART_SUFFIX), beside(target, NOTE_SUFFIX)
+        self._wanted: PartNote | None = None
+        self.done = 0
+
+    def begin(self, remote: RemoteFile) -> None:
+        """Be ready for the bytes of this file from `done` on; what came of another version of it is thrown away. Raises
+        `OutputError` where there is no room."""
+        wanted = PartNote(remote.source.url, remote.size_bytes, remote.etag, remote.sha256, self.storage)
+        if wanted == self._wanted:
+            return
+        is_new = noted(self._note) != wanted
+        if is_new:
+            self.close()
+            discard(self._target)
+        try:
+            self._open(remote)
+            write_atomic(self._note, json.dumps(asdict(wanted)).encode())
+        except BaseException:
+            self.close()
+            if is_new:
+                discard(self._target)
+            raise
+        self._wanted = wanted
+
+    @abstractmethod
+    def _open(self, remote: RemoteFile) -> None:
+        """Look at what is there, and whether the rest has room."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Begin at the first byte again."""
+
+    @abstractmethod
+    def receiving(self) -> Pieces:
+        """What takes the next bytes; they count as `done` when the caller says so."""
+
+    @abstractmethod
+    def end(self) -> str:
+        """All is there and on the disk: the sha256 of the source."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Keep what came."""
+
+    def appear(self) -> None:
+        """Give the whole file its name, which nothing has taken meanwhile."""
+        try:
+            os.link(self._path, self._target)
+        except FileExistsError as error:
+            raise InvalidValueError(
+                f"{self._target.name} has come into its folder meanwhile; the download is kept as a part."
+            ) from error
+        except OSError:  # a file system without links
+            self._path.rename(self._target)
+        sync_folder(self._target.parent)
+        discard(self._target)
+
+
+class PlainPart(Part):
+    """The bytes as they come."""
+
+    _stream: BinaryIO | None = None
+
+    def _open(self, remote: RemoteFile) -> None:
+        there = self._path.stat().st_size if self._path.exists() else 0
+        check_room(self._target.parent, remote.size_bytes - there)
+        self._digest, self.done = hashlib.sha256(), 0
+        self._stream = self._path.open("ab")
+        with self._path.open("rb") as stream:
+            while chunk := stream.read(min(CHUNK_BYTES, remote.size_bytes - self.done)):
+                self._digest.update(chunk)
+                self.done += len(chunk)
+        self._stream.truncate(self.done)
+
+    def forget(self) -> None:
+        assert self._stream is not None
+        self._digest, self.done = hashlib.sha256(), 0
+        self._stream.truncate(0)
+
+    def receiving(self) -> Pieces:
+        assert self._stream is not None
+        return Pieces(self._digest.update, SyncedFile(self._stream).write)
+
+    def end(self) -> str:
+        assert self._stream is not None
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        self.close()
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = self._wanted = None
+
+
+class StoredPart(Part):
+    """A checkpoint in 8 bits, made of the bytes by a process."""
+
+    _process: StoringProcess | None = None
+
+    def __init__(self, target: Path, storage: Storage) -> None:
+        super().__init__(target)
+        self._storage, self.storage = storage, storage.name
+
+    def _open(self, remote: RemoteFile) -> None:
+        self._remote = remote
+        state = beside(self._target, STATE_SUFFIX)
+        check_room(self._target.parent, 0)
+        self._process = StoringProcess(self._target, self._path, state, remote, self._storage)
+        self.done = self._process.done
+        check_room(self._target.parent, self._process.left_bytes)
+
+    def forget(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        for suffix in (PART_SUFFIX, STATE_SUFFIX):
+            beside(self._target, suffix).unlink(missing_ok=True)
+        self._open(self._remote)
+
+    def receiving(self) -> Pieces:
+        assert self._process is not None
+        return Pieces(self._process.write)
+
+    def end(self) -> str:
+        assert self._process is not None
+        digest, self.size_bytes = self._process.finish()
+        self.close()
+        return digest
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+        self._process = self._wanted = None

@@ -1,0 +1,67 @@
+"""Importing large packages with less: no search for garbage meanwhile, and none of what is not asked of them.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec, module_from_spec
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """For imports: what they make stays, and looking through it again and again takes a fifth of their time. What there
+    is at the end is not looked through later either. Where collection is off already, nothing is changed."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+class _Awaited(ModuleType):
+    """A package that is not imported yet. The first use of something in it does that, and makes it a usual module; so
+    does the import of a part of it, for which Python asks for `__path__`. (`importlib.util.LazyLoader` imports at the
+    next import statement already, which looks at `__spec__`.)"""
+
+    def __getattr__(self, name: str) -> Any:
+        own = vars(self)
+        with _IMPORTING:
+            if type(self) is _Awaited and "_found" in own:
+                found = own.pop("_found")
+                own.update(vars(found))
+                try:
+                    found.__spec__.loader.exec_module(self)
+                except BaseException:
+                    own.pop("__path__", None)
+                    self._found = found
+                    raise
+                self.__class__ = ModuleType  # type: ignore[assignment]
+            return object.__getattribute__(self, name)
+
+
+_IMPORTING = RLock()
+"""Held while an awaited package is imported: others wait until it is whole."""
+
+
+def import_when_used(package: str) -> None:
+    """Have `package` imported by the first use of something in it, not where it is named. For packages that others
+    import for what is hardly ever called. Without effect where it is not installed, or imported already."""
+    spec = find_spec(package) if package not in sys.modules else None
+    if spec is None or spec.loader is None:
+        return
+    module = _Awaited(package)
+    module.__spec__ = spec
+    module._found = module_from_spec(spec)
+    sys.modules[package] = module

@@ -13,9 +13,7 @@ from fastapi import APIRouter, Request, Response
 
 from modules import script_callbacks
 from modules.api.documentation import documented
-from modules.api.generation import TXT2IMG_ERRORS
 from modules.api.line_access import FIRST, LAST, LineAccess, LineEntry
-from modules.api.reply_models import TaskIdReply
 from modules.api.schemas import Img2ImgBody, Tolerant, Txt2ImgBody
 from modules.errors import InvalidValueError
 from modules.sampling.catalog import SAMPLERS
@@ -26,6 +24,8 @@ user, admin = script_callbacks.open_to("user"), script_callbacks.open_to("admin"
 PREFIX = "/agent-scheduler/v1"
 WAITS = "pending"  # their word; the other states are called as ours
 GONE = {404: "No job has the task id 'task(abc)'; its record may have been removed."}
+REFUSED = {404: "Unknown sampler 'Oiler'.", 422: "width is 7; allowed is 16 to 8192 pixels."}
+TASK_ID = {"task_id": "task(abc)"}
 DONE: dict[str, Any] = {"success": True, "message": "Done"}
 WITH_ID = {**DONE, "task_id": "task(abc)"}
 TASK: dict[str, Any] = {
@@ -84,7 +84,7 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
     """All of them."""
     routes = APIRouter(prefix=PREFIX, tags=["agent scheduler"])
 
-    def submit(body: QueuedTxt2Img | QueuedImg2Img, request: Request) -> TaskIdReply:
+    def submit(body: QueuedTxt2Img | QueuedImg2Img, request: Request) -> dict[str, Any]:
         if body.callback_url:
             raise InvalidValueError(
                 "callback_url is not supported: this server calls nobody. Ask for the task instead."
@@ -97,17 +97,17 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
         body.override_settings = overrides or None
         if "save_images" not in body.model_fields_set:
             body.save_images = True  # the images are asked for later
-        return TaskIdReply(task_id=line.submit(request, body))
+        return {"task_id": line.submit(request, body)}
 
-    @routes.post("/queue/txt2img", **documented(errors=TXT2IMG_ERRORS))
+    @routes.post("/queue/txt2img", **documented(TASK_ID, errors=REFUSED))
     @user
-    def txt2img(body: QueuedTxt2Img, request: Request) -> TaskIdReply:
+    def txt2img(body: QueuedTxt2Img, request: Request) -> dict[str, Any]:
         """Put a job in line and answer at once. The body of POST /sdapi/v1/txt2img, and `checkpoint` and `vae`."""
         return submit(body, request)
 
-    @routes.post("/queue/img2img", **documented(errors=TXT2IMG_ERRORS))
+    @routes.post("/queue/img2img", **documented(TASK_ID, errors=REFUSED))
     @user
-    def img2img(body: QueuedImg2Img, request: Request) -> TaskIdReply:
+    def img2img(body: QueuedImg2Img, request: Request) -> dict[str, Any]:
         """Put a job in line and answer at once. The body of POST /sdapi/v1/img2img, and `checkpoint` and `vae`."""
         return submit(body, request)
 

@@ -7,7 +7,6 @@ from starlette.exceptions import HTTPException
 
 from modules.api.about import about_routes
 from modules.api.again import again_routes
-from modules.api.agent_scheduler import agent_scheduler_routes
 from modules.api.auth import PasswordCheck, install_auth
 from modules.api.boards import board_routes
 from modules.api.docs_page import add_docs_page
@@ -21,6 +20,7 @@ from modules.api.generation import generation_routes
 from modules.api.history import history_routes
 from modules.api.interrogate import interrogate_routes
 from modules.api.limits import install_limits
+from modules.api.line_access import LineAccess
 from modules.api.lists import list_routes
 from modules.api.login import login_routes
 from modules.api.memory import memory_routes
@@ -68,7 +68,6 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(history_routes(services))
     app.include_router(board_routes(services))
     app.include_router(again_routes(services))
-    app.include_router(agent_scheduler_routes(services))
     app.include_router(precision_routes(services))
     app.include_router(about_routes(services))
     app.include_router(takeover_routes(services))
@@ -77,6 +76,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
         app.include_router(model_routes(services))
     app.include_router(extra_network_routes(services))
     app.include_router(extension_store_routes(services))
+    app.state.line = LineAccess(services)  # for routes of extensions
     add_docs_page(app)
     _close_the_rest(app)
     return app

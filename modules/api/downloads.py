@@ -41,7 +41,7 @@ ERRORS = {
 
 
 class DownloadBody(Tolerant):
-    """POST /featherweight/v1/downloads and downloads/look."""
+    """POST /featherweight/v1/downloads."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"example": {"source": "z-image-turbo"}})
 
@@ -54,6 +54,12 @@ class DownloadBody(Tolerant):
     def request(self) -> DownloadRequest:
         """As the work takes it."""
         return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle, self.storage)
+
+
+class LookBody(DownloadBody):
+    """POST /featherweight/v1/downloads/look."""
+
+    judges: bool = Field(default=True, description="whether it fits this machine is worked out, which takes seconds")
 
 
 class CancelBody(Tolerant):
@@ -87,13 +93,13 @@ def download_routes(services: Services) -> APIRouter:
         return [known_item(model) for model in downloads.known.values()]
 
     @routes.post("/look", **documented(errors=ERRORS))
-    async def look(body: DownloadBody) -> LookReply:
+    async def look(body: LookBody) -> LookReply:
         """Say what a file is and whether it fits this machine, from its header alone: less than a megabyte is read.
-        `fits` is null where it cannot be said before the file is here."""
+        `fits` is null where it cannot be said before the file is here, and without `judges`."""
 
         def looked() -> LookReply:
             found = downloads.find(body.request())
-            return _looked(downloads, found, downloads.judged(found))
+            return _looked(downloads, found, downloads.judged(found) if body.judges else Verdict(None, ""))
 
         return await asyncio.to_thread(looked)
 

@@ -10,9 +10,11 @@ from modules.assembly import ROOT
 from modules.cli.running import flags_of, run_guarded
 from modules.downloads.downloads import DownloadRequest, Downloads
 from modules.downloads.known import KnownModel
+from modules.downloads.storing import stored_bytes
 from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
 from modules.errors import Interrupted
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
+from modules.jobs.work.downloads import Rate
 from modules.models.files.catalogue import HashCache
 from modules.paths import resolve_paths
 
@@ -58,6 +60,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         asked = DownloadRequest(
             arguments.source, arguments.name, arguments.folder, arguments.allow_pickle, arguments.storage
         )
+        downloads.checked(asked)
         if arguments.look:
             return _look(downloads, asked)
         wanted = [asked]
@@ -77,6 +80,9 @@ def _look(downloads: Downloads, request: DownloadRequest) -> int:
     print(f"{found.name}: {found.line}\nIt goes to {downloads.folders[found.kind.folder]}.")
     if found.parts:
         print(f"It needs: {', '.join(f'{part.label} ({part.name}, {part.size_gb} GB)' for part in found.parts)}.")
+    small = 0 if found.storage else stored_bytes(found.remote, found.header, found.kind)
+    if small:
+        print(f"With --storage it is stored in 8 bits while it comes: about {small / GB:.2f} GB on the disk.")
     verdict = downloads.judged(found)
     if verdict.text:
         print(verdict.text)
@@ -84,19 +90,15 @@ def _look(downloads: Downloads, request: DownloadRequest) -> int:
 
 
 def _get(downloads: Downloads, request: DownloadRequest) -> None:
-    began, shown, first = time.monotonic(), 0.0, -1
+    rate, shown = Rate(), 0.0
 
     def show(done: int, total: int) -> None:
-        nonlocal shown, first
+        nonlocal shown
         now = time.monotonic()
-        first = done if first < 0 else first
         if now - shown < SHOWN_EVERY_S and done < total:
             return
         shown = now
-        rate = (done - first) / max(now - began, 1e-3)
-        left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
-        line = f"\r{done / GB:.2f} of {total / GB:.2f} GB, {rate / 1e6:.1f} MB/s{left}   "
-        print(line, end="", file=sys.stderr, flush=True)
+        print(f"\r{rate.words(done, total):<60}", end="", file=sys.stderr, flush=True)
 
     there = downloads.get(request, show)
     print(file=sys.stderr)

@@ -59,7 +59,7 @@ class ExtraNetworksPage:
                 "search_terms": [card.key.partition("/")[2], file.reference, *file.search],
                 "prompt": json.dumps(prompt_of(page, card, settings)),
                 "negative_prompt": json.dumps(card.notes.get("negative text", "")),
-                "local_preview": f"{file.path.with_suffix('')}.{settings.text('samples_format')}",
+                "local_preview": f"{file.path.with_suffix('')}.{settings.saving.samples_format}",
                 "metadata": readable_metadata(file.metadata),
                 "sd_version": card.version or "Unknown",
                 "sort_keys": {"default": place, **_times(card)},

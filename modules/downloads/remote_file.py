@@ -19,6 +19,10 @@ SHA256 = re.compile(r'"?([0-9a-fA-F]{64})"?')
 GGUF_MAGIC = b"GGUF"
 WIDE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of the types that 8 bits replace."""
+STAYING = ("first_stage_model.", "vae.", "token_embedding", "embed_tokens", "shared.weight")
+"""Parts of names of what stays in 16 bits."""
+WORTHWHILE = 0.2
+"""Of a file: what 8 bits must save to be offered."""
 
 
 @dataclass(frozen=True)
@@ -169,9 +173,10 @@ def read_range(remote: RemoteFile, transport: FileTransport, begin: int, end: in
 
 
 def saved_by_eight_bits(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
-    """Bytes that a file would lose in 8 bits: its matrices in one byte a value; the rest stays as it is."""
+    """Bytes that a file would lose in 8 bits, about: its matrices in one byte a value, but for the VAE's and
+    vocabularies; the rest stays as it is."""
     saved = 0
-    for shape, dtype in tensors.values():
-        if len(shape) >= 2 and dtype in WIDE:
+    for name, (shape, dtype) in tensors.items():
+        if len(shape) >= 2 and dtype in WIDE and not any(part in name for part in STAYING):
             saved += _product(shape) * (WIDE[dtype] - 1)
     return saved

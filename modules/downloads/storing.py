@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.downloads.kinds import CHECKPOINTS, Kind
-from modules.downloads.remote_file import SHA256, Header, RemoteFile, saved_by_eight_bits
+from modules.downloads.remote_file import SHA256, WORTHWHILE, Header, RemoteFile, saved_by_eight_bits
 from modules.errors import (
     BusyError,
     CheckpointError,
@@ -36,8 +36,6 @@ READY_S = 180.0  # until it has imported torch, and a process before it has let 
 ANSWER_S = 120.0
 NARROW = ("F8_E4M3", "F8_E5M2", "I8", "U8")
 RECEIPT_KEY = "featherweight"
-WORTHWHILE = 0.2
-"""Of a file: what 8 bits must save to be offered."""
 MAX_RECEIPT_BYTES = 100_000_000
 
 

@@ -13,7 +13,7 @@ from modules.atomic_files import output_error
 from modules.downloads.addresses import PICKLES, SUFFIXES
 from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES
 from modules.downloads.known import KnownModel, known_models
-from modules.downloads.remote_file import saved_by_eight_bits
+from modules.downloads.remote_file import WORTHWHILE, saved_by_eight_bits
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
@@ -25,8 +25,6 @@ LastUses = Callable[[str], Mapping[str, float]]
 OnHash = Callable[[int, int], None]
 """(bytes read, bytes to read); raises to stop."""
 FOLDER_NAME = re.compile(r"[\w .()+-]{1,60}")
-HALF = 0.4
-"""Of a file: what 8 bits must save for the conversion to be offered."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ class Shelf:
         if one.kind != CHECKPOINTS:
             return 0
         saved = saved_by_eight_bits(self._headers.tensors(one.path))
-        return saved if saved > HALF * one.size_bytes else 0
+        return saved if saved > WORTHWHILE * one.size_bytes else 0
 
     def file(self, key: str) -> ShelfFile:
         """One of them. Raises `UnknownNameError`."""

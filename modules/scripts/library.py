@@ -33,7 +33,7 @@ from modules.scripts.pasting import PastedFields
 from modules.scripts.preload import extension_flags
 from modules.scripts.program import Program
 from modules.scripts.script import OnComponent, Script
-from modules.scripts.twins import PARTS, instead_of, twin_of
+from modules.scripts.twins import instead_of, twin_of
 
 log = logging.getLogger(__name__)
 
@@ -111,12 +111,9 @@ class ScriptLibrary:
 
     def _compare(self, extension: Extension) -> None:
         """Leave out what the program does itself."""
-        part = PARTS.get(extension.name.lower(), "")
         twin = twin_of(extension.name, self._built_in())
-        extension.replaced_by = part or twin
-        if part:
-            extension.notices.append(f"The program does this itself, by {part}, so that this one is left out.")
-        elif twin:
+        extension.replaced_by = twin
+        if twin:
             extension.notices.append(
                 f"The program does this itself, by its extension {twin!r}, so that this one is left out. "
                 f"Switch {twin!r} off to have it loaded."

@@ -13,12 +13,10 @@ TWINS = {
     "sd-webui-negpip": "neg-pip",
     "sd-webui-controlnet": "controlnet",
     "sd-webui-lora-block-weight": "Lora",
+    "sd-webui-agent-scheduler": "agent-scheduler",
 }
 """Their folders, in lower case, and the folder of the program's extension that does the same."""
 
-
-PARTS = {"sd-webui-agent-scheduler": "the Queue tab and the routes below /agent-scheduler/v1"}
-"""Extensions whose work is a part of the program that is no extension; these are always left out."""
 INSTEAD = {
     "adetailer": "detailer",
     "sd-dynamic-prompts": "dynamic-prompts",

@@ -33,7 +33,7 @@ from modules.cores import (
 )
 from modules.flags.flags import PATHS, add_arguments
 from modules.paths import Paths, resolve_paths
-from modules.setup.environment import Environment
+from modules.setup.environment import Environment, command_of
 from modules.setup.hardware import nvidia_smi
 from modules.setup.installed import installed_versions, read_pins, unsatisfied
 from modules.setup.process import Run, Runner
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(paths: Paths) -> int:
-    found = examine(paths, Environment(paths.root / ".venv"), Runner(os.environ))
+    found = examine(paths, Environment.of(paths.root, os.environ), Runner(os.environ))
     print("\n".join(found.lines))
     if found.slow:
         print("\nWorks, slower than it could:", *(f"  - {reason}" for reason in found.slow), sep="\n")
@@ -124,29 +124,26 @@ def _versions(found: Findings, root: Path, environment: Environment, run: Run) -
     found.fact("program", f"Featherweight {VERSION}{commit}")
     found.fact("Python", f"{platform.python_version()} ({sys.executable})")
     found.fact("system", platform.platform())
-    packages = packages_of(environment)
+    packages, start = packages_of(environment), command_of(root)
     found.fact("packages in", str(environment.folder) if environment.python.exists() else f"{sys.prefix} (no .venv)")
     for name in ("torch", "gradio", "diffusers", "transformers", "fastapi"):
         found.fact(name, packages.get(name, "not installed"))
     if environment.folder.exists() and not environment.is_usable:
         found.fault(
             f"The virtual environment {environment.folder} does not work: its Python or pip is missing. "
-            "Delete the folder and start python launch.py, which makes it again."
+            f"Delete the folder and start {start}, which makes it again."
         )
     if "torch" not in packages:
         old = old_glibc(glibc_version())
-        found.fault(old or "PyTorch is not installed. Start python launch.py once: it installs what is needed.")
+        found.fault(old or f"PyTorch is not installed. Start {start} once: it installs what is needed.")
     elif packages["torch"].partition("+")[0] != TORCH_VERSION:
         found.fault(
-            f"PyTorch is {packages['torch']}, and {TORCH_VERSION} is needed. "
-            "Start python launch.py --reinstall-torch once."
+            f"PyTorch is {packages['torch']}, and {TORCH_VERSION} is needed. Start {start} --reinstall-torch once."
         )
     missing = [name for step in (PACKAGES, NODEPS) for name in _missing(root / REQUIREMENTS[step], packages)]
     if missing and "torch" in packages:
         shown = ", ".join(missing[:8]) + (" ..." if len(missing) > 8 else "")
-        found.fault(
-            f"{len(missing)} packages are missing or have another version: {shown}. Start python launch.py once."
-        )
+        found.fault(f"{len(missing)} packages are missing or have another version: {shown}. Start {start} once.")
 
 
 def glibc_version() -> tuple[int, ...] | None:

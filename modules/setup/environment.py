@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,14 @@ from modules.setup.pip import failure_message
 from modules.setup.process import Run, SetupError
 
 LOCK_NAME = "setup.lock"
+VARIABLE = "FEATHERWEIGHT_VENV"
+"""Names another folder for the virtual environment than `.venv` next to `launch.py`."""
+INSTALLED_IN = ("site-packages", "dist-packages")
+
+
+def command_of(root: Path) -> str:
+    """What starts the program in `root`: its installed command, or `launch.py`."""
+    return "featherweight" if root.parent.name in INSTALLED_IN else "python launch.py"
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,11 @@ class Environment:
     def installed(self) -> dict[str, str]:
         """Normal name -> version of its packages."""
         return installed_versions(self.site_packages)
+
+    @classmethod
+    def of(cls, root: Path, environ: Mapping[str, str]) -> "Environment":
+        """That of the program in `root`."""
+        return cls(Path(environ.get(VARIABLE) or root / ".venv"))
 
     def is_active(self) -> bool:
         """Whether this very process runs in it."""

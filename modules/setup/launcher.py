@@ -19,7 +19,6 @@ from modules.setup.prepare import Wanted, prepare
 from modules.setup.process import say
 from modules.setup.torch_choice import TorchRequest
 
-ENVIRONMENT = "FEATHERWEIGHT_VENV"  # another folder for the virtual environment than .venv next to launch.py
 PREPARED = "FEATHERWEIGHT_PREPARED"  # set for the process that goes on after the set-up, so that it does none
 # Nothing leaves the machine unless the user asks for it; a value set outside wins.
 QUIET_PACKAGES = {
@@ -72,7 +71,7 @@ def launch(root: Path, argv: Sequence[str], environ: MutableMapping[str, str]) -
         invocation = parse_invocation(argv, environ)
         if invocation.command in WITHOUT_SET_UP:
             return start(invocation)
-        environment = Environment(Path(environ.get(ENVIRONMENT) or root / ".venv"))
+        environment = Environment.of(root, environ)
         _set_up(root, environment, invocation, environ)
         return _start_in(environment, root, argv, invocation, environ)
     except UsageError as error:

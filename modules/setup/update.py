@@ -142,7 +142,7 @@ def undo(paths: Paths, run: Run, all_settings: bool = False) -> None:
 def _begin(paths: Paths, run: Run, **facts: str) -> Backup:
     """The backup, and a note of what is installed."""
     backup = Backup.begin(paths)
-    environment = Environment(paths.root / ".venv")
+    environment = Environment.of(paths.root, os.environ)
     python = environment.python if environment.python.exists() else Path(sys.executable)
     frozen = run([str(python), "-m", "pip", "freeze", "--disable-pip-version-check"])
     if frozen.ok:

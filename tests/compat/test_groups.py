@@ -613,5 +613,5 @@ def test_ours_steps_aside_for_theirs_and_does_the_work_of_one_that_fails(program
     ours = {one.acting.owner.name for one in found.scripts if one.acting is not None}
     assert "dynamic-prompts" not in ours and "detailer" in ours
     assert found.extensions["adetailer"].replaced_by == "detailer" and found.extensions["adetailer"].faults
-    assert "Queue tab" in found.extensions["sd-webui-agent-scheduler"].notices[0]
+    assert "extension 'agent-scheduler'" in found.extensions["sd-webui-agent-scheduler"].notices[0]
     assert found.fault_notices == []

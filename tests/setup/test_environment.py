@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.setup.environment import LOCK_NAME, Environment
+from modules.setup.environment import LOCK_NAME, Environment, command_of
 from modules.setup.process import Outcome, SetupError
 from tests.setup.fakes import FakeRun, add_package, make_environment
 
@@ -56,3 +56,11 @@ def test_a_python_without_ensurepip_is_explained(environment: Environment) -> No
 
     with pytest.raises(SetupError, match=r"ensurepip is not available[\s\S]*python3\.\d+-venv"):
         environment.create(run)
+
+
+def test_it_lies_elsewhere_where_a_variable_says_so(tmp_path: Path) -> None:
+    """The installed command keeps it in the user's home; doctor and update look there too."""
+    root = tmp_path / "site-packages" / "featherweight"
+    assert Environment.of(root, {}).folder == root / ".venv"
+    assert Environment.of(root, {"FEATHERWEIGHT_VENV": str(tmp_path / "v")}).folder == tmp_path / "v"
+    assert (command_of(root), command_of(tmp_path)) == ("featherweight", "python launch.py")

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from lib_controlnet.files import preprocessor_file
+from lib_controlnet.job import UNUSED, Job
 from lib_controlnet.maps import made_with_mask, shown, with_mask
 from lib_controlnet.pixels import Pixels
-from lib_controlnet.preprocessors import UNUSED, Job, Module, module_of
+from lib_controlnet.preprocessors import Module, module_of
 from lib_controlnet.reading import UnitReader
 from lib_controlnet.units import Given
 from modules import script_callbacks

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib_controlnet.files import Kind
-from lib_controlnet.flow_nets import Call, Hint, Rest, inpaint_hint, placed, spread
+from lib_controlnet.flow_family import Call, Hint, Rest, inpaint_hint, placed, spread
 from lib_controlnet.nets import HINT_CONVOLUTIONS, NOT_FITTING, NetFacts, OwnNames
 from lib_controlnet.units import UNION_TAGS
 from modules.errors import CheckpointError

@@ -11,8 +11,9 @@ import numpy as np
 from PIL import Image
 
 from lib_controlnet.fitting import fitted, pixel_perfect
+from lib_controlnet.job import Job
 from lib_controlnet.pixels import Pixels, as_rgb
-from lib_controlnet.preprocessors import INPAINTING, Job, Module
+from lib_controlnet.preprocessors import INPAINTING, Module
 from lib_controlnet.resize_mode import ResizeMode
 from lib_controlnet.units import Given, Unit
 from modules.errors import InvalidValueError

@@ -4,7 +4,7 @@ that need no weights as functions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lib_controlnet.edges import canny
+from lib_controlnet.job import RESOLUTION, UNUSED, Job, Make, Slider
 from lib_controlnet.pixels import (
     Pixels,
     as_rgb,
@@ -28,44 +29,6 @@ from modules.errors import InvalidValueError, UnknownNameError
 
 PAD = 64
 WHITE_TO_BLACK = " (from white bg & black line)"
-
-
-@dataclass(frozen=True)
-class Slider:
-    """A number that a module takes. `value` is its default."""
-
-    name: str
-    low: float
-    high: float
-    value: float
-    step: float = 0.01
-
-    def read(self, given: float) -> float:
-        """The value that counts: one outside of the range, as -1 on purpose, stands for the default."""
-        return given if self.low <= given <= self.high else self.value
-
-
-RESOLUTION = Slider("Resolution", 64, 2048, 512, 8)
-UNUSED = Slider("", 0.0, 1.0, 0.5)
-"""What infotexts say of a number that a module does not take."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a module gets: the image [H,W,3] (or [H,W,4], with transparency), the numbers that count, and the seed of
-    the request. `side` is the short side to work at. `find` gives a file of weights by its names, or raises
-    `InvalidValueError`; `poses` takes what is found of people, for callers."""
-
-    image: Pixels
-    side: int
-    a: float
-    b: float
-    seed: int = 0
-    find: Callable[[Sequence[str]], Path] = field(default=lambda names: Path(names[0]))
-    poses: list[Any] = field(default_factory=list)
-
-
-Make = Callable[[Job], Pixels]
 
 
 @dataclass(frozen=True)

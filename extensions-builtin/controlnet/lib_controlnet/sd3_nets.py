@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib_controlnet.files import Kind
-from lib_controlnet.flow_nets import Call, Hint, Rest, inpaint_hint, placed
+from lib_controlnet.flow_family import Call, Hint, Rest, inpaint_hint, placed
 from lib_controlnet.nets import NOT_FITTING, NetFacts, OwnNames
 from modules.errors import CheckpointError
 from modules.models.files.tensor_source import TensorSource

@@ -23,6 +23,8 @@ from modules.processing.engine.precision import storage_rules
 
 def main(argv: Sequence[str]) -> int:
     """Exit code 0, whatever was answered. It ends with its input."""
+    if os.name == "posix":
+        os.nice(5)  # images are made meanwhile
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what else is printed is no answer
         store(argv[0], sys.stdin.buffer, answers)

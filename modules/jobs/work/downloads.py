@@ -15,7 +15,7 @@ from modules.processing.request.result import Result
 
 DOWNLOAD_TYPE = "download"
 AT_ONCE = 2  # more would share the same line
-GB = 1e9
+GB, MB = 1e9, 1e6
 LOOK_S, RATE_S = 0.5, 10.0
 
 
@@ -35,11 +35,11 @@ class Rate:
         while len(self._seen) > 2 and now - self._seen[0][0] > RATE_S:
             self._seen.popleft()
         first, before = self._seen[0]
-        text = f"{done / GB:.2f} of {total / GB:.2f} GB"
+        text = f"{done / GB:.2f} of {total / GB:.2f} GB" if total >= GB else f"{done / MB:.1f} of {total / MB:.1f} MB"
         if now - first < LOOK_S or done <= before:
             return text
         rate = (done - before) / (now - first)
-        return f"{text}, {rate / 1e6:.1f} MB/s, {_duration((total - done) / rate)} left"
+        return f"{text}, {rate / MB:.1f} MB/s, {_duration((total - done) / rate)} left"
 
 
 def _duration(seconds: float) -> str:

@@ -67,6 +67,7 @@
   async function get(...bodies) {
     for (const body of bodies) await fw.post(`${ROUTE}/downloads`, body);
     document.querySelector("#fw_models_pickle").checked = false;
+    part("found").replaceChildren(); // what comes stands in its place
     say("");
     await downloads();
   }
@@ -80,8 +81,9 @@
     }
     part("found").replaceChildren();
     say(fw.t`Looking at the beginning of the file...`);
-    const found = await fw.post(`${ROUTE}/downloads/look`, body);
+    const found = await fw.post(`${ROUTE}/downloads/look`, { ...body, judges: false });
     say("");
+    const verdict = line(found.folder === "Stable-diffusion" ? fw.t`Working out whether it fits this machine...` : "");
     const parts = found.parts.map((one) => one.name);
     const size = found.parts.reduce((sum, one) => sum + one.size_gb, found.size_bytes / 1e9);
     const tick = fw.element("input", { type: "checkbox" });
@@ -92,7 +94,7 @@
         found.name,
         [
           named("span", found.line),
-          found.verdict && named("span", found.verdict, found.fits === false ? "fw-bad" : "fw-fits"),
+          verdict.textContent && verdict,
           line(found.is_there ? fw.t`A file of this name is in ${found.folder} already.` : fw.t`It goes into the folder ${found.folder}.`),
           found.stored_bytes > 0 && fw.element("label", {}, tick, words),
           parts.length && line(fw.t`It also needs: ${found.parts.map((one) => one.label).join("; ")}`),
@@ -102,10 +104,13 @@
             ? [button(fw.t`Get it with its parts (${size.toFixed(1)} GB)`, fw.t`The model, its text encoders and its VAE`,
               () => get(wanted(), ...parts.map((source) => ({ source }))), "fw-primary")]
             : []),
-          button(fw.t`Get it`, fw.t`Only this file`, () => get(wanted())),
+          button(fw.t`Get it`, fw.t`Only this file`, () => get(wanted()), parts.length ? "" : "fw-primary"),
         ],
       ),
     );
+    if (!verdict.textContent) return;
+    const judged = await fw.post(`${ROUTE}/downloads/look`, body);
+    verdict.replaceWith(judged.verdict ? named("span", judged.verdict, judged.fits === false ? "fw-bad" : "fw-fits") : "");
   }
 
   async function downloads() {
@@ -125,7 +130,9 @@
     const newest = new Map(); // of downloads that were asked for again, the last
     for (const task of tasks) if (!newest.has(task.title)) newest.set(task.title, task);
     const shown = [...newest.values()].filter((task) => task.status !== "interrupted");
-    const isShownAs = (one) => shown.some(({ outcome, status }) => status !== "done" && outcome?.file === one.name && outcome.folder === one.folder);
+    // Before it has looked at its file, a download is known by its title alone, which ends in a name or an address.
+    const isFor = ({ outcome, title }, one) => (outcome ? outcome.file === one.name && outcome.folder === one.folder : title.endsWith(one.name));
+    const isShownAs = (one) => shown.some((task) => task.status !== "done" && isFor(task, one));
     part("downloads").replaceChildren(
       ...shown.map(progress),
       ...parts.filter((one) => !isShownAs(one)).map(unfinished),
@@ -178,7 +185,7 @@
       failed: isDownload ? [again, cancel] : [cancel],
       done: [],
     }[task.status];
-    const made = row(task.title, lines, buttons.filter(Boolean), `fw-is-${task.status}`);
+    const made = row(outcome?.file || task.title, lines, buttons.filter(Boolean), `fw-is-${task.status}`);
     if (task.status === "running") {
       const filled = fw.element("span");
       filled.style.width = `${(100 * task.fraction).toFixed(1)}%`;
@@ -327,7 +334,7 @@
     const open = fw.element("button", { type: "button", textContent: fw.t`Get a real model` });
     open.addEventListener("click", fw.getModels);
     const box = fw.element("div", { className: "fw-message fw-note fw-offer" }, text, open);
-    tab.find("messages")?.append(box);
+    tab.find("messages")?.prepend(box);
   };
 
   document.addEventListener("submit", (event) => {

@@ -20,9 +20,9 @@ from lib_controlnet.detectors import (
     uniformer,
     zoe,
 )
+from lib_controlnet.job import Job
 from lib_controlnet.pixels import Pixels
 from lib_controlnet.poses import drawn
-from lib_controlnet.preprocessors import Job
 
 Detect = Callable[[Pixels, Job, Sequence[Path]], Pixels]
 """(image [H,W,3], what the module gets, a file of each of its groups of weights) -> map."""

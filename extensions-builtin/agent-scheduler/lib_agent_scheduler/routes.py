@@ -1,9 +1,8 @@
-"""The routes of the Agent Scheduler extension, as its clients know them, over our own queue."""
+"""`/agent-scheduler/v1/...`: what its clients call, over the line of jobs."""
 
 import base64
 import json
 import re
-from contextlib import suppress
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -12,26 +11,21 @@ from zipfile import ZipFile
 
 from fastapi import APIRouter, Request, Response
 
-from modules.api.auth import identity_of
+from modules import script_callbacks
 from modules.api.documentation import documented
-from modules.api.generation import TXT2IMG_ERRORS
-from modules.api.queue import changing, check_parameters, image_paths, request_of, retried
-from modules.api.reply_models import TaskIdReply
-from modules.api.requests import request_from
+from modules.api.line_access import FIRST, LAST, LineAccess, LineEntry
 from modules.api.schemas import Img2ImgBody, Tolerant, Txt2ImgBody
-from modules.errors import InvalidValueError, UnknownNameError
-from modules.jobs.editing import api_values
-from modules.jobs.job import Job, JobStatus
-from modules.jobs.ownership import claimed
-from modules.jobs.repeats import UNREADABLE
-from modules.jobs.store import FINAL, JobRecord
-from modules.processing.request.request import request_from_json, request_to_json, tab_of
+from modules.errors import InvalidValueError
 from modules.sampling.catalog import SAMPLERS
-from modules.services import Services
+from modules.scripts.program import Program
 
+user, admin = script_callbacks.open_to("user"), script_callbacks.open_to("admin")
+"""Who may call a route: users for their own work, admins for everybody's."""
 PREFIX = "/agent-scheduler/v1"
 WAITS = "pending"  # their word; the other states are called as ours
 GONE = {404: "No job has the task id 'task(abc)'; its record may have been removed."}
+REFUSED = {404: "Unknown sampler 'Oiler'.", 422: "width is 7; allowed is 16 to 8192 pixels."}
+TASK_ID = {"task_id": "task(abc)"}
 DONE: dict[str, Any] = {"success": True, "message": "Done"}
 WITH_ID = {**DONE, "task_id": "task(abc)"}
 TASK: dict[str, Any] = {
@@ -52,7 +46,6 @@ TASK: dict[str, Any] = {
 }
 QUEUE = {"current_task_id": None, "pending_tasks": [TASK], "total_pending_tasks": 1, "paused": False}
 RESULTS = {"success": True, "data": [{"image": "data:image/png;base64,iVBORw0KGgo...", "infotext": "a cat"}]}
-MAX_IMPORTED = 10000
 MAX_SHOWN = 1000
 TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp", ".avif": "avif"}
 
@@ -87,12 +80,11 @@ class ImportBody(Tolerant):
     content: str
 
 
-def agent_scheduler_routes(services: Services) -> APIRouter:
+def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
     """All of them."""
     routes = APIRouter(prefix=PREFIX, tags=["agent scheduler"])
-    queue = services.queue
 
-    def submit(body: QueuedTxt2Img | QueuedImg2Img, request: Request) -> TaskIdReply:
+    def submit(body: QueuedTxt2Img | QueuedImg2Img, request: Request) -> dict[str, Any]:
         if body.callback_url:
             raise InvalidValueError(
                 "callback_url is not supported: this server calls nobody. Ask for the task instead."
@@ -105,190 +97,176 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         body.override_settings = overrides or None
         if "save_images" not in body.model_fields_set:
             body.save_images = True  # the images are asked for later
-        wanted = claimed(request_from(body, services), identity_of(request))
-        return TaskIdReply(task_id=queue.submit(wanted, body.force_task_id).task_id)
+        return {"task_id": line.submit(request, body)}
 
-    @routes.post("/queue/txt2img", **documented(errors=TXT2IMG_ERRORS))
-    def txt2img(body: QueuedTxt2Img, request: Request) -> TaskIdReply:
+    @routes.post("/queue/txt2img", **documented(TASK_ID, errors=REFUSED))
+    @user
+    def txt2img(body: QueuedTxt2Img, request: Request) -> dict[str, Any]:
         """Put a job in line and answer at once. The body of POST /sdapi/v1/txt2img, and `checkpoint` and `vae`."""
         return submit(body, request)
 
-    @routes.post("/queue/img2img", **documented(errors=TXT2IMG_ERRORS))
-    def img2img(body: QueuedImg2Img, request: Request) -> TaskIdReply:
+    @routes.post("/queue/img2img", **documented(TASK_ID, errors=REFUSED))
+    @user
+    def img2img(body: QueuedImg2Img, request: Request) -> dict[str, Any]:
         """Put a job in line and answer at once. The body of POST /sdapi/v1/img2img, and `checkpoint` and `vae`."""
         return submit(body, request)
 
     @routes.get("/queue", **documented(QUEUE))
+    @user
     def whole(request: Request, limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """The task that runs, and those that wait."""
-        who = identity_of(request)
-        line = queue.first(_offset(offset) + _limit(limit), who)[_offset(offset) :]
-        running = next(iter(queue.running(who)), None)
+        waiting = line.waiting(request, _limit(limit), _offset(offset))
         return {
-            "current_task_id": running.task_id if running else None,
-            "pending_tasks": [
-                _task(queue.record(entry.task_id), services, number) for number, entry in enumerate(line)
-            ],
-            "total_pending_tasks": queue.waiting_count(who),
-            "paused": queue.is_paused,
+            "current_task_id": line.running(request),
+            "pending_tasks": [_task(entry, number) for number, entry in enumerate(waiting)],
+            "total_pending_tasks": line.waiting_count(request),
+            "paused": line.is_paused,
         }
 
     @routes.get("/history", **documented({"total": 1, "tasks": [TASK]}))
+    @user
     def history(request: Request, status: str | None = None, limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """Ended tasks, what ended last first; of one status or of all."""
-        statuses = FINAL if status is None else tuple(item for item in FINAL if item.value == status)
-        user = identity_of(request).asks_for
-        found = queue.store.ended_jobs(statuses, _limit(limit), _offset(offset), user) if statuses else []
-        return {
-            "total": queue.store.count(statuses, user) if statuses else 0,
-            "tasks": [_task(record, services) for record in found],
-        }
+        total, found = line.ended(request, status, _limit(limit), _offset(offset))
+        return {"total": total, "tasks": [_task(entry) for entry in found]}
 
     @routes.get("/export", **documented([{**TASK, "request": {"prompt": "a large red circle"}}]))
+    @user
     def export(request: Request, limit: int = MAX_SHOWN, offset: int = 0) -> list[dict[str, Any]]:
         """Waiting tasks with all that is needed to put them in line elsewhere."""
-        line = queue.first(_offset(offset) + _limit(limit), identity_of(request))[_offset(offset) :]
-        records = (queue.record(entry.task_id) for entry in line if isinstance(entry, Job))
-        return [{**_task(record, services), "request": _portable(record, services)} for record in records]
+        found = line.exported(request, _limit(limit), _offset(offset))
+        return [{**_task(entry), "request": wanted} for entry, wanted in found]
 
     @routes.post("/import", **documented({**DONE, "task_ids": ["task(abc)"]}))
-    def import_tasks(body: ImportBody) -> dict[str, Any]:
+    @admin
+    def import_tasks(body: ImportBody, request: Request) -> dict[str, Any]:
         """Put exported tasks in line."""
         try:
-            tasks = json.loads(body.content)
-            requests = [request_from_json(task["request"]) for task in tasks[:MAX_IMPORTED]]
-        except UNREADABLE as error:
+            wanted = [task["request"] for task in json.loads(body.content)]
+        except (ValueError, TypeError, KeyError) as error:
             raise InvalidValueError(f"The text is no export of tasks: {error}.") from error
-        return _done("Imported") | {"task_ids": [queue.submit(request).task_id for request in requests]}
+        return _done("Imported") | {"task_ids": line.imported(request, wanted)}
 
     @routes.get("/samplers", **documented(["Euler", "DPM++ 2M"]))
+    @user
     def samplers() -> list[str]:
         """Names of samplers."""
         return [name for name, _ in SAMPLERS.items()]
 
     @routes.get("/sd-models", **documented(["model.safetensors [5fe1d58aba]"]))
+    @user
     def models() -> list[str]:
         """Titles of checkpoints."""
-        return [info.title for info in services.catalogue.entries]
+        return program.checkpoints()
 
     @routes.post("/queue/pause", **documented(DONE))
+    @admin
     def pause() -> dict[str, Any]:
         """Begin nothing new."""
-        queue.pause()
+        line.pause()
         return _done("Queue paused")
 
     @routes.post("/queue/resume", **documented(DONE))
+    @admin
     def resume() -> dict[str, Any]:
         """Go on."""
-        queue.pause(False)
+        line.pause(False)
         return _done("Queue resumed")
 
     @routes.post("/queue/clear", **documented(DONE))
+    @user
     def clear(request: Request) -> dict[str, Any]:
         """Cancel everything that waits."""
-        return _done(f"{queue.clear(who=identity_of(request))} tasks were taken out of the queue")
+        return _done(f"{line.clear(request)} tasks were taken out of the queue")
 
     @routes.post("/history/clear", **documented(DONE))
+    @admin
     def clear_history() -> dict[str, Any]:
         """Forget ended tasks but the bookmarked ones; images stay."""
-        queue.store.prune(0)
+        line.forget_ended()
         return _done("Task history cleared")
 
     @routes.post("/task/requeue-failed", **documented({**DONE, "task_ids": ["task(abc)"]}))
+    @user
     def requeue_failed(request: Request) -> dict[str, Any]:
         """Put all failed tasks in line again."""
-        return _done("Failed tasks were put in line again") | {
-            "task_ids": retried(services, identity_of(request).asks_for)
-        }
+        return _done("Failed tasks were put in line again") | {"task_ids": line.retry_failed(request)}
 
     @routes.get("/task/{id}", **documented({"success": True, "data": TASK}, errors=GONE))
+    @user
     def one(id: str, request: Request) -> dict[str, Any]:
         """A task."""
-        return {"success": True, "data": _task(queue.record(id, identity_of(request)), services)}
+        return {"success": True, "data": _task(line.entry(request, id))}
 
     @routes.get("/task/{id}/position", **documented({"status": "pending", "position": 1}, errors=GONE))
+    @user
     def position(id: str, request: Request) -> dict[str, Any]:
         """Its status, and its place in line from 1; null for one that does not wait."""
-        record = queue.record(id, identity_of(request))
-        line = [entry.task_id for entry in queue.first(MAX_IMPORTED)]
-        return {"status": _word(record.status), "position": line.index(id) + 1 if id in line else None}
+        place = line.place(request, id)
+        return {"status": _word(line.entry(request, id)), "position": None if place is None else place + 1}
 
     @routes.get("/task/{id}/results", response_model=None, **documented(RESULTS, errors=GONE))
+    @user
     def results(id: str, request: Request, zip: bool = False) -> Response | dict[str, Any]:
         """The images of a task with their infotexts, as data URIs or as a zip file."""
-        record = queue.record(id, identity_of(request))
-        files = [path for path in image_paths(record) if path.is_file()]
+        images = [(path, text) for path, text in line.entry(request, id).images if path.is_file()]
         if zip:
-            return _zipped(files, id)
-        texts = {image["path"]: image.get("infotext", "") for image in _images(record)}
-        return {
-            "success": True,
-            "data": [{"image": _uri(path), "infotext": texts.get(str(path), "")} for path in files],
-        }
+            return _zipped([path for path, _ in images], id)
+        return {"success": True, "data": [{"image": _uri(path), "infotext": text} for path, text in images]}
 
     @routes.put("/task/{id}", **documented(DONE, errors=GONE))
+    @user
     def change(id: str, body: TaskChange, request: Request) -> dict[str, Any]:
         """Have a waiting task ask for something else."""
-        who = identity_of(request)
-        queue.record(id, who)
-        parameters = dict(body.params or {})
-        check_parameters(request, parameters)
-        if body.checkpoint is not None:
-            parameters["checkpoint"] = body.checkpoint
-        if parameters:
-            queue.change(id, changing(services, parameters), who)
-        if body.name:
-            queue.rename(id, body.name, who)
+        chosen = {} if body.checkpoint is None else {"checkpoint": body.checkpoint}
+        line.change(request, id, {**(body.params or {}), **chosen}, body.name)
         return _done("Task updated")
 
     @routes.delete("/task/{id}", **documented(DONE, errors=GONE))
+    @user
     def delete(id: str, request: Request) -> dict[str, Any]:
         """Cancel a task that waits or runs; forget one that has ended."""
-        if queue.record(id, identity_of(request)).status.is_final:
-            queue.store.remove([id])
-        else:
-            queue.interrupt(id, why="cancelled")
+        line.remove(request, id)
         return _done("Task deleted")
 
     @routes.post("/task/{id}/run", **documented(WITH_ID, errors=GONE))
-    def run(id: str) -> dict[str, Any]:
+    @admin
+    def run(id: str, request: Request) -> dict[str, Any]:
         """Have a waiting task run next; an ended one is put in line again, first."""
-        if queue.record(id).status.is_final:
-            id = queue.again(id).task_id
-        with suppress(UnknownNameError):  # it has begun by now
-            queue.run_next(id)
-        return _done("Task runs next") | {"task_id": id}
+        return _done("Task runs next") | {"task_id": line.run_next(request, id)}
 
     @routes.post("/task/{id}/requeue", **documented(WITH_ID, errors=GONE))
+    @user
     def requeue(id: str, request: Request) -> dict[str, Any]:
         """Put a task in line once more, with its seeds."""
-        return _done("Task requeued") | {"task_id": queue.again(id, who=identity_of(request)).task_id}
+        return _done("Task requeued") | {"task_id": line.again(request, id)}
 
     @routes.post("/task/{id}/move/{over_id}", **documented(DONE, errors=GONE))
-    def move(id: str, over_id: str) -> dict[str, Any]:
+    @admin
+    def move(id: str, over_id: str, request: Request) -> dict[str, Any]:
         """Put a waiting task before another one; `top` and `bottom` are the ends of the line."""
-        if over_id == "top":
-            queue.move(id, 0)
-        else:
-            queue.move_before(id, None if over_id == "bottom" else over_id)
+        line.move(request, id, {"top": FIRST, "bottom": LAST}.get(over_id, over_id))
         return _done("Task moved")
 
     @routes.post("/task/{id}/bookmark", **documented(DONE, errors=GONE))
+    @user
     def bookmark(id: str, request: Request) -> dict[str, Any]:
         """Keep a task when the history is cleared."""
-        queue.bookmark(id, who=identity_of(request))
+        line.bookmark(request, id)
         return _done("Task bookmarked")
 
     @routes.post("/task/{id}/unbookmark", **documented(DONE, errors=GONE))
+    @user
     def unbookmark(id: str, request: Request) -> dict[str, Any]:
         """The opposite."""
-        queue.bookmark(id, False, who=identity_of(request))
+        line.bookmark(request, id, False)
         return _done("Task unbookmarked")
 
     @routes.post("/task/{id}/rename", **documented(DONE, errors=GONE))
+    @user
     def rename(id: str, name: str, request: Request) -> dict[str, Any]:
         """Give a task another title."""
-        queue.rename(id, name, identity_of(request))
+        line.change(request, id, {}, name)
         return _done("Task renamed")
 
     return routes
@@ -306,50 +284,33 @@ def _done(message: str) -> dict[str, Any]:
     return {"success": True, "message": message}
 
 
-def _word(status: JobStatus) -> str:
-    return WAITS if status is JobStatus.QUEUED else status.value
+def _word(entry: LineEntry) -> str:
+    return WAITS if entry.status == "queued" else entry.status
 
 
-def _task(record: JobRecord, services: Services, position: int | None = None) -> dict[str, Any]:
-    """A record with the extension's fields. Times are ISO 8601."""
-    request = request_of(record, services)
-    values = api_values(request) if request is not None else {}
-    changed_at = record.ended_at or record.started_at or record.created_at
+def _task(entry: LineEntry, position: int | None = None) -> dict[str, Any]:
+    """An entry with the extension's fields. Times are ISO 8601."""
+    images = {"images": [str(path) for path, _ in entry.images], "infotexts": [text for _, text in entry.images]}
     return {
-        "id": record.task_id,
-        "api_task_id": record.task_id,
+        "id": entry.task_id,
+        "api_task_id": entry.task_id,
         "api_task_callback": None,
-        "name": record.title,
-        "type": tab_of(request) if request is not None else record.type,
-        "status": _word(record.status),
-        "params": values,
+        "name": entry.title,
+        "type": entry.type,
+        "status": _word(entry),
+        "params": entry.parameters,
         "script_params": None,
-        "priority": int(record.standing.position * 1000),
+        "priority": int(entry.position * 1000),
         "position": None if position is None else position + 1,
-        "result": record.error if record.status is JobStatus.FAILED else json.dumps(_result(record)),
-        "bookmarked": record.standing.is_bookmarked,
-        "created_at": _time(record.created_at),
-        "updated_at": _time(changed_at),
+        "result": entry.error if entry.status == "failed" else json.dumps(images),
+        "bookmarked": entry.is_bookmarked,
+        "created_at": _time(entry.created_at),
+        "updated_at": _time(entry.changed_at),
     }
 
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
-def _images(record: JobRecord) -> list[dict[str, Any]]:
-    return [image for image in (record.outcome or {}).get("images", []) if isinstance(image, dict)]
-
-
-def _result(record: JobRecord) -> dict[str, Any]:
-    images = [image for image in _images(record) if image.get("path")]
-    return {"images": [image["path"] for image in images], "infotexts": [image.get("infotext", "") for image in images]}
-
-
-def _portable(record: JobRecord, services: Services) -> dict[str, Any] | None:
-    """The request with its images inside."""
-    request = request_of(record, services)
-    return None if request is None else request_to_json(request)
 
 
 def _uri(path: Path) -> str:

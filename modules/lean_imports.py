@@ -61,7 +61,8 @@ def import_when_used(package: str) -> None:
     spec = find_spec(package) if package not in sys.modules else None
     if spec is None or spec.loader is None:
         return
-    module = _Awaited(package)
-    module.__spec__ = spec
-    module._found = module_from_spec(spec)
+    module, found = _Awaited(package), module_from_spec(spec)
+    # Many look at the file of every module there is, `inspect` for one, and use nothing in it.
+    vars(module).update({name: value for name, value in vars(found).items() if name not in ("__path__", "__doc__")})
+    module._found = found
     sys.modules[package] = module

@@ -60,7 +60,9 @@ def test_a_package_is_imported_by_its_first_use(tmp_path: Path, monkeypatch: pyt
     import_when_used("seldom_used")
     import seldom_used  # type: ignore[import-not-found]
 
-    assert not hasattr(sys, "was_used")
+    for module in list(sys.modules.values()):  # as `inspect.getmodule` does
+        getattr(module, "__file__", None)
+    assert seldom_used.__name__ == "seldom_used" and not hasattr(sys, "was_used")
     assert seldom_used.NUMBER == 7 and sys.was_used  # type: ignore[attr-defined]
     from seldom_used import inner
 

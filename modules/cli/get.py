@@ -14,6 +14,7 @@ from modules.downloads.storing import stored_bytes
 from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
 from modules.errors import Interrupted
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
+from modules.jobs.work.downloads import Rate
 from modules.models.files.catalogue import HashCache
 from modules.paths import resolve_paths
 
@@ -89,19 +90,15 @@ def _look(downloads: Downloads, request: DownloadRequest) -> int:
 
 
 def _get(downloads: Downloads, request: DownloadRequest) -> None:
-    began, shown, first = time.monotonic(), 0.0, -1
+    rate, shown = Rate(), 0.0
 
     def show(done: int, total: int) -> None:
-        nonlocal shown, first
+        nonlocal shown
         now = time.monotonic()
-        first = done if first < 0 else first
         if now - shown < SHOWN_EVERY_S and done < total:
             return
         shown = now
-        rate = (done - first) / max(now - began, 1e-3)
-        left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
-        line = f"\r{done / GB:.2f} of {total / GB:.2f} GB, {rate / 1e6:.1f} MB/s{left}   "
-        print(line, end="", file=sys.stderr, flush=True)
+        print(f"\r{rate.words(done, total):<60}", end="", file=sys.stderr, flush=True)
 
     there = downloads.get(request, show)
     print(file=sys.stderr)

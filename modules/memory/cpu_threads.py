@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 ROUNDS = 4
 AS_GOOD_AS = 1.04
 """Of two numbers of threads whose times differ by less the smaller one is taken."""
+CLEARLY = 1.25
+"""How much longer the second takes where the fastest is found after two rounds."""
 QUIET_LOAD = 0.5
 """Processes that ran on average during the last minute, for an answer to be worth remembering; more where the machine
 has cores for them besides those that compute here."""
@@ -96,9 +98,14 @@ class _Trial:
         second costs all of them one round."""
         times = dict.fromkeys(candidates, float("inf"))
         waited, began = self.waited(), time.perf_counter()
+        clear: list[int] = []
         for _ in range(ROUNDS):
-            for count in candidates:
-                times[count] = min(times[count], self.measure(count))
+            found = {count: self.measure(count) for count in candidates}
+            times = {count: min(times[count], time_ms) for count, time_ms in found.items()}
+            first, second = sorted(candidates, key=found.__getitem__)[:2]
+            clear = [*clear, first] if found[first] * CLEARLY < found[second] else []
+            if len(clear) > 1 and clear[-1] == clear[-2]:  # twice, one after the other: no accident
+                break
         return times, self.waited() - waited > WAITED * candidates[-1] * (time.perf_counter() - began)
 
 

@@ -56,8 +56,8 @@ SCHEDULES_ELSEWHERE = {
 }
 """Schedule types by names of other programs, in lower case; "trailing" is the spacing of the timesteps."""
 
-SHORT_ENDINGS = {"ka": "Karras", "exp": "Exponential", "k": "Karras"}
-"""Of names with underscores: `k_dpmpp_2m_ka` of the reference UI, `dpmpp_2m_k` of InvokeAI."""
+SHORT_ENDINGS = {"ka": "Karras", "exp": "Exponential", "k": "Karras", "karras": "Karras", "exponential": "Exponential"}
+"""Of names with underscores: `k_dpmpp_2m_ka` of the reference UI, `dpmpp_2m_k` of InvokeAI, `dpmpp_2m_karras`."""
 
 
 def split_legacy_name(name: str) -> tuple[str, str]:

@@ -21,6 +21,8 @@ from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extensions_tab import build_extensions_tab
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
+from modules.ui.first_files import first_script
+from modules.ui.gradio_scripts import GradioScriptsMiddleware
 from modules.ui.header import build_header
 from modules.ui.history_tab import build_history_tab
 from modules.ui.image_tab import ImageTab, wire_keeping
@@ -29,8 +31,8 @@ from modules.ui.looks import theme_of, user_css
 from modules.ui.merger_tab import build_merger_tab
 from modules.ui.models_tab import build_models_tab
 from modules.ui.page_calls import refuse_unknown_calls
-from modules.ui.page_scripts import page_files, page_head
-from modules.ui.plain_events import PlainEventsMiddleware
+from modules.ui.page_scripts import page_files, page_looks, page_scripts
+from modules.ui.plain_events import PageStart, PlainEventsMiddleware
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.queue_tab import build_queue_tab
@@ -132,24 +134,26 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     app.include_router(extras_routes(services))
     app.include_router(extension_files(services))
     app.include_router(page_files(services.scripts))
-    app.include_router(reload_routes(app, lambda fresh: _mount_again(fresh, services)))
+    start = PageStart()
+    app.include_router(reload_routes(app, lambda fresh: _mount_again(fresh, services, start)))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     app.state.extension_frames = frame_hosts(services.scripts)
-    mounted, page = _mount(app, services)
-    app.add_middleware(PlainEventsMiddleware)
+    mounted, page = _mount(app, services, start)
+    app.add_middleware(PlainEventsMiddleware, start=start)
+    app.add_middleware(GradioScriptsMiddleware)
     compress(app)
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted
 
 
-def _mount_again(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
+def _mount_again(app: FastAPI, services: Services, start: PageStart) -> tuple[FastAPI, gr.Blocks]:
     """Build the page once more, for Reload UI."""
     services.scripts.callbacks.call(Moment.BEFORE_RELOAD)
-    return _mount(app, services)
+    return _mount(app, services, start)
 
 
-def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
-    """Build the page and put it at "/"; gives the app and the page."""
+def _mount(app: FastAPI, services: Services, start: PageStart) -> tuple[FastAPI, gr.Blocks]:
+    """Build the page and put it at "/", and what it begins with into `start`; gives the app and the page."""
     is_closed = services.access.page_is_closed
     built = build_page(services)
     theme, theme_fault = theme_of(services.settings.current.interface.gradio_theme)
@@ -164,16 +168,17 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
         footer_links=[],
         theme=theme,
         css_paths=[*services.scripts.page_styles, *([css] if css else [])],
-        head=_head(services, faults, built.switches),
+        head=page_looks(services.scripts),
         allowed_paths=[],
         max_file_size="256mb",
     )
+    start.html = first_script(built.blocks) + _scripts(services, faults, built.switches)
     refuse_unknown_calls(page_app(mounted), services)
     return mounted, built.blocks
 
 
-def _head(services: Services, faults: Sequence[str], switches: Mapping[str, Sequence[Switch]]) -> str:
-    """The page's head: what its scripts know from the start, and where they are."""
+def _scripts(services: Services, faults: Sequence[str], switches: Mapping[str, Sequence[Switch]]) -> str:
+    """What the page's scripts know from the start, and where they are."""
     known = {
         "tabs": [
             {**ids, "switches": switches.get(ids["prefix"], ())}
@@ -186,4 +191,4 @@ def _head(services: Services, faults: Sequence[str], switches: Mapping[str, Sequ
     theirs = extension_scripts(services.scripts)
     if theirs:
         known |= {"extensionScripts": theirs, "extensionPlaces": places_wanted(services.scripts)}
-    return page_head(known, services.scripts, is_extended=bool(theirs))
+    return page_scripts(known, services.scripts, is_extended=bool(theirs))

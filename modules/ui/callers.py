@@ -30,7 +30,7 @@ def least_role(function: Any) -> Role:
     return role_of_call(named) or role_of_function(function) or Role.ADMIN
 
 
-FOR_CLIENTS = ("api_info", "api_info_as_input", "api_info_as_output", "example_inputs")
+FOR_CLIENTS = ("api_info", "api_info_as_input", "api_info_as_output", "example_inputs", "skip_api")
 """What Gradio says of a component to programs that call the page's functions; its page reads none of it."""
 
 UNSET_OF_EVENTS = (
@@ -60,11 +60,13 @@ class GuardedBlocks(gr.Blocks):
         described = {block._id for function in public for block in (*function.inputs, *function.outputs)}
         for part in config["components"]:
             part["props"].pop("preserved_by_key", None)
+            if part.get("key") is None:
+                part.pop("key", None)
             if part["id"] not in described:
                 for name in FOR_CLIENTS:
                     part.pop(name, None)
             if type(self.blocks[part["id"]]).__module__.startswith("gradio."):
-                part["component_class_id"] = part["type"]  # a hash else, which the page needs of foreign ones only
+                part.pop("component_class_id", None)  # a hash, which the page needs of foreign ones only
         for event in config["dependencies"]:
             for name in UNSET_OF_EVENTS:
                 if not event.get(name):

@@ -73,9 +73,10 @@ class CompressionMiddleware:
             nonlocal is_kept
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(raw=message["headers"])
-                if GRADIO_FILE.search(key[0]) and message["status"] == 200:
-                    headers["Cache-Control"] = KEPT
-                is_kept = message["status"] == 200 and "immutable" in headers.get("Cache-Control", "")
+                is_gradio = GRADIO_FILE.search(key[0]) is not None and message["status"] == 200
+                if is_gradio:
+                    headers.setdefault("Cache-Control", KEPT)
+                is_kept = message["status"] == 200 and (is_gradio or "immutable" in headers.get("Cache-Control", ""))
             if is_kept:
                 messages.append(_copied(message))
                 if message["type"] == "http.response.body" and not message.get("more_body"):

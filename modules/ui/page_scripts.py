@@ -45,19 +45,21 @@ FOLDER = "page-files"
 SAFE = {"X-Content-Type-Options": "nosniff"}
 
 
-def page_head(known: Mapping[str, Any], library: ScriptLibrary, is_extended: bool) -> str:
-    """The page's head: `known`, which its scripts read, and the addresses of scripts and looks in their order. With
-    `is_extended`, the names are there that scripts of users' extensions call."""
-    files = _files(library, is_extended)
+def page_scripts(known: Mapping[str, Any], library: ScriptLibrary, is_extended: bool) -> str:
+    """What the page's scripts read, and their addresses in their order: for the document itself, where they run before
+    Gradio's, so that no button is there without them. With `is_extended`, the names are there that scripts of users'
+    extensions call."""
+    addresses = [_address(*file) for file in _files(library, is_extended).items() if not file[0].endswith(".css")]
     facts = json.dumps(dict(known)).replace("</", "<\\/")
-    links = "".join(
-        f'<link rel="stylesheet" href="{_address(name, text)}">'
-        if name.endswith(".css")
-        else f'<script src="{_address(name, text)}"></script>'
-        for name, text in files.items()
-    )
-    viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    return f"{viewport}<script>window.featherweightPage = {facts};</script>{links}"
+    links = "".join(f'<script defer src="{address}"></script>' for address in addresses)
+    return f"<script>window.featherweightPage = {facts};</script>{links}"
+
+
+def page_looks(library: ScriptLibrary) -> str:
+    """The addresses of the page's looks, for Gradio, which puts them behind its own."""
+    addresses = [_address(*file) for file in _files(library, False).items() if file[0].endswith(".css")]
+    links = "".join(f'<link rel="stylesheet" href="{address}">' for address in addresses)
+    return f'<meta name="viewport" content="width=device-width, initial-scale=1">{links}'
 
 
 def page_files(library: ScriptLibrary) -> APIRouter:

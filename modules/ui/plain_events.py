@@ -5,9 +5,13 @@ the page's 1,500 components, and through proxies that is a third of the time unt
 of other classes as they are, and the events of a page never change.
 """
 
+from dataclasses import dataclass
+
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+HEAD = b"<style>"
+"""The first in the head of Gradio's page that is not about the page alone; the page's data are behind it."""
 PAGE_SCRIPT = b'<script type="module"'
 """The first of Gradio's own scripts, which runs when the whole document was read."""
 KEEP_PLAIN = b"""<script>{
@@ -16,11 +20,19 @@ if (Array.isArray(events)) Object.setPrototypeOf(events, class extends Array {}.
 }</script>"""
 
 
-class PlainEventsMiddleware:
-    """Puts a script before the first one of Gradio's page; other replies pass as they are."""
+@dataclass
+class PageStart:
+    """What the head of the page begins with, where a browser meets it before the page's data; Reload UI changes it."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    html: str = ""
+
+
+class PlainEventsMiddleware:
+    """Puts scripts before those of Gradio's page; other replies pass as they are."""
+
+    def __init__(self, app: ASGIApp, start: PageStart) -> None:
         self._app = app
+        self._start = start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; websockets pass."""
@@ -37,7 +49,7 @@ class PlainEventsMiddleware:
                     await send(message)
                 return
             for start in held:
-                await send(_with_script(start, message))
+                await send(_with_scripts(start, message, self._start.html.encode()))
             held.clear()
             await send(message)
 
@@ -48,11 +60,11 @@ def _is_html(start: Message) -> bool:
     return MutableHeaders(raw=start.get("headers", [])).get("content-type", "").startswith("text/html")
 
 
-def _with_script(start: Message, body: Message) -> Message:
-    """Put the script into a whole page, and its length into what goes before; gives that."""
+def _with_scripts(start: Message, body: Message, first: bytes) -> Message:
+    """Put the scripts into a whole page, and its length into what goes before; gives that."""
     page: bytes = body.get("body", b"")
     if PAGE_SCRIPT in page and not body.get("more_body"):
-        body["body"] = page.replace(PAGE_SCRIPT, KEEP_PLAIN + PAGE_SCRIPT, 1)
+        body["body"] = page.replace(PAGE_SCRIPT, KEEP_PLAIN + PAGE_SCRIPT, 1).replace(HEAD, first + HEAD, 1)
         headers = MutableHeaders(raw=list(start["headers"]))
         headers["content-length"] = str(len(body["body"]))
         return {**start, "headers": headers.raw}

@@ -241,9 +241,15 @@ def _build_captions(services: Services) -> None:
             folder = gr.Textbox(label="Folder", elem_id="train_captions_folder", max_lines=1, scale=3)
             look = gr.Button("Show", elem_id="train_captions_look", scale=1)
         report = gr.HTML(elem_id="train_captions_report")
-        gallery = gr.Gallery(label="Images", elem_id="train_captions_gallery", columns=8, height=220)
+        # Gradio loads the scripts of a component that is not visible once it is: these two's are 240 kB.
+        gallery = gr.Gallery(label="Images", elem_id="train_captions_gallery", columns=8, height=220, visible=False)
         table = TextTable(
-            headers=["image", "caption"], elem_id="train_captions_table", interactive=True, wrap=True, type="array"
+            headers=["image", "caption"],
+            elem_id="train_captions_table",
+            interactive=True,
+            wrap=True,
+            type="array",
+            visible=False,
         )
         with gr.Row():
             find = gr.Textbox(label="Search", elem_id="train_captions_find", max_lines=1)
@@ -258,8 +264,8 @@ def _build_captions(services: Services) -> None:
         try:
             said, rows, images = look_at(services, place)
         except FeatherweightError as error:
-            return [error_box(str(error)), [], []]
-        return [said, rows, images]
+            return [error_box(str(error)), *(gr.update(value=[], visible=False) for _ in (table, gallery))]
+        return [said, *(gr.update(value=value, visible=True) for value in (rows, images))]
 
     def write(place: str, rows: list[list[str]]) -> str:
         try:

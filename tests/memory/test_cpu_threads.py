@@ -121,6 +121,13 @@ def test_more_threads_than_cores_are_as_many_as_cores(caplog: pytest.LogCaptureF
     assert "more than there are cores" in caplog.text
 
 
+@pytest.mark.parametrize(("times", "rounds"), [({2: 9.0, 4: 5.0, 8: 7.0}, 2), ({2: 9.0, 4: 5.0, 8: 5.5}, 4)])
+def test_what_is_clear_is_not_tried_for_long(times: dict[int, float], rounds: int) -> None:
+    calls: list[int] = []
+    use_threads(0, None, CORES, lambda count: calls.append(count) or times[count], NOTHING)
+    assert len(calls) == 3 * rounds
+
+
 def test_what_is_asked_for_is_not_measured() -> None:
     assert use_threads(3, None, CORES, never, {"OMP_NUM_THREADS": "1"}).count == 3
     chosen = use_threads(0, None, CORES, never, {"OMP_NUM_THREADS": "2"})

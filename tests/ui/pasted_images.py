@@ -536,4 +536,202 @@ OF_OTHERS += [
         {"prompt": "a tree", **sampled("DPM++ 2M", "Automatic")},
     ),
 ]
-IMAGES = [*OF_A1111, *OF_FORGE, *OF_COMFYUI, *OF_INVOKEAI, *OF_OTHERS]
+GUIDED = {"scheduler": "euler", "steps": 30, "seed": 77, "width": 1024, "height": 1024}
+OF_LATER = [
+    a1111(
+        "DPM++ 2M Karras",
+        "",
+        {**sampled("DPM++ 2M", "Karras"), "prompt": "a knight"},
+        "Clip skip: 2, Created Date: 2024-08-11T1204:13.8Z, Civitai resources: "
+        '[{"type":"checkpoint","modelVersionId":128713},{"type":"lora","weight":0.8,"modelVersionId":62833}], '
+        'Civitai metadata: {"remixOfId":1}',
+        prompt="a knight",
+    ),
+    a1111(
+        "Euler a",
+        "v1.9.3",
+        {"hires_enabled": False},
+        "Denoising strength: 0.35, Ultimate SD upscale upscaler: 4x-UltraSharp, Ultimate SD upscale tile_width: "
+        "512, "
+        "Ultimate SD upscale tile_height: 512, Ultimate SD upscale mask_blur: 8, Ultimate SD upscale padding: 32",
+        "Ultimate SD Upscale",
+    ),
+    a1111(
+        "DPM++ 2M SDE Karras",
+        "v1.6.0",
+        sampled("DPM++ 2M SDE", "Karras"),
+        'Tiled Diffusion: {"Method": "MultiDiffusion", "Tile tile width": 96, "Tile tile height": 96, "Tile '
+        'Overlap": 48, '
+        '"Upscaler": "None", "Scale factor": 2, "Keep input size": true}, Tiled VAE: true',
+        "Tiled Diffusion",
+    ),
+    a1111(
+        "Euler a",
+        "v1.7.0",
+        {},
+        "RP Active: True, RP Divide mode: Matrix, RP Matrix submode: Horizontal, RP Mask submode: Mask, RP "
+        "Prompt submode: "
+        'Prompt, RP Calc Mode: Attention, RP Ratios: "1,1", RP Base Ratios: 0.2, RP Use Base: False, RP LoRA '
+        "Stop Step: 0",
+        "Regional Prompter",
+    ),
+    a1111(
+        "Euler a",
+        "f2.0.1v1.10.1",
+        {},
+        "Schedule type: Automatic, forge_couple: True, forge_couple_compatibility: True, forge_couple_mode: Basic, "
+        "forge_couple_separator: , forge_couple_direction: Horizontal, forge_couple_global_effect: First Line",
+        "Latent Couple",
+    ),
+    a1111(
+        "DPM++ 2M",
+        "f1.0.0v2-v1.10.1RC-latest-1",
+        sampled("DPM++ 2M", "Karras"),
+        "Schedule type: Karras, PAG Active: True, PAG SANF: False, PAG Guidance Scale: 3, PAG Start Step: 0, "
+        "PAG End Step: 150, "
+        "RescaleCFG: 0.7, CADS Active: True, CADS Rescale CFG: 0",
+        "Perturbed-Attention Guidance",
+        "RescaleCFG",
+    ),
+    a1111(
+        "Euler",
+        "neo",
+        sampled("Euler", "Simple"),
+        "Schedule type: Simple, Shift: 3.1, Module 1: qwen_image_vae, Module 2: qwen_2.5_vl_7b_fp8_scaled, "
+        "Batch size: 2",
+        "Shift",
+    ),
+    a1111(
+        "Euler",
+        "f2.0.1v1.10.1-previous-669",
+        {**HIRES, **sampled("Euler", "Beta"), "hires_scheduler": "Simple"},
+        "Schedule type: Beta, Distilled CFG Scale: 3.5, Denoising strength: 0.55, Hires Module 1: Use same "
+        "choices, Hires CFG "
+        "Scale: 4, Hires Distilled CFG Scale: 3, Hires schedule type: Simple, Hires upscale: 2, Hires upscaler: "
+        "Latent",
+    ),
+    a1111(
+        "Euler a",
+        "v1.2.0",
+        {"prompt": "a girl<hypernet:anime_3:0.5>"},
+        "Hypernet: anime_3, Hypernet strength: 0.5",
+        prompt="a girl",
+    ),
+    a1111("Euler a", "v1.5.0", {}, "Image CFG scale: 1.5, Conditional mask weight: 0.5, Denoising strength: 0.6"),
+    a1111(
+        "DPM++ 2M Karras",
+        "v1.8.0",
+        {},
+        "Denoising strength: 0.75, Mask blur: 4, Inpaint area: Only masked, Masked area padding: 32, Soft "
+        "inpainting enabled: "
+        "True, Soft inpainting schedule bias: 1, Soft inpainting preservation strength: 0.5, Soft inpainting "
+        "transition "
+        "contrast boost: 4, Soft inpainting mask influence: 0, Soft inpainting difference threshold: 0.5",
+        "Soft inpainting",
+    ),
+    a1111(
+        "DPM++ 2M Karras",
+        "v1.6.1",
+        {},
+        "Postprocess upscale by: 2, Postprocess upscaler: R-ESRGAN 4x+, Postprocess GFPGAN visibility: 0.5",
+        "Postprocess",
+    ),
+    a1111(
+        "DPM++ 2M SDE Karras",
+        "v1.6.0",
+        {"prompt": "1girl <lora:ink:0.8:lbw=MIDD:stop=12>"},
+        'Lora hashes: "ink: 7c6bad76eb54", Wildcard prompt: "1girl __inks__", NegPiP Active: True, Template: "a, b"',
+        "LoRA 'ink'",
+        "Dynamic Prompts",
+        "NegPiP",
+        prompt="1girl <lora:ink:0.8:lbw=MIDD:stop=12>",
+    ),
+    a1111(
+        "dpmpp_2m_karras",
+        "ComfyUI",
+        sampled("DPM++ 2M", "Karras"),
+        'Hashes: {"model": "6ce0161689"}, Batch index: 0, Batch size: 1',
+        "Batch index",
+    ),
+    a1111(
+        "dpmpp_sde", "ComfyUI", sampled("DPM++ SDE", "Exponential"), "Scheduler: exponential, Denoise: 1.0", "Denoise"
+    ),
+    a1111(
+        "Default",
+        "2f5c0e2",
+        sampled("DPM++ 2M", "Automatic"),
+        "App: SD.Next, Pipeline: StableDiffusionPipeline, Operations: hires, Sampler options: karras, Guidance "
+        "end: 1.0",
+        "Sampler 'Default' is not here",
+        "Guidance end",
+    ),
+    Pasted(
+        "InvokeAI 5, FLUX",
+        items={
+            "invokeai_metadata": json.dumps(
+                {
+                    **{"app_version": "5.6.0", "generation_mode": "flux_txt2img", "positive_prompt": "a lighthouse"},
+                    **{**GUIDED, "guidance": 3.5, "positive_style_prompt": "", "rand_device": "cpu"},
+                    "model": {"key": "a", "hash": "blake3:b", "name": "FLUX Dev (Quantized)", "base": "flux"},
+                    "vae": {"key": "c", "hash": "blake3:d", "name": "FLUX.1-schnell_ae", "base": "flux", "type": "vae"},
+                    "t5_encoder": {"key": "e", "name": "t5_bnb_int8", "base": "any", "type": "t5_encoder"},
+                }
+            )
+        },
+        form={"prompt": "a lighthouse", "steps": 30, "seed": 77, "width": 1024, "distilled_cfg_scale": 3.5},
+        said=("Checkpoint 'FLUX Dev (Quantized)'",),
+    ),
+    Pasted(
+        "RuinedFooocus",
+        items={
+            "parameters": json.dumps(
+                {
+                    **{"Prompt": "a robot", "Negative": "blurry", "steps": 30, "cfg": 8, "width": 1152, "height": 896},
+                    **{"seed": 5, "sampler_name": "dpmpp_2m_sde_gpu", "scheduler": "karras", "denoise": None},
+                    **{"base_model_name": "sdxl.safetensors", "loras": [["", "ink.safetensors - 0.5"]]},
+                    **{"base_model_hash": "e6bb9ea85b", "clip_skip": 2, "software": "RuinedFooocus"},
+                }
+            )
+        },
+        form={"prompt": "a robot <lora:ink:0.5>", "seed": 5, **sampled("DPM++ 2M SDE", "Karras")},
+        said=("Checkpoint 'sdxl'",),
+    ),
+    Pasted(
+        "NovelAI 1",
+        items={
+            **{"Software": "NovelAI", "Description": "a shrine, rain", "Source": "Stable Diffusion 1D44365E"},
+            "Comment": json.dumps(
+                {"steps": 28, "sampler": "k_dpmpp_2s_ancestral", "seed": 3, "noise": 0.2, "scale": 11.0}
+            ),
+        },
+        form={"prompt": "a shrine, rain", "cfg_scale": 11, **sampled("DPM++ 2S a", "Automatic")},
+    ),
+    Pasted(
+        "SwarmUI with a second pass",
+        json.dumps(
+            {
+                "sui_image_params": {
+                    **{"prompt": "a hill", "model": "flux1-dev", "seed": 4, "steps": 20, "cfgscale": 1.0},
+                    **{"width": 832, "height": 1216, "sampler": "euler", "scheduler": "simple"},
+                    "fluxguidancescale": 3.0,
+                    **{"refinercontrolpercentage": 0.2, "refinerupscale": 1.5, "automaticvae": True},
+                    **{"swarm_version": "0.9.5", "date": "2025-01-02"},
+                },
+                "sui_extra_data": {"date": "2025-01-02", "generation_time": "1.2 (prep) and 8.5 (gen) seconds"},
+            }
+        ),
+        {"prompt": "a hill", "width": 832, "distilled_cfg_scale": 3, **sampled("Euler", "Simple")},
+        ("Checkpoint 'flux1-dev'",),
+    ),
+    Pasted(
+        "Easy Diffusion",
+        items={
+            **{"prompt": "a pond", "negative_prompt": "fog", "seed": "9", "num_inference_steps": "25", "width": "512"},
+            **{"height": "640", "guidance_scale": "7.5", "sampler_name": "dpmpp_2m", "clip_skip": "False"},
+            **{"use_stable_diffusion_model": "sd-v1-5", "use_lora_model": "ink", "lora_alpha": "0.5"},
+        },
+        form={"prompt": "a pond <lora:ink:0.5>", "seed": 9, **sampled("DPM++ 2M", "Automatic")},
+        said=("Checkpoint 'sd-v1-5'",),
+    ),
+]
+IMAGES = [*OF_A1111, *OF_FORGE, *OF_COMFYUI, *OF_INVOKEAI, *OF_OTHERS, *OF_LATER]

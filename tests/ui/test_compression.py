@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from modules.ui.compression import compress
 from modules.ui.page_styles import ROOT, below_root
-from modules.ui.plain_events import KEEP_PLAIN, PlainEventsMiddleware
+from modules.ui.plain_events import KEEP_PLAIN, PageStart, PlainEventsMiddleware
 
 MAX_PAGE_BYTES = 61_000  # 60 kB, and what other tests of the process add to lists
 LONG = "<p>words and words</p>" * 500
@@ -77,11 +77,13 @@ def test_the_events_of_the_page_are_kept_out_of_proxies_before_its_script_runs()
     app.add_api_route("/page", lambda: HTMLResponse(page))
     app.add_api_route("/other", lambda: HTMLResponse(LONG))
     app.add_api_route("/parts", lambda: StreamingResponse(iter([page, page]), media_type="text/html"))
-    app.add_middleware(PlainEventsMiddleware)
+    app.add_api_route("/head", lambda: HTMLResponse(f"<style></style>{page}"))
+    app.add_middleware(PlainEventsMiddleware, start=PageStart("<script>first</script>"))
     client = TestClient(app)
     reply = client.get("/page")
     assert reply.text == page.replace('<script type="module"', KEEP_PLAIN.decode() + '<script type="module"')
     assert int(reply.headers["content-length"]) == len(reply.content)
+    assert client.get("/head").text.startswith("<script>first</script><style></style><script>window")
     assert client.get("/other").text == LONG and client.get("/parts").text == page * 2
     assert client.get("/missing").status_code == 404
 

@@ -27,7 +27,8 @@ FILLED = {
     **{"Steps": "steps", "CFG scale": "cfg_scale", "Seed": "seed", "Hires upscale": "hires_scale"},
     **{"Hires steps": "hires_steps", "Variation seed": "subseed", "Variation seed strength": "subseed_strength"},
     **{"Hires prompt": "hires_prompt", "Refiner switch at": "refiner_switch_at"},
-    **{"Distilled CFG Scale": "distilled_cfg_scale"},
+    **{"Distilled CFG Scale": "distilled_cfg_scale", "Image CFG scale": "image_cfg_scale"},
+    **{"Masked area padding": "mask_padding", "Hires Distilled CFG Scale": "hires_distilled_cfg_scale"},
 }
 """Fields whose value must stand in the form as it is written."""
 BY_NAME = (
@@ -35,10 +36,12 @@ BY_NAME = (
     "Sampler",
     "Schedule type",
     "Hires sampler",
+    "Hires schedule type",
     "Hires upscaler",
     "Refiner",
     "Denoising strength",
     "Size",
+    "Inpaint area",
 )
 AS_IN_THE_SETTINGS = frozenset({"Model hash", "VAE", "Cache FP16 weight for LoRA"})
 """Named as a file above, or the same as in the settings."""
@@ -88,7 +91,7 @@ def test_an_image_is_pasted_and_every_field_accounted_for(services: Services, im
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len(IMAGES) >= 60
+    assert len(IMAGES) >= 90
     assert len({image.name for image in IMAGES}) == len(IMAGES)
 
 

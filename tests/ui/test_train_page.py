@@ -73,3 +73,20 @@ def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
     page.click("#train_pause:has-text('Pause')")
     page.wait_for_selector("#train_result >> text=/Paused at step \\d+/", timeout=TRAINED_MS)
     assert (fakes.paths.lora_dirs[0] / "cut off.training").is_file()
+
+
+def test_captions_are_looked_at_replaced_and_saved(page: Page, images: Path) -> None:
+    page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")
+    if not page.is_visible("#train_captions_look"):
+        page.click("#train_captions button.label-wrap")
+    page.fill("#train_captions_folder :is(input, textarea)", str(images))
+    page.click("#train_captions_look")
+    page.wait_for_selector("#train_captions_table >> text=toy, number 4")
+    page.wait_for_selector("#train_captions_gallery img")
+    page.fill("#train_captions_find :is(input, textarea)", "Toy")
+    page.fill("#train_captions_replace :is(input, textarea)", "doll")
+    page.click("#train_captions_replace_all")
+    page.wait_for_selector("#train_captions_table >> text=doll, number 4")
+    page.click("#train_captions_save")
+    page.wait_for_selector("#train_captions_report >> text=5 captions were saved.")
+    assert (images / "4.txt").read_text(encoding="utf-8").strip() == "doll, number 4"

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lib_controlnet.files import Kind, kind_of
 from lib_controlnet.nets import NOT_FITTING, OwnNames
-from lib_controlnet.running import check_whole, hint_of, is_on, region_of_tokens
+from lib_controlnet.running import check_whole, hint_of, is_on, region_of_tokens, size_of_level
 from modules.errors import CheckpointError
 from modules.memory.hook_chain import HookOrder
 from modules.models.files.tensor_source import TensorSource
@@ -93,15 +94,19 @@ def put_lllite(each: Any, pixels: Any, use: ModelUse) -> None:
 
 
 def _before(each: Any, lite: Any, net: Lite, hint: Tensor, use: ModelUse) -> Callable[..., Any]:
-    condition = net.conditioning1(hint).flatten(2).transpose(1, 2)  # [1,T,E]
+    condition = net.conditioning1(hint)  # [1,E,h,w]
 
     def add(module: Any, inner: Callable[..., Any], /, x: Tensor, *args: Any) -> Any:
         if not is_on(each.unit, use):
             return inner(x, *args)
         check_whole(use.call, each.name, "a ControlNet-LLLite")
-        if x.shape[1] != condition.shape[1]:
+        height, width = size_of_level(x.shape[1], use)
+        if height * width != x.shape[1]:  # tokens of a text
             return inner(x, *args)
-        there = condition.expand(len(x), -1, -1)
+        there = condition
+        if there.shape[2:] != (height, width):  # sides that a level rounds up, and the network down
+            there = F.interpolate(there, size=(height, width), mode="nearest")
+        there = there.flatten(2).transpose(1, 2).expand(len(x), -1, -1)
         added = net(x.to(lite.device, lite.dtype), there).to(x) * each.unit.weight
         if each.unit.region is not None:
             added = added * region_of_tokens(each, x.shape[1], use).to(x)

@@ -222,12 +222,18 @@ def _added(first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
     return [one + other for one, other in zip(first, second, strict=True)]
 
 
-def region_of_tokens(each: Any, tokens: int, use: ModelUse) -> Tensor:
-    """Where a unit counts, as [1,tokens,1] of a level of a UNet."""
-    check_whole(use.call, each.name, "effective_region_mask of its model")
+def size_of_level(tokens: int, use: ModelUse) -> tuple[int, int]:
+    """Height and width of the level of a UNet with so many tokens, whose sides are halved upwards."""
     height, width = use.latent_size
     while height * width > tokens:
         height, width = -(-height // 2), -(-width // 2)
+    return height, width
+
+
+def region_of_tokens(each: Any, tokens: int, use: ModelUse) -> Tensor:
+    """Where a unit counts, as [1,tokens,1] of a level of a UNet."""
+    check_whole(use.call, each.name, "effective_region_mask of its model")
+    height, width = size_of_level(tokens, use)
     values = torch.from_numpy(each.unit.region.copy()).float()[None, None] / 255.0
     return F.interpolate(values, size=(height, width), mode="bilinear").reshape(1, -1, 1)
 

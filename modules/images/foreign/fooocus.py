@@ -16,6 +16,9 @@ KEYS = {
     "base_model": "Model",
     "base_model_hash": "Model hash",
 }
+RUINED = {"negative": "negative_prompt", "cfg": "guidance_scale", "sampler_name": "sampler"}
+RUINED |= {"base_model_name": "base_model"}
+"""Names of RuinedFooocus -> those here."""
 STEPS = {"Quality": 60, "Speed": 30, "Extreme Speed": 8, "Lightning": 4, "Hyper-SD": 4}
 """Of its choices for performance, which older images name instead of a number."""
 _PAIR = re.compile(r"\(?\s*(\d{1,5})\s*[,x×]\s*(\d{1,5})\s*\)?")
@@ -26,12 +29,22 @@ _MARKS = ("metadata_scheme", "base_model", "full_prompt", "performance")
 def is_fooocus(given: Mapping[str, Any]) -> bool:
     """Whether JSON is theirs: two of the names that no other program uses."""
     lowered = {_name(key) for key in given}
-    return "prompt" in lowered and sum(mark in lowered for mark in _MARKS) >= 2
+    return "prompt" in lowered and (is_ruined(given) or sum(mark in lowered for mark in _MARKS) >= 2)
+
+
+def is_ruined(given: Mapping[str, Any]) -> bool:
+    """Whether it is of RuinedFooocus, which has names of its own."""
+    return given.get("software") == "RuinedFooocus"
 
 
 def fooocus_record(given: Mapping[str, Any]) -> ForeignRecord:
     """The record of their JSON."""
     values = {_name(key): value for key, value in given.items()}
+    if is_ruined(given):
+        values = {RUINED.get(key, key): value for key, value in values.items() if key != "software"}
+        values["resolution"] = size_of(values.pop("width", None), values.pop("height", None))
+        pairs = [str(one[1]).rpartition(" - ") for one in values.pop("loras", None) or () if len(one) > 1]
+        values["loras"] = [[name, weight] for name, _, weight in pairs if name]
     record = ForeignRecord("Fooocus", str(values.get("prompt", "")), str(values.get("negative_prompt", "")))
     record.take(values, KEYS)
     if "Model" in record.fields:

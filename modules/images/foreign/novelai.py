@@ -49,7 +49,7 @@ def novelai_infotext(items: Mapping[str, object], width: int, height: int) -> st
         if schedule not in (None, AUTOMATIC):
             fields += f", Schedule type: {schedule}"
         fields += "".join(f", {key}: {quote(value)}" for key, value in _more(comment).items())
-        return f"{items['Description']}\nNegative prompt: {comment['uc']}\n{fields}"
+        return f"{items['Description']}\nNegative prompt: {comment.get('uc', '')}\n{fields}"
     except (KeyError, TypeError, ValueError, AttributeError):
         return None  # chunks of another version of theirs: shown as they are
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from modules.images.foreign.comfyui import comfyui_record, graph_of, is_graph, is_workflow
 from modules.images.foreign.drawthings import XMP, drawthings_json, drawthings_record, is_drawthings, swarm_record
+from modules.images.foreign.easydiffusion import easydiffusion_record, is_easydiffusion
 from modules.images.foreign.fooocus import fooocus_record, is_fooocus
 from modules.images.foreign.invokeai import dream_record, invokeai_record, is_invokeai, old_invokeai_record
 from modules.images.foreign.novelai import SOFTWARE, novelai_infotext
@@ -21,8 +22,9 @@ ITS_WORDS = {
         **{"Base Model": "Model", "Base Model Hash": "Model hash", "Scheduler": "Schedule type"},
         "VAE: Default \\(model\\), Raw prompt": "Raw prompt",
     },
+    ", Scheduler: ": {"Scheduler": "Schedule type"},
 }
-"""How Draw Things and Fooocus call fields of an infotext, by a field that only they write."""
+"""How Draw Things, Fooocus and nodes of ComfyUI call fields of an infotext, by a field that only they write."""
 _LORA_WEIGHTS = re.compile(r', Lora weights: "([^"]*)"')
 _WEIGHT = re.compile(r"([^\s,:][^,:]*): (-?\d+(?:\.\d+)?)")
 
@@ -32,6 +34,8 @@ def foreign_infotext(items: Mapping[str, str], width: int, height: int) -> str |
     image, for programs that do not record it."""
     if items.get("Software") == SOFTWARE:
         return novelai_infotext(items, width, height)
+    if is_easydiffusion(items):
+        return easydiffusion_record(items).infotext
     if XMP in items and (given := drawthings_json(items[XMP])) is not None:
         return drawthings_record(given).infotext
     for name in IN_CHUNKS:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from modules.errors import CheckpointError
 from modules.models.autoencoders.autoencoder import PREFIX
-from modules.models.autoencoders.registry import AUTOENCODERS, autoencoder_type
+from modules.models.autoencoders.registry import AUTOENCODERS, autoencoder_type, without_level
 from modules.models.autoencoders.source import open_vae
 from modules.models.files.tensor_source import open_tensors
 from modules.models.names.component import Header
@@ -43,7 +43,8 @@ def _autoencoder_in(path: Path, size_bytes: int, mtime_ns: int) -> HeldAutoencod
     del size_bytes, mtime_ns  # of the file as it was when it was looked at
     try:
         with open_tensors(path) as file:
-            found = autoencoder_type(file.entries)
+            inner = without_level(file.entries)
+            found = autoencoder_type(inner) if len(inner) == len(file.entries) else None
         if found is None:
             return None
         with open_vae(path) as source:

@@ -14,6 +14,8 @@ from modules.registry import Registry
 if TYPE_CHECKING:
     from modules.models.names.component import Header
 
+LEVELS = (f"{PREFIX}.", "vae.")
+"""Before the names of a VAE in a whole checkpoint."""
 AUTOENCODERS: Registry[AutoencoderType] = Registry("autoencoder")
 AUTOENCODERS.add("AutoencoderKLQwenImage", QWEN_IMAGE)
 AUTOENCODERS.add("AutoencoderKLFlux2", PACKED_KL)
@@ -42,6 +44,10 @@ def autoencoder_type(header: Header) -> tuple[AutoencoderType, bool] | None:
 
 def holds_autoencoder(header: Header) -> bool:
     """Whether a file holds a VAE and nothing else, or a checkpoint with one, in any layout."""
-    level = f"{PREFIX}."
-    inner = {name.removeprefix(level): entry for name, entry in header.items() if name.startswith(level)}
-    return autoencoder_type(inner or header) is not None
+    return autoencoder_type(without_level(header)) is not None
+
+
+def without_level(header: Header) -> Header:
+    """The tensors of a VAE by their names in a file of its own, also where they are those of a whole checkpoint."""
+    level = next((level for level in LEVELS if any(name.startswith(level) for name in header)), "")
+    return {name.removeprefix(level): entry for name, entry in header.items() if name.startswith(level)}

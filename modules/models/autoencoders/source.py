@@ -4,15 +4,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from modules.models.autoencoders.autoencoder import PREFIX
-from modules.models.autoencoders.registry import autoencoder_type
+from modules.models.autoencoders.registry import LEVELS, autoencoder_type
 from modules.models.files.tensor_source import open_tensors
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named, original_names
 from modules.models.names.view import Place, View
 
 LEFT_OVER = ("loss.", "model_ema.")  # of the training of an autoencoder
-LEVELS = (f"{PREFIX}.", "vae.")
-"""Before the names of a VAE in a whole checkpoint."""
 
 
 def open_vae(path: Path) -> View:

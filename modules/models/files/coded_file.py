@@ -33,7 +33,8 @@ NVFP4_BLOCK, MXFP8_BLOCK = 16, 32
 TILE_ROWS, TILE_COLUMNS = 128, 4
 PACKED_KEY = "featherweight_packed"
 """In the metadata of files that we write: {name: [block format, shape]} of weights that are there as their blocks."""
-NUNCHAKU = (".qweight", ".wscales")
+NUNCHAKU, GPTQ = (".qweight", ".wscales"), (".qweight", ".qzeros")
+ABSMAX = ".absmax"
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,19 @@ def with_coded(file: TensorFile) -> TensorFile | CodedFile:
             f"{file.path.name}: is a Nunchaku (SVDQuant) file, whose weights only that program's GPU kernels can use. "
             "Use a copy in 16 bits, fp8, or GGUF."
         )
+    if all(any(key.endswith(ending) for key in file.entries) for ending in GPTQ):
+        raise CheckpointError(
+            f"{file.path.name}: its weights are in the codes of GPTQ or AWQ, which are not read here. Use a copy in 16 "
+            "bits, fp8, or GGUF."
+        )
     coded = dict(_declared(file)) | dict(_of_bitsandbytes(file))
+    stateless = [key.removesuffix(ABSMAX) for key in file.entries if key.endswith(ABSMAX)]
+    stateless = [weight for weight in stateless if weight not in coded]
+    if stateless:
+        raise CheckpointError(
+            f"{file.path.name}: {stateless[0]} is in the codes of bitsandbytes, and nothing in the file says of which "
+            f"shape it is (a tensor ...{STATE}nf4). Use another copy."
+        )
     packed = dict(_packed(file))
     return CodedFile(file, coded, packed) if coded or packed else file
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from modules.errors import CheckpointError
 from modules.models.files.coded_file import with_coded
 from modules.models.files.gguf_file import GgufFile
 from modules.models.files.pickle_file import PickleFile
@@ -59,10 +60,24 @@ READERS: Mapping[str, Callable[[Path], TensorSource]] = {
 """By suffix, in lower case; files of any other suffix are read as safetensors, which tells what is wrong with them."""
 
 
+TEXT_BYTES = 128
+_PAGE = (
+    "a web page: what was downloaded said something else than the file. Often one has to log in or to accept a licence "
+    "there first."
+)
+TEXTS: Mapping[bytes, str] = {
+    b"<!doctype": _PAGE,
+    b"<html": _PAGE,
+    b"version https://git-lfs": "the pointer that git keeps in place of a large file. Get the file: git lfs pull.",
+}
+"""Beginnings of files, in lower case, and what such a file is."""
+
+
 def open_tensors(path: Path) -> TensorSource:
     """Open a file for reading, with weights decoded that are in codes for which we have no storage format.
 
     Raises `CheckpointError` for a file that is not what its suffix says."""
+    _refuse_text(path)
     file = READERS.get(path.suffix.lower(), TensorFile)(path)
     if not isinstance(file, TensorFile):
         return file
@@ -71,3 +86,16 @@ def open_tensors(path: Path) -> TensorSource:
     except BaseException:
         file.close()
         raise
+
+
+def _refuse_text(path: Path) -> None:
+    """Raises `CheckpointError` for what downloads leave in the place of a model. What cannot be read is left to its
+    reader."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(TEXT_BYTES).lstrip().lower()
+    except OSError:
+        return
+    for beginning, what in TEXTS.items():
+        if head.startswith(beginning):
+            raise CheckpointError(f"{path.name}: is no model, but {what}")

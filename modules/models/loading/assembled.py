@@ -141,11 +141,11 @@ def _near(file: TensorSource, family: ModelFamily, chosen: Collection[str]) -> I
             continue
         if not item.type and not is_alone(file.entries):
             continue
-        for folder in encoder_folders(file.path):
-            found = next(iter(_fitting(folder, item, file.entries)), None)
-            if found is not None:
-                yield found
-                break
+        folders = list(encoder_folders(file.path))
+        fitting = (path for folder in folders for path in _fitting(folder, item, file.entries))
+        found = next(fitting, None) or next(filter(None, (_damaged(folder, item) for folder in folders)), None)
+        if found is not None:
+            yield found
 
 
 def _near_vae(checkpoint: Path, vae: ExternalVae) -> Path | None:
@@ -191,6 +191,17 @@ def _missing(family: ModelFamily, names: Sequence[str]) -> list[str]:
     if vae is not None and not any(name.startswith(f"{VAE_PREFIX}.") for name in names):
         hints.append(vae.hint)
     return hints
+
+
+def _damaged(folder: Path, item: ExternalTextEncoder) -> Path | None:
+    """A file that is called like this text encoder and cannot be read: opening it says why."""
+    for path in _files_below(folder):
+        if path.name.lower().startswith(item.stem):
+            try:
+                open_whole(path).close()
+            except CheckpointError:
+                return path
+    return None
 
 
 def _text_pieces(

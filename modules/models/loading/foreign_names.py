@@ -13,8 +13,9 @@ from modules.models.families.family import ModelFamily
 from modules.models.names.folder_layout import Header
 
 DENOISER = "model.diffusion_model."
-LEVELS = (f"{DENOISER}net.", DENOISER, "diffusion_model.", "net.")
-"""What is before the names of a denoiser in files of different programs."""
+LEVELS = (f"{DENOISER}net.", DENOISER, "diffusion_model.", "net.", "model.", "module.", "_orig_mod.", "dit.")
+"""What is before the names of a denoiser in files of different programs, and where a module was saved with what was put
+around it."""
 VAE = "vae."
 SECOND_ENCODER = re.compile(r"^cond_stage_model\.1\.transformer\.text_model\.")
 FIRST_ENCODER = re.compile(r"^cond_stage_model\.transformer\.text_model\.")
@@ -50,15 +51,16 @@ def denoiser_names(header: Header, families: Sequence[ModelFamily]) -> Mapping[s
             renamed = {names[key]: entry for key, entry in header.items()}
             if any(family.detects_denoiser(renamed) for family in families):
                 return names
-    if any(key.startswith(DENOISER) for key in header):
+    if any(family.detects_denoiser(header) for family in families):
         return None
     prefixed = {f"{DENOISER}{key}": entry for key, entry in header.items()}
-    for family in families:
-        if family.detects_denoiser(prefixed):
-            return {key: f"{DENOISER}{key}" for key in header}
-    for family in families:
-        if all(sign in header for sign in family.folder.signs):
-            return {key: f"{family.folder.denoiser}.{key}" for key in header}
+    if any(family.detects_denoiser(prefixed) for family in families):
+        return {key: f"{DENOISER}{key}" for key in header}
+    for level in ("", *LEVELS):
+        for family in families:
+            if all(f"{level}{sign}" in header for sign in family.folder.signs):
+                ours = f"{family.folder.denoiser}."
+                return {key: f"{ours}{key.removeprefix(level)}" if key.startswith(level) else key for key in header}
     return None
 
 

@@ -59,6 +59,8 @@ LLM_SHORT = {
 }
 """llama.cpp's names of a language model, and transformers'."""
 LLM_LAYER = re.compile(r"^blk\.(\d+)\.(\w+)\.(weight|bias)$")
+WHOLE = re.compile(r"^text_encoders\.[^.]+\.transformer\.")
+"""Before the names of a text encoder in a whole checkpoint."""
 CLIP_WIDTH = re.compile(r"(?:^|\.)(?:final_layer_norm|ln_final)\.weight$")
 CLIP_TABLE = re.compile(r"(?:^|\.)token_embedding\.weight$")
 
@@ -82,8 +84,10 @@ class HeldEncoder:
 
 
 def bare_text_names(file: TensorSource) -> TensorSource:
-    """A text encoder's file with transformers' names: without what is before `text_model.` and `model.`, and
-    llama.cpp's spelt out."""
+    """A text encoder's file with transformers' names: without what is before `text_model.` and `model.`, or before all
+    names as in a whole checkpoint, and llama.cpp's spelt out."""
+    if file.entries and all(WHOLE.match(key) for key in file.entries):
+        return bare_text_names(renamed(file, {key: WHOLE.sub("", key) for key in file.entries}))
     header = file.entries
     if T5_SIGN in header:
         return renamed(file, {key: _spelt_out(key, T5_LAYER, "encoder.block", T5_SHORT) for key in header})

@@ -166,6 +166,7 @@
 
   // The three zones fill the window below the tabs; everything outside of the forms keeps its own height.
   fw.layOut = () => {
+    if (!fw.tabs.some((tab) => tab.find("generate_box"))) return; // to ask what is shown would lay out a page in the making
     const isImageTab = fw.tabs.some((tab) => tab.isShown);
     const isWork = Boolean(WIDE?.matches) && fw.settings.ui_layout !== "Classic" && isImageTab;
     const isPair = isWork && !ROOM_FOR_THREE.matches && Boolean(fw.shownTab().find("source")?.offsetParent) && !has("fw-on-canvas");

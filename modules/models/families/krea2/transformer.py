@@ -69,7 +69,12 @@ def transformer_component(header: Header) -> Component:
         layerwise, refiners = counts["txtfusion.layerwise_blocks"], counts["txtfusion.refiner_blocks"]
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
-    if head != HEAD_WIDTH or width != heads * head:
+    if head == HEAD_WIDTH and width != heads * head:
+        raise CheckpointError(
+            f"its transformer is {width} wide, and its {heads} heads of {head} are {heads * head} wide together. The "
+            "file is damaged, or its weights are in a format that is not known here: choose another file."
+        )
+    if head != HEAD_WIDTH:
         raise CheckpointError(
             f"its transformer is {width} wide with heads of {head}, and that of such models has heads of {HEAD_WIDTH}. "
             "Choose another file."

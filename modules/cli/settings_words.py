@@ -25,12 +25,13 @@ def add_settings_words(parser: argparse.ArgumentParser, *, fp8: bool = True) -> 
     )
     if fp8:
         formats = OptimizationSettings.fp8_format.setting.choices
+        assert isinstance(formats, tuple)
         parser.add_argument(
             "--fp8",
             nargs="?",
             const=FP8_AS_SET,
             metavar="FORMAT",
-            help=f"keep the weights in 8 bits: {', '.join(formats or ())} (default: the one in the settings)",
+            help=f"keep the weights in 8 bits: {', '.join(formats)} (default: the one in the settings)",
         )
 
 

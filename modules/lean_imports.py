@@ -17,16 +17,19 @@ from typing import Any
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """For imports: what they make stays, and looking through it again and again takes a fifth of their time. What there
-    is at the end is not looked through later either. Where collection is off already, nothing is changed."""
+    """For imports: what they make stays, and looking through it again and again takes a fifth of their time. If a
+    module was imported, what there is at the end is not looked through later either; else it would be what a job has
+    made, a model that is let go later too, and stay for good. Where collection is off already, nothing is changed."""
     if not gc.isenabled():
         yield
         return
+    known = len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
+        if len(sys.modules) > known:
+            gc.freeze()
         gc.enable()
 
 

@@ -26,11 +26,21 @@ def import_missing() -> None:
     raise ImportError
 
 
-def test_what_is_there_afterwards_is_not_looked_through() -> None:
+def test_what_was_imported_is_not_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_once.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
     before = gc.get_freeze_count()
     with without_garbage_collection():
+        __import__("imported_once")
         kept = [[] for _ in range(100)]  # type: ignore[var-annotated]
     assert gc.get_freeze_count() - before >= len(kept)
+
+
+def test_what_a_job_has_made_is_collected_where_all_was_imported_before() -> None:
+    before = gc.get_freeze_count()
+    with without_garbage_collection():
+        import json  # noqa: F401 - there already
+    assert gc.get_freeze_count() == before
 
 
 def test_collection_that_is_off_stays_off() -> None:

@@ -18,6 +18,7 @@ from modules.jobs.tasks import Task
 from modules.jobs.work.captions import start_interrogation
 from modules.jobs.work.training import RATE_KIND, TRAINING_KIND
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.scripts.gradio_habits import write_no_interface_files
 from modules.services import Services
 from modules.texts import page_text
 from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig, config_of
@@ -220,6 +221,9 @@ def _build_details(fields: Fields) -> None:
 
 
 # -- captions ----------------------------------------------------------------------------------------------------------
+
+
+write_no_interface_files()  # of this class
 
 
 class TextTable(gr.Dataframe):

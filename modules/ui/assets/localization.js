@@ -148,8 +148,16 @@
     });
   }
 
+  // Gradio writes its own language there when it begins, which may be later.
+  function keepLanguage(name) {
+    const root = document.documentElement;
+    const write = () => root.lang !== name && (root.lang = name);
+    write();
+    new MutationObserver(write).observe(root, { attributeFilter: ["lang"] });
+  }
+
   function use(reply) {
-    document.documentElement.lang = reply.name === "None" ? "en" : reply.name;
+    keepLanguage(reply.name === "None" ? "en" : reply.name);
     document.documentElement.dir = reply.is_rtl ? "rtl" : "ltr";
     fw.languageFaults = reply.faults;
     if (reply.faults.length) fw.showNotices();

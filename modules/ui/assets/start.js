@@ -165,6 +165,5 @@
     fw.greet();
   }
 
-  document.addEventListener("DOMContentLoaded", ready);
-  if (document.readyState !== "loading") ready();
+  ready();
 })();

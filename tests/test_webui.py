@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_replies_are_sent_at_once() -> None:
             finally:
                 writer.close()
 
-    assert asyncio.run(served_option()) != 0
+    with ThreadPoolExecutor(1) as thread:  # where no other loop runs, as that of a browser's tests does here
+        assert thread.submit(lambda: asyncio.run(served_option())).result() != 0
 
 
 def free_port() -> int:

@@ -7,7 +7,7 @@ import pytest
 from playwright import sync_api
 
 from modules.services import Services
-from tests.compat.conftest import write
+from tests.compat.conftest import registries_kept, write
 from tests.compat.test_known_extensions import ROWS
 from tests.fakes import fake_services
 from tests.ui.browser import needs_browser, served
@@ -180,10 +180,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Ser
         "failed/javascript/failed.js": "window.failedRan = true;",
     }
     write(folder / "extensions", files)
-    services = fake_services(folder)
-    with served(services) as address:
-        yield address, services
-    services.dispatcher.close()
+    with registries_kept():
+        services = fake_services(folder)
+        with served(services) as address:
+            yield address, services
+        services.dispatcher.close()
 
 
 @pytest.fixture

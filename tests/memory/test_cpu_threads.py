@@ -40,11 +40,11 @@ def test_the_fastest_number_is_used(times: dict[int, float], expected: int) -> N
 
 def test_it_is_measured_once_for_a_machine(tmp_path: Path) -> None:
     file = tmp_path / "threads.json"
-    use_threads(0, file, CORES, {2: 1.0, 4: 3.0, 8: 5.0}.__getitem__, NOTHING, quiet)
+    use_threads(0, file, CORES, {2: 1.0, 4: 3.0, 8: 5.0}.__getitem__, NOTHING, quiet, quiet)
     assert use_threads(0, file, CORES, never, NOTHING).count == 2
     (answer,) = json.loads(file.read_text(encoding="utf-8")).values()
     assert answer == {"threads": 2, "milliseconds": {"2": 1.0, "4": 3.0, "8": 5.0}}
-    other = use_threads(0, file, Cores(8, 4, 2.0), {1: 1.0, 2: 9.0}.__getitem__, NOTHING, quiet)
+    other = use_threads(0, file, Cores(8, 4, 2.0), {1: 1.0, 2: 9.0}.__getitem__, NOTHING, quiet, quiet)
     assert other.count == 1 and len(json.loads(file.read_text(encoding="utf-8"))) == 2
 
 

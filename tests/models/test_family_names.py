@@ -10,7 +10,7 @@ from modules.models.families.registry import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 MODULES = ROOT / "modules"
-FAMILY_FOLDERS = [path for path in (MODULES / "models" / "families").iterdir() if path.is_dir()]
+FAMILY_FOLDERS = [path for path in (MODULES / "models" / "families").iterdir() if (path / "family.py").is_file()]
 NAME = re.compile(
     r"(?<![a-z])(?:sd ?[123](?:\.[0-9x])?|sdxl|mmdit|t5(?:xxl)?|flux|clip_[lg])(?![a-z])|is_sdxl|is_xl", re.IGNORECASE
 )

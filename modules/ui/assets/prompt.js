@@ -31,7 +31,7 @@
       const field = tab.field(name);
       const counter = counterOf(name);
       if (!field || !counter || fw.settings.disable_token_counters) return;
-      counted[name] = stateOf(name);
+      const state = (counted[name] = stateOf(name));
       const problem = fw.unbalanced(field.value);
       counter.classList.toggle("fw-bad", problem !== "");
       counter.title = problem || fw.t`Tokens used of those in full chunks of 75`;
@@ -39,9 +39,9 @@
       try {
         const asked = { text: field.value, steps, styles: chosenStyles(), is_negative: name === "neg_prompt" };
         const reply = await fw.post("internal/token-count", asked);
-        counter.textContent = reply.text;
+        if (counted[name] === state) counter.textContent = reply.text; // else of an older text, overtaken by a newer one
       } catch {
-        counter.textContent = "?";
+        if (counted[name] === state) counter.textContent = "?";
       }
     }
 

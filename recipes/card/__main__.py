@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     for part, seconds in (("vae", 120), ("unet", 240), ("decoder", 35), ("tiny", 40), ("control", 40)):
         parser.add_argument(f"--{part}-seconds", type=float, default=seconds)
     parser.add_argument("--loras", action=argparse.BooleanOptionalAction, default=True, help="train the examples")
-    parser.add_argument("--compile", action="store_true", help="by torch.compile, which takes a minute first")
+    parser.add_argument("--channels-last", action="store_true", help="of the weights in memory")
     return parser
 
 
@@ -68,11 +68,11 @@ def _train(arguments: argparse.Namespace, pool: DrawnPool, device: torch.device)
     small = max(2, batch // 12)
     model = load_model(arguments.start)
     for part in (model.vae, model.unet):
-        part.to(device, memory_format=torch.channels_last)
+        part.to(device, memory_format=torch.channels_last if arguments.channels_last else torch.contiguous_format)
     model.text.to(device)
     pool.wait(8 * batch)
     log.info("%d images are drawn", pool.ready)
-    train_vae(model.vae, pool, seconds=arguments.vae_seconds, batch=small, compiled=arguments.compile)
+    train_vae(model.vae, pool, seconds=arguments.vae_seconds, batch=small)
     pool.wait(arguments.images)
     lessons = pool.draw_lessons(arguments.lessons)
     began = time.monotonic()
@@ -80,8 +80,7 @@ def _train(arguments: argparse.Namespace, pool: DrawnPool, device: torch.device)
     model = replace(model, scale_factor=round(1 / float(latents.std()), 6))
     seconds = time.monotonic() - began
     log.info("%d images encoded in %.1f s, scale factor %.6f", len(latents), seconds, model.scale_factor)
-    options = {"batch": batch, "pairs": batch // 4, "compiled": arguments.compile}
-    train_unet(model, pool, latents, seconds=arguments.unet_seconds, **options)
+    train_unet(model, pool, latents, seconds=arguments.unet_seconds, batch=batch, pairs=batch // 4)
     checkpoint = arguments.target / f"{NAME}.safetensors"
     _write(model, pool, latents, arguments.start, checkpoint)
     tune_decoder(model, pool, latents, seconds=arguments.decoder_seconds, batch=small)

@@ -43,7 +43,8 @@ class DrawnPool:
     def _collect(self) -> None:
         # On a stream of its own: on the usual one each part would wait for the training, and the training for it.
         cuda = self.images.is_cuda
-        beside = torch.cuda.stream(torch.cuda.Stream(self.images.device)) if cuda else nullcontext()
+        stream = torch.cuda.Stream(self.images.device) if cuda else None  # type: ignore[no-untyped-call]
+        beside = torch.cuda.stream(stream) if cuda else nullcontext()
         try:
             with beside:
                 for first in self._done:

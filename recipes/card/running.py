@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -18,27 +17,35 @@ REPORT_SECONDS = 10.0
 
 
 class Learner:
-    """Parameters that AdamW trains for some seconds: the rate warms up and falls by a cosine of the time; a moving
-    average is kept, which `use_average` puts into the parameters."""
+    """Modules that AdamW trains for some seconds: the rate warms up and falls by a cosine of the time. They compute in
+    `dtype`; the weights that are trained are fp32, and so is their moving average, which `use_average` leaves in the
+    modules."""
 
     def __init__(
         self,
         name: str,
-        parameters: Sequence[nn.Parameter],
-        *,
+        *modules: nn.Module,
         seconds: float,
         learning_rate: float,
+        dtype: torch.dtype = torch.bfloat16,
         weight_decay: float = 0.0,
         warmup_steps: int = 100,
         final_rate: float = 0.005,
         ema_decay: float = 0.999,
     ) -> None:
-        self._name, self.parameters, self._seconds = name, list(parameters), seconds
+        self._name, self._modules, self._seconds = name, modules, seconds
         self._rate, self._final, self._warmup, self._decay = learning_rate, final_rate, warmup_steps, ema_decay
-        self._average = [parameter.detach().clone() for parameter in self.parameters]
-        cuda = self.parameters[0].device.type == "cuda"
+        self._trained = [parameter.detach().clone() for module in modules for parameter in module.parameters()]
+        self._average = [weight.clone() for weight in self._trained]
+        self._gradients = [torch.zeros_like(weight) for weight in self._trained]
+        for weight, gradient in zip(self._trained, self._gradients, strict=True):
+            weight.grad = gradient
+        for module in modules:
+            module.to(dtype)
+        self._working = [parameter for module in modules for parameter in module.parameters()]
+        fused = self._trained[0].is_cuda
         self._optimizer = torch.optim.AdamW(
-            self.parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay, fused=cuda
+            self._trained, lr=learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay, fused=fused
         )
         self.step = 0
         self._began: float | None = None
@@ -58,17 +65,22 @@ class Learner:
         factor = rate_factor(self.step, seconds / self._seconds, self._warmup, self._final)
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate * factor
-        self._optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        gradients = torch.autograd.grad(loss, self._working)
+        torch._foreach_copy_(self._gradients, gradients)
+        nn.utils.clip_grad_norm_(self._trained, 1.0)
         self._optimizer.step()
         self.step += 1
         decay = min(self._decay, (1 + self.step) / (10 + self.step))
-        torch._foreach_lerp_(self._average, [parameter.detach() for parameter in self.parameters], 1 - decay)
+        torch._foreach_lerp_(self._average, self._trained, 1 - decay)
+        self._show(self._trained)
         self._losses.append(loss.detach())
         if seconds - self._reported > REPORT_SECONDS:
             self._reported = seconds
             self._report(seconds)
+
+    @torch.no_grad()
+    def _show(self, weights: list[Tensor]) -> None:
+        torch._foreach_copy_([parameter.detach() for parameter in self._working], weights)
 
     def _report(self, seconds: float) -> None:
         mean = float(torch.stack(self._losses).mean())
@@ -77,13 +89,13 @@ class Learner:
         )
         self._losses = []
 
-    @torch.no_grad()
     def use_average(self) -> None:
-        """Put the moving average into the parameters. Raises ArithmeticError where it is no number any more."""
-        for parameter, average in zip(self.parameters, self._average, strict=True):
-            if not bool(average.isfinite().all()):
-                raise ArithmeticError(f"{self._name}: the weights are not finite after {self.step} steps.")
-            parameter.copy_(average)
+        """Put the moving average into the modules, in fp32. Raises ArithmeticError where it is no number any more."""
+        if not all(bool(average.isfinite().all()) for average in self._average):
+            raise ArithmeticError(f"{self._name}: the weights are not finite after {self.step} steps.")
+        for module in self._modules:
+            module.float()
+        self._show(self._average)
         log.info("%s: %d steps", self._name, self.step)
 
 

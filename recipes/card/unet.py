@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from recipes.card.drawing import DrawnPool, seeded
-from recipes.card.running import Learner, in_bf16
+from recipes.card.running import Learner
 from recipes.scenes.loss import (
     diffusion_loss,
     draw_guided_timesteps,
@@ -41,18 +41,15 @@ def train_unet(
     batch: int,
     pairs: int,
     learning_rate: float = 1e-3,
-    compiled: bool = False,
 ) -> None:
     """Train UNet and text model on `latents` [n, 4, 16, 16], unscaled, and the pool's wordings; the moving averages
     stay in the model. The last `pairs` rows of a batch are predicted with and without their prompt."""
-    parameters = [*model.unet.parameters(), *model.text.parameters()]
-    learner = Learner("unet", parameters, seconds=seconds, learning_rate=learning_rate, weight_decay=0.01)
+    learner = Learner("unet", model.unet, model.text, seconds=seconds, learning_rate=learning_rate, weight_decay=0.01)
     device = latents.device
     generator, none = seeded(device, 2), empty_tokens(device)
     alphas = model.alphas_cumprod.to(device)
     weights = loss_weights(alphas, WEIGHT_LIMIT, MIN_SNR)
     scaled = latents * model.scale_factor
-    unet = torch.compile(model.unet) if compiled else model.unet
     while learner.going():
         picks = pool.pick(batch, generator)
         tokens, timesteps = pool.wordings(picks, generator), draw_timesteps(batch, HIGH_NOISE_SHARE, generator)
@@ -63,10 +60,9 @@ def train_unet(
         alpha = alphas[timesteps].view(-1, 1, 1, 1)
         noisy = alpha.sqrt() * scaled[picks] + (1 - alpha).sqrt() * noise
         noisy, noise, times = (torch.cat([whole, whole[-pairs:]]) for whole in (noisy, noise, timesteps))
-        with in_bf16(device):
-            context = model.text(torch.cat([tokens, none.expand(pairs, -1)])).last_hidden_state
-            inputs = noisy.contiguous(memory_format=torch.channels_last)
-            (predicted,) = unet(inputs, times, encoder_hidden_states=context, return_dict=False)
+        context = model.text(torch.cat([tokens, none.expand(pairs, -1)])).last_hidden_state
+        inputs = noisy.to(context.dtype)
+        (predicted,) = model.unet(inputs, times, encoder_hidden_states=context, return_dict=False)
         error = predicted.float() - noise
         scales = 1 + (MAX_GUIDANCE - 1) * torch.rand(pairs, generator=generator, device=device)
         guided = guided_error(error[batch - pairs : batch], error[batch:], scales)

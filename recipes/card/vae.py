@@ -27,24 +27,19 @@ DENOISED_TIMESTEPS = 300
 ENCODED_AT_ONCE = 1024
 
 
-def train_vae(
-    vae: Any, pool: DrawnPool, *, seconds: float, batch: int, learning_rate: float = 6e-4, compiled: bool = False
-) -> None:
+def train_vae(vae: Any, pool: DrawnPool, *, seconds: float, batch: int, learning_rate: float = 6e-4) -> None:
     """Train encoder and decoder on the pool's images, which may still grow; the moving average stays in the VAE."""
-    learner = Learner("vae", list(vae.parameters()), seconds=seconds, learning_rate=learning_rate)
-    device = learner.parameters[0].device
+    learner, device = Learner("vae", vae, seconds=seconds, learning_rate=learning_rate), pool.images.device
     generator, weights = seeded(device, 1), border_weights(SIZE_PX, SIZE_PX, BORDER_WEIGHT).to(device)
-    encoder, decoder = (torch.compile(half) if compiled else half for half in (vae.encoder, vae.decoder))
     while learner.going():
         images = pool.pixels(pool.pick(batch, generator))
-        with in_bf16(device):
-            moments = vae.quant_conv(encoder(images)).float()
-            mean, log_variance = moments.chunk(2, dim=1)
-            variance = log_variance.clamp(-30, 20).exp()
-            noise = torch.randn(mean.shape, generator=generator, device=device)
-            extra = LATENT_NOISE * torch.rand(batch, 1, 1, 1, generator=generator, device=device)
-            restored = mean + noise * (variance + (extra * mean.detach().std()).square()).sqrt()
-            decoded = decoder(vae.post_quant_conv(restored))
+        moments = vae.quant_conv(vae.encoder(images.to(vae.dtype))).float()
+        mean, log_variance = moments.chunk(2, dim=1)
+        variance = log_variance.clamp(-30, 20).exp()
+        noise = torch.randn(mean.shape, generator=generator, device=device)
+        extra = LATENT_NOISE * torch.rand(batch, 1, 1, 1, generator=generator, device=device)
+        restored = mean + noise * (variance + (extra * mean.detach().std()).square()).sqrt()
+        decoded = vae.decoder(vae.post_quant_conv(restored.to(vae.dtype)))
         kl = 0.5 * (mean.square() + variance - 1 - log_variance).sum() / batch
         learner.learn(image_loss(decoded.float(), images, GRADIENT_WEIGHT, weights) + KL_WEIGHT * kl)
     learner.use_average()
@@ -66,8 +61,15 @@ def tune_decoder(
     """Train the decoder alone, half on latents [n, 4, 16, 16] (unscaled) as they are and half as the UNet restores
     them in one guided step from little noise; the moving average stays in the VAE."""
     vae = model.vae
-    parameters = [*vae.decoder.parameters(), *vae.post_quant_conv.parameters()]
-    learner = Learner("decoder", parameters, seconds=seconds, learning_rate=learning_rate, ema_decay=0.995)
+    learner = Learner(
+        "decoder",
+        vae.decoder,
+        vae.post_quant_conv,
+        seconds=seconds,
+        learning_rate=learning_rate,
+        ema_decay=0.995,
+        dtype=torch.float32,  # what is left to learn is as small as bf16's steps
+    )
     device = latents.device
     generator, weights = seeded(device, 3), border_weights(SIZE_PX, SIZE_PX, BORDER_WEIGHT).to(device)
     alphas = model.alphas_cumprod.to(device)
@@ -76,7 +78,7 @@ def tune_decoder(
         shown = latents[picks]
         tokens = pool.wordings(picks[: batch // 2], generator)
         shown = torch.cat([_restored(model, alphas, shown[: batch // 2], tokens, generator), shown[batch // 2 :]])
-        decoded = vae.decode(shown).sample  # not in bf16: what is left to learn is as small as its steps
+        decoded = vae.decode(shown).sample
         learner.learn(image_loss(decoded, pool.pixels(picks), GRADIENT_WEIGHT, weights))
     learner.use_average()
 

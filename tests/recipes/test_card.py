@@ -43,14 +43,17 @@ def test_pool_holds_the_images_of_its_seeds_and_their_wordings(pool: DrawnPool) 
 
 
 def test_average_is_what_stays_and_nothing_endless() -> None:
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    learner = Learner("test", [parameter], seconds=0.3, learning_rate=0.1, warmup_steps=1)
+    layer = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    learner = Learner("test", layer, seconds=5, learning_rate=0.1, warmup_steps=1)
     while learner.going() and learner.step < 50:
-        learner.learn((parameter - 1).square().sum())
-    last = float(parameter.detach())
+        learner.learn((layer(torch.ones(1, 1, dtype=layer.weight.dtype)) - 1).float().square().sum())
+    assert layer.weight.dtype == torch.bfloat16
+    last = float(layer.weight.detach())
     learner.use_average()
-    assert 0 < float(parameter.detach()) < last
-    learner.learn(parameter.sum() * float("nan"))
+    assert layer.weight.dtype == torch.float32
+    assert 0 < float(layer.weight.detach()) < last
+    learner.learn(layer.weight.sum() * float("nan"))
     with pytest.raises(ArithmeticError, match="not finite"):
         learner.use_average()
 

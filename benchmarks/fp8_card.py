@@ -42,11 +42,12 @@ def rows(sd1: Path, save: Callable[[Rows], None] = lambda found: None) -> Rows:
         return {**dict.fromkeys(ratios.values(), (NOT_MEASURED, STEP_GOAL)), PEAK: (NOT_MEASURED, PEAK_GOAL)}
     device = torch.device("cuda")
     sdxl = sd1.with_name("xl.safetensors")
-    if not sdxl.exists():
-        write_full_size_checkpoint(sdxl, "sdxl")
     found: Rows = {}
     for family, what in ratios.items():
-        seconds, gigabytes = measure_ways(sd1 if SIZES[family][0] == "sd1" else sdxl, family, device)
+        path = sd1 if SIZES[family][0] == "sd1" else sdxl
+        if not path.exists():
+            write_full_size_checkpoint(path, SIZES[family][0])
+        seconds, gigabytes = measure_ways(path, family, device)
         found[what] = seconds[DECODED] / seconds[WIDE], STEP_GOAL
         for way in seconds:
             found[f"ms of a step, {family}, {way}"] = 1000 * seconds[way], None

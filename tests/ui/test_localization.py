@@ -185,6 +185,10 @@ UNTRANSLATED = """([names, within]) => {
 }"""
 
 
+OPEN_FOLDS = """() => document.querySelectorAll("#tab_txt2img .fw-script button.label-wrap:not(.open)").forEach(
+  (fold) => fold.checkVisibility() && fold.click())"""
+"""But for those with nothing in them to be seen, which are hidden."""
+
 CHOICES = """() => {
   const { get } = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value");
   return [...document.querySelectorAll("input[role=combobox]")].filter((input) => input.checkVisibility())
@@ -222,9 +226,7 @@ class TestInTheBrowser:
             page.press("#txt2img_prompt textarea", "Control+Enter")
             page.wait_for_selector("#txt2img_messages:has-text('⟦Time taken:')")
             assert "Steps: 20" in page.inner_text("#txt2img_infotext")  # is the image's, not the page's
-            for fold in page.query_selector_all("#tab_txt2img .fw-script button.label-wrap:not(.open)"):
-                if fold.is_visible():  # one with nothing in it to be seen is hidden
-                    fold.click()
+            page.evaluate(OPEN_FOLDS)
             shown: list[list[str]] = []
             left = {}
             for tab in TABS:

@@ -1,5 +1,6 @@
 """The Train tab in a browser: what is missing is said, a training shows its curve and ends with a card."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from playwright.sync_api import Page
 from modules.assembly import training_of
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
+from modules.training.sampling import UNUSUAL
 from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
@@ -24,6 +26,12 @@ def write_images(folder: Path) -> Path:
         Image.fromarray(pixels).save(folder / f"{index}.png")
         (folder / f"{index}.txt").write_text(f"toy, number {index}", encoding="utf-8")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the images that a training draws: of what they show, nothing is asked here."""
+    monkeypatch.setattr("modules.training.run.UNUSUAL", replace(UNUSUAL, steps=2))
 
 
 @pytest.fixture

@@ -147,6 +147,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where full-size checkpoints are kept")
     parser.add_argument("--child", nargs=2, metavar=("FILE", "FORMAT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -156,11 +157,12 @@ def main() -> None:
     unknown = [part for part in arguments.parts if part not in PARTS]
     if unknown:
         parser.error(f"unknown part {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    measure(arguments.parts or PARTS)
+    measure(arguments.parts or PARTS, arguments.keep)
 
 
-def measure(parts: Sequence[str]) -> None:
-    """Measure these parts, print what is known of all, write it."""
+def measure(parts: Sequence[str], keep: Path | None = None) -> None:
+    """Measure these parts, print what is known of all, write it. Checkpoints lie in the folder `keep`, if there is
+    one, and are taken from there."""
     on_gpu = torch.cuda.is_available()
     name = f"fp8-{torch.cuda.get_device_name().replace(' ', '-').lower()}" if on_gpu else "fp8"
     result: dict[str, Any] = read_result(name) if set(parts) != set(PARTS) else {}
@@ -170,8 +172,9 @@ def measure(parts: Sequence[str]) -> None:
 
     ours = torch.bfloat16 if native_bf16_cpu() else torch.float32
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "full.safetensors"
-        write_full_size_checkpoint(path)
+        path = (keep or Path(folder)) / "full.safetensors"
+        if not path.exists():
+            write_full_size_checkpoint(path)
         wide = in_child(path, None) if "load" in parts else {}
         for storage in FORMATS if "load" in parts else ():
             narrow = in_child(path, storage)
@@ -184,8 +187,13 @@ def measure(parts: Sequence[str]) -> None:
             for what, (ratio, goal) in step_rows(seconds, ours).items():
                 row(what, ratio, goal)
         if "step" in parts:
-            for what, (found, goal) in fp8_card.rows(path).items():
-                row(what, found, goal)
+
+            def save(rows: fp8_card.Rows) -> None:
+                for what, (found, goal) in rows.items():
+                    row(what, found, goal)
+                write_result(name, result)
+
+            save(fp8_card.rows(path, save))
     for storage, error in row_errors().items():
         row(f"relative error of Gaussian rows, {storage}", error, GOALS["row error"])
     print_table(("what", "measured", "at most", "met"), [line(what, found) for what, found in result.items()])

@@ -14,28 +14,53 @@ from benchmarks.full_size import load_through_program, write_full_size_checkpoin
 from modules.memory.streaming.groups import Level
 from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.precision import ComputeMode
 from modules.models.loading.stream_layout import StreamLayout
 
 STORAGE = "fp8_e4m3fn"
-STEPS = 20  # of each of a pair
+WIDE, DECODED = "fp16", "fp8"
+WAYS: Mapping[str, tuple[str | None, ComputeMode | None]] = {
+    WIDE: (None, None),
+    DECODED: (STORAGE, None),
+    "fp8 matmul": (STORAGE, ComputeMode.FP8_MATMUL),
+    "int8 matmul": ("int8_row", ComputeMode.INT8_MATMUL),
+}
+"""The format of the weights, and how they are multiplied where they are not just decoded."""
+STEPS = 20  # of each of them
 STEP_GOAL, PEAK_GOAL = 1.03, 0.55
 SIZES = {"SD1 at 512 px": ("sd1", 64, 768, None), "SDXL at 1024 px": ("sdxl", 128, 2048, 2816)}
 PEAK = "peak VRAM, SDXL at 1024 px, medvram, fp8 / fp16"
 NOT_MEASURED = "not measured"
+Rows = dict[str, tuple[float | str, float | None]]
 
 
-def rows(sd1: Path) -> Mapping[str, tuple[float | str, float]]:
-    """The rows of the table with their goals; `sd1` is a full-size checkpoint, SDXL's is made next to it."""
-    steps = {family: f"step on a CUDA card, {family}, fp8 / fp16" for family in SIZES}
+def rows(sd1: Path, save: Callable[[Rows], None] = lambda found: None) -> Rows:
+    """The rows of the table with their goals; `sd1` is a full-size checkpoint, SDXL's is made next to it. `save` gets
+    what was found after each of them."""
+    ratios = {family: f"step on a CUDA card, {family}, fp8 / fp16" for family in SIZES}
     if not torch.cuda.is_available():
-        return dict.fromkeys(steps.values(), (NOT_MEASURED, STEP_GOAL)) | {PEAK: (NOT_MEASURED, PEAK_GOAL)}
+        return {**dict.fromkeys(ratios.values(), (NOT_MEASURED, STEP_GOAL)), PEAK: (NOT_MEASURED, PEAK_GOAL)}
     device = torch.device("cuda")
     sdxl = sd1.with_name("xl.safetensors")
-    write_full_size_checkpoint(sdxl, "sdxl")
-    found: dict[str, tuple[float | str, float]] = {}
-    for family, what in steps.items():
-        found[what] = step_ratio(sd1 if SIZES[family][0] == "sd1" else sdxl, family, device), STEP_GOAL
-    found[PEAK] = peak_of_image(sdxl, STORAGE, device) / peak_of_image(sdxl, None, device), PEAK_GOAL
+    found: Rows = {}
+    for family, what in ratios.items():
+        path = sd1 if SIZES[family][0] == "sd1" else sdxl
+        if not path.exists():
+            write_full_size_checkpoint(path, SIZES[family][0])
+        seconds, gigabytes = measure_ways(path, family, device)
+        found[what] = seconds[DECODED] / seconds[WIDE], STEP_GOAL
+        for way in seconds:
+            found[f"ms of a step, {family}, {way}"] = 1000 * seconds[way], None
+            found[f"peak VRAM of a step with all weights of the model there, GB, {family}, {way}"] = (
+                gigabytes[way],
+                None,
+            )
+        found.update({f"ms of a step, {family}, {way}": (NOT_MEASURED, None) for way in WAYS if way not in seconds})
+        save(found)
+    peaks = {way: peak_of_image(sdxl, WAYS[way][0], device) for way in (WIDE, DECODED)}
+    found[PEAK] = peaks[DECODED] / peaks[WIDE], PEAK_GOAL
+    found.update({f"peak VRAM, GB, SDXL at 1024 px, medvram, {way}": (peak / 1e9, None) for way, peak in peaks.items()})
+    save(found)
     return found
 
 
@@ -53,21 +78,51 @@ def stepper(model: LoadedModel, family: str, device: torch.device, dtype: torch.
 
 
 @torch.inference_mode()
-def step_ratio(path: Path, family: str, device: torch.device) -> float:
-    """Time of a step in fp8 / in fp16, by the card's own clock; they take turns."""
-    models = [load_through_program(path, storage, torch.float16, device) for storage in (STORAGE, None)]
-    steps = [stepper(model, family, device, torch.float16) for model in models]
-    best = [float("inf")] * 2
-    for turn in range(STEPS + 3):
-        for index, step in enumerate(steps):
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            began.record()
+def measure_ways(path: Path, family: str, device: torch.device) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of a step by the card's own clock, in each of `WAYS`, which take turns; and the gigabytes that one takes
+    at its peak, weights of the whole model included. Products that this card or build of PyTorch does not have are left
+    out, and named."""
+    models, steps = {}, {}
+    for way, (storage, mode) in WAYS.items():
+        model = load_through_program(path, storage, torch.float16, device, mode=mode)
+        step = stepper(model, family, device, torch.float16)
+        try:
             step()
-            ended.record()
-            torch.cuda.synchronize(device)
+        except RuntimeError as error:
+            if mode is None:
+                raise
+            print(f"{family}, {way}: {str(error).partition(chr(10))[0]}", flush=True)
+            continue
+        models[way], steps[way] = model, step
+    seconds = dict.fromkeys(steps, float("inf"))
+    for turn in range(STEPS + 3):
+        for way, step in steps.items():
+            took = card_seconds(step, device)
             if turn >= 3:
-                best[index] = min(best[index], began.elapsed_time(ended))
-    return best[0] / best[1]
+                seconds[way] = min(seconds[way], took)
+    gigabytes = {way: (models[way].stored_bytes + peak_above(step, device)) / 1e9 for way, step in steps.items()}
+    return seconds, gigabytes
+
+
+def card_seconds(step: Callable[[], object], device: torch.device) -> float:
+    """How long the card takes."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    began.record()
+    step()
+    ended.record()
+    torch.cuda.synchronize(device)
+    return float(began.elapsed_time(ended)) / 1000
+
+
+def peak_above(run: Callable[[], object], device: torch.device) -> int:
+    """Most bytes allocated on the card beyond those before."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 @torch.inference_mode()
@@ -76,8 +131,9 @@ def peak_of_image(path: Path, storage: str | None, device: torch.device) -> int:
     torch.cuda.empty_cache()
     streaming = StreamLayout(level=Level.COMPONENT, on_disk=False)
     model: Any = load_through_program(path, storage, torch.float16, device, streaming)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    latent = stepper(model, "SDXL at 1024 px", device, torch.float16)()[:1]
-    model.decode(latent.float())
-    return torch.cuda.max_memory_allocated(device) - before
+
+    def make() -> None:
+        latent = stepper(model, "SDXL at 1024 px", device, torch.float16)()[:1]
+        model.decode(latent.float())
+
+    return peak_above(make, device)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.models.families.architecture import LdmArchitecture, read_architecture
@@ -116,9 +116,16 @@ def _write_random(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     numbers = torch.randn(1 << 24, generator=generator).mul_(0.02).half()
     with LayoutWriter(path, {name: (torch.float16, shape) for name, shape in shapes.items()}, 1024) as writer:
         for index, (name, shape) in enumerate(shapes.items()):
-            count = math.prod(shape)
-            repeated = numbers.roll(index).repeat(-(-count // numbers.numel()))
-            writer.write(name, repeated[:count].reshape(shape))
+            writer.write(name, _turned(numbers, index, math.prod(shape)).reshape(shape))
+
+
+def _turned(numbers: Tensor, by: int, count: int) -> Tensor:
+    """The first `count` of `numbers` rolled by `by` and repeated, without rolling them all: most tensors are small."""
+    first = numbers[len(numbers) - by :]
+    if count <= by:
+        return first[:count]
+    turned = torch.cat([first, numbers[: min(count, len(numbers)) - by]])
+    return turned.repeat(-(-count // len(turned)))[:count] if count > len(turned) else turned
 
 
 def write_full_size_header(path: Path, family: str) -> None:

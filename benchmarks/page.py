@@ -64,6 +64,14 @@ OPEN_SETTINGS = """() => new Promise((done) => {
 })"""
 
 
+def chromium_path() -> str:
+    """The browser that is installed. Raises `SystemExit`."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chromium-headless-shell"))), None)
+    if path is None:
+        raise SystemExit("Chromium is not installed (apt-get install chromium).")
+    return path
+
+
 @contextmanager
 def program() -> Iterator[str]:
     """A server with the bundled model and an empty folder of its own; yields its address."""
@@ -134,9 +142,7 @@ def visit(browser: Browser, address: str) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print, write."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        raise SystemExit("Chromium is not installed (apt-get install chromium).")
+    chromium = chromium_path()
     with program() as address, sync_playwright() as playwright:
         packed, raw = html_bytes(address)
         browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))

@@ -1,18 +1,24 @@
 """What a step takes on more cores than the measuring machine has: a calculation, no measurement.
 
-Run `python -m benchmarks.roofline`. Every operation of a full-size UNet (two rows of a batch) is counted by its shapes:
-arithmetic of products, convolutions and attention, and the bytes that it reads and writes. It takes as long as the
-slower of the two: arithmetic shared by the cores, at the speed that one core reaches here on a product of 2048; bytes
-at the speed at which one core copies here, times the cores, at most what the memory gives. That says which of both
-limits a step, not what an implementation reaches: caches, turbo and waiting for the slowest thread are left out. AMX is
-taken as four times AVX512's speed, half of what its data sheets say.
+Run `python -m benchmarks.roofline [--measure THREADS ...] [--keep FOLDER]`. Every operation of a full-size UNet (two
+rows of a batch) is counted by its shapes: arithmetic of products, convolutions and attention, and the bytes that it
+reads and writes. It takes as long as the slower of the two: arithmetic shared by the cores, at the speed that one core
+reaches here on a product of 2048; bytes at the speed at which one core copies here, times the cores, at most what the
+memory gives. That says which of both limits a step, not what an implementation reaches: caches, turbo and waiting for
+the slowest thread are left out. AMX is taken as four times AVX512's speed, half of what its data sheets say.
+
+With `--measure` steps of SD1 at 512 px are timed beside that, with so many threads: those of diffusers' UNet in fp32
+and bf16, and with weights and products in int8, where numba is installed with attention in int8, too.
 """
 
 from __future__ import annotations
 
+import argparse
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,11 +29,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks.full_size import FAMILIES
+from benchmarks.full_size import CPU, FAMILIES, load_through_program, write_full_size_checkpoint
 from benchmarks.report import print_table, write_result
+from modules.memory.attention import ATTENTIONS, AttentionOptions
+from modules.memory.kernels.support import attention_problem
 from modules.models.autoencoders.kl import KlAutoencoder, build_kl
 from modules.models.families.architecture import read_architecture
 from modules.models.families.ldm.parts import build_unet
+from modules.models.loading.precision import ComputeMode
+from modules.processing.engine.attention import using_attention
 
 CASES = (("sd1", 64), ("sdxl", 64), ("sdxl", 128))
 """Family and side of the latents."""
@@ -39,6 +49,14 @@ SIZE = 2048
 ATTENTION = "attention"
 INT8_ATTENTION = 0.4
 """Of the time of attention in float32 (docs/precision.md)."""
+MEASURED: dict[str, tuple[str | None, torch.dtype, ComputeMode]] = {
+    "int8": ("int8_row", torch.float32, ComputeMode.INT8_MATMUL),
+    "int8, bf16": ("int8_row", torch.bfloat16, ComputeMode.INT8_MATMUL),
+    "bf16": (None, torch.bfloat16, ComputeMode.PLAIN),
+    "fp32": (None, torch.float32, ComputeMode.PLAIN),
+}
+"""What is timed: storage, compute dtype and mode."""
+ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -177,8 +195,41 @@ def seconds(operations: Sequence[Operation], way: str, cores: int, memory: float
     return total, waiting / total
 
 
+@torch.inference_mode()
+def measure_steps(path: Path, threads: Sequence[int], save: Callable[[dict[str, Any]], None]) -> None:
+    """Wall seconds of the quickest step of SD1 at 512 px with guidance, by way and number of threads, most first;
+    `save` gets what was found after each of them. `path`: a checkpoint of full size."""
+    generator = torch.Generator().manual_seed(0)
+    x, text = (torch.randn(2, *shape, generator=generator) for shape in ((4, 64, 64), (77, 768)))
+    problem = attention_problem()
+    found: dict[str, Any] = {"attention of int8": "int8" if problem is None else problem, "seconds": {}}
+    attention = ATTENTIONS.get("int8")(AttentionOptions())
+    unets = {
+        way: load_through_program(path, storage, dtype, CPU, mode=mode).unet
+        for way, (storage, dtype, mode) in MEASURED.items()
+    }
+    for count in sorted(threads, reverse=True):
+        torch.set_num_threads(count)
+        for way, unet in unets.items():
+            dtype = MEASURED[way][1]
+            given = x.to(dtype), torch.full((2,), 500), text.to(dtype)
+            times = []
+            with using_attention([unet], attention if way.startswith("int8") and problem is None else None):
+                for _ in range(ROUNDS + 1):
+                    began = time.perf_counter()
+                    unet(*given, return_dict=False)
+                    times.append(time.perf_counter() - began)
+            found["seconds"].setdefault(way, {})[str(count)] = round(min(times[1:]), 3)
+            print(f"{way}, {count} threads: {min(times[1:]):.2f} s", flush=True)
+            save(found)
+
+
 def main() -> None:
-    """Count, calculate, print, write."""
+    """Count, calculate, print, write; measure where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", nargs="+", type=int, default=[], metavar="THREADS", help="time steps, too")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the full-size checkpoint is kept")
+    arguments = parser.parse_args()
     here = speeds_here()
     result: dict[str, Any] = {"one core": {name: round(value / 1e9, 1) for name, value in vars(here).items()}}
     rows = []
@@ -199,6 +250,17 @@ def main() -> None:
                 )
     print_table(("step", "products", "memory", *(f"{cores} cores" for cores in CORES)), rows)
     write_result("roofline", result)
+    if not arguments.measure:
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        path = (arguments.keep or Path(scratch)) / "full.safetensors"
+        if not path.exists():
+            write_full_size_checkpoint(path)
+
+        def save(found: dict[str, Any]) -> None:
+            write_result("roofline", {**result, "measured, sd1, 512 px": found})
+
+        measure_steps(path, arguments.measure, save)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from benchmarks.page import ARGUMENTS, program
+from benchmarks.page import ARGUMENTS, chromium_path, program
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 PROMPT = "a large red circle on a blue background"
@@ -168,11 +168,8 @@ def _save(shot: bytes, name: str) -> None:
 
 def main(words: Sequence[str] = ()) -> None:
     """Make those of `docs/images`; with the words `tabs FOLDER`, all tabs into that folder."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        raise SystemExit("Chromium is not installed (apt-get install chromium).")
     with program() as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=list(ARGUMENTS))
         if words[:1] == ["tabs"]:
             with tempfile.TemporaryDirectory() as folder:
                 kept = Path(words[1]) if len(words) > 1 else Path(folder)

@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--batch", type=int, default=8)
         command.add_argument("--target", type=Path, default=FILE)
         command.set_defaults(run=run)
+    commands.choices["train"].add_argument("--export", action="store_true", help="write the file at the end, too")
     return parser
 
 
@@ -73,11 +74,17 @@ def _train(arguments: argparse.Namespace) -> None:
     log.info("%d images", len(lessons))
     for step, loss in train_control(trainer, lessons, arguments.folder / STATE):
         log.info("step %d loss %.4f after %.1f minutes", step, loss, trainer.seconds / 60)
+    if arguments.export:
+        _write(trainer, arguments)
 
 
 def _export(arguments: argparse.Namespace) -> None:
     trainer = _trainer(arguments)
     trainer.resume(arguments.folder / STATE)
+    _write(trainer, arguments)
+
+
+def _write(trainer: ControlTrainer, arguments: argparse.Namespace) -> None:
     trainer.use_average()
     about = {"title": "Edges of the bundled model", "base": arguments.start.stem, "steps": str(trainer.step)}
     write_net(trainer.net, layer_names(trainer.net), arguments.target, about)

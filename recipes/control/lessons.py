@@ -6,7 +6,7 @@ bit per pixel), with the wordings of each image as JSON in its metadata. Image i
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -83,24 +83,40 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / f"edges-{number:05d}.safetensors"
 
 
-@torch.no_grad()
-def encode_shard(vae: Any, folder: Path, number: int, *, batch: int = 8, device: str = "cpu") -> Path:
-    """Draw, encode and write shard `number`, atomically."""
+@dataclass(frozen=True)
+class DrawnShard:
+    """Images [n, 3, 128, 128] in -1 to 1, their edges [n, 128, 16] uint8 (one bit per pixel) and wordings."""
+
+    images: Tensor
+    edges: Tensor
+    texts: list[list[str]]
+
+
+def draw_shard(number: int) -> DrawnShard:
+    """The images of shard `number` with their edges: what costs time of a CPU."""
     first = FIRST_SEED + number * SHARD_IMAGES
     scenes = [scene_of_seed(seed) for seed in range(first, first + SHARD_IMAGES)]
     images = [draw(scene) for scene in scenes]
     rng = Random(first)
     edges = np.stack([np.packbits(edges_of(image, rng.random() < FINE_SHARE), axis=1) for image in images])
-    texts = [wordings(scene, rng) for scene in scenes]
+    return DrawnShard(to_tensor(images), torch.from_numpy(edges), [wordings(scene, rng) for scene in scenes])
+
+
+@torch.no_grad()
+def encode_shard(
+    vae: Any, folder: Path, number: int, *, batch: int = 8, device: str = "cpu", drawn: DrawnShard | None = None
+) -> Path:
+    """Encode and write shard `number`, atomically; it is drawn, unless it has been."""
+    drawn = draw_shard(number) if drawn is None else drawn
     latents = [
-        vae.encode(to_tensor(images[start : start + batch]).to(device)).latent_dist.mean.to("cpu", torch.float16)
-        for start in range(0, SHARD_IMAGES, batch)
+        vae.encode(part.to(device)).latent_dist.mean.to("cpu", torch.float16)
+        for part in torch.split(drawn.images, batch)
     ]
     path = shard_path(folder, number)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
-    tensors = {"latents": torch.cat(latents).contiguous(), "edges": torch.from_numpy(edges)}
-    save_file(tensors, unfinished, metadata={"captions": json.dumps(texts)})
+    tensors = {"latents": torch.cat(latents).contiguous(), "edges": drawn.edges}
+    save_file(tensors, unfinished, metadata={"captions": json.dumps(drawn.texts)})
     unfinished.replace(path)
     return path
 

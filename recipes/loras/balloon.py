@@ -105,6 +105,7 @@ EXAMPLES.add(
         images=512,
         preset="concept",
         preview_prompt="a red balloon on a white background",
+        changes={"training": {"steps": 800, "batch": 8, "learning_rate": 5e-4}},
         preview_seed=2,
     ),
 )

@@ -48,5 +48,6 @@ EXAMPLES.add(
         images=512,
         preset="style",
         preview_prompt="a large star on a red background, blueprint",
+        changes={"training": {"steps": 800, "batch": 8, "learning_rate": 5e-4}},
     ),
 )

@@ -49,7 +49,7 @@ def export(model: SceneModel, start: Path, target: Path, factors: Factors) -> No
     """Write `target` (.safetensors) and its YAML, atomically.
 
     The components' names and shapes must be those of `start`, whose YAML is taken over with the preview's factors
-    added; raises ValueError where they differ.
+    and the latents' scale added; raises ValueError where they differ.
     """
     state = original_state(model)
     wanted = {
@@ -63,6 +63,7 @@ def export(model: SceneModel, start: Path, target: Path, factors: Factors) -> No
         raise ValueError(f"{len(different)} tensors differ from {start.name} in name or shape: {different[:5]}")
     config: Any = OmegaConf.load(start.with_suffix(".yaml"))
     config.model.params.preview_rgb_factors, config.model.params.preview_rgb_bias = factors
+    config.model.params.scale_factor = model.scale_factor
     unfinished = target.with_suffix(".part")
     save_file(state, unfinished, metadata={"format": "pt"})
     unfinished.replace(target)

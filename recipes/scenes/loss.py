@@ -1,4 +1,5 @@
-"""The loss of diffusion training: noise, timesteps, their weights, and the learning rate over the run.
+"""The loss of diffusion training: noise, timesteps, their weights, and the learning rate over the run. What is drawn
+at random lies where the generator does.
 
 With the usual schedule of betas and classifier-free guidance, the colors of large areas are decided in the first
 steps, at the highest noise. There the plain eps loss is `SNR` times the error in the image, so a wrong background
@@ -23,13 +24,14 @@ def loss_weights(alphas_cumprod: Tensor, weight_limit: float = 50.0, min_snr: fl
 
 def draw_timesteps(count: int, high_noise_share: float, generator: torch.Generator, timesteps: int = 1000) -> Tensor:
     """`count` timesteps, int64: a share from the upper half, the rest from all."""
-    low = torch.where(torch.rand(count, generator=generator) < high_noise_share, timesteps // 2, 0)
-    return low + (torch.rand(count, generator=generator) * (timesteps - low)).long()
+    chosen, place = (torch.rand(count, generator=generator, device=generator.device) for _ in range(2))
+    low = torch.where(chosen < high_noise_share, timesteps // 2, 0)
+    return low + (place * (timesteps - low)).long()
 
 
 def draw_guided_timesteps(count: int, generator: torch.Generator) -> Tensor:
     """`count` timesteps, int64, at which the error under guidance counts."""
-    return (torch.rand(count, generator=generator) * GUIDED_TIMESTEPS).long()
+    return (torch.rand(count, generator=generator, device=generator.device) * GUIDED_TIMESTEPS).long()
 
 
 def guided_weights(timesteps: Tensor) -> Tensor:
@@ -55,9 +57,10 @@ def draw_noise(shape: torch.Size, offset_noise: float, generator: torch.Generato
     zero there), and the model learns to read the background off it instead of from the prompt; in sampling there is
     nothing to read.
     """
-    noise = torch.randn(shape, generator=generator)
-    chosen = torch.rand(shape[0], 1, 1, 1, generator=generator) < 0.5
-    return noise + offset_noise * chosen * torch.randn(shape[0], shape[1], 1, 1, generator=generator)
+    device = generator.device
+    noise = torch.randn(shape, generator=generator, device=device)
+    chosen = torch.rand(shape[0], 1, 1, 1, generator=generator, device=device) < 0.5
+    return noise + offset_noise * chosen * torch.randn(shape[0], shape[1], 1, 1, generator=generator, device=device)
 
 
 def diffusion_loss(error: Tensor, weights: Tensor, flat_weight: float) -> Tensor:

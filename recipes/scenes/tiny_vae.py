@@ -61,7 +61,7 @@ def make_lesson(vae: Any, scale_factor: float, folder: Path, number: int, *, bat
     `shown` and `images` what was drawn (both uint8).
     """
     latents = read_shard(shard_path(folder, number))[0].float() * scale_factor
-    shown = disturbed(latents, Random(number))
+    shown = disturbed(latents, torch.Generator().manual_seed(number))
     decoded = torch.cat([vae.decode(part / scale_factor).sample for part in torch.split(shown, batch)])
     tensors = {
         "latents": latents.half(),
@@ -76,16 +76,18 @@ def make_lesson(vae: Any, scale_factor: float, folder: Path, number: int, *, bat
     return path
 
 
-def disturbed(latents: Tensor, rng: Random) -> Tensor:
-    """Latents [n,C,h,w] of which a share is mixed with another one and has noise, as denoised ones halfway have."""
-    shown = latents.clone()
-    generator = torch.Generator().manual_seed(rng.randrange(2**31))
-    for index in range(len(latents)):
-        if rng.random() < DISTURBED_SHARE:
-            other, share = latents[rng.randrange(len(latents))], rng.random() * 0.5
-            noise = torch.randn(latents.shape[1:], generator=generator) * rng.random() * 0.3
-            shown[index] = latents[index] * (1 - share) + other * share + noise
-    return shown
+def disturbed(latents: Tensor, generator: torch.Generator) -> Tensor:
+    """Latents [n,C,h,w] of which a share is mixed with another one and has noise, as denoised ones halfway have. All
+    lie where the generator does."""
+    count, device = len(latents), generator.device
+
+    def drawn() -> Tensor:
+        return torch.rand(count, 1, 1, 1, generator=generator, device=device)
+
+    other = latents[torch.randint(count, (count,), generator=generator, device=device)]
+    share = 0.5 * drawn()
+    noise = torch.randn(latents.shape, generator=generator, device=device) * 0.3 * drawn()
+    return torch.where(drawn() < DISTURBED_SHARE, latents * (1 - share) + other * share + noise, latents)
 
 
 class TinyTrainer:

@@ -153,6 +153,55 @@ def test_an_image_is_made_again_with_several_values(tab: sync_api.Page, fakes: S
         fakes.queue.pause(False)
 
 
+def hold(page: sync_api.Page, address: str) -> list[sync_api.Route]:
+    """Requests to this address from now on; each waits until its route goes on."""
+    held: list[sync_api.Route] = []
+    page.route(address, lambda route: held.append(route))
+    return held
+
+
+def test_delete_goes_by_the_search_that_is_typed(tab: sync_api.Page, fakes: Services, tmp_path: Path) -> None:
+    png(tmp_path / "kite.png", (1, 2, 3), "a kite\nSteps: 5, Sampler: Euler, Size: 64x64")
+    import_folder(tab, fakes, tmp_path)
+    tab.fill("#fw_history_search", "")
+    kite = tab.locator(".fw-history-item[aria-label='a kite']")
+    kite.wait_for()
+    held = hold(tab, "**/history?q=kite*")
+    with tab.expect_request("**/history?q=kite*"):
+        tab.fill("#fw_history_search", "kite")
+    kite.click()
+    with tab.expect_response("**/history/delete"):
+        tab.click(f"{DIALOG} button:has-text('Delete')")
+    while held:
+        held.pop().continue_()
+    tab.unroute("**/history?q=kite*")
+    tab.wait_for_selector(DIALOG, state="detached")  # not one of the images that were found before
+    sync_api.expect(tab.locator("#fw_history .fw-history-status")).to_have_text("kite.png is in the trash.")
+    assert not (tmp_path / "kite.png").exists()
+
+
+def test_what_became_of_a_delete_is_said_beside_the_next_image(tab: sync_api.Page, fakes: Services) -> None:
+    status = tab.locator(f"{DIALOG} .fw-history-status")
+    tab.locator(".fw-history-item").first.click()
+    name = f"{NAMES[0]}.png"
+    held = hold(tab, "**/history/delete")
+    tab.click(f"{DIALOG} button:has-text('Delete')")
+    sync_api.expect(tab.locator(f"{DIALOG} button:has-text('Delete')")).to_be_disabled()
+    tab.keyboard.press("ArrowRight")
+    sync_api.expect(title(tab)).to_contain_text(NAMES[1])
+    held[0].fulfill(status=503, json={"errors": "The disk is full."})
+    sync_api.expect(status).to_have_text(f"{name}: The disk is full.")
+    tab.unroute("**/history/delete")
+    tab.keyboard.press("ArrowLeft")
+    sync_api.expect(title(tab)).to_contain_text(NAMES[0])
+    tab.click(f"{DIALOG} button:has-text('Delete')")
+    sync_api.expect(title(tab)).to_contain_text(NAMES[1])
+    sync_api.expect(status).to_have_text(f"{name} is in the trash.")
+    for entry in fakes.history.history.search("lantern is:trashed"):
+        if entry.path.name == name:
+            fakes.history.history.restore(entry.id)
+
+
 def test_chosen_images_go_to_the_trash_and_come_back(tab: sync_api.Page, folder: Path) -> None:
     tab.locator(".fw-history-choose").nth(0).check(force=True)
     tab.locator(".fw-history-item").nth(2).click(modifiers=["Shift"])

@@ -13,6 +13,16 @@ from tests.ui.browser import needs_browser, open_page
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
 IMAGE = "#txt2img_gallery .fw-image img"
+NOTE_POSTS = """() => {
+  const post = featherweight.post;
+  window.sent = {};
+  featherweight.post = (path, body) => {
+    const answer = post(path, body);
+    window.sent[body.text] = answer.catch(() => null);
+    return answer;
+  };
+}"""
+"""What is sent with a text, as promises by these texts that keep until the answers have come."""
 
 
 @pytest.fixture
@@ -109,6 +119,29 @@ def test_alt_arrows_move_an_element(page: sync_api.Page) -> None:
 def test_tokens_are_counted_while_typing(page: sync_api.Page) -> None:
     page.fill(PROMPT, "a cat")
     page.wait_for_function("document.querySelector('#txt2img_prompt .fw-counter')?.textContent === '2/75'")
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["counted", "refused"])
+def test_a_late_count_of_an_older_prompt_is_not_shown(page: sync_api.Page, is_refused: bool) -> None:
+    older = "an older prompt of seven whole words"
+    late: list[sync_api.Route] = []
+
+    def keep_older(route: sync_api.Route) -> None:
+        if "older" in (route.request.post_data or ""):
+            late.append(route)
+        else:
+            route.continue_()
+
+    page.evaluate(NOTE_POSTS)
+    counter = page.locator("#txt2img_prompt .fw-counter")
+    page.route("**/internal/token-count", keep_older)
+    with page.expect_request(lambda request: "older" in (request.post_data or "")):
+        page.fill(PROMPT, older)
+    page.fill(PROMPT, "a cat")
+    sync_api.expect(counter).to_have_text("2/75")
+    late[0].fulfill(status=500) if is_refused else late[0].continue_()
+    page.evaluate("older => window.sent[older].then(() => new Promise((done) => setTimeout(done)))", older)
+    assert counter.text_content() == "2/75"
 
 
 def test_pasted_parameters_fill_the_form(page: sync_api.Page) -> None:

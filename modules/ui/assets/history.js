@@ -8,6 +8,7 @@
   let images = [];
   let asked = null; // the search whose images are shown
   let typing = 0;
+  let searching = Promise.resolve(); // done when the last search is
   let newest = null;
   let isOffered = false; // whose images there are to choose from
   const chosen = new Set(); // ids of the images that are ticked
@@ -55,7 +56,12 @@
     list.hidden = false;
   }
 
-  async function search({ isMore = false } = {}) {
+  function search(options) {
+    clearTimeout(typing); // what is typed is asked now
+    return (searching = ask(options));
+  }
+
+  async function ask({ isMore = false } = {}) {
     if (!isShown()) return;
     const text = wanted();
     const user = whose();
@@ -66,7 +72,7 @@
     try {
       const page = await fw.get(`${ROUTE}?q=${encodeURIComponent(text)}&limit=${PAGE}${before}${user}${board}`);
       if (text !== wanted() || user !== whose() || shown !== shownBoard) return; // typed on meanwhile
-      if (seen !== changes) return search({ isMore }); // the answer is from before a change
+      if (seen !== changes) return ask({ isMore }); // the answer is from before a change
       images = isMore ? [...images, ...page.images] : page.images;
       asked = text;
       if (!isMore) newest = page.images[0]?.id ?? null;
@@ -338,14 +344,22 @@
     chosen: () => images.filter(({ id }) => chosen.has(id)),
     choose,
     precisions: () => [...JSON.parse(place().dataset.precisions), ["fp16", fw.t`full precision`]],
+    say,
     merged: (fresh) => merged([fresh]),
-    without: (id) => {
+    // Take an image away. The one that is looked at next: the one after it, at the end the one before it, of those that
+    // the search finds that stands in the field, even where its answer is still on its way.
+    without: async (id) => {
+      const place = images.findIndex((one) => one.id === id);
+      const order = place < 0 ? [] : [...images.slice(place + 1), ...images.slice(0, place).reverse()];
       changes += 1;
       images = images.filter((one) => one.id !== id);
       chosen.delete(id);
-      drawChosen();
+      if (place === 0) newest = images[0]?.id ?? null;
       draw();
       trying(showBoards)();
+      await searching;
+      if (asked !== wanted()) await search();
+      return order.map((one) => images.find((left) => left.id === one.id)).find(Boolean);
     },
     // Older images, where there are some; whether any came.
     more: async () => {

@@ -58,9 +58,22 @@
     if (place >= fw.history.images().length && !(await fw.history.more())) return;
     const next = fw.history.images()[place];
     if (!next || !dialog) return;
+    go(next);
+  }
+
+  // Show another image in the open dialog; the focus is on a button to go on with.
+  function go(next) {
     const focused = document.activeElement?.dataset?.step;
     show(next);
     (dialog.querySelector(`[data-step="${focused}"]:enabled`) || dialog.querySelector("[data-step]:enabled"))?.focus();
+  }
+
+  // A line about an image that is no longer shown: in the dialog, if there is one, or in the tab.
+  function say(text, isBad = false) {
+    const status = dialog?.open && dialog.querySelector(".fw-history-status");
+    if (!status) return fw.history.say(text, isBad);
+    status.textContent = text;
+    status.classList.toggle("fw-bad", isBad);
   }
 
   function stepButton(by, text, label, isThere) {
@@ -80,14 +93,15 @@
       status.textContent = text;
       status.classList.toggle("fw-bad", isBad);
     };
+    const isShown = () => Boolean(dialog) && image?.id === own.id;
     const trying = (work) => async () => {
       try {
         await work();
       } catch (error) {
-        tell(error.message, true);
+        if (isShown()) tell(error.message, true);
+        else say(`${own.name}: ${error.message}`, true);
       }
     };
-    const isShown = () => Boolean(dialog) && image?.id === own.id;
     const shown = fw.element("div", { className: "fw-history-images" }, figure(address(own, "image"), `${own.width} × ${own.height}`));
     const star = button(own.starred ? fw.t`★ Unstar` : fw.t`☆ Star`, fw.t`Mark this image`, trying(async () => {
       const [fresh] = await fw.post(`${ROUTE}/star`, { ids: [own.id], starred: !own.starred });
@@ -96,12 +110,16 @@
       star.textContent = fresh.starred ? fw.t`★ Unstar` : fw.t`☆ Star`;
     }));
     const remove = button(own.trashed ? fw.t`Restore` : fw.t`Delete`, own.trashed ? fw.t`Bring the file back` : fw.t`Move the file to outputs/trash`, trying(async () => {
-      await fw.post(`${ROUTE}/${own.trashed ? "restore" : "delete"}`, { ids: [own.id] });
-      const place = placeOf(own);
-      fw.history.without(own.id);
-      const next = fw.history.images()[place] || fw.history.images()[place - 1];
-      if (next) show(next);
-      else dialog.close();
+      remove.disabled = true; // until there is an answer: pressed once more it would not know what it is for
+      try {
+        await fw.post(`${ROUTE}/${own.trashed ? "restore" : "delete"}`, { ids: [own.id] });
+      } finally {
+        remove.disabled = false;
+      }
+      const next = await fw.history.without(own.id);
+      if (isShown() && next) go(next);
+      else if (isShown()) dialog.close();
+      say(own.trashed ? fw.t`${own.name} was brought back.` : fw.t`${own.name} is in the trash.`);
     }));
     const folder = button(fw.t`Show in folder`, fw.t`Open the folder on the server's machine`, trying(async () => {
       const reply = await fw.post(`${ROUTE}/show`, { id: own.id });

@@ -96,7 +96,7 @@
 
   // Signs that are shown as icons (icons.css); the sign itself is for those who read without styles.
   const ICONS = {
-    "↻": "refresh", "⇅": "swap", "⚄": "dice", "⇲": "measure", "♻": "reuse", "◐": "theme", "⋯": "more", "×": "close",
+    "↻": "refresh", "⇅": "swap", "⚄": "dice", "⇲": "measure", "♻": "reuse", "◐": "theme", "⋯": "more", "×": "close", "✕": "close",
     "↑": "up", "↓": "down", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse",
   };
 

@@ -185,7 +185,7 @@ def check_state(page: sync_api.Page) -> None:
 
 
 def check(page: sync_api.Page, desktop: int) -> None:
-    """Nothing serious is found, no target is too small, nothing scrolls sideways: on a phone and in a desktop window, in
+    """Nothing serious is found, no target is too small, nothing scrolls sideways: on a phone and a desktop, in
     both themes. The other width of such windows is looked at with other tabs."""
     for width in (PHONE, *DESKTOPS) if is_thorough() else (PHONE, desktop):
         page.set_viewport_size({"width": width, "height": 900})

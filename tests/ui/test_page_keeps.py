@@ -201,8 +201,10 @@ def test_focus_is_not_lost_when_buttons_change_places(page: sync_api.Page) -> No
     page.focus("#txt2img_generate")
     page.keyboard.press("Enter")
     page.wait_for_function("document.activeElement.id === 'txt2img_interrupt'")
+    page.wait_for_function("document.title.includes(' of 150')")  # a key that is pressed twice does not interrupt
     page.keyboard.press("Enter")
     page.wait_for_function("document.activeElement.id === 'txt2img_generate'")
+    page.wait_for_selector("#txt2img_messages :text('Interrupted at step')")
 
 
 def test_nothing_is_cut_and_signs_have_names(page: sync_api.Page) -> None:

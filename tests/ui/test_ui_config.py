@@ -15,7 +15,7 @@ from modules.ui.looks import theme_of, user_css
 from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered
 from modules.ui.ui_config import UiConfig, read_ui_config
 from tests.fakes import fake_services, in_loop
-from tests.ui.browser import needs_browser, open_page, served, watched_page
+from tests.ui.browser import needs_browser, open_page, served, visit
 
 
 def page_with() -> gr.Blocks:
@@ -145,9 +145,10 @@ class TestInTheBrowser:
     pytestmark = needs_browser
 
     def test_the_page_is_as_the_user_wants_it_and_names_what_is_broken(
-        self, context: sync_api.BrowserContext, own: Services
+        self, window: sync_api.Page, own: Services
     ) -> None:
-        with served(own) as address, watched_page(context, address) as page:
+        page = window  # which the tests after this one share
+        with served(own) as address, visit(page, address):
             assert page.input_value("#txt2img_width input[type=number]") == "192"
             assert page.input_value("#txt2img_cfg_scale input[type=number]") == "3.5"
             assert page.input_value("#txt2img_batch_size input[type=number]") == "1"

@@ -141,6 +141,28 @@ def test_interrupting_is_confirmed_and_the_time_is_the_jobs(page: sync_api.Page)
     assert "Interrupted at step" in page.inner_text("#txt2img_messages")
 
 
+def test_escape_is_not_lost_while_the_form_is_on_its_way(page: sync_api.Page) -> None:
+    forms: list[sync_api.Route] = []
+
+    def keep_form(route: sync_api.Route) -> None:
+        if "slow, regretted" in (route.request.post_data or ""):
+            forms.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/run/predict", keep_form)
+    page.fill(PROMPT, "slow, regretted")
+    page.fill(STEPS, "150")
+    with page.expect_request("**/run/predict"):
+        page.press(PROMPT, "Control+Enter")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#txt2img_progress :text('interrupting')")
+    with page.expect_response("**/internal/progress"):
+        pass  # the server knows nothing of it
+    forms[0].continue_()
+    page.wait_for_selector("#txt2img_messages :text('Interrupted at step')")
+
+
 def test_a_double_click_on_generate_makes_an_image(page: sync_api.Page, fakes: Services) -> None:
     page.fill(PROMPT, "clicked twice")
     page.fill(STEPS, "5")

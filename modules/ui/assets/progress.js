@@ -21,6 +21,7 @@
     let startedAt = 0;
     let isKnown = false; // whether the server has answered for this job
     let stopping = ""; // what the user has asked for
+    let pressed = ""; // the button that was pressed before the server knew the job
     let forever = false;
     let saysEnded = false; // generating forever has ended, which the last job's result, or its start, covers
     let restart = false;
@@ -60,6 +61,7 @@
       const isRefused = Boolean(tab.find("notice", ".fw-error"));
       if (!enqueueing) {
         if (isRefused) fail();
+        else if (pressed) poll();
       } else if (!isRefused) {
         if (timer === null) tab.follow(enqueueing); // the one before has ended meanwhile
         else fw.keep(LINE_KEY, JSON.stringify([...inLine(), enqueueing]));
@@ -116,7 +118,7 @@
 
     function watch(id) {
       task = id;
-      [restart, previewId, startedAt, isKnown] = [false, -1, Date.now(), false];
+      [restart, previewId, startedAt, isKnown, pressed] = [false, -1, Date.now(), false, ""];
       ask("");
       const box = tab.find("generate_box");
       const hadFocus = tab.holds(document.activeElement, "generate");
@@ -186,6 +188,8 @@
         return;
       }
       isKnown = true;
+      if (pressed) tab.press(pressed);
+      pressed = "";
       draw(state);
       if (state.live_preview) {
         previewId = state.id_live_preview;
@@ -248,7 +252,12 @@
         event.stopImmediatePropagation();
         return;
       }
-      ask(tab.holds(event.target, "skip") ? fw.t`skipping` : fw.t`interrupting`);
+      const name = tab.holds(event.target, "skip") ? "skip" : "interrupt";
+      ask(name === "skip" ? fw.t`skipping` : fw.t`interrupting`);
+      if (!isKnown) {
+        event.stopImmediatePropagation(); // the form is still on its way, and the server would find nothing to stop
+        pressed = name;
+      }
       const line = tab.find("progress", ".fw-progress-text");
       if (line && !line.textContent.endsWith(stopping)) line.textContent += ` · ${stopping}`;
     }, true);

@@ -105,7 +105,11 @@ EXAMPLES.add(
         images=512,
         preset="concept",
         preview_prompt="a red balloon on a white background",
-        changes={"training": {"steps": 800, "batch": 8, "learning_rate": 5e-4}},
+        changes={
+            "adapter": {"rank": 8, "conv_rank": 4, "text_rank": 8},
+            "training": {"steps": 200, "batch": 8, "learning_rate": 1.5e-3, "text_learning_rate": 7.5e-4},
+            "loss": {"noise_offset": 0.1},
+        },
         preview_seed=2,
     ),
 )

@@ -48,6 +48,10 @@ EXAMPLES.add(
         images=512,
         preset="style",
         preview_prompt="a large star on a red background, blueprint",
-        changes={"training": {"steps": 800, "batch": 8, "learning_rate": 5e-4}},
+        changes={
+            "adapter": {"rank": 8, "conv_rank": 4, "text_rank": 4},
+            "training": {"steps": 400, "batch": 12, "learning_rate": 2e-3, "text_learning_rate": 1e-3},
+            "loss": {"noise_offset": 0.1},
+        },
     ),
 )

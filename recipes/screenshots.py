@@ -37,6 +37,7 @@ def make_image(page: Page) -> None:
     page.wait_for_selector("#txt2img_messages:has-text('Time taken')")
     page.mouse.move(0, 0)
     page.wait_for_selector(PLAN)
+    page.evaluate("document.querySelectorAll('#tab_txt2img *').forEach((one) => (one.scrollTop = 0))")
     _save(page.screenshot(), "page.png")
 
 

@@ -3,9 +3,11 @@
 Run `python -m benchmarks.loading [sd1] [sdxl]`. Files with random fp16 weights are made on the fly (2.1, 2.6 and 6.9 GB
 of disk) and removed. Each load runs in a process of its own, with a warm page cache, and once with a cold one; times
 are ratios to reading the file once, and to diffusers' pipeline in the same precision, measured in the same run; every
-page of a mapped weight is used before the time is taken. `python -m benchmarks.loading kernel` loads SD1 alone, with rows
-encoded by PyTorch and by the compiled kernel, in turns, and also writes the CPU time of all threads. At last one process changes thirty times between three
+page of a mapped weight is used before the time is taken. At last one process changes thirty times between three
 families, in 8 bits.
+
+`python -m benchmarks.loading kernel` loads SD1 alone, its rows encoded by PyTorch and by the compiled kernel in turns,
+and writes the CPU time of all threads too (`results/loading-kernel.json`).
 """
 
 import gc
@@ -179,7 +181,7 @@ def detect(path: Path, way: str) -> dict[str, float]:
     return {"ms": sorted(times)[4]}
 
 
-RUNS = {
+RUNS: dict[str, Callable[[Path, str], dict[str, float]]] = {
     "ours": load_ours,
     "cold": load_cold,
     "ours by PyTorch": partial(load_by_pytorch, load=load_ours),
@@ -237,7 +239,7 @@ def main() -> None:
 
 
 def compare_encoders() -> None:
-    """Load SD1 with rows encoded by PyTorch and by the kernel, in turns; the quickest load of each counts, and of `cat`."""
+    """Load SD1 with rows encoded by PyTorch and by the kernel, in turns; the quickest of each counts, and of `cat`."""
     from modules.memory.kernels.row_support import row_encoding_problem
 
     if (problem := row_encoding_problem()) is not None:

@@ -5,9 +5,9 @@ A row's peak, its scale and its codes are made while the row lies in the first c
 compiler that numba brings, because importing numba itself takes longer than encoding a model with it saves.
 
 16-bit numbers are divided by a multiplication with the reciprocal and one correction by the remainder, both fused: the
-quotient is then within 2^-46 of the true one before it is rounded to float32. A scale has 8 bits, a number at most 11 and
-a place between two codes 8, so that a quotient either is such a place or is 2^-17 of itself away from it: it comes to the
-same code as the quotient that a division rounds. float32 numbers are divided.
+quotient is then within 2^-46 of the true one before it is rounded to float32. A scale has 8 bits, a number at most 11
+and a place between two codes 8, so that a quotient either is such a place or is 2^-17 of itself away from it: it comes
+to the same code as the quotient that a division rounds. float32 numbers are divided.
 
 Importing this file imports llvmlite.
 """
@@ -52,7 +52,8 @@ def row_encoder_of(source: torch.dtype, target: torch.dtype) -> Callable[[Tensor
         if not (is_meant and has_room and data.is_contiguous() and scales.is_contiguous()):
             raise ValueError(f"Rows {tuple(part.shape)} of {source} need as many codes of {target}, and a scale each.")
         part = part.contiguous()
-        return compiled(part.data_ptr(), data.data_ptr(), scales.data_ptr(), rows, width) < INFINITY[source]
+        most: int = compiled(part.data_ptr(), data.data_ptr(), scales.data_ptr(), rows, width)
+        return most < INFINITY[source]
 
     return encode
 

@@ -1,8 +1,8 @@
 """Whether rows are encoded to 8 bits by the compiled kernel of `modules.memory.kernels.row_encoding`.
 
-It needs llvmlite, which numba brings, and takes a third of PyTorch's time on one core. Its start takes 0.04 s and 70 MB,
-of which 64 are pages of the library's file; so a process starts it only when it has encoded so much with PyTorch that it
-would have paid.
+It needs llvmlite, which numba brings, and takes a third of PyTorch's time on one core. Its start takes 0.04 s and
+70 MB, of which 64 are pages of the library's file; so a process starts it only when it has encoded so much with PyTorch
+that it would have paid.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ RowEncoder = Callable[[Tensor, Tensor, Tensor], bool]
 """See `modules.memory.kernels.row_encoding.encode_rows_into`."""
 
 PAYS_FROM = 1 << 26
-"""Weights that a process encodes with PyTorch first. The kernel would have saved 0.7 ns for each of them in e4m3, 0.35 in
-int8: about what its start takes."""
+"""Weights that a process encodes with PyTorch first. The kernel would have saved 0.7 ns for each of them in e4m3, 0.35
+in int8: about what its start takes."""
 MOST_THREADS = 2
-"""The kernel runs on one core; PyTorch is as quick where it may use more than these. Loading has a thread for each core."""
+"""The kernel runs on one core; where PyTorch may use more than these, it is as quick. Loading has a thread a core."""
 NEEDS = ("f16c", "fma")
 """Of an x86 CPU, by LLVM's names; without, LLVM would call functions that the process may not have."""
 

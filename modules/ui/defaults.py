@@ -9,7 +9,7 @@ from modules.services import Services
 SHIPPED_MODEL = "featherweight-scenes"
 EXAMPLES = (
     "a large red circle on a blue background",
-    "a small yellow star on a purple background",
+    "a yellow star on a purple background",
     "sea at sunset with a sailboat, the sun",
     "meadow at sunset with a white house with a red roof, sun",
     "snow by day with mountains, the sun",

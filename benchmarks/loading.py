@@ -5,6 +5,9 @@ of disk) and removed. Each load runs in a process of its own, with a warm page c
 are ratios to reading the file once, and to diffusers' pipeline in the same precision, measured in the same run; every
 page of a mapped weight is used before the time is taken. At last one process changes thirty times between three
 families, in 8 bits.
+
+`python -m benchmarks.loading kernel` loads SD1 alone, its rows encoded by PyTorch and by the compiled kernel in turns,
+and writes the CPU time of all threads too (`results/loading-kernel.json`).
 """
 
 import gc
@@ -15,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.full_size import (
@@ -35,6 +40,9 @@ GOALS = {
     "detection, ms": 50.0,
     "memory after 30 switches / after 3": 1.05,
 }
+KERNEL_GOAL = 2.0
+"""Of a load with the compiled kernel, over reading the file."""
+KERNEL_WAYS, KERNEL_ROUNDS = ("fp8_e4m3fn_row", "int8_row"), 3
 WAYS = ("fp16", "fp8_e4m3fn", "fp8_e4m3fn_row")
 COLD = "fp8_e4m3fn_row"
 SWITCHES, FIRST_SWITCHES = 30, 3
@@ -58,12 +66,12 @@ def load_ours(path: Path, way: str) -> dict[str, float]:
     read = read_seconds(path)
     freeze_gc()
     base = base_bytes()
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     model = load_through_program(path, storage, torch.float16)
     use_every_page(model.modules)
-    seconds = time.perf_counter() - began
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_began
     peak = peak_bytes() - base
-    return {"peak": peak, "bytes": model.stored_bytes, "seconds": seconds, "read": read}
+    return {"peak": peak, "bytes": model.stored_bytes, "seconds": seconds, "cpu": cpu, "read": read}
 
 
 def forget(path: Path) -> None:
@@ -88,11 +96,19 @@ def load_cold(path: Path, way: str) -> dict[str, float]:
     forget(path)
     freeze_gc()
     base = base_bytes()
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     model = load_through_program(path, way, torch.float16)
     use_every_page(model.modules)
-    seconds = time.perf_counter() - began
-    return {"peak": peak_bytes() - base, "bytes": model.stored_bytes, "seconds": seconds, "read": read}
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_began
+    return {"peak": peak_bytes() - base, "bytes": model.stored_bytes, "seconds": seconds, "cpu": cpu, "read": read}
+
+
+def load_by_pytorch(path: Path, way: str, load: Callable[[Path, str], dict[str, float]]) -> dict[str, float]:
+    """The same where no kernel encodes rows."""
+    from modules.memory.kernels import row_support
+
+    row_support.PAYS_FROM = 1 << 62
+    return load(path, way)
 
 
 def switch(path: Path, way: str) -> dict[str, float]:
@@ -165,7 +181,15 @@ def detect(path: Path, way: str) -> dict[str, float]:
     return {"ms": sorted(times)[4]}
 
 
-RUNS = {"ours": load_ours, "cold": load_cold, "diffusers": load_diffusers, "detect": detect, "switch": switch}
+RUNS: dict[str, Callable[[Path, str], dict[str, float]]] = {
+    "ours": load_ours,
+    "cold": load_cold,
+    "ours by PyTorch": partial(load_by_pytorch, load=load_ours),
+    "cold by PyTorch": partial(load_by_pytorch, load=load_cold),
+    "diffusers": load_diffusers,
+    "detect": detect,
+    "switch": switch,
+}
 
 
 def measure(what: str, path: Path, way: str) -> dict[str, float]:
@@ -184,6 +208,9 @@ def main() -> None:
     if sys.argv[1:2] == ["--run"]:
         what, name, way = sys.argv[2:]
         print(json.dumps(RUNS[what](Path(name), way)))
+        return
+    if sys.argv[1:] == ["kernel"]:
+        compare_encoders()
         return
     results: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -209,6 +236,31 @@ def main() -> None:
     titles = ["file", "loaded as", "peak, GB", "in memory, GB", "ratio", "time / reading it", "time / diffusers"]
     print_table(titles, rows)
     write_result("loading", {"results": results, "switches": switches, "goals": GOALS})
+
+
+def compare_encoders() -> None:
+    """Load SD1 with rows encoded by PyTorch and by the kernel, in turns; the quickest of each counts, and of `cat`."""
+    from modules.memory.kernels.row_support import row_encoding_problem
+
+    if (problem := row_encoding_problem()) is not None:
+        sys.exit(f"There is no kernel to compare with: {problem}.")
+    found: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sd1.safetensors"
+        write_full_size_checkpoint(path, "sd1")
+        for cache, rounds in (("ours", KERNEL_ROUNDS), ("cold", 1)):
+            for _ in range(rounds):
+                for way in KERNEL_WAYS:
+                    for by in (" by PyTorch", ""):
+                        found.setdefault(f"{way}, {cache}{by}", []).append(measure(cache + by, path, way))
+    rows = []
+    for name, loads in found.items():
+        least = {key: min(load[key] for load in loads) for key in ("seconds", "cpu", "read")}
+        peak = max(load["peak"] / load["bytes"] for load in loads)
+        numbers = (f"{least['seconds']:.2f}", f"{least['cpu']:.2f}", f"{least['seconds'] / least['read']:.2f}")
+        rows.append((name, *numbers, f"{peak:.3f}"))
+    print_table(["loaded as", "seconds", "CPU time", "over reading it", "peak / bytes"], rows)
+    write_result("loading-kernel", {"loads": found, "goal": KERNEL_GOAL})
 
 
 def rows_of(family: str, found: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:

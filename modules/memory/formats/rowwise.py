@@ -18,8 +18,12 @@ from modules.memory.formats.format import (
     by_row,
     checked_slices,
     empty_rows,
+    finite_peak,
+    row_peaks,
+    slices,
     wide_slice,
 )
+from modules.memory.kernels.row_support import row_encoder
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,12 @@ class RowFormat:
     def encode_rows(self, rows: Rows) -> Encoded:
         """See `StorageFormat`; nothing as large as the weight is ever in float32."""
         data, scale = empty_rows(rows, self.dtype)
+        compiled = row_encoder(rows.device, rows.dtype, self.dtype, data.numel())
+        if compiled is not None:
+            for where, part in slices(rows):
+                if not compiled(part, data[where], scale[where]):
+                    finite_peak(row_peaks(part))
+            return Encoded(data.reshape(rows.shape), scale)
         wide = wide_slice(rows)
         for where, part, peaks in checked_slices(rows):
             scale[where] = part_scale = self.scale_of(peaks)

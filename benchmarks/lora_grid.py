@@ -31,7 +31,7 @@ ROWS: tuple[tuple[str, dict[str, str]], ...] = (
     ("fp8 plain", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}),
 )
 PROMPTS = ("a red balloon on a white background", "a large yellow heart on a purple background")
-SEED, STEPS = 7, 12
+SEED, STEPS = 7, 20
 MARGIN_PX, HEAD_PX, GAP_PX = 66, 18, 4
 
 

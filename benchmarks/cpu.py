@@ -52,12 +52,14 @@ from modules.memory.int8_matmul import multiply_in_int8, share_inputs
 from modules.memory.int8_support import Int8Support, measure
 from modules.memory.kernels.support import attention_problem
 from modules.memory.layer import manage, put
+from modules.memory.streaming.groups import Level
 from modules.models.autoencoders.kl import KlAutoencoder, build_kl
 from modules.models.autoencoders.running import VaeRunner
 from modules.models.families.architecture import read_architecture
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import ComputeMode
+from modules.models.loading.stream_layout import StreamLayout
 from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.precision import Machine
@@ -99,10 +101,12 @@ class Way:
     storage: str | None
     dtype: torch.dtype
     mode: ComputeMode
+    streamed: bool = False  # by blocks, as with --lowvram
 
     def load(self, path: Path) -> LoadedModel:
         """The model of a checkpoint."""
-        return load_through_program(path, self.storage, self.dtype, CPU, mode=self.mode)
+        layout = StreamLayout(level=Level.BLOCK, on_disk=True, folder=path.parent / "offload") if self.streamed else None
+        return load_through_program(path, self.storage, self.dtype, CPU, layout, mode=self.mode)
 
 
 # Plain weights are in diffusers' own UNet with its own attention, which is also what the program computes with then.
@@ -113,6 +117,7 @@ WAYS = {
     "int8 matmul": Way("int8_row", torch.float32, ComputeMode.INT8_MATMUL),
     "int8 matmul, bf16": Way("int8_row", torch.bfloat16, ComputeMode.INT8_MATMUL),
     "int8 matmul, convrot": Way("int8_convrot", torch.float32, ComputeMode.INT8_MATMUL),
+    "int8 matmul, streamed": Way("int8_row", torch.float32, ComputeMode.INT8_MATMUL, streamed=True),
 }
 
 QUICK_WAYS = ("diffusers fp32", "int8_row weights", "int8 matmul")
@@ -178,12 +183,14 @@ def openvino_steps(unet: Any, family: str, side: int) -> tuple[dict[str, Step], 
 
 
 @torch.inference_mode()
-def measure_steps(path: Path, family: str, side: int, rounds: int, names: Sequence[str]) -> dict[str, Any]:
+def measure_steps(
+    path: Path, family: str, side: int, rounds: int, names: Sequence[str], warm_up: int = 1
+) -> dict[str, Any]:
     """Seconds of a step in each of our ways and of the peers', and the ratios; how far int8 is from fp32 here."""
     unets = {name: WAYS[name].load(path).unet for name in names}
     steps = {name: stepper(unets[name], family, side, WAYS[name].dtype) for name in names}
     others, left_out = openvino_steps(unets["diffusers fp32"], family, side)
-    seconds = take_turns({**steps, **others}, rounds)
+    seconds = take_turns({**steps, **others}, rounds, warm_up=warm_up)
     true = steps["diffusers fp32"]()
     errors = {name: float((steps[name]().float() - true).norm() / true.norm()) for name in names}
     fastest = "int8 matmul"
@@ -211,7 +218,7 @@ def _calling(*args: Tensor, **more: Tensor) -> Callable[[Any], Any]:
 def measure_memory(path: Path, family: str, side: int) -> dict[str, Any]:
     """Peaks of a process each, and the ratio."""
     peaks = {}
-    for name in QUICK_WAYS:
+    for name in (*QUICK_WAYS, "int8 matmul, streamed"):
         command = [sys.executable, "-m", "benchmarks.cpu", "--child", str(path), family, str(side), name]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         peaks[name] = int(json.loads(done.stdout.splitlines()[-1]))
@@ -514,6 +521,7 @@ def main() -> None:
     parser.add_argument("--family", nargs="+", choices=("sd1", "sdxl"), default=["sd1"])
     parser.add_argument("--way", nargs="+", choices=tuple(WAYS), help="of the part steps; the default is all of them")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--side", type=int, default=8 * SIDE, help="of the parts steps and memory, in pixels")
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--minutes", type=float, default=15.0, help="for images; another run goes on where it ended")
     parser.add_argument("--note", help="what else the machine did meanwhile, for the record")
@@ -526,8 +534,9 @@ def main() -> None:
         print(json.dumps(child_peak(Path(path), family, int(side), name)))
         return
     names: Sequence[str] = QUICK_WAYS if arguments.quick else tuple(arguments.way or WAYS)
-    side, rounds = (QUICK_SIDE, QUICK_ROUNDS) if arguments.quick else (SIDE, arguments.rounds)
-    result: dict[str, Any] = {"goals": GOALS, "image_px": 8 * side}
+    side, rounds = (QUICK_SIDE, QUICK_ROUNDS) if arguments.quick else (arguments.side // 8, arguments.rounds)
+    at = "" if side in (SIDE, QUICK_SIDE) else f", {8 * side} px"  # names of results at another size
+    result: dict[str, Any] = {"goals": GOALS, "image_px": 8 * (QUICK_SIDE if arguments.quick else SIDE)}
 
     if arguments.note:
         result["notes"] = {**earlier_result().get("notes", {}), **dict.fromkeys(arguments.part, arguments.note)}
@@ -562,9 +571,11 @@ def main() -> None:
             if not path.exists():
                 write_full_size_checkpoint(path, family)
             if "steps" in arguments.part:
-                result[f"steps, {family}"] = measure_steps(path, family, side, rounds, names)
+                # A step at a larger size is long: it warms itself up.
+                found = measure_steps(path, family, side, rounds, names, warm_up=int(not at))
+                result[f"steps, {family}{at}"] = found
             if "memory" in arguments.part:
-                result[f"memory, {family}"] = measure_memory(path, family, side)
+                result[f"memory, {family}{at}"] = measure_memory(path, family, side)
             save(result)
             if arguments.keep is None:
                 path.unlink()
@@ -581,11 +592,11 @@ def main() -> None:
         save_images()
     rows = []
     for family in arguments.family:
-        for name, ratio in result.get(f"steps, {family}", {}).get("ratios", {}).items():
+        for name, ratio in result.get(f"steps, {family}{at}", {}).get("ratios", {}).items():
             rows.append((family, name, f"{ratio:.2f}", GOALS.get(name, "")))
         for part, name in (("memory", "peak memory / diffusers fp32"), ("decode", "decoding / diffusers fp32")):
-            if f"{part}, {family}" in result:
-                rows.append((family, name, f"{result[f'{part}, {family}']['ratio']:.2f}", GOALS[name]))
+            if (key := f"{part}, {family}{at}") in result:
+                rows.append((family, name, f"{result[key]['ratio']:.2f}", GOALS[name]))
     for name, numbers in result.get("images", {}).items():
         rows.append(("images", f"{name}, median dB", f"{numbers['median_db']:.1f}", ""))
     print_table(["model", "what", "found", "goal"], rows)

@@ -1,6 +1,6 @@
 """What int8 products and forecast steps are worth on a CPU: steps, memory, decoding and images against the peers.
 
-Run `python -m benchmarks.cpu [--part layers attention compile steps memory decode images] [--family sd1 sdxl]
+Run `python -m benchmarks.cpu [--part layers kernels attention compile steps memory decode images] [--family sd1 sdxl]
 [--quick]`; it writes `results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two
 images), at 512 px; all take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far
 they are from those in fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where
@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +51,8 @@ from modules.memory.formats.format import FORMATS
 from modules.memory.formats.rotation import can_rotate
 from modules.memory.int8_matmul import multiply_in_int8, share_inputs
 from modules.memory.int8_support import Int8Support, measure
+from modules.memory.kernels import product_support
+from modules.memory.kernels.row_support import row_encoding_problem
 from modules.memory.kernels.support import attention_problem
 from modules.memory.layer import manage, put
 from modules.memory.streaming.groups import Level
@@ -61,6 +64,7 @@ from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import ComputeMode
 from modules.models.loading.stream_layout import StreamLayout
 from modules.processing.comparison.compare import psnr_db
+from modules.processing.engine.attention import using_attention
 from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.generate import generate
@@ -72,7 +76,7 @@ from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, random_scene
 from recipes.scenes.scoring import background_color, color_prompts, shape_color
 
-PARTS = ("layers", "attention", "compile", "steps", "memory", "decode", "images")
+PARTS = ("layers", "kernels", "attention", "compile", "steps", "memory", "decode", "images")
 SIDE, QUICK_SIDE = 64, 16
 DECODED_SIDES = (32, 64)
 ROUNDS, QUICK_ROUNDS = 3, 1
@@ -105,7 +109,9 @@ class Way:
 
     def load(self, path: Path) -> LoadedModel:
         """The model of a checkpoint."""
-        layout = StreamLayout(level=Level.BLOCK, on_disk=True, folder=path.parent / "offload") if self.streamed else None
+        layout = (
+            StreamLayout(level=Level.BLOCK, on_disk=True, folder=path.parent / "offload") if self.streamed else None
+        )
         return load_through_program(path, self.storage, self.dtype, CPU, layout, mode=self.mode)
 
 
@@ -264,6 +270,51 @@ def measure_layers(rounds: int, quick: bool) -> dict[str, Any]:
     error = float((quick_one(tokens_of).last_hidden_state - true).norm() / true.norm())
     ratios = {name: seconds[name] / seconds["fp32"] for name in models if name != "fp32"}
     return {"rounded once over thrice": shared, "text encoder over fp32": ratios, "text encoder, relative error": error}
+
+
+KERNEL_WAYS = ("int8 matmul", "int8 matmul, bf16")
+
+
+@contextmanager
+def around_products(compiled: bool) -> Iterator[None]:
+    """Inputs of int8 products are rounded and sums are scaled by compiled kernels, or by PyTorch."""
+    before = product_support.PAYS_FROM
+    product_support.PAYS_FROM = 0 if compiled else 1 << 62
+    try:
+        yield
+    finally:
+        product_support.PAYS_FROM = before
+
+
+@torch.inference_mode()
+def measure_kernels(path: Path, family: str, side: int, rounds: int) -> dict[str, Any]:
+    """CPU time (all threads) and time of a step with the kernels around int8 products over one without, in turns, by
+    way and attention; and the relative difference of what they compute."""
+    if (problem := row_encoding_problem()) is not None:
+        return {"left_out": problem}
+    found: dict[str, Any] = {"threads": torch.get_num_threads()}
+    for way in KERNEL_WAYS:
+        unet = WAYS[way].load(path).unet
+        step = stepper(unet, family, side, WAYS[way].dtype)
+        for attention in ("sdp", "int8") if attention_problem() is None else ("sdp",):
+            took: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+            made = {}
+            with using_attention([unet], ATTENTIONS.get(attention)(AttentionOptions())):
+                for turn in range(rounds + 1):
+                    for compiled in took:
+                        began = time.process_time(), time.perf_counter()
+                        with around_products(compiled):
+                            made[compiled] = step().float()
+                        if turn:
+                            took[compiled].append((time.process_time() - began[0], time.perf_counter() - began[1]))
+            (cpu, wall), (cpu_with, wall_with) = (tuple(map(min, zip(*took[one], strict=True))) for one in took)
+            found[f"{way}, attention {attention}"] = {
+                "cpu_seconds": {"without": cpu, "with": cpu_with, "ratio": cpu_with / cpu},
+                "seconds": {"without": wall, "with": wall_with, "ratio": wall_with / wall},
+                "relative_difference": float((made[True] - made[False]).norm() / made[False].norm()),
+            }
+            print(json.dumps(found), flush=True)
+    return found
 
 
 HEADS = ((4096, 40), (4096, 64), (4096, 80), (4096, 128), (1024, 80))
@@ -565,11 +616,15 @@ def main() -> None:
             for family in arguments.family:
                 sides = (QUICK_SIDE,) if arguments.quick else DECODED_SIDES
                 measure_decoding(family, sides, partial(keep, f"decode, {family}"))
-        for family in arguments.family if {"steps", "memory"} & set(arguments.part) else ():
+        for family in arguments.family if {"kernels", "steps", "memory"} & set(arguments.part) else ():
             assert family in FAMILIES
             path = (arguments.keep or Path(scratch)) / f"{family}.safetensors"
             if not path.exists():
                 write_full_size_checkpoint(path, family)
+            if "kernels" in arguments.part:
+                found = measure_kernels(path, family, side, rounds)
+                result[f"kernels around products, {family}{at}"] = found
+                save(result)
             if "steps" in arguments.part:
                 # A step at a larger size is long: it warms itself up.
                 found = measure_steps(path, family, side, rounds, names, warm_up=int(not at))

@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.formats.format import StorageFormat
 from modules.memory.formats.rotation import rotate
+from modules.memory.kernels.product_support import product_kernels
 from modules.memory.layer import Stored, stored_state, stored_tensors
 from modules.memory.recovery import is_out_of_memory
 from modules.memory.scratch import scratch
@@ -264,11 +265,13 @@ def _linear(
     step = _rows_at_once(rows, outputs)
     for begin in range(0, count, step):
         where = slice(begin, begin + step)
-        part = _rounded_rows(rows[where], group) if rounded is None else rounded
-        if part is None:
-            return None
-        left, factors = (part.data, part.factors) if rounded is None else (part.data[where], part.factors[where])
-        _multiply_into(out[where], left, factor, factors, scale, bias)
+        if rounded is None:
+            part = _empty_like(rows[where])
+            if not _round_into(part, rows[where], group):
+                return None
+        else:
+            part = Rounded(rounded.data[where], rounded.factors[where])
+        _multiply_into(out[where], part.data, factor, part.factors, scale, bias)
     return out.view(*x.shape[:-1], outputs)
 
 
@@ -280,24 +283,33 @@ def _rounded(x: Tensor, group: int, outputs: int) -> Rounded | None:
     """All of `x` [..., in] rounded, in the slices in which a layer with so many outputs would do it; None if a value is
     not finite."""
     rows = x.reshape(-1, x.shape[-1])
-    data = torch.empty(rows.shape, dtype=torch.int8, device=x.device)
-    factors = torch.empty(len(rows), 1, device=x.device)
+    made = _empty_like(rows)
     step = _rows_at_once(rows, outputs)
     for begin in range(0, len(rows), step):
-        part = _rounded_rows(rows[begin : begin + step], group)
-        if part is None:
+        where = slice(begin, begin + step)
+        if not _round_into(Rounded(made.data[where], made.factors[where]), rows[where], group):
             return None
-        data[begin : begin + step], factors[begin : begin + step] = part.data, part.factors
-    return Rounded(data, factors)
+    return made
 
 
-def _rounded_rows(rows: Tensor, group: int) -> Rounded | None:
+def _empty_like(rows: Tensor) -> Rounded:
+    data = torch.empty(rows.shape, dtype=torch.int8, device=rows.device)
+    return Rounded(data, torch.empty(len(rows), 1, device=rows.device))
+
+
+def _round_into(made: Rounded, rows: Tensor, group: int) -> bool:
+    """Round `rows` [M, in] into `made`; False if a value is not finite, which is only looked for on the CPU."""
     if group:
         rows = rotate(rows.float(), group)
+    kernels = product_kernels(rows.device, rows.dtype, rows.numel())
+    if kernels is not None and rows.stride(1) == 1:
+        return kernels.round_rows(rows, made.data, made.factors)
     peaks = row_peaks(rows)
     if rows.device.type == "cpu" and not bool(torch.isfinite(peaks).all()):
-        return None
-    return Rounded(quantized(rows, peaks).to(torch.int8), peaks.mul_(1 / LARGEST))
+        return False
+    made.data.copy_(quantized(rows, peaks))
+    torch.mul(peaks, 1 / LARGEST, out=made.factors)
+    return True
 
 
 def _multiply_into(
@@ -306,14 +318,17 @@ def _multiply_into(
     """Write the int8 product of `left` [M, in] and `right` [in, out], its rows times `factors` [M, 1] and its columns
     times `scale` [out], plus `bias`, into `out` [M, out].
 
-    On the CPU the sums come to lie in memory that is used again, and are widened where they stay: to multiply int32
-    with float32, PyTorch makes two more copies of them."""
+    On the CPU the sums come to lie in memory that is used again. Without a compiled kernel they are widened where they
+    stay: to multiply int32 with float32, PyTorch makes two more copies of them."""
     if out.device.type != "cpu":
         sums = torch._int_mm(left, right)
         numbers = sums.float() if factors is None else sums * factors
     else:
         sums = scratch((len(left), right.shape[1]), torch.int32, "sums")
         torch._int_mm(left, right, out=sums)
+        if (kernels := product_kernels(out.device, out.dtype, out.numel())) is not None and out.is_contiguous():
+            kernels.scale_sums(sums, factors, scale.contiguous(), bias, out)
+            return
         numbers = out if out.dtype == torch.float32 else scratch(tuple(out.shape), torch.float32, "sums")
         numbers.copy_(sums)
         if factors is not None:
@@ -343,20 +358,45 @@ def _convolution(
     per_line = out_width * max(9 * channels, 4 * outputs)
     lines = max(1, SLICE_COLUMNS // per_line) if on_cpu else out_height
     for image in range(batch):
-        peak = row_peaks(x[image].reshape(1, -1) if x.is_contiguous() else pixels[image].reshape(1, -1))
-        if on_cpu and not math.isfinite(peak.item()):
+        peak = _round_image(padded[1:-1, 1:-1], pixels[image])
+        if peak is None:
             return None
-        padded[1:-1, 1:-1] = quantized(pixels[image], peak.view(1))  # without a dimension it would stay in 16 bits
-        factor = scale * (peak.view(1) / LARGEST)
+        factor = scale * (peak / LARGEST)
         for top in range(0, out_height, lines):
             count = min(lines, out_height - top)
-            neighbours = padded.as_strided(
+            gathered = padded.as_strided(
                 (count, out_width, 3, 3 * channels),
                 (rows_step * line, columns_step * channels, line, 1),
                 padded.storage_offset() + top * rows_step * line,
-            ).reshape(count * out_width, 9 * channels)
+            )
+            if on_cpu:
+                gathered = scratch(tuple(gathered.shape), torch.int8, "neighbours").copy_(gathered)
+            neighbours = gathered.reshape(count * out_width, 9 * channels)
             _multiply_into(out[image, top : top + count].view(-1, outputs), neighbours, kernel, None, factor, bias)
     return out.permute(0, 3, 1, 2)
+
+
+def _round_image(made: Tensor, pixels: Tensor) -> Tensor | None:
+    """Round `pixels` [h, w, in] into int8 `made` [h, w, in], whose lines are contiguous, and return their peak [1] in
+    float32; None if a value is not finite, which is only looked for on the CPU."""
+    height, width, channels = pixels.shape
+    is_by_line = pixels.stride()[1:] == (channels, 1)
+    kernels = product_kernels(pixels.device, pixels.dtype, pixels.numel()) if is_by_line else None
+    if kernels is not None:
+        lines = pixels.as_strided((height, width * channels), (pixels.stride(0), 1))
+        peak = torch.tensor([kernels.peak_of(lines)])
+    else:
+        in_order = pixels.permute(2, 0, 1)  # as it lies in memory, else a copy would be made
+        peak = row_peaks((in_order if in_order.is_contiguous() else pixels).reshape(1, -1)).view(1)
+    if pixels.device.type == "cpu" and not math.isfinite(peak.item()):
+        return None
+    peak = peak.clamp(min=SMALLEST_PEAK)
+    if kernels is not None:
+        to_lines = made.as_strided((height, width * channels), (made.stride(0), 1))
+        kernels.round_by(lines, (LARGEST / peak).item(), to_lines)
+    else:
+        made.copy_(quantized(pixels, peak))  # a peak without a dimension would leave it in 16 bits
+    return peak
 
 
 def measured_error(data: Tensor, scale: Tensor, storage: StorageFormat) -> float:

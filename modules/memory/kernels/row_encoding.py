@@ -15,13 +15,14 @@ Importing this file imports llvmlite.
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Callable
 from functools import cache
 
 import llvmlite.binding
 import torch
 from torch import Tensor
+
+from modules.memory.kernels.llvm import broadcast, compiled, float_constant, repeated
 
 LANES = 16
 INPUTS = {torch.float16: "half", torch.bfloat16: "bfloat", torch.float32: "float"}
@@ -41,7 +42,7 @@ def row_encoder_of(source: torch.dtype, target: torch.dtype) -> Callable[[Tensor
         return None
     name = f"encode_{INPUTS[source]}_{'int8' if target == torch.int8 else 'e4m3'}"
     engine = _engine(source, target, name)
-    compiled = ctypes.CFUNCTYPE(ctypes.c_uint32, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)(
+    function = ctypes.CFUNCTYPE(ctypes.c_uint32, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)(
         engine.get_function_address(name)
     )
 
@@ -52,7 +53,7 @@ def row_encoder_of(source: torch.dtype, target: torch.dtype) -> Callable[[Tensor
         if not (is_meant and has_room and data.is_contiguous() and scales.is_contiguous()):
             raise ValueError(f"Rows {tuple(part.shape)} of {source} need as many codes of {target}, and a scale each.")
         part = part.contiguous()
-        most: int = compiled(part.data_ptr(), data.data_ptr(), scales.data_ptr(), rows, width)
+        most: int = function(part.data_ptr(), data.data_ptr(), scales.data_ptr(), rows, width)
         return most < INFINITY[source]
 
     return encode
@@ -61,23 +62,7 @@ def row_encoder_of(source: torch.dtype, target: torch.dtype) -> Callable[[Tensor
 @cache
 def _engine(source: torch.dtype, target: torch.dtype, name: str) -> llvmlite.binding.ExecutionEngine:
     """Kept for as long as the process runs: the code lies in its memory."""
-    llvmlite.binding.initialize_native_target()
-    llvmlite.binding.initialize_native_asmprinter()
-    cpu, features = llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()
-    found = llvmlite.binding.Target.from_default_triple()
-    machine = found.create_target_machine(cpu=cpu, features=features, opt=2)
-    module = llvmlite.binding.parse_assembly(_program(name, source, target))
-    return llvmlite.binding.create_mcjit_compiler(module, machine)
-
-
-def _float(number: float) -> str:
-    """A float32 constant as LLVM writes it: the bits of the same float64."""
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
-
-
-def _all(kind: str, constant: str | int, lanes: int) -> str:
-    """A vector of one constant."""
-    return "<" + ", ".join([f"{kind} {constant}"] * lanes) + ">"
+    return compiled(_program(name, source, target))
 
 
 def _program(name: str, source: torch.dtype, target: torch.dtype) -> str:
@@ -122,7 +107,7 @@ peaks.head:
 peaks.body:
   %p.at = getelementptr {integer}, ptr %source, i64 %p
   %p.bits = load {many}, ptr %p.at, align 1
-  %p.size = and {many} %p.bits, {_all(integer, magnitude, 2 * LANES)}
+  %p.size = and {many} %p.bits, {repeated(integer, magnitude, 2 * LANES)}
   %highs.next = {highest}({many} %highs, {many} %p.size)
   %p.next = add i64 %p, {2 * LANES}
   br label %peaks.head
@@ -144,12 +129,12 @@ rest.body:
 scale:
   %most.next = call {integer} @llvm.umax.{integer}({integer} %most, {integer} %peak)
   {to_float}
-  %exact = fdiv float %wide, {_float(LARGEST[target])}
+  %exact = fdiv float %wide, {float_constant(LARGEST[target])}
   %exact.bits = bitcast float %exact to i32
   %more = add i32 %exact.bits, 65535
   %short = and i32 %more, -65536
   %upper = bitcast i32 %short to float
-  %normal = call float @llvm.maxnum.f32(float %upper, float {_float(2.0**-126)})
+  %normal = call float @llvm.maxnum.f32(float %upper, float {float_constant(2.0**-126)})
   %is.some = fcmp ogt float %exact, 0.0
   %s = select i1 %is.some, float %normal, float 1.0
   %s.at = getelementptr float, ptr %scales, i64 %row
@@ -194,18 +179,15 @@ def _codes(at: str, lanes: int, source: torch.dtype, target: torch.dtype) -> str
     floats, ints, codes = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i8"))
 
     def whole(number: int) -> str:
-        return _all("i32", number, lanes)
+        return repeated("i32", number, lanes)
 
     def everywhere(name: str) -> list[str]:
-        return [
-            f"%{at}.{name}.1 = insertelement {floats} poison, float %{name}, i32 0",
-            f"%{at}.{name} = shufflevector {floats} %{at}.{name}.1, {floats} poison, <{lanes} x i32> zeroinitializer",
-        ]
+        return broadcast(f"%{at}.{name}", f"%{name}", lanes)
 
     lines = [
         f"%{at}.at = getelementptr i{bits}, ptr %source, i64 %{at}",
         f"%{at}.bits = load {integer}, ptr %{at}.at, align 1",
-        f"%{at}.size = and {integer} %{at}.bits, {_all(f'i{bits}', (1 << bits - 1) - 1, lanes)}",
+        f"%{at}.size = and {integer} %{at}.bits, {repeated(f'i{bits}', (1 << bits - 1) - 1, lanes)}",
     ]
     if source == torch.float16:
         lines += [f"%{at}.half = bitcast {integer} %{at}.size to <{lanes} x half>"]
@@ -231,7 +213,7 @@ def _codes(at: str, lanes: int, source: torch.dtype, target: torch.dtype) -> str
     sign = f"%{at}.negative = icmp slt {integer} %{at}.bits, zeroinitializer"
     if target == torch.int8:  # added, 2^23 leaves a number's whole part, rounded, in the last bits
         lines += [
-            f"%{at}.shifted = fadd {floats} %{at}.q, {_all('float', _float(2.0**23), lanes)}",
+            f"%{at}.shifted = fadd {floats} %{at}.q, {repeated('float', float_constant(2.0**23), lanes)}",
             f"%{at}.whole = bitcast {floats} %{at}.shifted to {ints}",
             f"%{at}.byte = trunc {ints} %{at}.whole to {codes}",
             f"%{at}.minus.byte = sub {codes} zeroinitializer, %{at}.byte",
@@ -246,13 +228,13 @@ def _codes(at: str, lanes: int, source: torch.dtype, target: torch.dtype) -> str
             f"%{at}.moved = add {ints} %{at}.n, {whole(0x7FFFF - (120 << 23))}",
             f"%{at}.even = add {ints} %{at}.moved, %{at}.odd",
             f"%{at}.large = lshr {ints} %{at}.even, {whole(20)}",
-            f"%{at}.added = fadd {floats} %{at}.q, {_all('float', _float(2.0**14), lanes)}",
+            f"%{at}.added = fadd {floats} %{at}.q, {repeated('float', float_constant(2.0**14), lanes)}",
             f"%{at}.added.bits = bitcast {floats} %{at}.added to {ints}",
             f"%{at}.is.small = icmp ult {ints} %{at}.n, {whole(121 << 23)}",
             f"%{at}.either = select <{lanes} x i1> %{at}.is.small, {ints} %{at}.added.bits, {ints} %{at}.large",
             f"%{at}.byte = trunc {ints} %{at}.either to {codes}",
             sign,
-            f"%{at}.signed = or {codes} %{at}.byte, {_all('i8', -128, lanes)}",
+            f"%{at}.signed = or {codes} %{at}.byte, {repeated('i8', -128, lanes)}",
             f"%{at}.code = select <{lanes} x i1> %{at}.negative, {codes} %{at}.signed, {codes} %{at}.byte",
         ]
     lines += [

@@ -32,21 +32,21 @@ NEEDS = ("f16c", "fma")
 """Of an x86 CPU, by LLVM's names; without, LLVM would call functions that the process may not have."""
 
 
-class _Count:
-    """Weights that this process has been asked to encode."""
+class Count:
+    """How many numbers this process has had such work done for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._weights = 0
+        self._numbers = 0
 
-    def add(self, weights: int) -> int:
+    def add(self, numbers: int) -> int:
         """How many there were before."""
         with self._lock:
-            before, self._weights = self._weights, self._weights + weights
+            before, self._numbers = self._numbers, self._numbers + numbers
             return before
 
 
-_COUNT = _Count()
+_COUNT = Count()
 _STARTING = threading.Lock()
 
 

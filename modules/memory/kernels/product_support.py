@@ -1,0 +1,65 @@
+"""Whether inputs of int8 products are rounded, and their sums scaled, by the compiled kernels of
+`modules.memory.kernels.int8_product`.
+
+They need llvmlite, which numba brings, and what they compute is what PyTorch computes. Their start takes 0.1 s and 70
+MB, of which 64 are pages of the library's file; so a process starts them only when it has computed so much with PyTorch
+that it would have paid: in the first step of a model of full size, and not at all for a small one's few images.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from modules.memory.kernels.row_support import Count, row_encoding_problem
+
+log = logging.getLogger(__name__)
+
+DTYPES = (torch.float32, torch.bfloat16)
+"""Of inputs and outputs."""
+PAYS_FROM = 1 << 27
+"""Inputs and sums that a process has PyTorch round and scale first. The kernels would have saved 0.3 ns for each of
+them in float32, twice that in bfloat16, and more where memory is slow."""
+
+
+class ProductKernels(Protocol):
+    """See `modules.memory.kernels.int8_product`."""
+
+    def round_rows(self, rows: Tensor, data: Tensor, factors: Tensor) -> bool: ...
+    def peak_of(self, rows: Tensor) -> float: ...
+    def round_by(self, rows: Tensor, factor: float, data: Tensor) -> None: ...
+    def scale_sums(
+        self, sums: Tensor, factors: Tensor | None, scale: Tensor, bias: Tensor | None, out: Tensor
+    ) -> None: ...
+
+
+_COUNT = Count()
+_STARTING = threading.Lock()
+
+
+def product_kernels(device: torch.device, dtype: torch.dtype, numbers: int) -> ProductKernels | None:
+    """What rounds, or scales, so many numbers from or to `dtype`; None where PyTorch shall. Nothing is imported before
+    `PAYS_FROM` numbers have been asked for."""
+    if device.type != "cpu" or dtype not in DTYPES or _COUNT.add(numbers) < PAYS_FROM:
+        return None
+    with _STARTING:  # LLVM is started once
+        return _compiled()
+
+
+@cache
+def _compiled() -> ProductKernels | None:
+    if row_encoding_problem() is not None:
+        return None
+    try:
+        from modules.memory.kernels import int8_product
+
+        int8_product.compile_all()
+    except Exception:  # the compiler raises errors of many types; the kernels are only ever an option
+        log.exception("The kernels around int8 products could not be compiled; PyTorch does their work")
+        return None
+    return int8_product

@@ -99,6 +99,16 @@ def test_convolutions(
 
 
 @compiled
+def test_threads_where_there_is_no_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels(monkeypatch)
+    monkeypatch.setattr("modules.memory.kernels.int8_product.openmp_team", lambda: None)
+    monkeypatch.setattr("modules.memory.kernels.int8_product.LEAST_NUMBERS_OF_POOL", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert_same(stored(nn.Linear(64, 48), torch.float32), torch.randn(1, 301, 64), monkeypatch)
+    assert_same(stored(nn.Conv2d(40, 48, 3, padding=1), torch.float32), torch.randn(1, 40, 9, 9), monkeypatch)
+
+
+@compiled
 @torch.inference_mode()
 def test_layers_that_share_an_input(monkeypatch: pytest.MonkeyPatch) -> None:
     parent = nn.ModuleList([stored(nn.Linear(64, 48), torch.float32) for _ in range(3)])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -30,8 +31,10 @@ INFINITY = 0x7F800000
 LARGEST, SMALLEST_PEAK = 127.0, 1e-12
 WHOLE = 1.5 * 2**23
 """Added, it leaves a float32 number's whole part, rounded half to even, in the last bits."""
-LEAST_NUMBERS = 1 << 16
-"""For one thread: fewer take less time than it takes to wake one."""
+LEAST_NUMBERS = 1 << 15
+"""For one thread of PyTorch's, as PyTorch has it for operations on elements."""
+LEAST_NUMBERS_OF_POOL = 1 << 19
+"""For one thread of a pool, which takes longer to wake."""
 
 
 def compile_all() -> None:
@@ -41,105 +44,92 @@ def compile_all() -> None:
 
 def round_rows(rows: Tensor, data: Tensor, factors: Tensor) -> bool:
     """Round each row of `rows` [M, in] (float32 or bfloat16) to 127 steps of its largest magnitude into `data` [M, in]
-    int8; `factors` [M, 1] float32 are what the codes are to be multiplied with. The last dimension of all is
-    contiguous, and so are `factors`. False where a number was not finite: what was written means nothing then."""
-    count, width = rows.shape
-    function = _function(f"round_rows_{INPUTS[rows.dtype]}")
-    from_bytes, to_bytes = rows.stride(0) * rows.itemsize, data.stride(0)
-    source, target, scales = rows.data_ptr(), data.data_ptr(), factors.data_ptr()
-
-    def work(begin: int, end: int) -> int:
-        return int(
-            function(
-                source + begin * from_bytes,
-                target + begin * to_bytes,
-                scales + 4 * begin,
-                end - begin,
-                width,
-                from_bytes,
-                to_bytes,
-            )
-        )
-
-    return max(_in_threads(work, count, width), default=0) < INFINITY
+    int8; `factors` [M, 1] float32 are what the codes are to be multiplied with. The last dimensions are contiguous,
+    and so are `factors`. False where a number was not finite: what was written means nothing then."""
+    most = ctypes.c_uint32(0)
+    _run("round_rows", rows.dtype, rows, *_lines(rows), *_lines(data), factors.data_ptr(), ctypes.addressof(most))
+    return most.value < INFINITY
 
 
 def peak_of(rows: Tensor) -> float:
     """The largest magnitude in `rows` [M, in] (float32 or bfloat16, last dimension contiguous); NaN or infinite where
     one of the numbers is."""
-    count, width = rows.shape
-    function = _function(f"peak_of_rows_{INPUTS[rows.dtype]}")
-    step, source = rows.stride(0) * rows.itemsize, rows.data_ptr()
-
-    def work(begin: int, end: int) -> int:
-        return int(function(source + begin * step, end - begin, width, step))
-
-    bits = max(_in_threads(work, count, width), default=0)
-    return float(torch.tensor(bits, dtype=torch.int32).view(torch.float32))
+    most = ctypes.c_uint32(0)
+    _run("peak_of", rows.dtype, rows, *_lines(rows), ctypes.addressof(most))
+    return ctypes.c_float.from_buffer(most).value
 
 
 def round_by(rows: Tensor, factor: float, data: Tensor) -> None:
     """`rows` [M, in] (float32 or bfloat16) times `factor`, rounded into `data` [M, in] int8; the last dimensions are
     contiguous, and no product is beyond 127."""
-    count, width = rows.shape
-    function = _function(f"round_by_{INPUTS[rows.dtype]}")
-    from_bytes, to_bytes = rows.stride(0) * rows.itemsize, data.stride(0)
-    source, target = rows.data_ptr(), data.data_ptr()
-
-    def work(begin: int, end: int) -> None:
-        function(
-            source + begin * from_bytes, target + begin * to_bytes, factor, end - begin, width, from_bytes, to_bytes
-        )
-
-    _in_threads(work, count, width)
+    bits = ctypes.c_int32.from_buffer(ctypes.c_float(factor)).value
+    _run("round_by", rows.dtype, rows, *_lines(rows), *_lines(data), bits)
 
 
 def scale_sums(sums: Tensor, factors: Tensor | None, scale: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """Write int32 `sums` [M, out], rows times `factors` [M, 1] (None: 1), columns times `scale` [out], plus `bias`
     [out], into `out` [M, out] (float32 or bfloat16). Factors, scales and bias are float32; all are contiguous."""
-    count, width = sums.shape
-    function = _function(f"scale_sums_{INPUTS[out.dtype]}")
-    rows = _ones() if factors is None else factors
-    added = torch.full((width,), -0.0) if bias is None else bias  # the zero that changes no number
-    step = 0 if factors is None else 4
-    source, target, each = sums.data_ptr(), out.data_ptr(), rows.data_ptr()
-    columns, biases, size = scale.data_ptr(), added.data_ptr(), width * out.itemsize
-
-    def work(begin: int, end: int) -> None:
-        function(
-            source + 4 * width * begin,
-            target + size * begin,
-            each + step * begin,
-            columns,
-            biases,
-            end - begin,
-            width,
-            step,
-        )
-
-    _in_threads(work, count, width)
+    rows = _one() if factors is None else factors
+    added = torch.full((sums.shape[1],), -0.0) if bias is None else bias  # the zero that changes no number
+    step = 0 if factors is None else rows.itemsize
+    vectors = rows.data_ptr(), step, scale.data_ptr(), added.data_ptr()
+    _run("scale_sums", out.dtype, sums, *_lines(sums), *_lines(out), *vectors)
 
 
-def _in_threads(work: Callable[[int, int], Any], count: int, width: int) -> list[Any]:
-    """Do `work` for rows from one to another, in as many threads as PyTorch uses."""
-    parts = max(1, min(torch.get_num_threads(), count * width // LEAST_NUMBERS, count))
-    if parts == 1:
-        return [work(0, count)]
-    ends = [count * part // parts for part in range(parts + 1)]
-    pool = _pool(torch.get_num_threads())
-    first, *others = pairwise(ends)
-    waiting = [pool.submit(work, *part) for part in others]
-    return [work(*first), *(one.result() for one in waiting)]
+def _lines(rows: Tensor) -> tuple[int, int]:
+    """Where the rows begin, and the bytes from one to the next."""
+    return rows.data_ptr(), rows.stride(0) * rows.itemsize
+
+
+def _run(name: str, dtype: torch.dtype, rows: Tensor, *arguments: int) -> None:
+    """Call a function for all rows [M, width], in as many threads as PyTorch uses: in PyTorch's own where they are
+    OpenMP's, as others would wait until those go to sleep."""
+    count, width = rows.shape
+    address, function = _function(f"{name}_{INPUTS[dtype]}")
+    packed = (ctypes.c_int64 * (len(arguments) + 1))(width, *arguments)
+    threads, numbers, team = torch.get_num_threads(), count * width, openmp_team()
+    parts = min(threads, count, numbers // (LEAST_NUMBERS_OF_POOL if team is None else LEAST_NUMBERS))
+    if parts <= 1:
+        function(packed, 0, count)
+    elif team is not None:
+        shared = (ctypes.c_int64 * 5)(address, ctypes.addressof(packed), count, team.thread, team.size)
+        team.run(_engine().get_function_address("share"), shared, parts, 0)
+    else:
+        ends = [count * part // parts for part in range(parts + 1)]
+        list(_pool(threads).map(lambda part: function(packed, *part), pairwise(ends)))
+
+
+@dataclass(frozen=True)
+class Team:
+    """OpenMP's threads: `run(function, argument, threads, 0)` calls a C function in each of some, and at `thread` and
+    `size` are functions that say which of how many calls them."""
+
+    run: Callable[..., Any]
+    thread: int
+    size: int
+
+
+@cache
+def openmp_team() -> Team | None:
+    """That of the library that PyTorch has loaded where it has the entries of GCC's; None for another."""
+    try:
+        library = ctypes.CDLL(None)
+        run, *others = library.GOMP_parallel, library.omp_get_thread_num, library.omp_get_num_threads
+    except (AttributeError, OSError, TypeError):  # TypeError: Windows, where there is no such thing
+        return None
+    run.argtypes, run.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
+    thread, size = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in others)
+    return Team(run, thread, size)
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """Kept: a kernel takes less time than it takes to start a thread."""
-    return ThreadPoolExecutor(threads - 1, thread_name_prefix="int8-product")
+    return ThreadPoolExecutor(threads, thread_name_prefix="int8-product")
 
 
 @cache
-def _ones() -> Tensor:
+def _one() -> Tensor:
     return torch.ones(1)
 
 
@@ -150,24 +140,55 @@ def _engine() -> llvmlite.binding.ExecutionEngine:
     parts = [fma, "declare <1 x float> @llvm.fma.v1f32(<1 x float>, <1 x float>, <1 x float>)"]
     parts += [f"declare i32 @llvm.vector.reduce.umax.v{LANES}i32(<{LANES} x i32>)"]
     parts += [f"declare <{LANES} x i32> @llvm.umax.v{LANES}i32(<{LANES} x i32>, <{LANES} x i32>)"]
-    parts += ["declare i32 @llvm.umax.i32(i32, i32)"]
+    parts += ["declare i32 @llvm.umax.i32(i32, i32)", SHARE]
     for dtype, name in INPUTS.items():
         parts += [_peak(dtype, name), _codes(dtype, name), _rows(name), _scale_sums(dtype, name)]
     return compiled("\n".join(parts))
 
 
 @cache
-def _function(name: str) -> Callable[..., Any]:
-    """A compiled function. It releases the GIL, as every one of `ctypes` does."""
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "round_rows": (ctypes.c_uint32, [pointer] * 3 + [number] * 4),
-        "peak_of_rows": (ctypes.c_uint32, [pointer] + [number] * 3),
-        "round_by": (None, [pointer] * 2 + [ctypes.c_float] + [number] * 4),
-        "scale_sums": (None, [pointer] * 5 + [number] * 3),
-    }
-    result, taken = signatures[name.rpartition("_")[0]]
-    return ctypes.CFUNCTYPE(result, *taken)(_engine().get_function_address(name))
+def _function(name: str) -> tuple[int, Callable[..., None]]:
+    """A compiled function and its address: (arguments, first row, row behind the last). It releases the GIL, as every
+    one of `ctypes` does."""
+    address = _engine().get_function_address(name)
+    return address, ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
+
+
+SHARE = """
+define void @share(ptr %data) {
+entry:
+  %arguments.at = getelementptr i64, ptr %data, i64 1
+  %count.at = getelementptr i64, ptr %data, i64 2
+  %thread.at = getelementptr i64, ptr %data, i64 3
+  %size.at = getelementptr i64, ptr %data, i64 4
+  %function = load ptr, ptr %data
+  %arguments = load ptr, ptr %arguments.at
+  %count = load i64, ptr %count.at
+  %thread.of = load ptr, ptr %thread.at
+  %size.of = load ptr, ptr %size.at
+  %thread.number = call i32 %thread.of()
+  %size.number = call i32 %size.of()
+  %thread = zext i32 %thread.number to i64
+  %size = zext i32 %size.number to i64
+  %next = add i64 %thread, 1
+  %before = mul i64 %count, %thread
+  %behind = mul i64 %count, %next
+  %begin = udiv i64 %before, %size
+  %end = udiv i64 %behind, %size
+  call void %function(ptr %arguments, i64 %begin, i64 %end)
+  ret void
+}
+"""
+"""What each thread of a team calls: its part of the rows."""
+
+
+def _kernel(name: str, arguments: list[str], lines: list[str]) -> str:
+    """A function of rows, from its "type name" of arguments, 8 bytes each. The first is always their width."""
+    taken = []
+    for place, (of, argument) in enumerate(one.split() for one in ["i64 %width", *arguments]):
+        taken += [f"{argument}.at = getelementptr i64, ptr %arguments, i64 {place}"]
+        taken += [f"{argument} = load {of}, ptr {argument}.at"]
+    return _text(f"void @{name}(ptr %arguments, i64 %begin, i64 %end)", [*taken, *lines, "ret void"])
 
 
 def _loop(
@@ -282,13 +303,14 @@ def _codes(dtype: torch.dtype, name: str) -> str:
 
 
 def _rows(name: str) -> str:
-    """The three functions of many rows. Their first and last arguments are addresses and strides in bytes."""
-    source = ["%begin = mul i64 %row, %from", "%numbers = getelementptr i8, ptr %first, i64 %begin"]
-    target = ["%begin.codes = mul i64 %row, %to", "%codes = getelementptr i8, ptr %first.codes, i64 %begin.codes"]
-    most = [
+    """The three functions that read numbers."""
+    source = ["%row.bytes = mul i64 %row, %from.step", "%numbers = getelementptr i8, ptr %from, i64 %row.bytes"]
+    target = ["%row.codes = mul i64 %row, %to.step", "%codes = getelementptr i8, ptr %to, i64 %row.codes"]
+    peak = [
         f"%peak = call i32 @peak_{name}(ptr %numbers, i64 %width)",
-        "%most.next = call i32 @llvm.umax.i32(i32 %most, i32 %peak)",
+        "%highest.next = call i32 @llvm.umax.i32(i32 %highest, i32 %peak)",
     ]
+    keep = ["%most.before = atomicrmw umax ptr %most, i32 %highest monotonic"]
     code = [f"call void @codes_{name}(ptr %numbers, ptr %codes, float %factor, i64 %width)"]
     smallest = float_constant(ctypes.c_float(SMALLEST_PEAK).value)
     scales = [
@@ -298,38 +320,28 @@ def _rows(name: str) -> str:
         "%share = fdiv float 1.0, %size",
         f"%factor = fmul float %share, {float_constant(LARGEST)}",
         f"%scale = fmul float %size, {float_constant(ctypes.c_float(1 / LARGEST).value)}",
-        "%scale.at = getelementptr float, ptr %scales, i64 %row",
+        "%scale.at = getelementptr float, ptr %factors, i64 %row",
         "store float %scale, ptr %scale.at, align 1",
     ]
 
     def rows(body: list[str], *kept: tuple[str, str, str]) -> list[str]:
-        return _loop("row", "0", "%rows", 1, ("entry", "end"), body, *kept)
+        return _loop("row", "%begin", "%end", 1, ("entry", "done"), body, *kept)
 
-    highest = ("i32", "%most", "0")
-    strides = "i64 %rows, i64 %width, i64 %from"
+    highest = ("i32", "%highest", "0")
+    read, written = ["ptr %from", "i64 %from.step"], ["ptr %to", "i64 %to.step"]
+    rounding = rows([*source, *target, *peak, *scales, *code], highest)
     return "\n".join(
         [
-            _text(
-                f"i32 @round_rows_{name}(ptr %first, ptr %first.codes, ptr %scales, {strides}, i64 %to)",
-                [*rows([*source, *target, *most, *scales, *code], highest), "ret i32 %most"],
-            ),
-            _text(
-                f"i32 @peak_of_rows_{name}(ptr %first, {strides})",
-                [*rows([*source, *most], highest), "ret i32 %most"],
-            ),
-            _text(
-                f"void @round_by_{name}(ptr %first, ptr %first.codes, float %factor, {strides}, i64 %to)",
-                [*rows([*source, *target, *code]), "ret void"],
-            ),
+            _kernel(f"round_rows_{name}", [*read, *written, "ptr %factors", "ptr %most"], [*rounding, *keep]),
+            _kernel(f"peak_of_{name}", [*read, "ptr %most"], [*rows([*source, *peak], highest), *keep]),
+            _kernel(f"round_by_{name}", [*read, *written, "float %factor"], rows([*source, *target, *code])),
         ]
     )
 
 
 def _scale_sums(dtype: torch.dtype, name: str) -> str:
-    """(sums, out, factors, scales, biases, rows, width, bytes from one factor to the next).
-
-    The product with the scale and the sum with the bias are one operation, rounded once, as compilers make them of
-    PyTorch's `addcmul`."""
+    """The function that scales sums. The product with a scale and the sum with a bias are one operation, rounded once,
+    as compilers make them of PyTorch's `addcmul`."""
     bits = 8 * dtype.itemsize
 
     def body(at: str, lanes: int) -> list[str]:
@@ -366,16 +378,18 @@ def _scale_sums(dtype: torch.dtype, name: str) -> str:
         ]
 
     row = [
-        "%begin = mul i64 %row, %width",
-        "%from = getelementptr i32, ptr %sums, i64 %begin",
-        f"%to = getelementptr i{bits}, ptr %out, i64 %begin",
-        "%begin.factor = mul i64 %row, %step",
-        "%factor.at = getelementptr i8, ptr %factors, i64 %begin.factor",
+        "%row.sums = mul i64 %row, %sums.step",
+        "%from = getelementptr i8, ptr %sums, i64 %row.sums",
+        "%row.out = mul i64 %row, %out.step",
+        "%to = getelementptr i8, ptr %out, i64 %row.out",
+        "%row.factor = mul i64 %row, %step",
+        "%factor.at = getelementptr i8, ptr %factors, i64 %row.factor",
         "%factor = load float, ptr %factor.at, align 1",
         f"%even = and i64 %width, {-LANES}",
         *_loop("c", "0", "%even", LANES, ("row.body", "rest"), body("c", LANES)),
         *_loop("t", "%even", "%width", 1, ("rest", "written"), body("t", 1)),
     ]
-    head = "ptr noalias %sums, ptr noalias %out, ptr noalias %factors, ptr noalias %scales, ptr noalias %biases"
-    lines = _loop("row", "0", "%rows", 1, ("entry", "end"), row)
-    return _text(f"void @scale_sums_{name}({head}, i64 %rows, i64 %width, i64 %step)", [*lines, "ret void"])
+    matrices = ["ptr %sums", "i64 %sums.step", "ptr %out", "i64 %out.step"]
+    vectors = ["ptr %factors", "i64 %step", "ptr %scales", "ptr %biases"]
+    lines = _loop("row", "%begin", "%end", 1, ("entry", "done"), row)
+    return _kernel(f"scale_sums_{name}", [*matrices, *vectors], lines)

@@ -266,7 +266,7 @@ def _linear(
     for begin in range(0, count, step):
         where = slice(begin, begin + step)
         if rounded is None:
-            part = _empty_like(rows[where])
+            part = _empty_like(rows[where], is_slice=rows.device.type == "cpu")
             if not _round_into(part, rows[where], group):
                 return None
         else:
@@ -292,8 +292,12 @@ def _rounded(x: Tensor, group: int, outputs: int) -> Rounded | None:
     return made
 
 
-def _empty_like(rows: Tensor) -> Rounded:
-    data = torch.empty(rows.shape, dtype=torch.int8, device=rows.device)
+def _empty_like(rows: Tensor, is_slice: bool = False) -> Rounded:
+    """For `rows` [M, in]; for a slice of them in memory that the next slice uses again."""
+    if is_slice:
+        data = scratch(tuple(rows.shape), torch.int8, "rounded")
+    else:
+        data = torch.empty(rows.shape, dtype=torch.int8, device=rows.device)
     return Rounded(data, torch.empty(len(rows), 1, device=rows.device))
 
 

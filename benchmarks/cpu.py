@@ -292,7 +292,7 @@ def measure_kernels(path: Path, family: str, side: int, rounds: int) -> dict[str
     way and attention; and the relative difference of what they compute."""
     if (problem := row_encoding_problem()) is not None:
         return {"left_out": problem}
-    found: dict[str, Any] = {"threads": torch.get_num_threads()}
+    found: dict[str, Any] = {}
     for way in KERNEL_WAYS:
         unet = WAYS[way].load(path).unet
         step = stepper(unet, family, side, WAYS[way].dtype)
@@ -623,7 +623,7 @@ def main() -> None:
                 write_full_size_checkpoint(path, family)
             if "kernels" in arguments.part:
                 found = measure_kernels(path, family, side, rounds)
-                result[f"kernels around products, {family}{at}"] = found
+                result[f"kernels around products, {family}{at}, threads: {torch.get_num_threads()}"] = found
                 save(result)
             if "steps" in arguments.part:
                 # A step at a larger size is long: it warms itself up.

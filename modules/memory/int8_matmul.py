@@ -10,6 +10,9 @@ Rounding an input to 127 steps of its largest value loses about 1 % of a Gaussia
 output hangs on small inputs; what each layer loses on made-up inputs with channels of very different size is measured
 at its first use, and one that loses too much decodes from then on.
 
+On the CPU inputs are rounded and sums are scaled in one pass each where compiled kernels are at hand, see
+`modules.memory.kernels.product_support`, else by PyTorch's operations.
+
 Layers that are given one input (query, key and value of an attention) share it rounded.
 """
 

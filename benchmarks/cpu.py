@@ -109,9 +109,8 @@ class Way:
 
     def load(self, path: Path) -> LoadedModel:
         """The model of a checkpoint."""
-        layout = (
-            StreamLayout(level=Level.BLOCK, on_disk=True, folder=path.parent / "offload") if self.streamed else None
-        )
+        folder = path.parent / "offload"
+        layout = StreamLayout(level=Level.BLOCK, on_disk=True, folder=folder) if self.streamed else None
         return load_through_program(path, self.storage, self.dtype, CPU, layout, mode=self.mode)
 
 

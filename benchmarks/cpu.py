@@ -287,32 +287,33 @@ def around_products(compiled: bool) -> Iterator[None]:
 
 @torch.inference_mode()
 def measure_kernels(path: Path, family: str, side: int, rounds: int) -> dict[str, Any]:
-    """CPU time (all threads) and time of a step with the kernels around int8 products over one without, in turns, by
-    way and attention; and the relative difference of what they compute."""
+    """CPU time (all threads) and time of a step with the kernels around int8 products over one without, in turns, with
+    attention in int8 where there is that; all turns, first those without; and the difference of what they compute."""
     if (problem := row_encoding_problem()) is not None:
         return {"left_out": problem}
     found: dict[str, Any] = {}
+    attention = "int8" if attention_problem() is None else "sdp"
     for way in KERNEL_WAYS:
         unet = WAYS[way].load(path).unet
         step = stepper(unet, family, side, WAYS[way].dtype)
-        for attention in ("sdp", "int8") if attention_problem() is None else ("sdp",):
-            took: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-            made = {}
-            with using_attention([unet], ATTENTIONS.get(attention)(AttentionOptions())):
-                for turn in range(rounds + 1):
-                    for compiled in took:
-                        began = time.process_time(), time.perf_counter()
-                        with around_products(compiled):
-                            made[compiled] = step().float()
-                        if turn:
-                            took[compiled].append((time.process_time() - began[0], time.perf_counter() - began[1]))
-            (cpu, wall), (cpu_with, wall_with) = (tuple(map(min, zip(*took[one], strict=True))) for one in took)
-            found[f"{way}, attention {attention}"] = {
-                "cpu_seconds": {"without": cpu, "with": cpu_with, "ratio": cpu_with / cpu},
-                "seconds": {"without": wall, "with": wall_with, "ratio": wall_with / wall},
-                "relative_difference": float((made[True] - made[False]).norm() / made[False].norm()),
-            }
-            print(json.dumps(found), flush=True)
+        took: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+        made = {}
+        with using_attention([unet], ATTENTIONS.get(attention)(AttentionOptions())):
+            for turn in range(rounds + 1):
+                for compiled in took:
+                    began = time.process_time(), time.perf_counter()
+                    with around_products(compiled):
+                        made[compiled] = step().float()
+                    if turn:
+                        took[compiled].append((time.process_time() - began[0], time.perf_counter() - began[1]))
+        (cpu, wall), (cpu_with, wall_with) = (tuple(map(min, zip(*took[one], strict=True))) for one in took)
+        found[f"{way}, attention {attention}"] = {
+            "cpu_seconds": {"without": cpu, "with": cpu_with, "ratio": cpu_with / cpu},
+            "seconds": {"without": wall, "with": wall_with, "ratio": wall_with / wall},
+            "turns_cpu_seconds": [[one[0] for one in took[compiled]] for compiled in took],
+            "relative_difference": float((made[True] - made[False]).norm() / made[False].norm()),
+        }
+        print(json.dumps(found), flush=True)
     return found
 
 

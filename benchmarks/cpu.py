@@ -128,23 +128,20 @@ WAYS = {
 QUICK_WAYS = ("diffusers fp32", "int8_row weights", "int8 matmul")
 
 
-def inputs(family: str, side: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor] | None]:
-    """Latents of two images, their timestep, the texts, and what SDXL is told besides."""
+def inputs(family: str, side: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Latents of two images, their timestep, the texts, and the vector that SDXL is told besides."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 4, side, side, generator=generator).to(dtype)
     width = 2048 if family == "sdxl" else 768
     context = torch.randn(2, 77, width, generator=generator).to(dtype)
-    added = None
-    if family == "sdxl":
-        sizes = torch.tensor([[8.0 * side, 8.0 * side, 0, 0, 8.0 * side, 8.0 * side]] * 2)
-        added = {"text_embeds": torch.randn(2, 1280, generator=generator).to(dtype), "time_ids": sizes}
-    return x, torch.full((2,), 500), context, added
+    vector = torch.randn(2, 2816, generator=generator).to(dtype) if family == "sdxl" else None
+    return x, torch.full((2,), 500), context, vector
 
 
 def stepper(unet: Any, family: str, side: int, dtype: torch.dtype) -> Step:
     """One evaluation with guidance."""
-    x, t, context, added = inputs(family, side, dtype)
-    return lambda: unet(x, t, encoder_hidden_states=context, added_cond_kwargs=added, return_dict=False)[0]
+    x, t, context, vector = inputs(family, side, dtype)
+    return lambda: unet(x, t, encoder_hidden_states=context, class_labels=vector, return_dict=False)[0]
 
 
 def take_turns(
@@ -168,13 +165,13 @@ def openvino_steps(unet: Any, family: str, side: int) -> tuple[dict[str, Step], 
     if find_spec("openvino") is None:
         return {}, "openvino is not installed (pip install -r benchmarks/requirements.txt)"
     openvino = import_module("openvino")
-    x, t, context, added = inputs(family, side, torch.float32)
+    x, t, context, vector = inputs(family, side, torch.float32)
     example: dict[str, Any] = {"sample": x, "timestep": t, "encoder_hidden_states": context}
-    if added is not None:
-        example["added_cond_kwargs"] = added
+    if vector is not None:
+        example["class_labels"] = vector
     unet.config.return_dict = False
     model = openvino.convert_model(unet, example_input=example)
-    values = [x.numpy(), t.numpy(), context.numpy(), *(item.numpy() for item in (added or {}).values())]
+    values = [x.numpy(), t.numpy(), context.numpy(), *(() if vector is None else (vector.numpy(),))]
     core = openvino.Core()
     compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     steps: dict[str, Step] = {"OpenVINO fp32": lambda: compiled(values)}

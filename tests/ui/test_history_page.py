@@ -176,7 +176,13 @@ def test_delete_goes_by_the_search_that_is_typed(tab: sync_api.Page, fakes: Serv
         held.pop().continue_()
     tab.unroute("**/history?q=kite*")
     tab.wait_for_selector(DIALOG, state="detached")  # not one of the images that were found before
-    sync_api.expect(tab.locator("#fw_history .fw-history-status")).to_have_text("kite.png is in the trash.")
+    said = tab.locator("#fw_history .fw-history-status")
+    sync_api.expect(said).to_have_text("kite.png is in the trash.")
+    with tab.expect_response("**/history?q=kite*"):  # it is looked now and then whether there are other images
+        tab.dispatch_event("#fw_history_search", "input")
+    sync_api.expect(said).to_have_text("kite.png is in the trash.")
+    tab.fill("#fw_history_search", "kites")
+    sync_api.expect(said).to_have_text("Nothing is found.")
     assert not (tmp_path / "kite.png").exists()
 
 

@@ -7,6 +7,8 @@
   const LOOK_MS = 3000;
   let images = [];
   let asked = null; // the search whose images are shown
+  let askedFor = null; // it, with whose images and which board
+  let found = ""; // what the last search said
   let typing = 0;
   let searching = Promise.resolve(); // done when the last search is
   let newest = null;
@@ -78,9 +80,13 @@
       if (!isMore) newest = page.images[0]?.id ?? null;
       find("[data-do=more]").hidden = !page.more;
       draw();
-      say(images.length ? "" : text ? fw.t`Nothing is found.` : shownBoard ? fw.t`This board is empty. Drag images here to put them on it.` : fw.t`Finished images appear here. Import a folder to have older ones too.`);
+      const saying = images.length ? "" : text ? fw.t`Nothing is found.` : shownBoard ? fw.t`This board is empty. Drag images here to put them on it.` : fw.t`Finished images appear here. Import a folder to have older ones too.`;
+      const isAgain = askedFor === `${text}\n${user}\n${shown}`; // nobody asked: what was said of an image is not replaced
+      if (!isAgain || find(".fw-history-status").textContent === found) say(saying);
+      [askedFor, found] = [`${text}\n${user}\n${shown}`, saying];
     } catch (error) {
-      say(error.message, true);
+      found = error.message;
+      say(found, true);
     }
   }
 

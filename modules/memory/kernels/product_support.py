@@ -4,7 +4,7 @@
 They need llvmlite, which numba brings, and what they compute is what PyTorch computes. Their start takes 0.03 s and 45
 MB, of which 40 are pages of the library's file; so a process starts them only when it has computed so much with PyTorch
 that it would have paid: in the first step of a model of full size. From then on they take every layer
-that multiplies in int8, as they pay for the smallest: 8 rows of 32 inputs take 7 microseconds in place of 25.
+that multiplies in int8, as they pay for the smallest: 8 rows of 32 inputs take 7 microseconds instead of 25.
 """
 
 from __future__ import annotations

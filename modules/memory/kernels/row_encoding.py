@@ -1,4 +1,4 @@
-"""Encoding rows to 8 bits with a scale per row, on the CPU: one compiled pass in place of five of PyTorch.
+"""Encoding rows to 8 bits with a scale per row, on the CPU: one compiled pass instead of five of PyTorch.
 
 A row's peak, its scale and its codes are made while the row lies in the first cache. The numbers are those of
 `modules.memory.formats.rowwise.RowFormat`, to the bit. The code is written for LLVM here and compiled by llvmlite, the

@@ -66,6 +66,9 @@ class SideBranches(Protocol):
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """The output of any layer with the branches'. `output` may be changed in place."""
 
+    def tensors(self) -> Sequence[Tensor] | None:
+        """All that the output depends on besides inputs and the layer; None: on more than tensors on the device."""
+
 
 Kept = tuple[Tensor, Tensor | None]
 """Stored data and its scale."""

@@ -29,8 +29,8 @@ WAYS: Mapping[str, tuple[str | None, ComputeMode | None]] = {
     "fp8 matmul": (STORAGE, ComputeMode.FP8_MATMUL),
     "int8 matmul": ("int8_row", ComputeMode.INT8_MATMUL),
 }
-"""The format of the weights, and how they are multiplied where they are not just decoded. Each with all kernels sent one
-by one and, under its name with `GRAPH` behind it, with the step recorded as a CUDA graph."""
+"""The format of the weights, and how they are multiplied where they are not just decoded. Each with all kernels sent
+one by one and, under its name with `GRAPH` behind it, with the step recorded as a CUDA graph."""
 STEPS = 20  # of each of them
 RECORDED_AFTER = 4  # calls: two are computed to see that the graph gives the same
 STEP_GOAL, PEAK_GOAL = 1.03, 0.55
@@ -114,8 +114,8 @@ def measure_ways(path: Path, family: str, device: torch.device) -> tuple[dict[st
         gigabytes[way + GRAPH] = (model.stored_bytes + torch.cuda.memory_reserved(device) - before) / 1e9
     seconds = dict.fromkeys(steps, float("inf"))
     for turn in range(STEPS + 3):
-        for way, step in steps.items():
-            took = card_seconds(step, device)
+        for way, run in steps.items():
+            took = card_seconds(run, device)
             if turn >= 3:
                 seconds[way] = min(seconds[way], took)
     return seconds, gigabytes

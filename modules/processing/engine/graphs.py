@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from modules.memory.graphs import DenoiserGraphs, GraphMode
 from modules.models.loading.loaded import LoadedModel
-from modules.models.loading.precision import ComputeMode
 
 
 @contextmanager
@@ -15,11 +14,7 @@ def using_graphs(model: LoadedModel, wanted: str, tell: Callable[[str], None]) -
     """While open, calls are recorded as `wanted`, a word of `GraphMode`, says. Where they are wanted and cannot be,
     `tell` gets the reason. Graphs stay for the next job with the model."""
     mode, graphs = GraphMode(wanted), model.graphs
-    if mode is not GraphMode.OFF and model.plan.mode is ComputeMode.AUTOCAST:
-        if mode is GraphMode.ON:
-            tell("CUDA graphs have no effect: PyTorch's autocast keeps what it casts. Choose another compute mode.")
-        mode = GraphMode.OFF
-    elif mode is GraphMode.ON and not graphs.can_record:
+    if mode is GraphMode.ON and not graphs.can_record:
         tell("CUDA graphs have no effect: only NVIDIA GPUs record them.")
     graphs.begin_job(mode, tell)
     try:

@@ -434,13 +434,16 @@ class TorchGpu:
         """See `read_device`."""
         module = self._module
         free, total = module.mem_get_info(device)
+        # Read before every step: to ask for each number alone would have PyTorch make a dictionary of all each time.
+        numbers = module.memory.memory_stats_as_nested_dict(device)
+        reserved, allocated = (numbers.get(f"{name}_bytes", {}).get("all", {}) for name in ("reserved", "allocated"))
         return DeviceReading(
             int(free),
             int(total),
-            int(module.memory_reserved(device)),
-            int(module.memory_allocated(device)),
-            int(module.max_memory_allocated(device)),
-            int(module.max_memory_reserved(device)),
+            int(reserved.get("current", 0)),
+            int(allocated.get("current", 0)),
+            int(allocated.get("peak", 0)),
+            int(reserved.get("peak", 0)),
         )
 
     def statistics(self, device: torch.device) -> Mapping[str, int]:

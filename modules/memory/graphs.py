@@ -11,7 +11,7 @@ this holds, and everything else is computed as it is:
 - for two calls with different inputs the replay gave the same numbers as the model, to the bit.
 
 In *Automatic* a graph is recorded only where a call was seen to be bound by sending kernels, and where memory is left.
-Source for the technique: NVIDIA's CUDA programming guide, CUDA graphs; `torch.cuda.CUDAGraph`.
+Source for the technique: NVIDIA's CUDA programming guide, CUDA graphs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.devices import Moment, Recorder, read_device
 from modules.memory.hook_chain import HookOrder, has_foreign_forward, hooks_of
-from modules.memory.layer import Stored, stored_state
+from modules.memory.layer import STATE, Stored
 from modules.memory.recovery import is_out_of_memory
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ SPARE_SHARE, SPARE_BYTES = 0.2, 2 << 30
 """Of the device, that must be unused before a graph is recorded, which keeps the memory of one call for itself."""
 LEFT_BYTES = 1 << 30
 """Of the device, that must be unused after it."""
+FOREIGN = "something else is put around a layer"
 _DROPOUT = torch.ops.aten.dropout.default
 
 
@@ -236,39 +237,56 @@ def _replayed(known: Recorded, inputs: Sequence[Tensor]) -> Tensor:
 
 def computation_of(module: nn.Module) -> Computation | str:
     """Where the weights of `module` and of its adapters lie, and how it computes. Or, where that is not all that a call
-    depends on, a few words why."""
+    depends on, a few words why. It is asked before each call: 2 us for each of its modules."""
     facts: list[Hashable] = []
     objects: list[object] = []
-
-    def note(value: object) -> None:
-        objects.append(value)
-        facts.append(id(value))
-
-    for each in module.modules():
-        own = each.__dict__
-        if has_foreign_forward(each) or own["_forward_hooks"] or own["_forward_pre_hooks"]:
-            return "something else is put around a layer"
-        for handle in hooks_of(each):
-            if handle.order is not HookOrder.COMPUTE:
-                return "a script, an extension or token merging is put around a layer"
-            note(handle.hook)
-        if (processor := own.get("processor")) is not None:
+    note = facts.append
+    left = [module]
+    while left:
+        own = left.pop().__dict__
+        left.extend(child for child in own["_modules"].values() if child is not None)
+        if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+            return FOREIGN
+        if "forward" in own:
+            if isinstance(found := _chain_facts(own["forward"]), str):
+                return found
+            objects.extend(found)
+        if "processor" in own:
+            processor = own["processor"]
             if not _is_pure(processor):
                 return "a script or an extension computes attention"
-            note(processor)
-            facts.append(str(getattr(processor, "_attention_backend", "")))
-        facts.append(own.get("padding_mode"))
+            objects.append(processor)
+            note(str(getattr(processor, "_attention_backend", "")))
+        if "padding_mode" in own:
+            note(own["padding_mode"])
         for tensors in (own["_parameters"], own["_buffers"]):
-            facts.extend((tensor.data_ptr(), tensor.dtype) for tensor in tensors.values() if tensor is not None)
-        if (state := stored_state(each)) is not None:
+            for tensor in tensors.values():
+                if tensor is not None:
+                    note(tensor.data_ptr())
+                    note(tensor.dtype)
+        state: Stored | None = own.get(STATE)
+        if state is not None:
             problem = _state_problem(state)
             if problem is not None:
                 return problem
-            facts.append((state.compute_dtype, state.cast_inputs))
-            note(state.product)
+            note(state.compute_dtype)
+            note(state.cast_inputs)
+            objects.append(state.product)
             if state.branches is not None:
                 facts.extend(tensor.data_ptr() for tensor in state.branches.tensors() or ())
+    facts.extend(map(id, objects))
     return Computation(tuple(facts), tuple(objects))
+
+
+def _chain_facts(forward: object) -> list[object] | str:
+    """The hooks in place of a module's own forward, or why it cannot be known what they do."""
+    module = getattr(forward, "module", None)
+    handles = hooks_of(module) if isinstance(module, nn.Module) else []
+    if not handles or module is None or has_foreign_forward(module):
+        return FOREIGN
+    if any(handle.order is not HookOrder.COMPUTE for handle in handles):
+        return "a script, an extension or token merging is put around a layer"
+    return [handle.hook for handle in handles]
 
 
 def _state_problem(state: Stored) -> str | None:

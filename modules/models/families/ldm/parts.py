@@ -1,18 +1,23 @@
 """What the families of the latent-diffusion layout share: the UNet, and what their files leave over."""
 
-import re
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-from diffusers import UNet2DConditionModel
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.models.families.architecture import UNetArchitecture
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import DenoiserInputSizes
+from modules.models.libraries import library_module
 from modules.models.names import ldm_unet
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, meta_module
+
+if TYPE_CHECKING:
+    from diffusers import UNet2DConditionModel
 
 LEFT_OVER = re.compile(
     r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"
@@ -60,18 +65,17 @@ def unet_component(architecture: UNetArchitecture) -> Component:
         architecture.attention_levels,
         architecture.middle_depth > 0,
     )
-    with on_meta():
-        return Component(
-            "unet",
-            build_unet(architecture),
-            ldm_unet.unet_keymap(layout),
-            (f"{ldm_unet.PREFIX}.",),
-            "It may be a VAE or a text encoder: choose a full checkpoint.",
-        )
+    return Component(
+        "unet",
+        build_unet(architecture, meta_module),
+        ldm_unet.unet_keymap(layout),
+        (f"{ldm_unet.PREFIX}.",),
+        "It may be a VAE or a text encoder: choose a full checkpoint.",
+    )
 
 
-def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
-    """An uninitialised UNet of these sizes; wrap the call in `hollow()` to allocate nothing."""
+def build_unet(architecture: UNetArchitecture, build: Callable[..., Any] = library_module) -> UNet2DConditionModel:
+    """An uninitialised UNet of these sizes; `meta_module` as `build` allocates nothing."""
     attention = architecture.attention_levels
     levels = range(architecture.levels)
     down = [_depths(depths) for depths in architecture.down_depths]
@@ -79,7 +83,8 @@ def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
         down[-1] = architecture.middle_depth  # diffusers takes the middle's depth from here
     if architecture.middle_depth and down[-1] != architecture.middle_depth:
         raise ValueError("the middle block must have as many transformer blocks as the coarsest level")
-    unet = UNet2DConditionModel(
+    unet = build(
+        "diffusers.UNet2DConditionModel",
         in_channels=architecture.in_channels,
         out_channels=architecture.out_channels,
         block_out_channels=architecture.widths,

@@ -26,14 +26,10 @@ def import_libraries() -> None:
 
 
 def library_name(path: str) -> Any:
-    """What a module of the two libraries calls so: "diffusers.UNet2DConditionModel". Not to be called under `on_meta`,
-    where what a module makes while it is imported would have no values."""
-    import_libraries()
+    """What a module of the two libraries calls so: "diffusers.UNet2DConditionModel"."""
+    import torch
+
     module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
-
-
-def library_module(path: str, *args: Any, **sizes: Any) -> Any:
-    """A model of a class of the two, with numbers as its own initialisers draw them. See `meta_module` for one
-    without."""
-    return library_name(path)(*args, **sizes)
+    with torch.device("cpu"):  # under `on_meta` too, where what is made by the imports would have no values
+        import_libraries()
+        return getattr(import_module(module), name)

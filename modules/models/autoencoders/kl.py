@@ -3,13 +3,13 @@ AutoencoderKL, whose latents are shifted and scaled by one number each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.models.autoencoders.autoencoder import MISSING_HINT, PREFIX, Autoencoder, AutoencoderType, PreviewFactors
-from modules.models.libraries import library_module, library_name
+from modules.models.libraries import library_name
 from modules.models.names.diffusers_settings import compare, settings_of, wrong
 
 if TYPE_CHECKING:
@@ -62,10 +62,11 @@ class KlAutoencoder:
         return 1 << (self.sizes.levels - 1)
 
     def component(self) -> Component:
-        from modules.models.names.component import Component, meta_module
+        from modules.models.names.component import Component, on_meta
         from modules.models.names.ldm_vae import vae_keymap
 
-        module = build_kl(self.sizes, meta_module)
+        with on_meta():
+            module = build_kl(self.sizes)
         keymap = vae_keymap(self.sizes.levels, self.sizes.blocks_per_level)
         return Component("vae", module, keymap, (f"{PREFIX}.",), MISSING_HINT)
 
@@ -137,10 +138,9 @@ def mean_and_std(parameters: Tensor) -> tuple[Tensor, Tensor]:
     return posterior.mean, posterior.std
 
 
-def build_kl(sizes: KlSizes, build: Callable[..., Any] = library_module) -> AutoencoderKL:
-    """An uninitialised module of these sizes; `meta_module` as `build` allocates nothing."""
-    return build(
-        "diffusers.AutoencoderKL",
+def build_kl(sizes: KlSizes) -> AutoencoderKL:
+    """An uninitialised module of these sizes; call it under `on_meta` to allocate nothing."""
+    return library_name("diffusers.AutoencoderKL")(
         in_channels=sizes.in_channels,
         out_channels=sizes.out_channels,
         latent_channels=sizes.latent_channels,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +21,8 @@ from modules.models.autoencoders.running import VaeRunner
 from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource, open_tensors
-from modules.models.libraries import library_module
-from modules.models.names.component import meta_module
+from modules.models.libraries import library_name
+from modules.models.names.component import on_meta
 
 PREFIXES = {
     DECODER: ("decoder.layers.", "taesd_decoder.", ""),
@@ -140,7 +139,8 @@ def _on_meta(file: TensorSource, half: str, latent_channels: int, factor: int) -
     path, names = file.path, _layer_names(file.entries, half)
     try:
         sizes = sizes_of({ours: file.entries[name] for ours, name in names.items()}, half)
-        module = build_tiny(sizes, half, meta_module)
+        with on_meta():
+            module = build_tiny(sizes, half)
     except (ValueError, KeyError, IndexError) as error:
         raise CheckpointError(f"{path.name}: is no tiny {half} of the TAESD kind: {error}.") from error
     wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
@@ -161,20 +161,14 @@ def _on_meta(file: TensorSource, half: str, latent_channels: int, factor: int) -
     return TinyHalf(half, module.eval(), sizes, path.name), names
 
 
-def build_tiny(sizes: TinySizes, half: str, build: Callable[..., Any] = library_module) -> nn.Module:
-    """The model of these sizes, by diffusers' classes (`meta_module` as `build` allocates nothing); what it takes and
-    gives is in -1..1."""
+def build_tiny(sizes: TinySizes, half: str) -> nn.Module:
+    """The model of these sizes, by diffusers' classes; what it takes and gives is in -1..1."""
     parts = {"num_blocks": sizes.blocks, "block_out_channels": sizes.widths, "act_fn": "relu"}
     if half == ENCODER:
-        encoder: nn.Module = build(f"{VAE_PARTS}.EncoderTiny", sizes.in_channels, sizes.out_channels, **parts)
+        encoder: nn.Module = library_name(f"{VAE_PARTS}.EncoderTiny")(sizes.in_channels, sizes.out_channels, **parts)
         return encoder
-    decoder: nn.Module = build(
-        f"{VAE_PARTS}.DecoderTiny",
-        sizes.in_channels,
-        sizes.out_channels,
-        upsampling_scaling_factor=2,
-        upsample_fn="nearest",
-        **parts,
+    decoder: nn.Module = library_name(f"{VAE_PARTS}.DecoderTiny")(
+        sizes.in_channels, sizes.out_channels, upsampling_scaling_factor=2, upsample_fn="nearest", **parts
     )
     return decoder
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from modules.models.families.architecture import UNetArchitecture
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import DenoiserInputSizes
-from modules.models.libraries import library_module
+from modules.models.libraries import library_name
 from modules.models.names import ldm_unet
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, on_meta
 
 if TYPE_CHECKING:
     from diffusers import UNet2DConditionModel
@@ -65,17 +65,18 @@ def unet_component(architecture: UNetArchitecture) -> Component:
         architecture.attention_levels,
         architecture.middle_depth > 0,
     )
-    return Component(
-        "unet",
-        build_unet(architecture, meta_module),
-        ldm_unet.unet_keymap(layout),
-        (f"{ldm_unet.PREFIX}.",),
-        "It may be a VAE or a text encoder: choose a full checkpoint.",
-    )
+    with on_meta():
+        return Component(
+            "unet",
+            build_unet(architecture),
+            ldm_unet.unet_keymap(layout),
+            (f"{ldm_unet.PREFIX}.",),
+            "It may be a VAE or a text encoder: choose a full checkpoint.",
+        )
 
 
-def build_unet(architecture: UNetArchitecture, build: Callable[..., Any] = library_module) -> UNet2DConditionModel:
-    """An uninitialised UNet of these sizes; `meta_module` as `build` allocates nothing."""
+def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
+    """An uninitialised UNet of these sizes; call it under `on_meta` to allocate nothing."""
     attention = architecture.attention_levels
     levels = range(architecture.levels)
     down = [_depths(depths) for depths in architecture.down_depths]
@@ -83,8 +84,7 @@ def build_unet(architecture: UNetArchitecture, build: Callable[..., Any] = libra
         down[-1] = architecture.middle_depth  # diffusers takes the middle's depth from here
     if architecture.middle_depth and down[-1] != architecture.middle_depth:
         raise ValueError("the middle block must have as many transformer blocks as the coarsest level")
-    unet = build(
-        "diffusers.UNet2DConditionModel",
+    unet = library_name("diffusers.UNet2DConditionModel")(
         in_channels=architecture.in_channels,
         out_channels=architecture.out_channels,
         block_out_channels=architecture.widths,

@@ -250,7 +250,10 @@ def computation_of(module: nn.Module) -> Computation | str:
         if "forward" in own:
             if isinstance(found := _chain_facts(own["forward"]), str):
                 return found
-            objects.extend(found)
+            for hook in found:
+                computes = getattr(hook, "computes", None)
+                note(computes)
+                objects.append(hook if computes is None else None)
         if "processor" in own:
             processor = own["processor"]
             if not _is_pure(processor):

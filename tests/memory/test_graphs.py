@@ -188,6 +188,25 @@ def test_what_computes_the_same_in_another_way_is_recorded() -> None:
     assert run.graphs.replays == 1
 
 
+class Named:
+    """A hook that computes the same in another way, and says so."""
+
+    def __init__(self, computes: str) -> None:
+        self.computes = computes
+
+    def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return inner(*args, **kwargs)
+
+
+def test_a_hook_of_the_next_job_that_computes_alike_is_the_same() -> None:
+    run = Run()
+    for recorded, computes in enumerate(("one", "one", "another")):
+        handle = register_hook(run.denoiser.first, Named(computes), HookOrder.COMPUTE)  # type: ignore[arg-type]
+        run.make(4)
+        handle.remove()
+        assert run.recorder.recorded == max(1, recorded)
+
+
 def test_attention_of_somebody_else_is_not_recorded() -> None:
     run = Run()
     setattr(run.denoiser, "processor", object())  # noqa: B010

@@ -65,6 +65,7 @@ from modules.models.autoencoders.running import VaeRunner
 from modules.models.families.architecture import read_architecture
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.meta_model import MetaModel
 from modules.models.loading.precision import ComputeMode
 from modules.models.loading.stream_layout import StreamLayout
 from modules.processing.comparison.compare import psnr_db
@@ -223,14 +224,15 @@ def measure_steps(
 def flow_denoisers(info: CheckpointInfo, side_px: int, names: Sequence[str]) -> dict[str, tuple[Any, Step]]:
     """By name of a way the denoiser of a flow model and its step, without guidance: ours, and diffusers' class."""
     found: dict[str, tuple[Any, Step]] = {}
+    model: MetaModel | LoadedModel
     for name in names:
         way = WAYS[name]
         if way.mode is ComputeMode.PLAIN:
-            family, denoiser = full_size_parts.peer_of(info, way.dtype)
+            model, denoiser = full_size_parts.peer_of(info, way.dtype)
         else:
             model = way.load_denoiser(info)
-            family, denoiser = model.family, model.unet
-        found[name] = denoiser, partial(full_size_parts.flow_step, family, denoiser, side_px, way.dtype)
+            denoiser = model.unet
+        found[name] = denoiser, partial(full_size_parts.flow_step, model, denoiser, side_px, way.dtype)
     return found
 
 
@@ -311,10 +313,41 @@ QUERIES = {"64x64": (2 * 4096, 320), "32x32": (2 * 1024, 640), "16x16": (2 * 256
 """Of SD 1 at 512 px with guidance: tokens and width of self-attention, by side of the latents."""
 
 
+WIDE = ((1088, 3840, 10240), (1088, 10240, 3840), (1536, 3072, 27648), (1536, 12288, 3072))
+"""Of flow models at 512 px: tokens, inputs and outputs of the feed-forward's layers in Z-Image and FLUX.2 klein 4B."""
+
+
+@contextmanager
+def few_rows_at_once() -> Iterator[None]:
+    """Layers multiply in int8 for all outputs at once, and for as few inputs as have their sums in the caches."""
+    before = int8_matmul.SLICE_ROWS
+    int8_matmul.SLICE_ROWS = 64
+    try:
+        yield
+    finally:
+        int8_matmul.SLICE_ROWS = before
+
+
+def measure_wide_layers(rounds: int, quick: bool) -> dict[str, float]:
+    """CPU time of wide layers in int8, bf16, in slices of outputs over the same in slices of few inputs."""
+    found = {}
+    for tokens, inputs, outputs in WIDE[:1] if quick else WIDE:
+        layer, x = nn.Linear(inputs, outputs, bias=False), torch.randn(1, tokens, inputs).bfloat16()
+        multiply_in_int8(_store(layer, "int8_row", torch.bfloat16))
+
+        def in_few_rows(layer: nn.Module = layer, x: Tensor = x) -> None:
+            with few_rows_at_once():
+                layer(x)
+
+        seconds = take_turns({"outputs": partial(layer, x), "inputs": in_few_rows}, rounds, time.process_time)
+        found[f"{tokens} x {inputs} to {outputs}"] = seconds["outputs"] / seconds["inputs"]
+    return found
+
+
 @torch.inference_mode()
 def measure_layers(rounds: int, quick: bool) -> dict[str, Any]:
-    """CPU seconds of query, key and value in int8, with their input rounded once over rounded for each; and of the text
-    encoder of SD 1 with two prompts in fp32, with weights in int8, and multiplying in int8."""
+    """CPU seconds of query, key and value in int8, with their input rounded once over rounded for each; of the text
+    encoder of SD 1 with two prompts in fp32, with weights in int8, and multiplying in int8; and of wide layers."""
     shared: dict[str, float] = {}
     generator = torch.Generator().manual_seed(0)
     for storage in ("int8_row", "rotated"):
@@ -344,7 +377,12 @@ def measure_layers(rounds: int, quick: bool) -> dict[str, Any]:
     true = plain(tokens_of).last_hidden_state
     error = float((quick_one(tokens_of).last_hidden_state - true).norm() / true.norm())
     ratios = {name: seconds[name] / seconds["fp32"] for name in models if name != "fp32"}
-    return {"rounded once over thrice": shared, "text encoder over fp32": ratios, "text encoder, relative error": error}
+    return {
+        "rounded once over thrice": shared,
+        "text encoder over fp32": ratios,
+        "text encoder, relative error": error,
+        "slices of outputs over slices of inputs": measure_wide_layers(rounds, quick),
+    }
 
 
 KERNEL_WAYS = ("int8 matmul", "int8 matmul, bf16")
@@ -470,11 +508,11 @@ def _each(layers: Any, x: Tensor) -> list[Tensor]:
     return [layer(x) for layer in layers]
 
 
-def _store(layer: nn.Linear, storage: str) -> nn.Linear:
+def _store(layer: nn.Linear, storage: str, dtype: torch.dtype = torch.float32) -> nn.Linear:
     chosen = ROTATED_ROWS if storage == "rotated" else FORMATS.get(storage)
     encoded = chosen.encode(layer.weight.detach())
     put(layer, "weight", encoded.data, encoded.scale)
-    manage(layer, {"weight": encoded.storage or chosen}, torch.float32)
+    manage(layer, {"weight": encoded.storage or chosen}, dtype)
     return layer
 
 

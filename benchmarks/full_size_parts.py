@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from benchmarks.plan_table import CASES, Case, write_case
 from modules.models.families.denoiser_context import ModelInputs
-from modules.models.families.family import ModelFamily
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.files.tensor_writer import TensorWriter
-from modules.models.loading.meta_model import build_meta_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.meta_model import MetaModel, build_meta_model
 from tests.models.dit_files import full_header
 
 ROOT = Path(__file__).parent.parent
@@ -86,18 +86,19 @@ def info_with_parts(path: Path) -> CheckpointInfo:
     return replace(CheckpointCatalogue([path.parent], HashCache(root / "hashes.json")).get(path.name), modules=parts)
 
 
-def peer_denoiser(case: Case) -> tuple[ModelFamily, Any]:
+def peer_denoiser(case: Case) -> tuple[MetaModel, Any]:
     """That of `peer_of` in bf16."""
     with tempfile.TemporaryDirectory() as folder:
         name = write_case(Path(folder), case)  # headers alone
         return peer_of(info_with_parts(Path(folder) / "Stable-diffusion" / name))
 
 
-def peer_of(info: CheckpointInfo, dtype: torch.dtype = torch.bfloat16) -> tuple[ModelFamily, Any]:
-    """The family and the class of diffusers for its denoiser, with all its blocks. Blocks of one shape share their
-    weights, so that it fits into memory: each call reads as many bytes, as a block is larger than the caches."""
+def peer_of(info: CheckpointInfo, dtype: torch.dtype = torch.bfloat16) -> tuple[MetaModel, Any]:
+    """What the program knows of a model, and the class of diffusers for its denoiser, with all its blocks. Blocks of
+    one shape share their weights, so that it fits into memory: each call reads as many bytes, as a block is larger than
+    the caches."""
     model = build_meta_model(info, ROOT / "configs")
-    family, denoiser = model.family, model.module("unet")
+    denoiser: Any = model.module("unet")
     share_blocks(denoiser)
     denoiser = denoiser.to(dtype).to_empty(device="cpu").eval().requires_grad_(False)
     for name, tensor in denoiser.named_parameters():
@@ -105,7 +106,7 @@ def peer_of(info: CheckpointInfo, dtype: torch.dtype = torch.bfloat16) -> tuple[
             tensor.fill_(1)
         else:
             tensor.normal_(std=DEVIATION)
-    return family, denoiser
+    return model, denoiser
 
 
 def share_blocks(module: nn.Module) -> None:
@@ -120,13 +121,15 @@ def share_blocks(module: nn.Module) -> None:
 
 
 @torch.inference_mode()
-def flow_step(family: ModelFamily, denoiser: Any, side_px: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+def flow_step(
+    model: MetaModel | LoadedModel, denoiser: Any, side_px: int, dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
     """One call of a denoiser, ours or the peer's, for an image of so many pixels a side: [1, C, h, w]."""
-    side = side_px // 8
+    side = side_px // model.architecture.autoencoder.downscale
     generator = torch.Generator().manual_seed(0)
 
     def make(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.rand(shape, generator=generator).to(dtype)
 
-    inputs: ModelInputs = family.example_inputs(denoiser, (1, side, side), dtype, make)
-    return family.run(denoiser, inputs)
+    inputs: ModelInputs = model.family.example_inputs(denoiser, (1, side, side), dtype, make)
+    return model.family.run(denoiser, inputs)

@@ -66,6 +66,7 @@ def recovering(
     upscaling = upscaling or UpscalerLimits()
 
     def free() -> None:
+        model.graphs.pause()
         gc.collect()
         release_memory(model.device)
 

@@ -65,6 +65,7 @@ def recovering(
     upscaling = upscaling or UpscalerLimits()
 
     def free() -> None:
+        model.graphs.pause()
         collect_garbage()
         release_memory(model.device)
 

@@ -162,6 +162,13 @@ class OptimizationSettings(SettingsGroup):
         "minute or more. Meant for GPUs: on CPUs a step takes as long as before. Needs a C++ compiler (CPU) or Triton "
         "(GPU). No effect on streamed weights and with 8-bit matmul.",
     )
+    cuda_graphs = choice(
+        "CUDA graphs",
+        "Automatic",
+        ("Automatic", "Off", "On"),
+        hint="Calls of the model are recorded once and replayed, so that a fast NVIDIA GPU does not wait for Python. "
+        "Automatic: where it was seen to wait and has memory left. The images stay the same.",
+    )
     lora_mode = choice(
         "LoRA mode",
         "Automatic",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec, module_from_spec
 from threading import RLock
@@ -39,33 +39,63 @@ class _Awaited(ModuleType):
     next import statement already, which looks at `__spec__`.)"""
 
     def __getattr__(self, name: str) -> Any:
-        own = vars(self)
-        with _IMPORTING:
-            if type(self) is _Awaited and "_found" in own:
-                found = own.pop("_found")
-                own.update(vars(found))
-                try:
-                    found.__spec__.loader.exec_module(self)
-                except BaseException:
-                    own.pop("__path__", None)
-                    self._found = found
-                    raise
-                self.__class__ = ModuleType  # type: ignore[assignment]
-            return object.__getattribute__(self, name)
+        return object.__getattribute__(_whole(self), name)
+
+
+class _AwaitedPath(list[str]):
+    """The folders of an awaited package, present for `from package import name`; who searches them for a part of it
+    imports the whole."""
+
+    def __init__(self, module: ModuleType) -> None:
+        super().__init__()
+        self._module = module
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_whole(self._module).__path__)
 
 
 _IMPORTING = RLock()
 """Held while an awaited package is imported: others wait until it is whole."""
 
 
-def import_when_used(package: str) -> None:
+def _whole(module: ModuleType) -> ModuleType:
+    """The package, imported where it was awaited."""
+    own = vars(module)
+    with _IMPORTING:
+        if type(module) is _Awaited and "_found" in own:
+            found, later = own.pop("_found"), own.pop("_later")
+            for name in later:
+                del own[name]
+            own.update(vars(found))
+            try:
+                found.__spec__.loader.exec_module(module)
+            except BaseException:
+                own.pop("__path__", None)
+                own.update(later, _found=found, _later=later)
+                raise
+            module.__class__ = ModuleType  # type: ignore[assignment]
+    return module
+
+
+def _called_later(module: ModuleType, name: str) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(_whole(module), name)(*args, **kwargs)
+
+    return call
+
+
+def import_when_used(package: str, *functions: str) -> None:
     """Have `package` imported by the first use of something in it, not where it is named. For packages that others
-    import for what is hardly ever called. Without effect where it is not installed, or imported already."""
+    import for what is hardly ever called. `functions` of it may be imported from it by name, and import it when they
+    are called. Without effect where it is not installed, or imported already."""
     spec = find_spec(package) if package not in sys.modules else None
     if spec is None or spec.loader is None:
         return
     module, found = _Awaited(package), module_from_spec(spec)
     # Many look at the file of every module there is, `inspect` for one, and use nothing in it.
     vars(module).update({name: value for name, value in vars(found).items() if name not in ("__path__", "__doc__")})
-    module._found = found
+    later: dict[str, Any] = {name: _called_later(module, name) for name in functions}
+    if later:
+        later["__path__"] = _AwaitedPath(module)
+    vars(module).update(later, _found=found, _later=later)
     sys.modules[package] = module

@@ -45,7 +45,14 @@ ORDER = (
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "models": (("merging",), ("loading",), ("families",), ("text_encoders", "autoencoders"), ("names",), ("files",)),
+    "models": (
+        ("merging",),
+        ("loading",),
+        ("families",),
+        ("text_encoders", "autoencoders"),
+        ("names",),
+        ("files", "libraries"),
+    ),
     "jobs": (
         ("workers", "batch"),
         ("work",),

@@ -58,6 +58,8 @@ def test_collection_that_is_off_stays_off() -> None:
 
 
 def write_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vars(sys).pop("was_used", None)
+    forget(monkeypatch)
     (tmp_path / "seldom_used").mkdir()
     (tmp_path / "seldom_used" / "__init__.py").write_text("import sys\nsys.was_used = True\nNUMBER = 7\n")
     (tmp_path / "seldom_used" / "inner.py").write_text("OTHER = 8\n")
@@ -66,7 +68,7 @@ def write_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("seldom_used", "seldom_used.inner"):
-        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 def test_a_package_is_imported_by_its_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +109,56 @@ def test_a_package_that_cannot_be_imported_says_so_at_its_use(tmp_path: Path, mo
     monkeypatch.delitem(sys.modules, "never_right")
 
 
+def write_math(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    write_package(tmp_path, monkeypatch)
+    (tmp_path / "seldom_used" / "__init__.py").write_text(f"import sys\nsys.was_used = True\n{text}")
+
+
+def test_a_function_imported_by_name_imports_its_package_when_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_math(tmp_path, monkeypatch, "def double(x):\n    return 2 * x\n")
+    import_when_used("seldom_used", "double")
+    from seldom_used import double
+
+    assert not hasattr(sys, "was_used")
+    assert double(4) == 8 and sys.was_used  # type: ignore[attr-defined]
+    assert double(5) == 10 and sys.modules["seldom_used"].double(6) == 12
+    monkeypatch.delattr(sys, "was_used")
+    del sys.modules["seldom_used"]
+
+
+def test_other_names_and_parts_of_such_a_package_import_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_math(tmp_path, monkeypatch, "NUMBER = 7\ndef double(x):\n    return 2 * x\n")
+    for statement in (
+        "from seldom_used import NUMBER",
+        "from seldom_used.inner import OTHER",
+        "import seldom_used.inner",
+    ):
+        import_when_used("seldom_used", "double")
+        exec(statement, {})
+        assert sys.modules["seldom_used"].NUMBER == 7 and sys.was_used  # type: ignore[attr-defined]
+        monkeypatch.delattr(sys, "was_used")
+        for name in ("seldom_used", "seldom_used.inner"):
+            sys.modules.pop(name, None)
+
+
+def test_a_function_that_the_package_lacks_says_so_when_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_math(tmp_path, monkeypatch, "")
+    import_when_used("seldom_used", "double")
+    from seldom_used import double
+
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="double"):
+            double(4)
+    monkeypatch.delattr(sys, "was_used")
+    del sys.modules["seldom_used"]
+
+
 def test_a_package_that_is_missing_or_there_already_is_left_alone() -> None:
     import_when_used("there_is_no_such_package")
     assert "there_is_no_such_package" not in sys.modules
@@ -115,14 +167,45 @@ def test_a_package_that_is_missing_or_there_already_is_left_alone() -> None:
     assert sys.modules["json"] is module
 
 
+def imported_by(code: str, packages: tuple[str, ...], *words: str) -> list[str]:
+    """Those of the packages that a new process imports which runs some lines."""
+    code = f"import sys\n{code}\nprint(*(name for name in {packages} if name in sys.modules))"
+    root = Path(__file__).parents[1]
+    ran = subprocess.run([sys.executable, "-c", code, *words], cwd=root, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()[-1].split()
+
+
 def test_an_image_without_a_server_needs_no_packages_of_one(tmp_path: Path) -> None:
     code = (
-        "import sys\n"
         "from modules.assembly import build_services\n"
         "from modules.flags.flags import parse_flags\n"
-        "build_services(parse_flags(['--data-dir', sys.argv[1]]))\n"
-        "print([name for name in ('fastapi', 'gradio', 'pandas', 'torch') if name in sys.modules])"
+        "build_services(parse_flags(['--data-dir', sys.argv[1]]))"
     )
-    root = Path(__file__).parents[1]
-    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=root, capture_output=True, text=True)
-    assert ran.stdout.splitlines()[-1:] == ["[]"], ran.stderr
+    assert imported_by(code, ("fastapi", "gradio", "pandas", "torch"), str(tmp_path)) == []
+
+
+def test_doctor_imports_no_large_package() -> None:
+    code = "from modules.cli.commands import load_command\nload_command('doctor')"
+    assert imported_by(code, ("fastapi", "gradio", "numpy", "pandas", "PIL", "torch")) == []
+
+
+def test_the_families_are_known_without_the_libraries_that_build_them() -> None:
+    """What reads a header, names tensors or plans needs no class of them."""
+    code = "import modules.models.loading.load_model, modules.processing.pipeline.generate"
+    assert imported_by(code, ("diffusers", "transformers", "torch._dynamo", "scipy", "torch")) == ["torch"]
+
+
+def test_a_model_imports_what_it_is_made_of_and_no_other_family() -> None:
+    code = (
+        "from modules.models.libraries import library_name\n"
+        "for name in ('diffusers.UNet2DConditionModel', 'diffusers.AutoencoderKL', 'transformers.CLIPTextModel'):\n"
+        "    library_name(name)"
+    )
+    others = (
+        "transformers.generation.utils",
+        "transformers.models.t5.modeling_t5",
+        "transformers.models.qwen3.modeling_qwen3",
+    )
+    seldom = ("scipy.sparse", "scipy.integrate._quadpack_py", "scipy.stats._stats_py", "pandas")
+    assert imported_by(code, ("diffusers", "transformers", *others, *seldom)) == ["diffusers", "transformers"]

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,12 @@ MIN_PRODUCTS = 1 << 24
 CUDA_MULTIPLE = 8
 SLICE_SUMS = 1 << 20
 """Sums on the CPU that are made, scaled and written at a time: their int32 and float32 stay in the caches."""
+SLICE_ROWS = 768
+"""Inputs on the CPU that are multiplied at a time, or more than half as many. The kernel brings the weight into an
+order of its own at each call, which costs as much as multiplying it with 20 to 70 of them; so the sums of a wide layer
+are sliced by outputs, and its inputs are not cut into smaller slices."""
+SLICE_OUTPUTS = 64
+"""What slices of outputs are a multiple of, so that they end where PyTorch's vectors do."""
 SLICE_COLUMNS = 1 << 23
 """Bytes of gathered neighbours at a time."""
 MAX_ERROR = 0.05
@@ -209,7 +216,7 @@ class Int8Product:
         if isinstance(layer, nn.Linear):
             group = storage.group if isinstance(storage, RotatedRowFormat) else 0
             rounded = None if self.shared is None else self.shared.get(layer, x, group)
-            if self.shared is not None and rounded is None and (rounded := _rounded(x, group, len(data))) is not None:
+            if self.shared is not None and rounded is None and (rounded := _rounded(x, group)) is not None:
                 self.shared.put(layer, x, group, rounded)
             made = _linear(x, data, scale, extra, state.compute_dtype, group, rounded)
         elif data.shape[2] == 1:
@@ -262,37 +269,48 @@ def _linear(
     """`x` [..., in], which may have been `rounded` before, times int8 `data` [out, in]: [..., out] in `dtype`; None if
     an input is not finite. `group`: that x is rotated in, 0 for none."""
     rows = x.reshape(-1, x.shape[-1])
-    count, outputs = len(rows), len(data)
-    out = torch.empty(count, outputs, dtype=dtype, device=x.device)
+    outputs = len(data)
+    out = torch.empty(len(rows), outputs, dtype=dtype, device=x.device)
     factor = data.t()
-    step = _rows_at_once(rows, outputs)
-    for begin in range(0, count, step):
-        where = slice(begin, begin + step)
+    high, wide = _slices(rows, outputs)
+    for where in _spans(len(rows), high):
         if rounded is None:
             part = _empty_like(rows[where], is_slice=rows.device.type == "cpu")
             if not _round_into(part, rows[where], group):
                 return None
         else:
             part = Rounded(rounded.data[where], rounded.factors[where])
-        _multiply_into(out[where], part.data, factor, part.factors, scale, bias)
+        for columns in _spans(outputs, wide):
+            added = None if bias is None else bias[columns]
+            _multiply_into(out[where, columns], part.data, factor[:, columns], part.factors, scale[columns], added)
     return out.view(*x.shape[:-1], outputs)
 
 
-def _rows_at_once(rows: Tensor, outputs: int) -> int:
-    return max(64, SLICE_SUMS // max(outputs, rows.shape[1])) if rows.device.type == "cpu" else max(1, len(rows))
+def _slices(rows: Tensor, outputs: int) -> tuple[int, int]:
+    """How many of `rows` [M, in] are multiplied at a time, and for how many outputs; all slices are about alike, so
+    that none is left with few."""
+    count = max(1, len(rows))
+    if rows.device.type != "cpu":
+        return count, outputs
+    high = _even(count, max(SLICE_ROWS, SLICE_SUMS // max(outputs, rows.shape[1])))
+    wide = _even(outputs, max(1, SLICE_SUMS // high))
+    return high, -(-wide // SLICE_OUTPUTS) * SLICE_OUTPUTS
 
 
-def _rounded(x: Tensor, group: int, outputs: int) -> Rounded | None:
-    """All of `x` [..., in] rounded, in the slices in which a layer with so many outputs would do it; None if a value is
-    not finite."""
+def _even(count: int, most: int) -> int:
+    """How large slices are if there are as few as can be of `most`."""
+    return -(-count // -(-count // most))
+
+
+def _spans(count: int, step: int) -> Iterator[slice]:
+    return (slice(begin, begin + step) for begin in range(0, count, step))
+
+
+def _rounded(x: Tensor, group: int) -> Rounded | None:
+    """All of `x` [..., in] rounded; None if a value is not finite."""
     rows = x.reshape(-1, x.shape[-1])
     made = _empty_like(rows)
-    step = _rows_at_once(rows, outputs)
-    for begin in range(0, len(rows), step):
-        where = slice(begin, begin + step)
-        if not _round_into(Rounded(made.data[where], made.factors[where]), rows[where], group):
-            return None
-    return made
+    return made if _round_into(made, rows, group) else None
 
 
 def _empty_like(rows: Tensor, is_slice: bool = False) -> Rounded:
@@ -306,16 +324,21 @@ def _empty_like(rows: Tensor, is_slice: bool = False) -> Rounded:
 
 def _round_into(made: Rounded, rows: Tensor, group: int) -> bool:
     """Round `rows` [M, in] into `made`; False if a value is not finite, which is only looked for on the CPU."""
-    if group:
-        rows = rotate(rows.float(), group)
-    kernels = product_kernels(rows.device, rows.dtype, rows.numel())
-    if kernels is not None and rows.stride(1) == 1:
-        return kernels.round_rows(rows, made.data, made.factors)
-    peaks = row_peaks(rows)
-    if rows.device.type == "cpu" and not bool(torch.isfinite(peaks).all()):
-        return False
-    made.data.copy_(quantized(rows, peaks))
-    torch.mul(peaks, 1 / LARGEST, out=made.factors)
+    on_cpu = rows.device.type == "cpu"
+    step = max(64, SLICE_SUMS // rows.shape[1]) if on_cpu else max(1, len(rows))
+    for where in _spans(len(rows), step):
+        some = rotate(rows[where].float(), group) if group else rows[where]
+        data, factors = made.data[where], made.factors[where]
+        kernels = product_kernels(some.device, some.dtype, some.numel())
+        if kernels is not None and some.stride(1) == 1:
+            if not kernels.round_rows(some, data, factors):
+                return False
+            continue
+        peaks = row_peaks(some)
+        if on_cpu and not bool(torch.isfinite(peaks).all()):
+            return False
+        data.copy_(quantized(some, peaks))
+        torch.mul(peaks, 1 / LARGEST, out=factors)
     return True
 
 
@@ -333,7 +356,7 @@ def _multiply_into(
     else:
         sums = scratch((len(left), right.shape[1]), torch.int32, "sums")
         torch._int_mm(left, right, out=sums)
-        if (kernels := product_kernels(out.device, out.dtype, out.numel())) is not None and out.is_contiguous():
+        if (kernels := product_kernels(out.device, out.dtype, out.numel())) is not None and out.stride(1) == 1:
             kernels.scale_sums(sums, factors, scale.contiguous(), bias, out)
             return
         numbers = out if out.dtype == torch.float32 else scratch(tuple(out.shape), torch.float32, "sums")

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ def examine(paths: Paths, environment: Environment, run: Run) -> Findings:
     found.heading("Models")
     _models(found, paths)
     found.heading("Data folder")
-    _data(found, paths)
+    _data(found, paths, "numba" in packages_of(environment))
     return found
 
 
@@ -216,6 +215,7 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
         instructions = facts.get("instructions", "")
         found.fact("instructions", instructions or "not told")
         found.slow += slow_instructions(instructions, platform.machine(), os.environ)
+    found.fact("rows in 8 bits", facts.get("rows", "not told"))
     if cards and facts["type"] == "cpu":
         found.fault(
             f"There is an NVIDIA GPU, and PyTorch {facts['version']} does not use it. Start python launch.py "
@@ -373,7 +373,7 @@ def _models(found: Findings, paths: Paths) -> None:
 # -- the data folder ---------------------------------------------------------------------------------------------------
 
 
-def _data(found: Findings, paths: Paths) -> None:
+def _data(found: Findings, paths: Paths, has_numba: bool) -> None:
     found.fact("folder", str(paths.data_dir))
     _writable(found, paths.data_dir)
     for file in (paths.config_file, paths.ui_config_file):
@@ -386,7 +386,7 @@ def _data(found: Findings, paths: Paths) -> None:
     _measured(
         found, "int8 products", paths.cache_dir / "int8.json", partial(_ratio_lines, "a product in the compute dtype")
     )
-    if find_spec("numba") is None:
+    if not has_numba:
         found.fact("attention in int8", "not used: numba is not installed (pip install numba)")
     else:
         _measured(found, "attention in int8", paths.cache_dir / "attention.json", partial(_ratio_lines, "PyTorch's"))

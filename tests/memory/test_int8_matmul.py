@@ -88,7 +88,7 @@ def test_a_convolution_is_that_of_its_rounded_factors(size: tuple[int, int], str
 
 
 def test_slices_and_memory_layouts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, line = stored(nn.Conv2d(32, 32, 3, padding=1)), stored(nn.Linear(64, 64))
+    layer, line = stored(nn.Conv2d(32, 32, 3, padding=1)), stored(nn.Linear(64, 200))
     x, tokens = noise(2, 32, 16, 16), noise(2, 300, 64)
     assert multiply_in_int8(layer) and multiply_in_int8(line)
     with torch.inference_mode():
@@ -96,10 +96,28 @@ def test_slices_and_memory_layouts_change_nothing(monkeypatch: pytest.MonkeyPatc
         assert torch.equal(layer(x.contiguous(memory_format=torch.channels_last)), whole)
         monkeypatch.setattr("modules.memory.int8_matmul.SLICE_COLUMNS", 1)
         monkeypatch.setattr("modules.memory.int8_matmul.SLICE_SUMS", 1)
+        monkeypatch.setattr("modules.memory.int8_matmul.SLICE_ROWS", 70)
         assert torch.equal(layer(x), whole)
         assert torch.equal(line(tokens), rows)
         layer._parameters["weight"] = nn.Parameter(layer._parameters["weight"].contiguous(), requires_grad=False)
         assert torch.equal(layer(x), whole)  # as streaming brings it
+
+
+def test_a_wide_layer_is_sliced_by_outputs_and_not_into_few_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "SLICE_SUMS", 1 << 13)
+    monkeypatch.setattr(under_test, "SLICE_ROWS", 100)
+    shapes, product = [], torch._int_mm
+
+    def watched(left: Tensor, right: Tensor, **more: Any) -> Tensor:
+        shapes.append((len(left), right.shape[1]))
+        return product(left, right, **more)
+
+    layer = stored(nn.Linear(64, 512))
+    assert multiply_in_int8(layer)
+    monkeypatch.setattr(torch, "_int_mm", watched)
+    with torch.inference_mode():
+        layer(noise(1, 150, 64))
+    assert shapes == [(75, 128)] * 8
 
 
 def test_a_1x1_convolution_has_a_scale_per_place() -> None:
@@ -325,9 +343,9 @@ def roundings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     rounded = under_test._rounded
 
-    def counted(x: Tensor, group: int, outputs: int) -> Any:
+    def counted(x: Tensor, group: int) -> Any:
         found.append(x.shape[-1])
-        return rounded(x, group, outputs)
+        return rounded(x, group)
 
     monkeypatch.setattr(under_test, "_rounded", counted)
     return found

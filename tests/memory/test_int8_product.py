@@ -76,6 +76,7 @@ def assert_same(layer: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch) ->
 def test_linear_layers(
     storage: str, bias: bool, dtype: torch.dtype, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("modules.memory.int8_matmul.SLICE_SUMS", 1 << 16)  # in slices of 700 inputs and 128 outputs
     layer = stored(nn.Linear(256, 200, bias=bias), dtype, storage)
     x = torch.randn(2, 700, 256).to(dtype)
     assert_same(layer, x, monkeypatch)

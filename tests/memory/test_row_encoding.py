@@ -146,3 +146,16 @@ def test_few_weights_and_many_threads_start_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
     assert row_encoder(CPU, torch.float16, torch.int8, 1) is None
     assert kernel not in sys.modules
+
+
+def test_what_encodes_rows_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_support, "row_encoding_problem", lambda: "this CPU has no f16c")
+    assert row_support.what_encodes_rows() == "encoded by PyTorch: this CPU has no f16c"
+
+
+@compiled
+def test_a_kernel_that_runs_is_said_with_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert row_support.what_encodes_rows() == "encoded by a compiled kernel, after the first 67 million weights"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    assert "weights and only while loading, as more than two threads compute" in row_support.what_encodes_rows()

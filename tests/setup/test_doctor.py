@@ -43,7 +43,8 @@ def answer(command: Sequence[str], device: str = "cuda") -> Outcome:
     """nvidia-smi and PyTorch of a machine with a GPU."""
     if command[0] == "nvidia-smi":
         return Outcome(0, "Test GPU, 24576 MiB, 20000 MiB, 580.1\n")
-    return Outcome(0, json.dumps({"version": TORCH_VERSION, "type": device, "device": "Test GPU"}))
+    facts = {"version": TORCH_VERSION, "type": device, "device": "Test GPU", "rows": "encoded by a compiled kernel"}
+    return Outcome(0, json.dumps(facts))
 
 
 def look(root: Path, device: str = "cuda") -> Findings:
@@ -67,8 +68,14 @@ def test_it_says_what_there_is_and_nothing_is_wrong(root: Path) -> None:
     for words in (
         *("Test GPU, 24576 MiB (20000 MiB free), driver 580.1", f"{TORCH_VERSION}+cpu", "cores", "Two workers on it"),
         *(f"1 in {root / 'models' / 'Stable-diffusion'}", "1 entries", "in order, 1 tables", "0.40 of the time"),
+        *("rows in 8 bits:        encoded by a compiled kernel", "not used: numba is not installed"),
     ):
         assert words in text
+
+
+def test_numba_is_looked_for_where_the_program_runs(root: Path) -> None:
+    add_package(Environment(root / ".venv"), "numba", "0.62.0")
+    assert any("attention in int8:" in line and "not measured yet" in line for line in look(root).lines)
 
 
 def test_faults_name_their_remedies(root: Path) -> None:

@@ -171,6 +171,28 @@ def test_a_double_click_on_generate_makes_an_image(page: sync_api.Page, fakes: S
     assert not fakes.queue.known.get(page.evaluate("featherweight.tab('txt2img').task()")).result().interrupted
 
 
+def test_a_click_on_interrupt_right_after_generate_interrupts(page: sync_api.Page) -> None:
+    """Elsewhere on the button, so that it is no double click on Generate."""
+    page.fill(PROMPT, "slow, regretted at once")
+    page.fill(STEPS, "150")
+    page.click("#txt2img_generate", position={"x": 40, "y": 20})
+    page.click("#txt2img_interrupt", position={"x": 10, "y": 30})
+    assert page.get_attribute("#txt2img_interrupt", "aria-busy") == "true"
+    page.wait_for_selector("#txt2img_messages :text('Interrupted at step')")
+
+
+def test_enter_that_is_held_down_on_generate_does_not_interrupt(page: sync_api.Page, fakes: Services) -> None:
+    page.fill(PROMPT, "by a heavy hand")
+    page.fill(STEPS, "5")
+    page.focus("#txt2img_generate")
+    page.keyboard.down("Enter")
+    page.wait_for_function("document.activeElement.id === 'txt2img_interrupt'")
+    page.keyboard.down("Enter")  # as a key repeats
+    page.keyboard.up("Enter")
+    page.wait_for_selector("#txt2img_infotext:has-text('by a heavy hand')")
+    assert not fakes.queue.known.get(page.evaluate("featherweight.tab('txt2img').task()")).result().interrupted
+
+
 def test_generate_forever_shows_that_it_runs(page: sync_api.Page) -> None:
     page.fill(PROMPT, "slow, for ever")
     page.fill(STEPS, "30")

@@ -75,6 +75,17 @@ def row_encoding_problem() -> str | None:
     return f"this CPU has no {', '.join(missing)}" if missing else None
 
 
+def what_encodes_rows() -> str:
+    """For people: the kernel, which is compiled to know that it can be, or PyTorch and why. Imports llvmlite."""
+    problem = row_encoding_problem()
+    if problem is None and _compiled(torch.float16, torch.int8) is None:
+        problem = "the kernel could not be compiled, as the log says"
+    if problem is not None:
+        return f"encoded by PyTorch: {problem}"
+    only = " and only while loading, as more than two threads compute" if torch.get_num_threads() > MOST_THREADS else ""
+    return f"encoded by a compiled kernel, after the first {PAYS_FROM / 1e6:.0f} million weights{only}"
+
+
 @cache
 def _compiled(source: torch.dtype, target: torch.dtype) -> RowEncoder | None:
     if row_encoding_problem() is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.models.autoencoders.autoencoder import MISSING_HINT, PREFIX, Autoencoder, AutoencoderType, PreviewFactors
+from modules.models.libraries import library_name
 from modules.models.names.diffusers_settings import compare, settings_of, wrong
 
 if TYPE_CHECKING:
@@ -133,17 +134,13 @@ def encode_kl(vae: Any, images: Tensor, tile: int, downscale: int, few_tiles: bo
 
 def mean_and_std(parameters: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation from mean and log variance, side by side as channels."""
-    from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
-
-    posterior = DiagonalGaussianDistribution(parameters)
+    posterior = library_name("diffusers.models.autoencoders.vae.DiagonalGaussianDistribution")(parameters)
     return posterior.mean, posterior.std
 
 
 def build_kl(sizes: KlSizes) -> AutoencoderKL:
     """An uninitialised module of these sizes; call it under `on_meta` to allocate nothing."""
-    from diffusers import AutoencoderKL
-
-    return AutoencoderKL(
+    return library_name("diffusers.AutoencoderKL")(
         in_channels=sizes.in_channels,
         out_channels=sizes.out_channels,
         latent_channels=sizes.latent_channels,

@@ -59,26 +59,24 @@ class PackedKlAutoencoder:
         return 1 << (self.sizes.levels - 1)
 
     def component(self) -> Component:
-        from diffusers import AutoencoderKLFlux2
-
-        from modules.models.names.component import Component, on_meta
+        from modules.models.names.component import Component, meta_module
 
         sizes = self.sizes
-        with on_meta():
-            module = AutoencoderKLFlux2(
-                in_channels=sizes.in_channels,
-                out_channels=sizes.out_channels,
-                latent_channels=sizes.latent_channels,
-                block_out_channels=sizes.widths,
-                decoder_block_out_channels=self.decoder_widths,
-                layers_per_block=sizes.blocks_per_level,
-                down_block_types=("DownEncoderBlock2D",) * sizes.levels,
-                up_block_types=("UpDecoderBlock2D",) * sizes.levels,
-                norm_num_groups=NORM_GROUPS,
-                batch_norm_eps=EPSILON,
-                use_quant_conv=sizes.has_quant_conv,
-                use_post_quant_conv=sizes.has_quant_conv,
-            )
+        module = meta_module(
+            "diffusers.AutoencoderKLFlux2",
+            in_channels=sizes.in_channels,
+            out_channels=sizes.out_channels,
+            latent_channels=sizes.latent_channels,
+            block_out_channels=sizes.widths,
+            decoder_block_out_channels=self.decoder_widths,
+            layers_per_block=sizes.blocks_per_level,
+            down_block_types=("DownEncoderBlock2D",) * sizes.levels,
+            up_block_types=("UpDecoderBlock2D",) * sizes.levels,
+            norm_num_groups=NORM_GROUPS,
+            batch_norm_eps=EPSILON,
+            use_quant_conv=sizes.has_quant_conv,
+            use_post_quant_conv=sizes.has_quant_conv,
+        )
         keymap = _keymap(sizes.levels, sizes.blocks_per_level)
         return Component("vae", module, keymap, (f"{PREFIX}.",), MISSING_HINT)
 

@@ -69,20 +69,18 @@ class QwenImageAutoencoder:
         return 1 << (len(self.widths) - 1)
 
     def component(self) -> Component:
-        from diffusers import AutoencoderKLQwenImage
+        from modules.models.names.component import Component, meta_module
 
-        from modules.models.names.component import Component, on_meta
-
-        with on_meta():
-            module = AutoencoderKLQwenImage(
-                base_dim=self.widths[0],
-                z_dim=self.latent_channels,
-                dim_mult=[width // self.widths[0] for width in self.widths],
-                num_res_blocks=self.blocks_per_level,
-                temperal_downsample=list(self.in_time),
-                latents_mean=list(self.mean),
-                latents_std=list(self.std),
-            )
+        module = meta_module(
+            "diffusers.AutoencoderKLQwenImage",
+            base_dim=self.widths[0],
+            z_dim=self.latent_channels,
+            dim_mult=[width // self.widths[0] for width in self.widths],
+            num_res_blocks=self.blocks_per_level,
+            temperal_downsample=list(self.in_time),
+            latents_mean=list(self.mean),
+            latents_std=list(self.std),
+        )
         keymap = _keymap(len(self.widths), self.blocks_per_level)
         return Component("vae", module, keymap, (f"{PREFIX}.",), MISSING_HINT)
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from diffusers.models.autoencoders.vae import DecoderTiny, EncoderTiny
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError, NumericalError
@@ -22,6 +21,7 @@ from modules.models.autoencoders.running import VaeRunner
 from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource, open_tensors
+from modules.models.libraries import library_name
 from modules.models.names.component import on_meta
 
 PREFIXES = {
@@ -29,6 +29,7 @@ PREFIXES = {
     ENCODER: ("encoder.layers.", "taesd_encoder.", ""),
 }
 """Before a layer's number: in one-file diffusers models, in files with both halves, and in files of one half."""
+VAE_PARTS = "diffusers.models.autoencoders.vae"
 _LAYER = re.compile(r"(\d+)\.(.+)")
 LISTED_NAMES = 3
 
@@ -164,9 +165,9 @@ def build_tiny(sizes: TinySizes, half: str) -> nn.Module:
     """The model of these sizes, by diffusers' classes; what it takes and gives is in -1..1."""
     parts = {"num_blocks": sizes.blocks, "block_out_channels": sizes.widths, "act_fn": "relu"}
     if half == ENCODER:
-        encoder: nn.Module = EncoderTiny(sizes.in_channels, sizes.out_channels, **parts)
+        encoder: nn.Module = library_name(f"{VAE_PARTS}.EncoderTiny")(sizes.in_channels, sizes.out_channels, **parts)
         return encoder
-    decoder: nn.Module = DecoderTiny(
+    decoder: nn.Module = library_name(f"{VAE_PARTS}.DecoderTiny")(
         sizes.in_channels, sizes.out_channels, upsampling_scaling_factor=2, upsample_fn="nearest", **parts
     )
     return decoder

@@ -13,6 +13,7 @@ from modules.errors import CheckpointError
 from modules.memory.formats.format import FORMATS
 from modules.memory.storage import StorageRules
 from modules.models.files.tensor_file import TensorEntry
+from modules.models.libraries import library_name
 from modules.models.names.keymap import KeyMap
 
 Header = Mapping[str, TensorEntry]
@@ -44,6 +45,13 @@ def on_meta() -> Iterator[None]:
     """Tensors made in here are on the meta device, and no time is spent on how their numbers would be drawn."""
     with torch.device("meta"), _WithoutValues():
         yield
+
+
+def meta_module(path: str, *args: Any, **sizes: Any) -> Any:
+    """A model of a class of diffusers or transformers ("diffusers.UNet2DConditionModel") on the meta device."""
+    model = library_name(path)
+    with on_meta():
+        return model(*args, **sizes)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,22 @@
 """CLIP's text models: sizes from the tensors, modules on the meta device."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from typing import TYPE_CHECKING
 
 from modules.errors import CheckpointError
+from modules.models.libraries import library_name
 from modules.models.names import clip_text
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, meta_module
 from modules.models.names.keymap import KeyMap, ModulePair
 
+if TYPE_CHECKING:
+    from transformers import CLIPTextConfig
+
+CONFIG, MODEL = "transformers.CLIPTextConfig", "transformers.CLIPTextModel"
+PROJECTED = "transformers.CLIPTextModelWithProjection"
 CHANNELS_PER_HEAD = 64  # of CLIP's and OpenCLIP's text towers
 END_TOKEN = 49407
 MISSING_HINT = "It may be a UNet-only file: choose a full checkpoint."
@@ -27,8 +34,7 @@ def clip_component(
     config = _named_config(config_folder, config_folders) or _config(
         header, level, _CLIP, f"no text encoder found (looked for {level}.*). {MISSING_HINT}", "quick_gelu"
     )
-    with on_meta():
-        module = CLIPTextModel(config)
+    module = meta_module(MODEL, config)
     return Component(name, module, clip_text.clip_text_keymap(has_level, prefix), (f"{prefix}.",), MISSING_HINT)
 
 
@@ -36,8 +42,7 @@ def open_clip_component(name: str, header: Header, prefix: str, with_projection:
     """OpenCLIP's text model at `prefix`, as `unfused` presents it."""
     missing = f"no text encoder found (looked for {prefix}.*). {MISSING_HINT}"
     config = _config(header, prefix, _OPEN_CLIP, missing, "gelu", f"{prefix}.text_projection.weight")
-    with on_meta():
-        module = CLIPTextModelWithProjection(config) if with_projection else CLIPTextModel(config)
+    module = meta_module(PROJECTED if with_projection else MODEL, config)
     keymap = clip_text.open_clip_keymap(prefix, int(config.num_hidden_layers), with_projection)
     return Component(name, module, keymap, (f"{prefix}.",), MISSING_HINT, IN_PROJECTION, TEXT_PROJECTION)
 
@@ -66,8 +71,7 @@ def separate_clip_component(
             f"vector of {vector_width}. {hint}"
         )
     level = "text_model." if projection else ""
-    with on_meta():
-        module = CLIPTextModelWithProjection(config) if projection else CLIPTextModel(config)
+    module = meta_module(PROJECTED if projection else MODEL, config)
     return Component(name, module, separate_clip_keymap(prefix, projection, level), (f"{prefix}.",), hint)
 
 
@@ -105,7 +109,7 @@ def _config(
     except (KeyError, ValueError) as error:
         raise CheckpointError(missing) from error
     projected = header[pooled].shape[0] if pooled in header else width
-    return CLIPTextConfig(
+    return library_name(CONFIG)(
         vocab_size=vocabulary,
         hidden_size=width,
         intermediate_size=mlp_width,
@@ -128,7 +132,7 @@ def _named_config(name: str | None, folders: tuple[Path, ...]) -> CLIPTextConfig
         config_file = folder / str(name) / "config.json"
         if config_file.is_file():
             try:
-                return CLIPTextConfig.from_dict(json.loads(config_file.read_text(encoding="utf-8")))
+                return library_name(CONFIG).from_dict(json.loads(config_file.read_text(encoding="utf-8")))
             except (OSError, ValueError) as error:
                 raise CheckpointError(f"{config_file.parent.name}/config.json cannot be used: {error}") from error
     return None

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen2Config, Qwen2Model, Qwen3Config, Qwen3Model
 
 from modules.errors import CheckpointError
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.libraries import library_name
+from modules.models.names.component import Component, Header, meta_module
 from modules.models.names.folder_layout import Names
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.encoding import Encoding
@@ -149,8 +149,8 @@ def llm_component(
         "rope_parameters": {"rope_type": "default", "rope_theta": theta},
         "use_cache": False,
     }
-    with on_meta():
-        module = Qwen2Model(Qwen2Config(**sizes)) if is_qwen2 else Qwen3Model(Qwen3Config(**sizes))
+    kind = "transformers.Qwen2" if is_qwen2 else "transformers.Qwen3"
+    module = meta_module(f"{kind}Model", library_name(f"{kind}Config")(**sizes))
     module.rotary_emb = Rotation(head_width, theta)
     unused = [
         f"{prefix}.lm_head.",

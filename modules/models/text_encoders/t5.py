@@ -3,22 +3,27 @@
 Names are those of transformers' `T5EncoderModel`; all sizes follow from the tensors.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import T5Config, T5EncoderModel
 
 from modules.errors import CheckpointError
 from modules.models.files.modules_catalogue import encoder_folders
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.libraries import library_name
+from modules.models.names.component import Component, Header, meta_module
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.encoding import Encoding
 from modules.models.text_encoders.gguf_tokenizers import own_t5
 from modules.models.text_encoders.tokenizers import T5_FILE, T5_TOKENS, T5Tokenizer, standard_t5
+
+if TYPE_CHECKING:
+    from transformers import T5Config
 
 TABLE = "shared.weight"
 """The tensor by which a file is known."""
@@ -49,8 +54,7 @@ def t5_component(name: str, header: Header, prefix: str, hint: str, context_widt
             f"its text encoder{f' {path.name}' if path else ''} is {config.d_model} wide, and the model takes tokens "
             f"of {context_width}. {hint}"
         )
-    with on_meta():
-        module = T5EncoderModel(config)
+    module = meta_module("transformers.T5EncoderModel", config)
     del module.shared  # the same table as the encoder's
     unused = (f"{prefix}.encoder.embed_tokens.",)  # the second name that some files have for the table
     return Component(name, module, t5_keymap(prefix), (f"{prefix}.",), hint, unused=unused)
@@ -75,7 +79,7 @@ def _config(header: Header, prefix: str, hint: str) -> T5Config:
             f"its T5 is not whole or of another kind ({error} is missing or of another shape). {hint}"
         ) from error
     blocks = {int(match[1]) for key in header if key.startswith(f"{prefix}.") and (match := BLOCK.search(key))}
-    return T5Config(
+    return library_name("transformers.T5Config")(
         vocab_size=vocabulary,
         d_model=width,
         d_kv=inner // max(heads, 1),

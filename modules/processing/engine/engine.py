@@ -6,7 +6,6 @@ use, so that a page can be served before.
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
@@ -15,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from modules.devices import Memory, memory_info, release_memory
+from modules.devices import Memory, collect_garbage, memory_info, release_memory
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
-from modules.lean_imports import import_when_used, without_garbage_collection
+from modules.lean_imports import without_garbage_collection
 from modules.models.autoencoders.files import VaeCatalogue, VaeInfo
 from modules.models.autoencoders.tiny_vae_files import TinyVaeFolders
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
     from modules.processing.engine.conditioning import Conditioner
 
 log = logging.getLogger(__name__)
-
-SELDOM_USED = ("scipy.stats", "scipy.integrate")
-"""What diffusers' schedulers import, which nothing here steps with: 17 MB and more than half a second."""
 
 NO_ROOM = (
     "Switch FP8 weight on (half the memory), set Stream weights in Settings > Optimizations, close other programs, or "
@@ -374,10 +370,11 @@ class Engine:
             log.exception("loading failed")
 
     def _load(self, info: CheckpointInfo, options: PrecisionOptions, vae: VaeInfo | None) -> LoadedModel:
-        for package in SELDOM_USED:
-            import_when_used(package)
         with without_garbage_collection():
+            from modules.models.libraries import import_libraries
             from modules.models.loading.load_model import load_model
+
+            import_libraries()
 
         return load_model(
             info,
@@ -480,7 +477,7 @@ class Engine:
 
     def _release(self) -> None:
         """Give the memory of what is no longer used back to the system."""
-        gc.collect()
+        collect_garbage()
         release_memory(self.machine.device)
 
     def _ready(self, model: LoadedModel) -> EngineStatus:

@@ -3,7 +3,8 @@
   const fw = window.featherweight;
   const POLL_MS = 1000;
   const GRACE_MS = 6000; // how long a submitted job may be unknown to the server
-  const GUARD_MS = 600; // a second click on Generate must not fall on Interrupt
+  const DOUBLE_CLICK_MS = 500; // what systems take for a double click, unless told otherwise
+  const DOUBLE_CLICK_PX = { mouse: 5, touch: 30 };
   const ASK_MS = 250; // how long other pages have to say that a job is theirs
   const LOST = fw.t`The server was restarted before this job was done. The form is as it was: Generate makes it again.`;
   const NOT_TAKEN = fw.t`The server did not take this job. Press Generate again; if that does not help, the server's log says why.`;
@@ -26,6 +27,7 @@
     let saysEnded = false; // generating forever has ended, which the last job's result, or its start, covers
     let restart = false;
     let enqueueing = ""; // the job that is being put in line behind the running one
+    let beginning = null; // the click on Generate whose second half, if it is a double click, falls on Interrupt
     const LINE_KEY = `line.${tab.prefix}`;
     const inLine = () => JSON.parse(fw.kept(LINE_KEY) || "[]"); // jobs of this form that wait, in their order
 
@@ -246,8 +248,10 @@
 
     document.addEventListener("click", (event) => {
       if (tab.holds(event.target, "enqueue")) tab.enqueue();
+      const before = beginning;
+      if (event.isTrusted) beginning = tab.holds(event.target, "generate") ? event : null;
       if (!timer || !tab.holds(event.target, "interrupt", "skip")) return;
-      if (!restart && Date.now() - startedAt < GUARD_MS && event.isTrusted) {
+      if (event.isTrusted && before && isSecondClick(before, event)) {
         event.preventDefault();
         event.stopImmediatePropagation();
         return;
@@ -262,9 +266,24 @@
       if (line && !line.textContent.endsWith(stopping)) line.textContent += ` · ${stopping}`;
     }, true);
 
+    // Enter that is held down on Generate, which gives its place and the focus to Interrupt.
+    document.addEventListener("keydown", (event) => {
+      if (event.repeat && event.key === "Enter" && tab.holds(event.target, "interrupt", "skip")) event.preventDefault();
+    }, true);
+
     channel?.addEventListener("message", (event) => {
       if (event.data.asked && event.data.asked === task) channel.postMessage({ held: task });
     });
+  }
+
+  // Whether two clicks, one after the other, are one double click. Browsers that count per element begin again at 1 when
+  // another one has come under the pointer; clicks by key have no count and no place.
+  function isSecondClick(first, second) {
+    if (second.detail === 2) return true;
+    if (second.timeStamp - first.timeStamp > DOUBLE_CLICK_MS) return false;
+    if (!first.detail || !second.detail) return first.detail === second.detail;
+    const reach = DOUBLE_CLICK_PX[second.pointerType] ?? DOUBLE_CLICK_PX.mouse;
+    return Math.hypot(second.clientX - first.clientX, second.clientY - first.clientY) <= reach;
   }
 
   function isWatchedElsewhere(id) {

@@ -101,3 +101,29 @@ test("progress in words", () => {
   assert.equal(fw.progressLine({ queued: true, textinfo: "In line" }), "In line");
   assert.equal(fw.progressTitle(state), "[40% (8 of 20)] Featherweight");
 });
+
+test("of a double click on Generate the second half, which falls on Interrupt, is not heard", () => {
+  // Browsers count by place, or begin again at 1 on another element; keys are not counted and have no place.
+  const generate = { detail: 1, clientX: 40, clientY: 20, timeStamp: 0 };
+  const heard = (first, second) => {
+    const { fw, fire } = page();
+    const click = (name, values) => {
+      let isHeard = true;
+      const target = { closest: (ids) => ids.split(", ").includes(`#one_${name}`) };
+      const stop = () => { isHeard = false; };
+      fire("click", { isTrusted: true, target, preventDefault: stop, stopImmediatePropagation: () => {}, ...values });
+      return isHeard;
+    };
+    click("generate", first);
+    fw.tab("one").start();
+    return [click("interrupt", second), click("interrupt", { ...second, detail: second.detail && 3 })];
+  };
+  assert.deepEqual(heard(generate, { ...generate, detail: 2, timeStamp: 700 }), [false, true]);
+  assert.deepEqual(heard(generate, { ...generate, timeStamp: 300 }), [false, true]);
+  assert.deepEqual(heard(generate, { ...generate, timeStamp: 600 }), [true, true]);
+  assert.deepEqual(heard(generate, { ...generate, clientX: 60, timeStamp: 300 }), [true, true]);
+  assert.deepEqual(heard(generate, { ...generate, clientX: 60, timeStamp: 300, pointerType: "touch" }), [false, true]);
+  const key = { detail: 0, clientX: 0, clientY: 0, timeStamp: 0 };
+  assert.deepEqual(heard(key, { ...key, timeStamp: 200 }), [false, true]);
+  assert.deepEqual(heard(key, { ...generate, timeStamp: 300 }), [true, true]);
+});

@@ -4,7 +4,6 @@ tensors, modules on the meta device, and how they are called."""
 from typing import Any
 
 import torch
-from diffusers import AnimaTextConditioner, CosmosTransformer3DModel
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,7 +12,7 @@ from modules.models.families.anima.layout import ADAPTER, SIGN, adapter_keymap, 
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, meta_module
 from modules.models.text_encoders.llm import Rotation
 
 HEAD_WIDTH, ADAPTER_HEAD_WIDTH = 128, 64
@@ -44,17 +43,17 @@ def adapter_component(name: str, header: Header) -> Component:
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"its text adapter is not whole ({error} is missing or of another shape).") from error
     numbers = {int(key.removeprefix(f"{ADAPTER}blocks.").split(".")[0]) for key in header if f"{ADAPTER}blocks." in key}
-    with on_meta():
-        module = AnimaTextConditioner(
-            source_dim=source,
-            target_dim=target,
-            model_dim=width,
-            num_layers=max(numbers) + 1,
-            num_attention_heads=width // head,
-            mlp_ratio=mlp / width,
-            target_vocab_size=vocabulary,
-            min_sequence_length=TOKENS,
-        )
+    module = meta_module(
+        "diffusers.AnimaTextConditioner",
+        source_dim=source,
+        target_dim=target,
+        model_dim=width,
+        num_layers=max(numbers) + 1,
+        num_attention_heads=width // head,
+        mlp_ratio=mlp / width,
+        target_vocab_size=vocabulary,
+        min_sequence_length=TOKENS,
+    )
     module.rotary_emb = Rotation(head, ADAPTER_THETA)
     return Component(name, module, adapter_keymap(), (ADAPTER,), MISSING_HINT)
 
@@ -72,22 +71,22 @@ def transformer_component(header: Header) -> Component:
         out, _ = header[f"{DENOISER}final_layer.linear.weight"].shape
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
-    with on_meta():
-        module = CosmosTransformer3DModel(
-            in_channels=patched // PATCH**2,  # those of the latents, and one of zeros
-            out_channels=out // PATCH**2,
-            num_attention_heads=width // head,
-            attention_head_dim=head,
-            num_layers=blocks,
-            mlp_ratio=mlp / width,
-            text_embed_dim=text,
-            adaln_lora_dim=modulation,
-            max_size=(LONGEST, LONGEST, LONGEST),
-            patch_size=(1, PATCH, PATCH),
-            rope_scale=NTK,
-            concat_padding_mask=False,
-            extra_pos_embed_type=None,
-        )
+    module = meta_module(
+        "diffusers.CosmosTransformer3DModel",
+        in_channels=patched // PATCH**2,  # those of the latents, and one of zeros
+        out_channels=out // PATCH**2,
+        num_attention_heads=width // head,
+        attention_head_dim=head,
+        num_layers=blocks,
+        mlp_ratio=mlp / width,
+        text_embed_dim=text,
+        adaln_lora_dim=modulation,
+        max_size=(LONGEST, LONGEST, LONGEST),
+        patch_size=(1, PATCH, PATCH),
+        rope_scale=NTK,
+        concat_padding_mask=False,
+        extra_pos_embed_type=None,
+    )
     return Component("unet", module, transformer_keymap(blocks), (DENOISER,), MISSING_HINT, skip=SKIP)
 
 

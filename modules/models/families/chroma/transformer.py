@@ -3,8 +3,6 @@
 from typing import Any
 
 import torch
-from diffusers import ChromaTransformer2DModel
-from diffusers.models.embeddings import get_timestep_embedding
 from torch import Tensor
 
 from modules.errors import CheckpointError
@@ -23,7 +21,8 @@ from modules.models.families.flux1.transformer import (
 )
 from modules.models.families.layer_table import Layer, LayerTable
 from modules.models.families.packing import PATCH, packed, unpacked
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.libraries import library_name
+from modules.models.names.component import Component, Header, meta_module
 from modules.models.names.row_map import RowMap
 
 SIGN = "distilled_guidance_layer.in_proj.weight"
@@ -68,20 +67,20 @@ def transformer_component(header: Header) -> Component:
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
-    with on_meta():
-        module = ChromaTransformer2DModel(
-            in_channels=channels,
-            out_channels=out,
-            num_layers=TABLE.count(rows.sources, "double_blocks.{}.img_attn.qkv"),
-            num_single_layers=TABLE.count(rows.sources, "single_blocks.{}.linear1"),
-            attention_head_dim=HEAD_WIDTH,
-            num_attention_heads=width // HEAD_WIDTH,
-            joint_attention_dim=context,
-            axes_dims_rope=AXES,
-            approximator_num_channels=inputs,
-            approximator_hidden_dim=hidden,
-            approximator_layers=TABLE.count(rows.sources, f"{APPROXIMATOR}.layers.{{}}.in_layer"),
-        )
+    module = meta_module(
+        "diffusers.ChromaTransformer2DModel",
+        in_channels=channels,
+        out_channels=out,
+        num_layers=TABLE.count(rows.sources, "double_blocks.{}.img_attn.qkv"),
+        num_single_layers=TABLE.count(rows.sources, "single_blocks.{}.linear1"),
+        attention_head_dim=HEAD_WIDTH,
+        num_attention_heads=width // HEAD_WIDTH,
+        joint_attention_dim=context,
+        axes_dims_rope=AXES,
+        approximator_num_channels=inputs,
+        approximator_hidden_dim=hidden,
+        approximator_layers=TABLE.count(rows.sources, f"{APPROXIMATOR}.layers.{{}}.in_layer"),
+    )
     _number_vectors(module, inputs)
     return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
 
@@ -91,7 +90,7 @@ def _number_vectors(module: Any, inputs: int) -> None:
     holds."""
     embedding = module.time_text_embed
     numbers = torch.arange(embedding.mod_proj.shape[0]) * int(TRAINED_TIMESTEPS)
-    values = get_timestep_embedding(
+    values = library_name("diffusers.models.embeddings.get_timestep_embedding")(
         numbers, 2 * (inputs // INDEX_CHANNELS), flip_sin_to_cos=True, downscale_freq_shift=0
     )
     embedding.register_buffer("mod_proj", values, persistent=False)

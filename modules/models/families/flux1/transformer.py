@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from diffusers import FluxTransformer2DModel
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,7 +13,7 @@ from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.flux1.layout import GUIDANCE, TABLE, VECTOR_SIGN, transformer_rows, width_of
 from modules.models.families.packing import PATCH, packed, unpacked
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, meta_module
 
 AXES = (16, 56, 56)
 HEAD_WIDTH = sum(AXES)
@@ -47,19 +46,19 @@ def transformer_component(header: Header) -> Component:
             f"its transformer takes {channels} channels, as control models (Canny, Depth) do, which are not supported. "
             f"Choose a model of {PATCH**2 * LATENT_CHANNELS} channels, or of {PATCH**2 * INPAINTING_CHANNELS} (Fill)."
         )
-    with on_meta():
-        module = FluxTransformer2DModel(
-            in_channels=channels,
-            out_channels=out,
-            num_layers=TABLE.count(rows.sources, "double_blocks.{}.img_attn.qkv"),
-            num_single_layers=TABLE.count(rows.sources, "single_blocks.{}.linear1"),
-            attention_head_dim=HEAD_WIDTH,
-            num_attention_heads=width // HEAD_WIDTH,
-            joint_attention_dim=context,
-            pooled_projection_dim=vector,
-            guidance_embeds=f"{DENOISER}{GUIDANCE}" in header,
-            axes_dims_rope=AXES,
-        )
+    module = meta_module(
+        "diffusers.FluxTransformer2DModel",
+        in_channels=channels,
+        out_channels=out,
+        num_layers=TABLE.count(rows.sources, "double_blocks.{}.img_attn.qkv"),
+        num_single_layers=TABLE.count(rows.sources, "single_blocks.{}.linear1"),
+        attention_head_dim=HEAD_WIDTH,
+        num_attention_heads=width // HEAD_WIDTH,
+        joint_attention_dim=context,
+        pooled_projection_dim=vector,
+        guidance_embeds=f"{DENOISER}{GUIDANCE}" in header,
+        axes_dims_rope=AXES,
+    )
     return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from diffusers import Flux2Transformer2DModel
 from torch import Tensor
 
 from modules.errors import CheckpointError
@@ -12,7 +11,7 @@ from modules.models.families.exact_times import exact_times
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, meta_module
 
 AXES = (32, 32, 32, 32)
 HEAD_WIDTH = sum(AXES)
@@ -50,21 +49,21 @@ def transformer_component(header: Header) -> Component:
             f"its transformer is {width} wide, and that of such models is a multiple of {HEAD_WIDTH}. Choose another "
             "file."
         )
-    with on_meta():
-        module = Flux2Transformer2DModel(
-            in_channels=channels,
-            out_channels=out,
-            num_layers=TABLE.count(rows.sources, "double_blocks.{}.img_attn.qkv"),
-            num_single_layers=TABLE.count(rows.sources, "single_blocks.{}.linear1"),
-            attention_head_dim=HEAD_WIDTH,
-            num_attention_heads=width // HEAD_WIDTH,
-            joint_attention_dim=context,
-            timestep_guidance_channels=time,
-            mlp_ratio=doubled / 2 / width,
-            axes_dims_rope=AXES,
-            rope_theta=THETA,
-            guidance_embeds=False,
-        )
+    module = meta_module(
+        "diffusers.Flux2Transformer2DModel",
+        in_channels=channels,
+        out_channels=out,
+        num_layers=TABLE.count(rows.sources, "double_blocks.{}.img_attn.qkv"),
+        num_single_layers=TABLE.count(rows.sources, "single_blocks.{}.linear1"),
+        attention_head_dim=HEAD_WIDTH,
+        num_attention_heads=width // HEAD_WIDTH,
+        joint_attention_dim=context,
+        timestep_guidance_channels=time,
+        mlp_ratio=doubled / 2 / width,
+        axes_dims_rope=AXES,
+        rope_theta=THETA,
+        guidance_embeds=False,
+    )
     return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
 
 

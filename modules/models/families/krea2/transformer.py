@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 import torch
-from diffusers import Krea2Transformer2DModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,7 +13,7 @@ from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.krea2.layout import SIGN, transformer_keymap
 from modules.models.families.packing import PATCH, packed, unpacked
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, meta_module, on_meta
 
 AXES = (32, 48, 48)
 HEAD_WIDTH = sum(AXES)
@@ -79,26 +78,27 @@ def transformer_component(header: Header) -> Component:
             f"its transformer is {width} wide with heads of {head}, and that of such models has heads of {HEAD_WIDTH}. "
             "Choose another file."
         )
+    module = meta_module(
+        "diffusers.Krea2Transformer2DModel",
+        in_channels=channels,
+        num_layers=counts["blocks"],
+        attention_head_dim=head,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=mlp,
+        timestep_embed_dim=time,
+        text_hidden_dim=text,
+        num_text_layers=states,
+        text_num_attention_heads=text_heads,
+        text_num_key_value_heads=text_kv_heads,
+        text_intermediate_size=text_mlp,
+        num_layerwise_text_blocks=layerwise,
+        num_refiner_text_blocks=refiners,
+        axes_dims_rope=AXES,
+        rope_theta=THETA,
+        norm_eps=NORM_EPS,
+    )
     with on_meta():
-        module = Krea2Transformer2DModel(
-            in_channels=channels,
-            num_layers=counts["blocks"],
-            attention_head_dim=head,
-            num_attention_heads=heads,
-            num_key_value_heads=kv_heads,
-            intermediate_size=mlp,
-            timestep_embed_dim=time,
-            text_hidden_dim=text,
-            num_text_layers=states,
-            text_num_attention_heads=text_heads,
-            text_num_key_value_heads=text_kv_heads,
-            text_intermediate_size=text_mlp,
-            num_layerwise_text_blocks=layerwise,
-            num_refiner_text_blocks=refiners,
-            axes_dims_rope=AXES,
-            rope_theta=THETA,
-            norm_eps=NORM_EPS,
-        )
         _widen_norms(module)
     return Component("unet", module, transformer_keymap(header), (DENOISER,), MISSING_HINT, skip=SKIP)
 

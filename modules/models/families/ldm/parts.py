@@ -1,18 +1,23 @@
 """What the families of the latent-diffusion layout share: the UNet, and what their files leave over."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from diffusers import UNet2DConditionModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.models.families.architecture import UNetArchitecture
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import DenoiserInputSizes
+from modules.models.libraries import library_name
 from modules.models.names import ldm_unet
 from modules.models.names.component import Component, Header, on_meta
+
+if TYPE_CHECKING:
+    from diffusers import UNet2DConditionModel
 
 LEFT_OVER = re.compile(
     r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"
@@ -71,7 +76,7 @@ def unet_component(architecture: UNetArchitecture) -> Component:
 
 
 def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
-    """An uninitialised UNet of these sizes; wrap the call in `hollow()` to allocate nothing."""
+    """An uninitialised UNet of these sizes; call it under `on_meta` to allocate nothing."""
     attention = architecture.attention_levels
     levels = range(architecture.levels)
     down = [_depths(depths) for depths in architecture.down_depths]
@@ -79,7 +84,7 @@ def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
         down[-1] = architecture.middle_depth  # diffusers takes the middle's depth from here
     if architecture.middle_depth and down[-1] != architecture.middle_depth:
         raise ValueError("the middle block must have as many transformer blocks as the coarsest level")
-    unet = UNet2DConditionModel(
+    unet = library_name("diffusers.UNet2DConditionModel")(
         in_channels=architecture.in_channels,
         out_channels=architecture.out_channels,
         block_out_channels=architecture.widths,

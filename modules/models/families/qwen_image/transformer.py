@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 import torch
-from diffusers import QwenImageTransformer2DModel
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError
@@ -14,7 +13,7 @@ from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.families.qwen_image.layout import transformer_keymap
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, meta_module
 
 AXES = (16, 56, 56)
 HEAD_WIDTH = sum(AXES)
@@ -82,16 +81,16 @@ def transformer_component(header: Header) -> Component:
             f"its transformer is {width} wide with heads of {head}, and that of such models has heads of {HEAD_WIDTH}. "
             "Choose another file."
         )
-    with on_meta():
-        module = QwenImageTransformer2DModel(
-            in_channels=patched,
-            out_channels=out // PATCH**2,
-            num_layers=blocks,
-            attention_head_dim=head,
-            num_attention_heads=width // head,
-            joint_attention_dim=text,
-            axes_dims_rope=AXES,
-        )
+    module = meta_module(
+        "diffusers.QwenImageTransformer2DModel",
+        in_channels=patched,
+        out_channels=out // PATCH**2,
+        num_layers=blocks,
+        attention_head_dim=head,
+        num_attention_heads=width // head,
+        joint_attention_dim=text,
+        axes_dims_rope=AXES,
+    )
     module.pos_embed = Positions()
     return Component("unet", module, transformer_keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
 

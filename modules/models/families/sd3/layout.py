@@ -3,10 +3,10 @@ parameters are, as diffusers' converter says."""
 
 import re
 from collections.abc import Iterator, Mapping
-
-from diffusers.loaders.single_file_utils import convert_sd3_transformer_checkpoint_to_diffusers as convert
+from typing import Any
 
 from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
+from modules.models.libraries import library_name
 from modules.models.names.folder_layout import Header
 from modules.models.names.row_map import RowMap, original_shapes, row_map, whole_shapes
 
@@ -21,6 +21,12 @@ T5_LEVEL = "text_encoders.t5xxl."
 T5_PREFIX = f"{T5_LEVEL}transformer"
 BLOCK = re.compile(r"^transformer_blocks\.(\d+)\.")
 SECOND_ATTENTION = re.compile(r"^transformer_blocks\.(\d+)\.attn2\.to_out\.0\.weight$")
+
+
+def convert(*args: Any, **kwargs: Any) -> Any:
+    """Diffusers' converter."""
+    path = "diffusers.loaders.single_file_utils.convert_sd3_transformer_checkpoint_to_diffusers"
+    return library_name(path)(*args, **kwargs)
 
 
 def is_transformer(header: Header) -> bool:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from diffusers import SD3Transformer2DModel
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -10,7 +9,7 @@ from modules.errors import CheckpointError, InvalidValueError
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.sd3.layout import PREFIX, SIGN, dual_layers_of, layers_of, transformer_rows
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, meta_module
 
 CHANNELS_PER_HEAD = 64
 MISSING_HINT = "It may be a text encoder or a VAE: choose a full checkpoint."
@@ -30,22 +29,22 @@ def transformer_component(header: Header, latent_side: int) -> Component:
     except (KeyError, ValueError, IndexError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     heads = max(width // CHANNELS_PER_HEAD, 1)
-    with on_meta():
-        module = SD3Transformer2DModel(
-            sample_size=latent_side,
-            patch_size=patch,
-            in_channels=in_channels,
-            num_layers=layers,
-            attention_head_dim=width // heads,
-            num_attention_heads=heads,
-            joint_attention_dim=text_width,
-            caption_projection_dim=context,
-            pooled_projection_dim=vector,
-            out_channels=out,
-            pos_embed_max_size=positions,
-            dual_attention_layers=dual,
-            qk_norm="rms_norm" if f"{PREFIX}joint_blocks.0.x_block.attn.ln_q.weight" in header else None,
-        )
+    module = meta_module(
+        "diffusers.SD3Transformer2DModel",
+        sample_size=latent_side,
+        patch_size=patch,
+        in_channels=in_channels,
+        num_layers=layers,
+        attention_head_dim=width // heads,
+        num_attention_heads=heads,
+        joint_attention_dim=text_width,
+        caption_projection_dim=context,
+        pooled_projection_dim=vector,
+        out_channels=out,
+        pos_embed_max_size=positions,
+        dual_attention_layers=dual,
+        qk_norm="rms_norm" if f"{PREFIX}joint_blocks.0.x_block.attn.ln_q.weight" in header else None,
+    )
     return Component("unet", module, keymap, (PREFIX,), MISSING_HINT)
 
 

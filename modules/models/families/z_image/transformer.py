@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from diffusers import ZImageTransformer2DModel
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,7 +11,7 @@ from modules.models.families.denoiser_context import ModelInputs, text_lengths
 from modules.models.families.family import DenoiserInputSizes
 from modules.models.families.flow_family import DENOISER
 from modules.models.families.z_image.layout import transformer_rows
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, meta_module, on_meta
 from modules.models.names.row_map import whole_shapes
 
 AXES, POSITIONS = (32, 48, 48), (2048, 512, 512)
@@ -49,19 +48,20 @@ def transformer_component(header: Header) -> Component:
         raise CheckpointError(
             f"its transformer is {width} wide, and that of Z-Image is a multiple of {HEAD_WIDTH}. Choose another file."
         )
+    module = meta_module(
+        "diffusers.ZImageTransformer2DModel",
+        in_channels=patched // PATCH**2,
+        dim=width,
+        n_layers=layers,
+        n_refiner_layers=refiners,
+        n_heads=width // HEAD_WIDTH,
+        n_kv_heads=width // HEAD_WIDTH,
+        cap_feat_dim=caption,
+        rope_theta=THETA,
+        axes_dims=list(AXES),
+        axes_lens=list(POSITIONS),
+    )
     with on_meta():
-        module = ZImageTransformer2DModel(
-            in_channels=patched // PATCH**2,
-            dim=width,
-            n_layers=layers,
-            n_refiner_layers=refiners,
-            n_heads=width // HEAD_WIDTH,
-            n_kv_heads=width // HEAD_WIDTH,
-            cap_feat_dim=caption,
-            rope_theta=THETA,
-            axes_dims=list(AXES),
-            axes_lens=list(POSITIONS),
-        )
         for layer in module.modules():
             if hasattr(layer, "w1") and layer.w1.out_features != mlp:
                 layer.w1, layer.w3 = (torch.nn.Linear(width, mlp, bias=False) for _ in range(2))

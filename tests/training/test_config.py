@@ -101,7 +101,7 @@ def test_a_small_model_learns_as_many_images_in_batches_at_a_rate_of_its_own(pre
 
 
 def test_what_is_asked_for_goes_before_the_settings_of_small_models() -> None:
-    changes = {"training": {"learning_rate": 1e-4}, "adapter": {"text_rank": 0}}
+    changes: dict[str, dict[str, Any]] = {"training": {"learning_rate": 1e-4}, "adapter": {"text_rank": 0}}
     asked = preset_config("style", "images", "a", "base", 20, changes=changes, small_model=True)
     assert (asked.training.learning_rate, asked.adapter.text_rank, asked.training.batch) == (1e-4, 0, 8)
     other = {"model": {"checkpoint": "large.safetensors"}}

@@ -337,12 +337,40 @@ def tune_allocator() -> None:
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
+COLLECTING_S = 10.0
+"""As long is waited for another thread that collects garbage."""
+
+
+def collect_garbage() -> None:
+    """Collect all garbage, and return when that is done. `gc.collect()` does nothing, and says nothing, where another
+    thread collects just then: models are full of cycles, and one that was let go would stay. Waits for that thread,
+    10 s at most."""
+    import gc
+    import threading
+    import time
+
+    own, end, is_done = threading.get_ident(), time.monotonic() + COLLECTING_S, False
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        nonlocal is_done
+        is_done |= phase == "start" and info["generation"] == 2 and threading.get_ident() == own
+
+    gc.callbacks.append(note)
+    try:
+        gc.collect()
+        while not is_done and time.monotonic() < end:
+            time.sleep(0.001)
+            gc.collect()
+    finally:
+        gc.callbacks.remove(note)
+
+
 def freeze_gc() -> None:
     """Have the garbage collector no longer look through what stands now: what was imported, and what a server is made
     of. There is a look at each change of model, and it would take as long as there is much of that."""
     import gc
 
-    gc.collect()
+    collect_garbage()
     gc.freeze()
 
 

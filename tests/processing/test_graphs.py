@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import Machine, PrecisionOptions
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.result import Result
+from modules.settings.values import Settings
 from tests.memory.recording import LogRecorder
-from tests.recordings import tiny_engine
+from tests.recordings import CONFIGS, REFERENCE, TINY, tiny_engine
 from tests.scripts.toys import small_hires, small_request
 
 
@@ -63,7 +67,7 @@ def test_images_are_those_without(
     plain = images(make(engine, tmp_path, "Off", **values))
     assert recorder.recorded == 0
     result = make(engine, tmp_path, **values)
-    assert recorder.recorded > 0 and recorder.replayed > 0
+    assert recorder.recorded > 0 and recorder.replayed > 0 and result.replayed_calls > 0
     assert np.array_equal(images(result), plain)
     assert not any("CUDA graphs" in note for note in result.notices)
 
@@ -95,3 +99,19 @@ def test_without_a_gpu_a_notice_says_so(engine: Engine, tmp_path: Path) -> None:
     result = make(engine, tmp_path)
     assert any("only NVIDIA GPUs record them" in note for note in result.notices)
     assert not any("CUDA graphs" in note for note in make(engine, tmp_path, "Automatic").notices)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("storage", ["Disable", "Enable"])
+def test_on_a_card_images_are_those_without(storage: str, tmp_path: Path) -> None:
+    machine = Machine(torch.device("cuda"), torch.float16, torch.float16)
+    catalogue = CheckpointCatalogue([REFERENCE / "models"], HashCache(tmp_path / "hashes.json"))
+    engine = Engine(catalogue, CONFIGS, lambda: machine)
+    settings = {"fp8_storage": storage}
+    plain = images(make(engine, tmp_path, "Off", steps=8, settings=settings))
+    result = make(engine, tmp_path, steps=8, settings=settings)
+    options = PrecisionOptions.of(Settings().with_changes(settings))
+    assert engine.model(TINY.name, options).graphs.replays >= 4
+    assert np.array_equal(images(result), plain) and not any("CUDA graphs" in note for note in result.notices)
+    engine.unload()

@@ -213,7 +213,7 @@ class LoadedModel:
             None if context.mask is None else context.mask.cpu(),
         )
         with self.computing():
-            output = self._run(inputs) if device == self.device else self.family.run(self.unet, inputs)
+            output = self._run(inputs) if self.unet_runner.device is None else self.family.run(self.unet, inputs)
         return output.to(x.device, x.dtype)
 
     def _run(self, inputs: ModelInputs) -> Tensor:

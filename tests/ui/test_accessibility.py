@@ -20,9 +20,10 @@ from tests.history.test_history import png
 from tests.thorough import is_thorough
 from tests.ui.browser import needs_browser
 from tests.ui.test_history_page import import_folder
-from tests.ui.test_train_page import fill, write_images
+from tests.ui.test_train_page import few_steps, fill, slow_steps, write_images
 
 pytestmark = needs_browser
+__all__ = ["few_steps", "slow_steps"]  # fixtures
 AXE = Path(__file__).parent / "axe"
 NPM = shutil.which("npm")
 INSTALL_S = 600
@@ -159,7 +160,7 @@ def test_the_dialogs_of_the_history(axe_page: sync_api.Page, fakes: Services, tm
     page.fill("#fw_history_search", "")
 
 
-def test_a_training_that_runs(axe_page: sync_api.Page, tmp_path: Path) -> None:
+def test_a_training_that_runs(axe_page: sync_api.Page, tmp_path: Path, slow_steps: None) -> None:
     page = axe_page
     page.set_viewport_size({"width": DESKTOPS[-1], "height": 900})
     page.evaluate("featherweight.showTab('train')")

@@ -1,9 +1,11 @@
 """What int8 products and forecast steps are worth on a CPU: steps, memory, decoding and images against the peers.
 
-Run `python -m benchmarks.cpu [--part layers kernels attention compile steps memory decode images] [--family sd1 sdxl]
-[--quick]`; it writes `results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two
-images), at 512 px; all take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far
-they are from those in fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where
+Run `python -m benchmarks.cpu [--part layers kernels attention compile steps profile memory decode images]
+[--family sd1 sdxl zimage klein] [--quick]`; it writes `results/cpu.json`. Steps are those of full-size UNets with
+random weights and guidance (two images), at 512 px; all take turns, and a ratio is that of the shortest times. Images
+are the bundled model's: how far they are from those in fp32, and whether the asked colors are seen where fp32 has them.
+Z-Image and FLUX.2 klein have steps alone (of one image, CPU seconds), and where they go (profile); diffusers' class has
+blocks that share their weights, so that it fits (`benchmarks.full_size_parts`). OpenVINO is measured where
 `openvino` (and `nncf`) are installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to
 see that it runs.
 
@@ -41,8 +43,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel
 
+from benchmarks import full_size_parts
 from benchmarks.full_size import CPU, FAMILIES, ROOT, load_through_program, use_every_page, write_full_size_checkpoint
 from benchmarks.report import print_table, read_result, write_result
+from benchmarks.step_profile import shares
 from modules.memory import int8_matmul
 from modules.memory.attention import ATTENTIONS, AttentionOptions
 from modules.memory.compiling import CompiledBlocks
@@ -59,8 +63,9 @@ from modules.memory.streaming.groups import Level
 from modules.models.autoencoders.kl import KlAutoencoder, build_kl
 from modules.models.autoencoders.running import VaeRunner
 from modules.models.families.architecture import read_architecture
-from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.meta_model import MetaModel
 from modules.models.loading.precision import ComputeMode
 from modules.models.loading.stream_layout import StreamLayout
 from modules.processing.comparison.compare import psnr_db
@@ -76,7 +81,7 @@ from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, random_scene
 from recipes.scenes.scoring import background_color, color_prompts, shape_color
 
-PARTS = ("layers", "kernels", "attention", "compile", "steps", "memory", "decode", "images")
+PARTS = ("layers", "kernels", "attention", "compile", "steps", "profile", "memory", "decode", "images")
 SIDE, QUICK_SIDE = 64, 16
 DECODED_SIDES = (32, 64)
 ROUNDS, QUICK_ROUNDS = 3, 1
@@ -109,9 +114,18 @@ class Way:
 
     def load(self, path: Path) -> LoadedModel:
         """The model of a checkpoint."""
+        return load_through_program(path, self.storage, self.dtype, CPU, self._layout(path), mode=self.mode)
+
+    def load_denoiser(self, info: CheckpointInfo) -> LoadedModel:
+        """The model of a denoiser with parts in files of their own, of which nothing but the denoiser is read."""
+        layout, reads = self._layout(info.path), "unet".__eq__
+        return load_through_program(
+            info.path, self.storage, self.dtype, CPU, layout, mode=self.mode, modules=info.modules, reads=reads
+        )
+
+    def _layout(self, path: Path) -> StreamLayout | None:
         folder = path.parent / "offload"
-        layout = StreamLayout(level=Level.BLOCK, on_disk=True, folder=folder) if self.streamed else None
-        return load_through_program(path, self.storage, self.dtype, CPU, layout, mode=self.mode)
+        return StreamLayout(level=Level.BLOCK, on_disk=True, folder=folder) if self.streamed else None
 
 
 # Plain weights are in diffusers' own UNet with its own attention, which is also what the program computes with then.
@@ -123,8 +137,14 @@ WAYS = {
     "int8 matmul, bf16": Way("int8_row", torch.bfloat16, ComputeMode.INT8_MATMUL),
     "int8 matmul, convrot": Way("int8_convrot", torch.float32, ComputeMode.INT8_MATMUL),
     "int8 matmul, streamed": Way("int8_row", torch.float32, ComputeMode.INT8_MATMUL, streamed=True),
+    "int8 matmul, bf16, streamed": Way("int8_row", torch.bfloat16, ComputeMode.INT8_MATMUL, streamed=True),
 }
 
+FLOW_FAMILIES = {"zimage": "Z-Image Turbo", "klein": "FLUX.2 klein 4B"}
+"""By the names of `benchmarks.plan_table`."""
+TINY = {"zimage": "z_image", "klein": "flux2_klein"}
+FLOW_WAYS = ("diffusers bf16", "int8 matmul, bf16", "int8 matmul, bf16, streamed")
+PROFILED = ("diffusers bf16", "int8 matmul, bf16")
 QUICK_WAYS = ("diffusers fp32", "int8_row weights", "int8 matmul")
 
 
@@ -201,6 +221,67 @@ def measure_steps(
     return {"seconds": seconds, "ratios": ratios, "relative_errors": errors, "left_out": left_out}
 
 
+def flow_denoisers(info: CheckpointInfo, side_px: int, names: Sequence[str]) -> dict[str, tuple[Any, Step]]:
+    """By name of a way the denoiser of a flow model and its step, without guidance: ours, and diffusers' class."""
+    found: dict[str, tuple[Any, Step]] = {}
+    model: MetaModel | LoadedModel
+    for name in names:
+        way = WAYS[name]
+        if way.mode is ComputeMode.PLAIN:
+            model, denoiser = full_size_parts.peer_of(info, way.dtype)
+        else:
+            model = way.load_denoiser(info)
+            denoiser = model.unet
+        found[name] = denoiser, partial(full_size_parts.flow_step, model, denoiser, side_px, way.dtype)
+    return found
+
+
+def attention_here() -> str:
+    """What the program computes attention with where products are in int8, see `processing.engine.attention`."""
+    return "sdp" if attention_problem() is not None else "int8"
+
+
+@contextmanager
+def attention_of_ours(denoisers: Mapping[str, tuple[Any, Step]]) -> Iterator[None]:
+    """Those of ours that multiply in int8 compute attention as the program does here."""
+    ours = [denoiser for name, (denoiser, _) in denoisers.items() if WAYS[name].mode is ComputeMode.INT8_MATMUL]
+    chosen = attention_here()
+    with using_attention(ours, None if chosen == "sdp" else ATTENTIONS.get(chosen)(AttentionOptions())):
+        yield
+
+
+def measure_flow_steps(
+    info: CheckpointInfo, side_px: int, rounds: int, names: Sequence[str], warm_up: int, earlier: Mapping[str, Any]
+) -> dict[str, Any]:
+    """CPU seconds of a step of a flow model in each way, and the ratios of those measured together; how far streaming
+    is from the same in memory, relative. What `earlier` runs found of others stays."""
+    denoisers = flow_denoisers(info, side_px, names)
+    with attention_of_ours(denoisers):
+        steps = {name: step for name, (_, step) in denoisers.items()}
+        seconds = take_turns(steps, rounds, time.process_time, warm_up)
+    peers = [name for name in names if WAYS[name].mode is ComputeMode.PLAIN]
+    ratios = {f"{name} / {peer}": seconds[name] / seconds[peer] for name in names for peer in peers if name != peer}
+    return {
+        "cpu_seconds": {**earlier.get("cpu_seconds", {}), **seconds},
+        "ratios": {**earlier.get("ratios", {}), **ratios},
+        "threads": torch.get_num_threads(),
+        "attention": attention_here(),
+    }
+
+
+def measure_profile(info: CheckpointInfo, side_px: int, names: Sequence[str]) -> dict[str, Any]:
+    """Where a step goes, by wall time of this thread; a second step, as the first one reads the file."""
+    denoisers = flow_denoisers(info, side_px, names)
+    found = {}
+    with attention_of_ours(denoisers):
+        for name, (denoiser, step) in denoisers.items():
+            if WAYS[name].mode is not ComputeMode.PLAIN:
+                step()
+            found[name] = shares(denoiser, step)
+            print(json.dumps({name: found[name]}), flush=True)
+    return found
+
+
 @torch.inference_mode()
 def child_peak(path: Path, family: str, side: int, name: str) -> int:
     """Peak bytes above the base of loading and one step; for a process of its own."""
@@ -232,10 +313,41 @@ QUERIES = {"64x64": (2 * 4096, 320), "32x32": (2 * 1024, 640), "16x16": (2 * 256
 """Of SD 1 at 512 px with guidance: tokens and width of self-attention, by side of the latents."""
 
 
+WIDE = ((1088, 3840, 10240), (1088, 10240, 3840), (1536, 3072, 27648), (1536, 12288, 3072))
+"""Of flow models at 512 px: tokens, inputs and outputs of the feed-forward's layers in Z-Image and FLUX.2 klein 4B."""
+
+
+@contextmanager
+def few_rows_at_once() -> Iterator[None]:
+    """Layers multiply in int8 for all outputs at once, and for as few inputs as have their sums in the caches."""
+    before = int8_matmul.SLICE_ROWS
+    int8_matmul.SLICE_ROWS = 64
+    try:
+        yield
+    finally:
+        int8_matmul.SLICE_ROWS = before
+
+
+def measure_wide_layers(rounds: int, quick: bool) -> dict[str, float]:
+    """CPU time of wide layers in int8, bf16, in slices of outputs over the same in slices of few inputs."""
+    found = {}
+    for tokens, inputs, outputs in WIDE[:1] if quick else WIDE:
+        layer, x = nn.Linear(inputs, outputs, bias=False), torch.randn(1, tokens, inputs).bfloat16()
+        multiply_in_int8(_store(layer, "int8_row", torch.bfloat16))
+
+        def in_few_rows(layer: nn.Module = layer, x: Tensor = x) -> None:
+            with few_rows_at_once():
+                layer(x)
+
+        seconds = take_turns({"outputs": partial(layer, x), "inputs": in_few_rows}, rounds, time.process_time)
+        found[f"{tokens} x {inputs} to {outputs}"] = seconds["outputs"] / seconds["inputs"]
+    return found
+
+
 @torch.inference_mode()
 def measure_layers(rounds: int, quick: bool) -> dict[str, Any]:
-    """CPU seconds of query, key and value in int8, with their input rounded once over rounded for each; and of the text
-    encoder of SD 1 with two prompts in fp32, with weights in int8, and multiplying in int8."""
+    """CPU seconds of query, key and value in int8, with their input rounded once over rounded for each; of the text
+    encoder of SD 1 with two prompts in fp32, with weights in int8, and multiplying in int8; and of wide layers."""
     shared: dict[str, float] = {}
     generator = torch.Generator().manual_seed(0)
     for storage in ("int8_row", "rotated"):
@@ -265,7 +377,12 @@ def measure_layers(rounds: int, quick: bool) -> dict[str, Any]:
     true = plain(tokens_of).last_hidden_state
     error = float((quick_one(tokens_of).last_hidden_state - true).norm() / true.norm())
     ratios = {name: seconds[name] / seconds["fp32"] for name in models if name != "fp32"}
-    return {"rounded once over thrice": shared, "text encoder over fp32": ratios, "text encoder, relative error": error}
+    return {
+        "rounded once over thrice": shared,
+        "text encoder over fp32": ratios,
+        "text encoder, relative error": error,
+        "slices of outputs over slices of inputs": measure_wide_layers(rounds, quick),
+    }
 
 
 KERNEL_WAYS = ("int8 matmul", "int8 matmul, bf16")
@@ -391,11 +508,11 @@ def _each(layers: Any, x: Tensor) -> list[Tensor]:
     return [layer(x) for layer in layers]
 
 
-def _store(layer: nn.Linear, storage: str) -> nn.Linear:
+def _store(layer: nn.Linear, storage: str, dtype: torch.dtype = torch.float32) -> nn.Linear:
     chosen = ROTATED_ROWS if storage == "rotated" else FORMATS.get(storage)
     encoded = chosen.encode(layer.weight.detach())
     put(layer, "weight", encoded.data, encoded.scale)
-    manage(layer, {"weight": encoded.storage or chosen}, torch.float32)
+    manage(layer, {"weight": encoded.storage or chosen}, dtype)
     return layer
 
 
@@ -556,6 +673,15 @@ def of_images(scores: Scores) -> dict[str, dict[str, float]]:
     return found
 
 
+def flow_file(root: Path, family: str, quick: bool) -> CheckpointInfo:
+    """The file of a flow model's denoiser below `root`, of full size in int8, or a tiny one."""
+    if not quick:
+        return full_size_parts.write_denoiser(root / family, FLOW_FAMILIES[family])
+    from tests.models.split_models import split_model  # pytest comes with it
+
+    return full_size_parts.info_with_parts(split_model(TINY[family]).write(root / family))
+
+
 def earlier_result() -> dict[str, Any]:
     """What the other parts found, of this file's results."""
     found = read_result("cpu")
@@ -566,7 +692,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--family", nargs="+", choices=("sd1", "sdxl"), default=["sd1"])
+    parser.add_argument("--family", nargs="+", choices=("sd1", "sdxl", *FLOW_FAMILIES), default=["sd1"])
     parser.add_argument("--way", nargs="+", choices=tuple(WAYS), help="of the part steps; the default is all of them")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--side", type=int, default=8 * SIDE, help="of the parts steps and memory, in pixels")
@@ -583,6 +709,7 @@ def main() -> None:
         return
     names: Sequence[str] = QUICK_WAYS if arguments.quick else tuple(arguments.way or WAYS)
     side, rounds = (QUICK_SIDE, QUICK_ROUNDS) if arguments.quick else (arguments.side // 8, arguments.rounds)
+    numba_beside = "" if attention_here() == "sdp" else ", with numba"
     at = "" if side in (SIDE, QUICK_SIDE) else f", {8 * side} px"  # names of results at another size
     result: dict[str, Any] = {"goals": GOALS, "image_px": 8 * (QUICK_SIDE if arguments.quick else SIDE)}
 
@@ -610,11 +737,22 @@ def main() -> None:
             result["compiled over plain"] = measure_compiled(rounds, side // 2)
             save(result)
         if "decode" in arguments.part:
-            for family in arguments.family:
+            for family in (name for name in arguments.family if name in FAMILIES):
                 sides = (QUICK_SIDE,) if arguments.quick else DECODED_SIDES
                 measure_decoding(family, sides, partial(keep, f"decode, {family}"))
-        for family in arguments.family if {"kernels", "steps", "memory"} & set(arguments.part) else ():
-            assert family in FAMILIES
+        for family in FLOW_FAMILIES:
+            if family not in arguments.family or not {"steps", "profile"} & set(arguments.part):
+                continue
+            info = flow_file(arguments.keep or Path(scratch), family, arguments.quick)
+            if "steps" in arguments.part:
+                key, ways = f"steps, {family}{at}{numba_beside}", arguments.way or FLOW_WAYS
+                before = {} if arguments.quick else earlier_result().get(key, {})
+                warm_up = 1 if arguments.quick else 0  # so long a step warms itself up
+                keep(key, measure_flow_steps(info, 8 * side, rounds, ways, warm_up, before))
+            if "profile" in arguments.part:
+                keep(f"profile, {family}{at}{numba_beside}", measure_profile(info, 8 * side, arguments.way or PROFILED))
+        unets = [family for family in arguments.family if family in FAMILIES]
+        for family in unets if {"kernels", "steps", "memory"} & set(arguments.part) else ():
             path = (arguments.keep or Path(scratch)) / f"{family}.safetensors"
             if not path.exists():
                 write_full_size_checkpoint(path, family)
@@ -644,7 +782,8 @@ def main() -> None:
         save_images()
     rows = []
     for family in arguments.family:
-        for name, ratio in result.get(f"steps, {family}{at}", {}).get("ratios", {}).items():
+        beside = numba_beside if family in FLOW_FAMILIES else ""
+        for name, ratio in result.get(f"steps, {family}{at}{beside}", {}).get("ratios", {}).items():
             rows.append((family, name, f"{ratio:.2f}", GOALS.get(name, "")))
         for part, name in (("memory", "peak memory / diffusers fp32"), ("decode", "decoding / diffusers fp32")):
             if (key := f"{part}, {family}{at}") in result:

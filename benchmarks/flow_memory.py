@@ -186,13 +186,13 @@ def run_peer(case: Case) -> None:
     """What the peer's process does."""
     import torch
 
-    from benchmarks.full_size_parts import peer_denoiser, peer_step
+    from benchmarks.full_size_parts import flow_step, peer_denoiser
 
     torch.set_num_threads(1)
-    family, denoiser = peer_denoiser(case)
+    model, denoiser = peer_denoiser(case)
     for _ in sys.stdin:
         began = time.process_time()
-        peer_step(family, denoiser, SIDE_PX)
+        flow_step(model, denoiser, SIDE_PX)
         print(time.process_time() - began, flush=True)
 
 

@@ -4,6 +4,8 @@ Measured by `python -m benchmarks.fp8 step` where there is a CUDA device.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +13,28 @@ import torch
 from torch import Tensor
 
 from benchmarks.full_size import load_through_program, write_full_size_checkpoint
+from modules.memory.graphs import DenoiserGraphs, GraphMode
 from modules.memory.streaming.groups import Level
 from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import ComputeMode
 from modules.models.loading.stream_layout import StreamLayout
+from modules.processing.engine.block_decoding import using_block_decoding
 
 STORAGE = "fp8_e4m3fn"
 WIDE, DECODED = "fp16", "fp8"
+GRAPH = ", CUDA graph"
 WAYS: Mapping[str, tuple[str | None, ComputeMode | None]] = {
     WIDE: (None, None),
     DECODED: (STORAGE, None),
+    "fp8 rows": ("fp8_e4m3fn_row", None),
     "fp8 matmul": (STORAGE, ComputeMode.FP8_MATMUL),
     "int8 matmul": ("int8_row", ComputeMode.INT8_MATMUL),
 }
-"""The format of the weights, and how they are multiplied where they are not just decoded."""
+"""The format of the weights, and how they are multiplied where they are not just decoded. Each with all kernels sent
+one by one and, under its name with `GRAPH` behind it, with the step recorded as a CUDA graph."""
 STEPS = 20  # of each of them
+RECORDED_AFTER = 4  # calls: two are computed to see that the graph gives the same
 STEP_GOAL, PEAK_GOAL = 1.03, 0.55
 SIZES = {"SD1 at 512 px": ("sd1", 64, 768, None), "SDXL at 1024 px": ("sdxl", 128, 2048, 2816)}
 PEAK = "peak VRAM, SDXL at 1024 px, medvram, fp8 / fp16"
@@ -49,6 +57,9 @@ def rows(sd1: Path, save: Callable[[Rows], None] = lambda found: None) -> Rows:
             write_full_size_checkpoint(path, SIZES[family][0])
         seconds, gigabytes = measure_ways(path, family, device)
         found[what] = seconds[DECODED] / seconds[WIDE], STEP_GOAL
+        if DECODED + GRAPH in seconds:
+            found[f"{what}, both by CUDA graphs"] = seconds[DECODED + GRAPH] / seconds[WIDE + GRAPH], None
+            found[f"{what} without, fp8 by a CUDA graph"] = seconds[DECODED + GRAPH] / seconds[WIDE], None
         for way in seconds:
             found[f"ms of a step, {family}, {way}"] = 1000 * seconds[way], None
             found[f"peak VRAM of a step with all weights of the model there, GB, {family}, {way}"] = (
@@ -82,9 +93,12 @@ def measure_ways(path: Path, family: str, device: torch.device) -> tuple[dict[st
     """Seconds of a step by the card's own clock, in each of `WAYS`, which take turns; and the gigabytes that one takes
     at its peak, weights of the whole model included. Products that this card or build of PyTorch does not have are left
     out, and named."""
-    models, steps = {}, {}
+    steps: dict[str, Callable[[], object]] = {}
+    gigabytes: dict[str, float] = {}
+    contexts = ExitStack()
     for way, (storage, mode) in WAYS.items():
         model = load_through_program(path, storage, torch.float16, device, mode=mode)
+        contexts.enter_context(using_block_decoding(model))
         step = stepper(model, family, device, torch.float16)
         try:
             step()
@@ -93,15 +107,31 @@ def measure_ways(path: Path, family: str, device: torch.device) -> tuple[dict[st
                 raise
             print(f"{family}, {way}: {str(error).partition(chr(10))[0]}", flush=True)
             continue
-        models[way], steps[way] = model, step
+        steps[way] = partial(_run, step, model.graphs, False)
+        gigabytes[way] = (model.stored_bytes + peak_above(step, device)) / 1e9
+        steps[way + GRAPH] = partial(_run, step, model.graphs, True)
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved(device)
+        for _ in range(RECORDED_AFTER):
+            steps[way + GRAPH]()
+        torch.cuda.empty_cache()
+        gigabytes[way + GRAPH] = (model.stored_bytes + torch.cuda.memory_reserved(device) - before) / 1e9
     seconds = dict.fromkeys(steps, float("inf"))
     for turn in range(STEPS + 3):
-        for way, step in steps.items():
-            took = card_seconds(step, device)
+        for way, run in steps.items():
+            took = card_seconds(run, device)
             if turn >= 3:
                 seconds[way] = min(seconds[way], took)
-    gigabytes = {way: (models[way].stored_bytes + peak_above(step, device)) / 1e9 for way, step in steps.items()}
+    contexts.close()
     return seconds, gigabytes
+
+
+def _run(step: Callable[[], object], graphs: DenoiserGraphs, by_graph: bool) -> None:
+    """One step, by the graph or without it, which stays."""
+    if by_graph:
+        graphs.begin_job(GraphMode.ON, print)
+    step()
+    graphs.end_job()
 
 
 def card_seconds(step: Callable[[], object], device: torch.device) -> float:

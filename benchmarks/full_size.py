@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from modules.models.families.ldm.parts import build_unet
 from modules.models.families.sd2.family import TEXT_PREFIX as OPEN_CLIP_PREFIX
 from modules.models.families.sdxl.family import BIG_G_PREFIX, CLIP_L_PREFIX
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.models.loading.load_model import load_model
+from modules.models.loading.load_model import every, load_model
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
@@ -172,10 +173,14 @@ def load_through_program(
     device: torch.device = CPU,
     streaming: StreamLayout | None = None,
     mode: ComputeMode | None = None,
+    modules: tuple[Path, ...] = (),
+    reads: Callable[[str], bool] = every,
 ) -> LoadedModel:
     """Load a checkpoint as a job would: UNet and text encoders in `storage` (None: in `dtype`), computed in `dtype`,
-    by a cast in each layer where `mode` says nothing else."""
-    info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name)
+    by a cast in each layer where `mode` says nothing else. `modules`: files with its other parts."""
+    info = replace(
+        CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name), modules=modules
+    )
     plan = PrecisionPlan(
         device=device,
         compute_dtype=dtype,
@@ -186,4 +191,4 @@ def load_through_program(
         skip=storage_rules(storage).skip.texts if storage else (),
         streaming=streaming,
     )
-    return load_model(info, ROOT / "configs", lambda _: plan)
+    return load_model(info, ROOT / "configs", lambda _: plan, reads=reads)

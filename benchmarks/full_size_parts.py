@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.plan_table import Case, write_case
+from benchmarks.plan_table import CASES, Case, write_case
 from modules.models.families.denoiser_context import ModelInputs
-from modules.models.families.family import ModelFamily
-from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.files.tensor_writer import TensorWriter
-from modules.models.loading.meta_model import build_meta_model
+from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.meta_model import MetaModel, build_meta_model
 from tests.models.dit_files import full_header
 
 ROOT = Path(__file__).parent.parent
@@ -67,21 +67,46 @@ def write_part(path: Path, key_list: str, in_int8: bool = True) -> None:
                 writer.write(name, pool.repeat(-(-count // POOL))[:count].reshape(shape))
 
 
-def peer_denoiser(case: Case) -> tuple[ModelFamily, Any]:
-    """The family and the class of diffusers for its denoiser in bf16, with all its blocks. Blocks of one shape share
-    their weights, so that it fits into memory: each call reads as many bytes, as a block is larger than the caches."""
+def write_denoiser(root: Path, label: str) -> CheckpointInfo:
+    """The denoiser of a family of `benchmarks.plan_table` in int8, its other parts as headers alone; what is there
+    already stays."""
+    case = next(case for case in CASES if case.label == label)
+    path = root / "Stable-diffusion" / f"{case.denoiser}.safetensors"
+    if not path.exists():
+        write_case(root, case)
+        path.unlink()
+        write_part(path, case.denoiser)
+    return info_with_parts(path)
+
+
+def info_with_parts(path: Path) -> CheckpointInfo:
+    """What the program knows of a denoiser's file, with all text encoders and VAEs in the folders beside its own."""
+    root = path.parent.parent
+    parts = (*sorted((root / "text_encoder").iterdir()), *sorted((root / "VAE").iterdir()))
+    return replace(CheckpointCatalogue([path.parent], HashCache(root / "hashes.json")).get(path.name), modules=parts)
+
+
+def peer_denoiser(case: Case) -> tuple[MetaModel, Any]:
+    """That of `peer_of` in bf16."""
     with tempfile.TemporaryDirectory() as folder:
         name = write_case(Path(folder), case)  # headers alone
-        root = Path(folder) / "Stable-diffusion"
-        info = CheckpointCatalogue([root], HashCache(Path(folder) / "hashes.json")).get(name)
-        parts = (*sorted((Path(folder) / "text_encoder").iterdir()), *(Path(folder) / "VAE").iterdir())
-        model = build_meta_model(replace(info, modules=parts), ROOT / "configs")
-    family, denoiser = model.family, model.module("unet")
+        return peer_of(info_with_parts(Path(folder) / "Stable-diffusion" / name))
+
+
+def peer_of(info: CheckpointInfo, dtype: torch.dtype = torch.bfloat16) -> tuple[MetaModel, Any]:
+    """What the program knows of a model, and the class of diffusers for its denoiser, with all its blocks. Blocks of
+    one shape share their weights, so that it fits into memory: each call reads as many bytes, as a block is larger than
+    the caches."""
+    model = build_meta_model(info, ROOT / "configs")
+    denoiser: Any = model.module("unet")
     share_blocks(denoiser)
-    denoiser = denoiser.to(torch.bfloat16).to_empty(device="cpu").eval().requires_grad_(False)
-    for tensor in denoiser.parameters():
-        tensor.normal_(std=DEVIATION)
-    return family, denoiser
+    denoiser = denoiser.to(dtype).to_empty(device="cpu").eval().requires_grad_(False)
+    for name, tensor in denoiser.named_parameters():
+        if tensor.ndim == 1 and NORM_SCALE.search(name):
+            tensor.fill_(1)
+        else:
+            tensor.normal_(std=DEVIATION)
+    return model, denoiser
 
 
 def share_blocks(module: nn.Module) -> None:
@@ -95,13 +120,16 @@ def share_blocks(module: nn.Module) -> None:
             part[index] = first.setdefault((type(block), shapes), block)
 
 
-@torch.no_grad()
-def peer_step(family: ModelFamily, denoiser: Any, side_px: int) -> Tensor:
-    """One call of it for an image of so many pixels a side."""
-    side = side_px // 8
+@torch.inference_mode()
+def flow_step(
+    model: MetaModel | LoadedModel, denoiser: Any, side_px: int, dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
+    """One call of a denoiser, ours or the peer's, for an image of so many pixels a side: [1, C, h, w]."""
+    side = side_px // model.architecture.autoencoder.downscale
+    generator = torch.Generator().manual_seed(0)
 
     def make(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.rand(shape).to(dtype)
+        return torch.rand(shape, generator=generator).to(dtype)
 
-    inputs: ModelInputs = family.example_inputs(denoiser, (1, side, side), torch.bfloat16, make)
-    return family.run(denoiser, inputs)
+    inputs: ModelInputs = model.family.example_inputs(denoiser, (1, side, side), dtype, make)
+    return model.family.run(denoiser, inputs)

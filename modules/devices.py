@@ -5,7 +5,7 @@ before it."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -337,12 +337,40 @@ def tune_allocator() -> None:
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
+COLLECTING_S = 10.0
+"""As long is waited for another thread that collects garbage."""
+
+
+def collect_garbage() -> None:
+    """Collect all garbage, and return when that is done. `gc.collect()` does nothing, and says nothing, where another
+    thread collects just then: models are full of cycles, and one that was let go would stay. Waits for that thread,
+    10 s at most."""
+    import gc
+    import threading
+    import time
+
+    own, end, is_done = threading.get_ident(), time.monotonic() + COLLECTING_S, False
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        nonlocal is_done
+        is_done |= phase == "start" and info["generation"] == 2 and threading.get_ident() == own
+
+    gc.callbacks.append(note)
+    try:
+        gc.collect()
+        while not is_done and time.monotonic() < end:
+            time.sleep(0.001)
+            gc.collect()
+    finally:
+        gc.callbacks.remove(note)
+
+
 def freeze_gc() -> None:
     """Have the garbage collector no longer look through what stands now: what was imported, and what a server is made
     of. There is a look at each change of model, and it would take as long as there is much of that."""
     import gc
 
-    gc.collect()
+    collect_garbage()
     gc.freeze()
 
 
@@ -358,6 +386,31 @@ def release_memory(device: torch.device) -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
+
+
+class Moment(Protocol):
+    """A place in the queue of a GPU's work."""
+
+    def seconds_since(self, earlier: Any) -> float | None:
+        """What the GPU took from an earlier moment to this one; None: it has not come to it yet."""
+
+
+class Recorder(Protocol):
+    """Records work of a GPU to be done again, in one."""
+
+    def record(self, call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        """What does the work of `call` again, on the same memory, and the output of `call`, which that writes. It has
+        not been written yet. The libraries that `call` uses must have been used before. Raises RuntimeError where
+        something cannot be recorded, or memory runs out."""
+
+    def moment(self) -> Moment:
+        """After all that was sent until now."""
+
+
+def recorder_of(device: torch.device) -> Recorder | None:
+    """What records the work of a GPU; None where it has no such thing."""
+    gpu = gpu_of(device)
+    return None if gpu is None else gpu.recorder(device)
 
 
 # -- what is asked of one type of GPU ---------------------------------------------------------------------------------
@@ -382,6 +435,7 @@ class Gpu(Protocol):
     def new_stream(self, device: torch.device) -> Any: ...
     def current_stream(self, device: torch.device) -> Any: ...
     def in_stream(self, stream: Any) -> AbstractContextManager[Any]: ...
+    def recorder(self, device: torch.device) -> Recorder | None: ...
 
 
 class TorchGpu:
@@ -408,13 +462,16 @@ class TorchGpu:
         """See `read_device`."""
         module = self._module
         free, total = module.mem_get_info(device)
+        # Read before every step: to ask for each number alone would have PyTorch make a dictionary of all each time.
+        numbers = module.memory.memory_stats_as_nested_dict(device)
+        reserved, allocated = (numbers.get(f"{name}_bytes", {}).get("all", {}) for name in ("reserved", "allocated"))
         return DeviceReading(
             int(free),
             int(total),
-            int(module.memory_reserved(device)),
-            int(module.memory_allocated(device)),
-            int(module.max_memory_allocated(device)),
-            int(module.max_memory_reserved(device)),
+            int(reserved.get("current", 0)),
+            int(allocated.get("current", 0)),
+            int(allocated.get("peak", 0)),
+            int(reserved.get("peak", 0)),
         )
 
     def statistics(self, device: torch.device) -> Mapping[str, int]:
@@ -465,11 +522,59 @@ class TorchGpu:
         context: AbstractContextManager[Any] = self._module.stream(stream)
         return context
 
+    def recorder(self, device: torch.device) -> Recorder | None:
+        """See `recorder_of`. AMD's builds were not tried."""
+        import torch
+
+        return CudaRecorder(device) if self._type == "cuda" and torch.version.hip is None else None
+
     @property
     def _module(self) -> Any:
         import torch
 
         return {"cuda": torch.cuda, "xpu": torch.xpu}[self._type]
+
+
+class CudaRecorder:
+    """CUDA graphs, see `Recorder`. Other threads may use the GPU meanwhile."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = None
+
+    def record(self, call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        """See `Recorder`. The work is done once before it is recorded: libraries take memory for each queue."""
+        import torch
+
+        with torch.cuda.device(self._device):
+            if self._stream is None:
+                self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            present = torch.cuda.current_stream(self._device)
+            self._stream.wait_stream(present)
+            with torch.cuda.stream(self._stream):
+                call()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                output = call()
+            present.wait_stream(self._stream)
+        return graph.replay, output
+
+    def moment(self) -> Moment:
+        """See `Recorder`."""
+        import torch
+
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return _CudaMoment(event)
+
+
+@dataclass(frozen=True)
+class _CudaMoment:
+    event: Any
+
+    def seconds_since(self, earlier: _CudaMoment) -> float | None:
+        """See `Moment`."""
+        return earlier.event.elapsed_time(self.event) / 1000 if self.event.query() else None
 
 
 class AppleGpu(TorchGpu):

@@ -2,10 +2,13 @@
 
 import ast
 import ctypes
+import gc
 import json
 import re
 import subprocess
 import sys
+import threading
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -237,3 +240,32 @@ def test_the_heap_takes_no_more_the_longer_it_is_used() -> None:
     )
     reply = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert int(reply.stdout) < 8 << 20
+
+
+def test_garbage_is_collected_though_another_thread_collects() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            begun.set()
+            go_on.wait(10)
+
+    gc.disable()  # so that it is the other thread that finds it
+    Slow()
+    other = threading.Thread(target=gc.collect)
+    other.start()
+    assert begun.wait(10)
+    model = torch.nn.Linear(1, 1)
+    model.cycle = model
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is not None, "Python passes over it, and says nothing"
+    threading.Timer(0.05, go_on.set).start()
+    devices.collect_garbage()
+    assert seen() is None
+    other.join()
+    gc.enable()

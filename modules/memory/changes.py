@@ -297,6 +297,11 @@ class AllBranches:
             images.append(torch.addmm(small, flat, columns).view(-1, height, width))
         return torch.stack(images)
 
+    def tensors(self) -> list[Tensor]:
+        """See `SideBranches`."""
+        found = [each for part in self.parts for each in (part.down, part.up, part.scale, part.mid)]
+        return [tensor for tensor in (*found, self.bias) if tensor is not None]
+
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """See `SideBranches`."""
         for part in self.parts:

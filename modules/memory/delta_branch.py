@@ -58,6 +58,9 @@ class DeltaBranch:
     def merging(self, layer: nn.Module, inputs: Tensor, shape: Sequence[int], has_product: bool) -> None:
         """See `SideBranches`; never, as that is what must not be done."""
 
+    def tensors(self) -> None:
+        """See `SideBranches`; what the changes add may be made anew at each use."""
+
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `SideBranches`. The small product first, the layer's added to it: the large number is rounded once."""
         if inputs.dtype != weight.dtype or torch.is_autocast_enabled(inputs.device.type):

@@ -33,7 +33,8 @@ class HookOrder(IntEnum):
 
 
 class ModuleHook(Protocol):
-    """A call around, or instead of, a module's forward."""
+    """A call around, or instead of, a module's forward. An attribute `computes`, which hooks of the order COMPUTE may
+    have, is equal in those that compute alike."""
 
     def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call `inner` with the arguments, or compute its result otherwise."""

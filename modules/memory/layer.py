@@ -13,7 +13,7 @@ upcasting) and the reference UI's 14031 (fp8 storage, manual cast), neither of w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
@@ -65,6 +65,9 @@ class SideBranches(Protocol):
 
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """The output of any layer with the branches'. `output` may be changed in place."""
+
+    def tensors(self) -> Sequence[Tensor] | None:
+        """All that the output depends on besides inputs and the layer; None: on more than tensors on the device."""
 
 
 Kept = tuple[Tensor, Tensor | None]
@@ -129,6 +132,7 @@ class Stored:
     product: Product | None = None
     changes: tuple[WeightChange, ...] = ()
     branches: SideBranches | None = None
+    ready: Mapping[str, Tensor] | None = None  # decoded already, for now; see `modules.memory.block_decoding`
 
 
 def stored_state(layer: nn.Module) -> Stored | None:
@@ -219,6 +223,8 @@ def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tenso
     allocation.
     """
     state: Stored = layer.__dict__[STATE]
+    if state.ready is not None and out is None and name in state.ready:
+        return state.ready[name]
     data, scale = state.fetch(layer, name) if state.fetch is not None else stored_tensors(layer, name)
     weight = decode(state, name, data, scale, out)
     for change in state.changes:
@@ -316,21 +322,26 @@ def _short_lived(layer: nn.Module, name: str) -> Tensor | None:
     state: Stored = layer.__dict__[STATE]
     if data is None or name not in state.formats:
         return data
-    shape = tuple(weight_shape(state.formats[name], data))
-    out = scratch(shape, state.compute_dtype) if _is_decoded_here(layer, name, data) else None
-    return read_weight(layer, name, out)
+    if (state.ready is not None and name in state.ready) or not _is_decoded_here(layer, name, data):
+        return read_weight(layer, name)
+    return read_weight(layer, name, scratch(tuple(weight_shape(state.formats[name], data)), state.compute_dtype))
 
 
 def _is_decoded_here(layer: nn.Module, name: str, data: Tensor) -> bool:
     """Whether a stored parameter is decoded for one use, on the CPU, where nobody else gets hold of it."""
     state: Stored = layer.__dict__[STATE]
+    if (state.device or data.device).type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
     dtype = None if state.fetch is None else state.fetch.dtype(layer, name)
-    return (
-        (state.device or data.device).type == "cpu"
-        and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and (dtype or data.dtype) != state.compute_dtype
-    )
+    return (dtype or data.dtype) != state.compute_dtype
+
+
+def _bias(layer: Any, state: Stored) -> Tensor | None:
+    """`layer.bias`, without asking the class for one that is not stored."""
+    kept: Tensor | None = layer._parameters.get("bias")
+    if kept is None or "bias" in state.formats:
+        kept = layer.bias
+    return kept
 
 
 def _weight_for(layer: nn.Module, x: Tensor) -> tuple[Tensor, SideBranches | None]:
@@ -397,7 +408,7 @@ def _linear(layer: Any, x: Tensor) -> Tensor:
     state: Stored = layer.__dict__[STATE]
     if _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_linear(layer, x, _decoded_weight))
-    bias = layer.bias
+    bias = _bias(layer, state)
     if state.branches is not None and (merged := _merged_weight(layer, x)) is not None:
         return F.linear(x, merged, bias)
     if state.product is not None and (product := state.product(layer, state, x, bias)) is not None:
@@ -410,7 +421,7 @@ def _convolution(layer: Any, x: Tensor) -> Tensor:
     state: Stored = layer.__dict__[STATE]
     if has_plain_padding(layer) and _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_convolution(layer, x, _decoded_weight))
-    bias = layer.bias
+    bias = _bias(layer, state)
     output: Tensor
     if state.branches is not None and (merged := _merged_weight(layer, x)) is not None:
         output = layer._conv_forward(x, merged, bias)
@@ -467,11 +478,11 @@ def _managed_class(own_class: Any, names: tuple[str, ...]) -> Any:
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         state: Stored = self.__dict__[STATE]
+        if quick is not None and len(args) == 1 and not kwargs:
+            return quick(self, _cast(args[0], state.compute_dtype) if state.cast_inputs else args[0])
         if state.cast_inputs:
             args = tuple(_cast(value, state.compute_dtype) for value in args)
             kwargs = {key: _cast(value, state.compute_dtype) for key, value in kwargs.items()}
-        if quick is not None and len(args) == 1 and not kwargs:
-            return quick(self, args[0])
         output = own_class.forward(self, *args, **kwargs)
         if state.branches is None:
             return output

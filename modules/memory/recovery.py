@@ -6,7 +6,6 @@ same result. Fallbacks that were applied stay until `close`, so that later calls
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 import torch
 
+from modules.devices import collect_garbage
 from modules.errors import MemoryShortageError
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Recovery:
     def __init__(
         self,
         fallbacks: Sequence[Fallback] = (),
-        free: Callable[[], object] = gc.collect,
+        free: Callable[[], object] = collect_garbage,
         before: Callable[[str], None] = lambda stage: None,
         advice: str = "",
     ) -> None:

@@ -152,7 +152,7 @@ class StepEstimator:
         return StepEstimate(
             way,
             weights - encoders,
-            self._meta.scratch_bytes(plan, "unet"),
+            self._meta.scratch_bytes(plan, "unet", by_blocks=False),
             self._activations[key],
             round(each * self.adapter_values),
             CONTEXT_BYTES.get(self._device.type, 0),

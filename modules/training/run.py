@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from modules.devices import best_device, is_available, release_memory
+from modules.devices import best_device, collect_garbage, is_available, release_memory
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
 from modules.models.loading.loaded import LoadedModel
 from modules.texts import page_text
@@ -178,7 +177,7 @@ class TrainingRun:
             leave_memory(*model.text_encoders.values())
         if not config.output.sample_every:
             leave_memory(model.vae)
-        gc.collect()
+        collect_garbage()
         release_memory(model.device)
         self._resume()
 

@@ -367,6 +367,9 @@ class DeltaProduct:
     def merging(self, layer: nn.Module, inputs: Tensor, shape: Sequence[int], has_product: bool) -> None:
         """See `SideBranches`; never, as autograd would keep what is made for the call."""
 
+    def tensors(self) -> None:
+        """See `SideBranches`; the delta is made anew at each use."""
+
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `SideBranches`."""
         return self.add_to_output(layer, inputs, F.linear(inputs, weight, bias))

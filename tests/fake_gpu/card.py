@@ -196,6 +196,9 @@ class FakeCard:
     def in_stream(self, stream: FakeStream) -> AbstractContextManager[Any]:
         return self.streams.inside(stream)
 
+    def recorder(self, device: torch.device) -> None:
+        """It has no graphs: `tests.memory.recording` has a recorder for the CPU."""
+
     # -- tensors ---------------------------------------------------------------------------------------------------
 
     def is_named_by(self, device: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from modules.devices import collect_garbage
 from modules.flags.flags import parse_flags
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
@@ -141,7 +141,7 @@ def pixels(result: Result) -> np.ndarray[Any, np.dtype[np.int64]]:
 def leave(engine: Engine) -> None:
     """Let go of everything an engine holds."""
     engine.unload()
-    gc.collect()
+    collect_garbage()
 
 
 @dataclass

@@ -80,9 +80,18 @@ def test_other_makers_gpus(root: Path, family: str, device_type: str) -> None:
 )
 def test_each_format_is_decoded_on_the_card(root: Path, family: str, storage: str) -> None:
     settings = {"fp8_storage": "Enable", "fp8_format": storage}
+    of_blocks: list[int] = []
     with fake_gpu("cuda", 8) as card:
+
+        def watch(func: Any, args: tuple[Any, ...], result: Any) -> None:
+            if func is torch.ops.aten._foreach_copy_.default:
+                of_blocks.append(len(args[0]))
+
+        card.watches.append(watch)
         resident = image(root, family, settings=settings)
+        card.watches.remove(watch)
         assert resident.std() > 1
+        assert not storage.startswith("fp8") or max(of_blocks) > 2, "blocks decode their weights together"
         assert np.array_equal(image(root, family, settings={**settings, "stream_weights": "Layers"}), resident)
         assert card.memory.allocated < TABLES_BYTES
 

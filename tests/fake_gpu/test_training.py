@@ -3,7 +3,6 @@ streamed, the same gradients to the bit."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from modules.devices import collect_garbage
 from modules.models.loading.loaded import LoadedModel
 from modules.training.base_model import load_base
 from modules.training.config import config_of
@@ -78,13 +78,13 @@ def test_every_way_of_checkpointing_gives_the_same_gradients(
         batch = Batch(latents, encoder.encode((Caption("a red toy", (64, 64)),)))
         expected, loss = gradients(model, {}, batch, encoder, steps=True)
         assert loss > 0 and any(bool(gradient.any()) for gradient in expected)
-        gc.collect()
+        collect_garbage()
         held = shares(card)
         for memory in WAYS:
             found, again = gradients(model, memory, batch, encoder)
             assert again == loss, memory
             assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), memory
-            gc.collect()
+            collect_garbage()
             assert shares(card) == held, memory
         if model.streaming is not None:
             model.streaming.close()

@@ -89,5 +89,7 @@ def _moved(source: Tensor, bits: Tensor, move: BitMove) -> Tensor:
 
 def _plain(data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
     """PyTorch's own cast: quick on GPUs, and fused with its neighbours by the compiler."""
+    if data.dtype == torch.int8 and scale is not None and not torch.compiler.is_compiling():
+        return torch.mul(data, scale, out=out)  # in float32, and in one pass; of 8-bit floats there is no such product
     out.copy_(data)  # exact: the product below is the one rounding
     return out if scale is None else out.mul_(scale)

@@ -188,7 +188,7 @@ class StreamCopyEngine:
         """See `CopyEngine`."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         for staging in self._staging:
-            staging.freeze_gc()
+            staging.wait()
         self._staging.clear()
 
     def keep_effect(self, flat: Tensor, copied: Any) -> Tensor:
@@ -239,13 +239,13 @@ class _Staging:
 
     def of(self, count: int) -> Tensor:
         """At least `count` bytes."""
-        self.freeze_gc()
+        self.wait()
         if self._buffer is None or self._buffer.numel() < count:
             self._buffer = None  # the old one is freed before the new one is made
             self._buffer = _pinned_or_not(count, self._pin)
         return self._buffer[:count]
 
-    def freeze_gc(self) -> None:
+    def wait(self) -> None:
         """Wait until nothing is copied out of it any more."""
         if self.copied is not None:
             self.copied.synchronize()

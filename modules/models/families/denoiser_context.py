@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -65,6 +65,32 @@ class ModelInputs:
     vector: Tensor | None = None
     extra: Mapping[str, Extra] = field(default_factory=dict)
     mask: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All on the device, always in the same order."""
+        extra = [
+            tensor for value in self.extra.values() for tensor in ([value] if isinstance(value, Tensor) else value)
+        ]
+        return [self.x, self.timesteps, self.crossattn, *([] if self.vector is None else [self.vector]), *extra]
+
+    @property
+    def kind(self) -> Hashable:
+        """What else a call depends on; inputs of one kind have tensors for the same."""
+        extra = tuple((name, None if isinstance(value, Tensor) else len(value)) for name, value in self.extra.items())
+        mask = None if self.mask is None else (tuple(self.mask.shape), tuple(self.mask.flatten().tolist()))
+        return self.vector is None, extra, mask
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> ModelInputs:
+        """The same with other tensors in place of `tensors`."""
+        left = iter(tensors)
+        x, timesteps, crossattn = next(left), next(left), next(left)
+        vector = None if self.vector is None else next(left)
+        extra = {
+            name: next(left) if isinstance(value, Tensor) else tuple(next(left) for _ in value)
+            for name, value in self.extra.items()
+        }
+        return replace(self, x=x, timesteps=timesteps, crossattn=crossattn, vector=vector, extra=extra)
 
 
 def text_lengths(inputs: ModelInputs) -> list[int]:

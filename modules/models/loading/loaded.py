@@ -1,6 +1,6 @@
 """A model in memory: its components, its latent format, and the three things processing asks of it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modules.devices import autocast
+from modules.devices import autocast, recorder_of
 from modules.errors import InvalidValueError
+from modules.memory.graphs import DenoiserGraphs
 from modules.memory.layer import shape_of, stored_state
 from modules.memory.recovery import Recovery
 from modules.memory.storage import stored_bytes
@@ -61,12 +62,14 @@ class LoadedModel:
     _grey: Tensor | None = field(init=False, default=None, repr=False)
     recovery: Recovery = field(init=False)  # calls again what memory did not last for; a job puts its own here
     unet_runner: UnetRunner = field(init=False)
+    graphs: DenoiserGraphs = field(init=False)  # of the denoiser's calls, where a job wants them
     vae_runner: VaeRunner = field(init=False)
 
     def __post_init__(self) -> None:
         self.modules = (*self.text_encoders.values(), self.unet, self.vae)
         self.recovery = Recovery()
         self.unet_runner = UnetRunner()
+        self.graphs = DenoiserGraphs(recorder_of(self.plan.device), self.plan.device)
         self.vae_runner = VaeRunner(self.plan.device, self.plan.vae_dtype, check_nan=self.plan.check_nan)
 
     @property
@@ -210,8 +213,18 @@ class LoadedModel:
             None if context.mask is None else context.mask.cpu(),
         )
         with self.computing():
-            output = self.family.run(self.unet, inputs)
+            output = self._run(inputs) if self.unet_runner.device is None else self.family.run(self.unet, inputs)
         return output.to(x.device, x.dtype)
+
+    def _run(self, inputs: ModelInputs) -> Tensor:
+        """The denoiser's call, replayed where it was recorded."""
+        if not self.graphs.is_on:
+            return self.family.run(self.unet, inputs)
+
+        def call(tensors: Sequence[Tensor]) -> Tensor:
+            return self.family.run(self.unet, inputs.with_tensors(tensors))
+
+        return self.graphs.run(self.unet, call, inputs.tensors, inputs.kind)
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents [B,C,h,w] to images [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`. By the tiny

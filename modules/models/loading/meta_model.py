@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modules.memory.block_decoding import NARROW, decoded_peak_bytes, is_on_cuda
 from modules.memory.formats.blocks import UNPACKING_BYTES, decoded_at_once, is_packed, kept_bytes
 from modules.memory.formats.code4 import ENCODED_AT_ONCE_ON_GPU
 from modules.memory.formats.format import FORMATS, LARGE_SLICE_ELEMENTS
@@ -27,7 +28,7 @@ from modules.models.files.tensor_file import TensorEntry
 from modules.models.loading.filling import SMALLEST_TABLE_BYTES
 from modules.models.loading.load_model import architecture_of
 from modules.models.loading.open_checkpoint import open_checkpoint
-from modules.models.loading.precision import PrecisionPlan
+from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.models.names.component import Component
 
@@ -206,13 +207,17 @@ class MetaModel:
             return False
         return any(1 < entry.dtype.itemsize < plan.compute_dtype.itemsize for entry in self.entries.values())
 
-    def scratch_bytes(self, plan: PrecisionPlan, component: str) -> int:
+    def scratch_bytes(self, plan: PrecisionPlan, component: str, by_blocks: bool = True) -> int:
         """The largest weight of a component decoded to the compute dtype, and what is on the way to it; 0 where none
-        needs it. Rows of an embedding table are decoded one by one."""
+        needs it. Rows of an embedding table are decoded one by one. `by_blocks`: with the smaller weights of its block,
+        where those are decoded together (see `modules.memory.block_decoding`), as they are not while training."""
         item = next(item for item in self.components if item.name == component)
         is_packed = self._is_packed(item, plan)
-        if plan.rules(component) is None and not self._is_narrower_in_file(plan) and not is_packed:
+        rules = plan.rules(component)
+        if rules is None and not self._is_narrower_in_file(plan) and not is_packed:
             return 0
+        if by_blocks and rules is not None and not is_packed and _decodes_blocks(plan, rules.storage):
+            return decoded_peak_bytes(item.module, plan.compute_dtype)
         tables = {f"{name}.weight" for name, layer in item.module.named_modules() if isinstance(layer, nn.Embedding)}
         largest = max(
             (each.numel() for key, each in self._tensors_of(item).items() if each.ndim > 1 and key not in tables),
@@ -235,6 +240,12 @@ class MetaModel:
         if component.name not in self._tensors:
             self._tensors[component.name] = component.module.state_dict()
         return self._tensors[component.name]
+
+
+def _decodes_blocks(plan: PrecisionPlan, storage: str) -> bool:
+    """Whether weights in this format are decoded by blocks."""
+    is_resident = plan.streaming is None and plan.mode is not ComputeMode.INT8_MATMUL
+    return is_resident and is_on_cuda(plan.device) and FORMATS.get(storage).dtype in NARROW
 
 
 def _encoding_bytes(count: int, bits: float) -> int:

@@ -6,7 +6,6 @@ use, so that a page can be served before.
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from modules.devices import Memory, memory_info, release_memory
+from modules.devices import Memory, collect_garbage, memory_info, release_memory
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
 from modules.lean_imports import without_garbage_collection
@@ -478,7 +477,7 @@ class Engine:
 
     def _release(self) -> None:
         """Give the memory of what is no longer used back to the system."""
-        gc.collect()
+        collect_garbage()
         release_memory(self.machine.device)
 
     def _ready(self, model: LoadedModel) -> EngineStatus:

@@ -87,6 +87,7 @@ class GpuWatch:
                 return
             if step is not _only_release and self._missing(stage, now) == 0:
                 return
+            self._model.graphs.pause()
             step()
             release_memory(self._model.device)
             now = self._read()

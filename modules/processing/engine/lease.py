@@ -13,10 +13,12 @@ from modules.models.loading.load_model import HeaderFacts
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.attention import attention_of, using_attention
+from modules.processing.engine.block_decoding import using_block_decoding
 from modules.processing.engine.compiling import using_compiled_blocks
 from modules.processing.engine.conditioning import Conditioner, EncodedPrompts
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import using_split_feed_forward
+from modules.processing.engine.graphs import using_graphs
 from modules.processing.engine.headroom import GpuWatch
 from modules.processing.engine.model_shelf import headroom_bytes
 from modules.processing.engine.precision import PrecisionOptions
@@ -123,6 +125,8 @@ class ModelInUse:
         contexts.enter_context(using_split_feed_forward(model.unet, settings.optimizations.split_feed_forward))
         wanted_compiled = settings.optimizations.torch_compile
         contexts.enter_context(using_compiled_blocks(model, wanted_compiled, engine.compiled, self._tell))
+        contexts.enter_context(using_block_decoding(model))
+        contexts.enter_context(using_graphs(model, settings.optimizations.cuda_graphs, self._tell))
         machine = engine.machine
         self._watch = watch = GpuWatch(model, headroom_bytes(settings), lambda: machine.read_memory(model.device))
         watch.begin_job()

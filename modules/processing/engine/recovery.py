@@ -7,7 +7,6 @@ the CPU. None of them changes what is computed, only in which pieces and where.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from modules.devices import release_memory
+from modules.devices import collect_garbage, release_memory
 from modules.memory.attention import Attention, in_slices
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.moving import move
@@ -66,7 +65,8 @@ def recovering(
     upscaling = upscaling or UpscalerLimits()
 
     def free() -> None:
-        gc.collect()
+        model.graphs.pause()
+        collect_garbage()
         release_memory(model.device)
 
     fallbacks = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model), _upscaler_tiles(upscaling)]
@@ -317,7 +317,7 @@ def _upscaler_on_cpu(limits: UpscalerLimits) -> Fallback:
 
 def recovering_upscaler(limits: UpscalerLimits) -> Recovery:
     """For an upscaler that works alone: smaller squares, and in the end the CPU. Use it in a `with`."""
-    return Recovery([_upscaler_tiles(limits), _upscaler_on_cpu(limits)], gc.collect, advice=UPSCALER_ADVICE)
+    return Recovery([_upscaler_tiles(limits), _upscaler_on_cpu(limits)], collect_garbage, advice=UPSCALER_ADVICE)
 
 
 def _dtype_on_cpu(dtype: torch.dtype) -> torch.dtype:

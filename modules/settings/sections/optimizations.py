@@ -151,8 +151,9 @@ class OptimizationSettings(SettingsGroup):
         ("Automatic", "Manual cast", "Autocast", "FP8 matmul", "int8 matmul"),
         infotext="Compute mode",
         hint="Cast in each layer, or PyTorch's autocast. Automatic chooses by device and format. FP8 matmul multiplies "
-        "in 8 bits: faster on NVIDIA GPUs of compute capability 8.9 or newer, less exact, no effect elsewhere. int8 "
-        "matmul does so with the int8 formats: fast on CPUs with VNNI or AMX, where Automatic chooses it.",
+        "in 8 bits on NVIDIA GPUs of compute capability 8.9 or newer: less exact, and slower on an H100; no effect "
+        "elsewhere. int8 matmul does so with the int8 formats: fast on CPUs with VNNI or AMX, where Automatic chooses "
+        "it.",
     )
     torch_compile = flag(
         "Compile blocks (torch.compile)",
@@ -161,6 +162,13 @@ class OptimizationSettings(SettingsGroup):
         hint="The blocks of UNets and transformers are compiled at their first use for each image size, which takes a "
         "minute or more. Meant for GPUs: on CPUs a step takes as long as before. Needs a C++ compiler (CPU) or Triton "
         "(GPU). No effect on streamed weights and with 8-bit matmul.",
+    )
+    cuda_graphs = choice(
+        "CUDA graphs",
+        "Automatic",
+        ("Automatic", "Off", "On"),
+        hint="Calls of the model are recorded once and replayed, so that a fast NVIDIA GPU does not wait for Python. "
+        "Automatic: where it was seen to wait and has memory left. The images stay the same.",
     )
     lora_mode = choice(
         "LoRA mode",

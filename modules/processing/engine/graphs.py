@@ -1,0 +1,23 @@
+"""The setting "CUDA graphs": whether the denoiser's calls of a job are recorded and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from modules.memory.graphs import DenoiserGraphs, GraphMode
+from modules.models.loading.loaded import LoadedModel
+
+
+@contextmanager
+def using_graphs(model: LoadedModel, wanted: str, tell: Callable[[str], None]) -> Iterator[DenoiserGraphs]:
+    """While open, calls are recorded as `wanted`, a word of `GraphMode`, says. Where they are wanted and cannot be,
+    `tell` gets the reason. Graphs stay for the next job with the model."""
+    mode, graphs = GraphMode(wanted), model.graphs
+    if mode is GraphMode.ON and not graphs.can_record:
+        tell("CUDA graphs have no effect: only NVIDIA GPUs record them.")
+    graphs.begin_job(mode, tell)
+    try:
+        yield graphs
+    finally:
+        graphs.end_job()

@@ -141,6 +141,13 @@ def test_token_merging_goes_without(engine: Engine, recorder: LogRecorder, tmp_p
     assert np.array_equal(images(result), images(make(engine, tmp_path, "Off", **values)))
 
 
+@pytest.mark.parametrize("level", ["Parts", "Blocks"])
+def test_streamed_weights_go_without(level: str, engine: Engine, recorder: LogRecorder, tmp_path: Path) -> None:
+    result = make(engine, tmp_path, steps=4, settings={"stream_weights": level})
+    assert recorder.recorded == 0
+    assert any("CUDA graphs have no effect: the weights are streamed" in note for note in result.notices)
+
+
 def test_without_a_gpu_a_notice_says_so(engine: Engine, tmp_path: Path) -> None:
     result = make(engine, tmp_path)
     assert any("only NVIDIA GPUs record them" in note for note in result.notices)

@@ -713,7 +713,8 @@ def main() -> None:
     at = "" if side in (SIDE, QUICK_SIDE) else f", {8 * side} px"  # names of results at another size
     result: dict[str, Any] = {"goals": GOALS, "image_px": 8 * (QUICK_SIDE if arguments.quick else SIDE)}
 
-    if arguments.note:
+    note = {"note": arguments.note} if arguments.note else {}  # of flow models in their own rows
+    if arguments.note and not set(arguments.family) <= set(FLOW_FAMILIES):
         result["notes"] = {**earlier_result().get("notes", {}), **dict.fromkeys(arguments.part, arguments.note)}
 
     def save(content: dict[str, Any]) -> None:
@@ -748,9 +749,10 @@ def main() -> None:
                 key, ways = f"steps, {family}{at}{numba_beside}", arguments.way or FLOW_WAYS
                 before = {} if arguments.quick else earlier_result().get(key, {})
                 warm_up = 1 if arguments.quick else 0  # so long a step warms itself up
-                keep(key, measure_flow_steps(info, 8 * side, rounds, ways, warm_up, before))
+                keep(key, {**before, **measure_flow_steps(info, 8 * side, rounds, ways, warm_up, before), **note})
             if "profile" in arguments.part:
-                keep(f"profile, {family}{at}{numba_beside}", measure_profile(info, 8 * side, arguments.way or PROFILED))
+                found = measure_profile(info, 8 * side, arguments.way or PROFILED)
+                keep(f"profile, {family}{at}{numba_beside}", {**found, **note})
         unets = [family for family in arguments.family if family in FAMILIES]
         for family in unets if {"kernels", "steps", "memory"} & set(arguments.part) else ():
             path = (arguments.keep or Path(scratch)) / f"{family}.safetensors"

@@ -9,7 +9,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-PRELOADED = ["webui", "modules.api.app", "modules.api.guard", "modules.models.loading.load_model", "tests.fakes"]
+PRELOADED = [
+    *("webui", "modules.api.app", "modules.api.guard", "modules.models.loading.load_model", "tests.fakes"),
+    # what a model is built of, which is imported by the first one
+    *("diffusers.models.autoencoders", "diffusers.models.unets.unet_2d_condition"),
+    "transformers.models.clip.modeling_clip",
+]
 WAIT_S = 120
 
 

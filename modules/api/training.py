@@ -11,10 +11,11 @@ from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
 from modules.assembly import training_of
 from modules.errors import InvalidValueError
+from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services
 from modules.training.config import config_of
-from modules.training.presets import count_images, preset_config
+from modules.training.presets import count_images, is_small, preset_config
 
 HYPERNETWORKS = (
     "Hypernetworks are not trained here: a LoRA learns the same in a hundredth of the size. Train one with "
@@ -92,9 +93,9 @@ def training_routes(services: Services) -> APIRouter:
         422: "Unknown key adapter.rnk. Did you mean 'rank'? Known: type, rank, alpha.",
     }
 
-    def checkpoint() -> str:
+    def checkpoint() -> CheckpointInfo:
         wanted = stored_checkpoint(services.settings.current, services.catalogue)
-        return services.catalogue.default(wanted.name).title
+        return services.catalogue.default(wanted.name)
 
     @routes.post("/featherweight/v1/train", **documented(errors=errors))
     def train(body: TrainBody) -> TaskItem:
@@ -103,11 +104,12 @@ def training_routes(services: Services) -> APIRouter:
         With `preset` (character, style, concept), `folder` and `name` everything else is chosen."""
         if body.preset is None:
             sections = dict(body.config)
-            model = {"checkpoint": checkpoint(), **(sections.get("model") or {})}
+            model = {"checkpoint": checkpoint().title, **(sections.get("model") or {})}
             return task_reply(work.start(config_of({**sections, "model": model})))
-        images = count_images(body.folder)
+        images, base = count_images(body.folder), checkpoint()
         chosen = preset_config(
-            body.preset, body.folder, body.name, checkpoint(), images, body.trigger, body.budget_gb, body.config
+            *(body.preset, body.folder, body.name, base.title, images, body.trigger, body.budget_gb, body.config),
+            small_model=is_small(base.path),
         )
         return task_reply(work.start(chosen))
 
@@ -115,7 +117,7 @@ def training_routes(services: Services) -> APIRouter:
     def learning_rate(body: TrainBody) -> TaskItem:
         """Twenty steps that say which learning rate fits; the task's `outcome` has it as `rate`."""
         sections = dict(body.config)
-        model = {"checkpoint": checkpoint(), **(sections.get("model") or {})}
+        model = {"checkpoint": checkpoint().title, **(sections.get("model") or {})}
         return task_reply(work.find_rate(config_of({**sections, "model": model})))
 
     @routes.post(
@@ -144,7 +146,7 @@ def training_routes(services: Services) -> APIRouter:
         rate = _first_rate(body.learn_rate)
         config = config_of(
             {
-                "model": {"checkpoint": checkpoint()},
+                "model": {"checkpoint": checkpoint().title},
                 "adapter": {"type": "textual_inversion", "token": body.embedding_name, **known(body.embedding_name)},
                 "data": {
                     "folders": [body.data_root],

@@ -16,7 +16,7 @@ from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services
 from modules.training.config import TrainingConfig, changes_of, describe, read_config
-from modules.training.presets import PRESETS, count_images, preset_config
+from modules.training.presets import PRESETS, count_images, is_small, preset_config
 
 if TYPE_CHECKING:
     from modules.training.run import Finished, Progress
@@ -71,15 +71,17 @@ def _preset_config(
 ) -> TrainingConfig:
     wanted = arguments.checkpoint or stored_checkpoint(services.settings.current, services.catalogue).name
     is_file = bool(arguments.checkpoint) and Path(arguments.checkpoint).exists()
+    base = None if is_file else services.catalogue.default(wanted)
     return preset_config(
         arguments.preset,
         str(arguments.folder),
         arguments.name or arguments.folder.resolve().name,
-        arguments.checkpoint if is_file else services.catalogue.default(wanted).title,
+        arguments.checkpoint if base is None else base.title,
         count_images(arguments.folder),
         arguments.trigger,
         arguments.budget,
         changes,
+        is_small(Path(arguments.checkpoint) if base is None else base.path),
     )
 
 

@@ -63,6 +63,7 @@ class Phase(Enum):
     RECORD = "computes, is recorded, and the two are compared"
     CHECK = "computes, is replayed, and the two are compared"
     REPLAY = "is replayed"
+    WAIT = "computes, and is looked at again in the next job"
     PLAIN = "computes"
 
 
@@ -93,6 +94,7 @@ class DenoiserGraphs:
     def __init__(self, recorder: Recorder | None, device: torch.device) -> None:
         """`recorder` None: the device has no graphs."""
         self.replays = 0
+        """In this job, or the last one. The allocator does not count what a call takes that is replayed."""
         self._recorder = recorder
         self._device = device
         self._mode = GraphMode.OFF
@@ -108,8 +110,11 @@ class DenoiserGraphs:
         """What holds for the calls from now on. Graphs of the job before are used again where nothing has changed. With
         `GraphMode.ON`, `tell` gets one sentence where calls are not recorded."""
         self._mode, self._tell = mode, tell if mode is GraphMode.ON else log.info
+        self.replays = 0
         if mode is GraphMode.OFF:
             self.drop()
+        for known in self._kinds.values():
+            known.phase = Phase.BEGIN if known.phase is Phase.WAIT else known.phase
 
     def end_job(self) -> None:
         """Record and replay no more; what was recorded stays."""
@@ -138,7 +143,11 @@ class DenoiserGraphs:
         if isinstance(computation, str):
             self._say(computation)
             return call(inputs)
-        key = (kind, tuple((tensor.shape, tensor.dtype, tensor.stride()) for tensor in inputs))
+        key = (
+            kind,
+            torch.is_inference_mode_enabled(),
+            tuple((tensor.shape, tensor.dtype, tensor.stride()) for tensor in inputs),
+        )
         known = self._kinds.pop(key, None)
         if known is None or known.computation != computation:
             known = Recorded(computation)
@@ -176,16 +185,16 @@ class DenoiserGraphs:
         took = None if before is None or after is None else after.seconds_since(before)
         known.timing = None
         if took is None or took > BUSY * sent:
-            return self._leave(known, "the GPU is not kept waiting")
+            return self._leave(known, "the GPU is not kept waiting", Phase.WAIT)
         now = read_device(self._device)
         if now is not None:
             unused = now.free + now.reserved - now.allocated
             if unused < max(SPARE_BYTES, SPARE_SHARE * now.total):
-                return self._leave(known, "too little memory is unused")
+                return self._leave(known, "too little memory is unused", Phase.WAIT)
         return True
 
-    def _leave(self, known: Recorded, problem: str) -> bool:
-        known.phase = Phase.PLAIN
+    def _leave(self, known: Recorded, problem: str, phase: Phase = Phase.PLAIN) -> bool:
+        known.phase = phase
         known.replay, known.output, known.inputs = None, None, []
         self._say(problem)
         return False

@@ -22,7 +22,7 @@ from modules.scripts.gradio_habits import write_no_interface_files
 from modules.services import Services
 from modules.texts import page_text
 from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig, config_of
-from modules.training.presets import PRESETS, count_images, preset_config
+from modules.training.presets import PRESETS, count_images, is_small, preset_config
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.tab_order import WhenOpened
@@ -122,15 +122,17 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
     chosen = services.settings.current.vae.forge_additional_modules
     if chosen:
         changes.setdefault("model", {})["modules"] = list(chosen)
+    base = services.catalogue.default(stored_checkpoint(services.settings.current, services.catalogue).name)
     return preset_config(
         str(values["preset"]),
         folder,
         name,
-        services.catalogue.default(stored_checkpoint(services.settings.current, services.catalogue).name).title,
+        base.title,
         count,
         str(values["trigger"] or "").strip(),
         BUDGETS.get(str(values["budget"])),
         changes,
+        is_small(base.path),
     )
 
 

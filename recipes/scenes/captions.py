@@ -22,6 +22,13 @@ def plain_caption(size: str, color: str, shape: str, background: str) -> str:
     return f"{_article(thing)} {thing} on {_article(background)} {background} background"
 
 
+def plain_pair_caption(scene: ShapesScene) -> str:
+    """The same for two shapes: "a [size] [color] [shape] and a [size] [color] [shape] on a [color] background"."""
+    things = (" ".join(word for word in (one.size, one.color, one.kind) if word) for one in scene.shapes)
+    shapes = " and ".join(f"{_article(thing)} {thing}" for thing in things)
+    return f"{shapes} on {_article(scene.background)} {scene.background} background"
+
+
 def _article(words: str) -> str:
     return "an" if words[0] in "aeiou" else "a"
 

@@ -18,7 +18,7 @@ SINGLE_SHARE = 0.62  # of all images show one shape
 PAIR_SHARE = 0.10  # show two shapes; the rest are landscapes
 
 SINGLE_RADII = {"small": (19.5, 22.5), "": (30.5, 35.0), "large": (42.5, 46.0)}
-_PAIR_RADII = {"small": (16.0, 18.5), "": (24.0, 27.5)}
+PAIR_RADII = {"small": (16.0, 18.5), "": (24.0, 27.5)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def random_pair(rng: Random) -> ShapesScene:
     shapes = []
     for color, middle in ((left, 36.0), (right, 92.0)):
         size = rng.choice(("small", ""))
-        radius = rng.uniform(*_PAIR_RADII[size])
+        radius = rng.uniform(*PAIR_RADII[size])
         x, y = middle + rng.uniform(-5, 5), 60 + rng.uniform(-10, 14)
         shapes.append(Shape(kind=rng.choice(SHAPES), color=color, size=size, x=x, y=y, radius=radius))
     return ShapesScene(background=background, shapes=tuple(shapes))

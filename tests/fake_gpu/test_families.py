@@ -64,7 +64,7 @@ def test_weights_that_are_streamed_from_disk_give_the_same_image(root: Path, fam
 
 
 @pytest.mark.parametrize(
-    ("family", "device_type"), pairs(FAMILIES, ("mps", "xpu"), (("sdxl", "mps"), ("anima", "mps"), ("flux1", "xpu")))
+    ("family", "device_type"), pairs(FAMILIES, ("mps", "xpu"), (("sdxl", "mps"), ("flux1", "xpu")))
 )
 def test_other_makers_gpus(root: Path, family: str, device_type: str) -> None:
     """On Apple's there is no fp8: a tensor of it would raise."""

@@ -97,10 +97,9 @@ def stored_as(name: str) -> dict[str, Any]:
     ("family", "settings", "is_gguf"),
     [
         ("sdxl", stored_as("int8_row"), False),
-        ("sd1", stored_as("code4"), False),
         ("sd1", {}, True),
         ("flux1", {}, False),
-        thoroughly("sd1", stored_as("fp8_e4m3fn_row"), False),
+        *(thoroughly("sd1", stored_as(name), False) for name in ("code4", "fp8_e4m3fn_row")),
         thoroughly("flux1", stored_as("code4"), False),
     ],
 )

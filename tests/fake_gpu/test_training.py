@@ -35,8 +35,8 @@ WAYS: tuple[dict[str, Any], ...] = (
 CASES: list[Any] = [
     ("sd1", "fp8_e4m3fn_row", "layers"),
     ("z-image", None, "layers"),
-    ("flux2", "fp8_e4m3fn_row", "off"),
     thoroughly("sd1", None, "off"),
+    thoroughly("flux2", "fp8_e4m3fn_row", "off"),
     thoroughly("sd1", "fp8_e4m3fn_row", "off"),
     thoroughly("sd1", None, "blocks"),
     thoroughly("sd3", None, "layers"),

@@ -21,6 +21,7 @@ from tests.models.dit_files import write_split
 from tests.models.family_files import write_family
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, TINY
+from tests.thorough import pairs, usually
 
 CONV_IN = "model.diffusion_model.input_blocks.0.0.weight"
 WEIGHT = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0.ff.net.0.proj.weight"
@@ -74,7 +75,7 @@ def test_scales_make_the_error_small() -> None:
     assert rows.mean_error < 0.027 < plain.mean_error
 
 
-@pytest.mark.parametrize("storage", FP8)
+@pytest.mark.parametrize("storage", usually(FP8, lambda name: name != "fp8_e5m2"))
 def test_load_save_load_is_bit_equal(storage: str, tmp_path: Path) -> None:
     target = tmp_path / "saved.safetensors"
     convert(target, storage)
@@ -91,8 +92,10 @@ def test_load_save_load_is_bit_equal(storage: str, tmp_path: Path) -> None:
     assert all(torch.equal(bits(first[name]), bits(second[name])) for name in first)
 
 
-@pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row"])
-@pytest.mark.parametrize("family", ["sdxl-v", "sd2"])
+@pytest.mark.parametrize(
+    ("family", "storage"),
+    pairs(("sdxl-v", "sd2"), ("fp8_e4m3fn", "fp8_e4m3fn_row"), (("sdxl-v", "fp8_e4m3fn_row"), ("sd2", "fp8_e4m3fn"))),
+)
 def test_other_families_are_saved_in_their_original_layout(family: str, storage: str, tmp_path: Path) -> None:
     source, target = write_family(tmp_path, family), tmp_path / "saved.safetensors"
     convert(target, storage, source)

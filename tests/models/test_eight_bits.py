@@ -13,6 +13,7 @@ from modules.memory.layer import stored_state
 from modules.models.loading.open_checkpoint import open_checkpoint
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.models.test_conversion import WEIGHT, convert, load
+from tests.thorough import thoroughly
 
 STEM = WEIGHT.removesuffix("weight")
 LAYER = STEM.removesuffix(".")
@@ -38,9 +39,16 @@ def the_layer(path: Path) -> torch.nn.Linear:
     return layer
 
 
-@pytest.mark.parametrize("scale_name", ["scale_weight", "weight_scale"])
 @pytest.mark.parametrize("dtype", LARGEST)
-@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize(
+    ("scale_name", "rows"),
+    [
+        ("scale_weight", False),
+        ("weight_scale", True),
+        thoroughly("scale_weight", True),
+        thoroughly("weight_scale", False),
+    ],
+)
 def test_weights_with_scales_are_kept_as_they_are(
     scale_name: str, dtype: torch.dtype, rows: bool, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from modules.processing.engine.model_shelf import KeepOptions
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
-FIRST, SEVERAL, MANY = 6, 12, 18  # of families in turn, so that the first and the last are of one
+FIRST, SEVERAL, MANY = 6, 12, 12  # of families in turn, so that the first and the last are of one
 
 
 def measured(engine: Engine, names: Sequence[str], switches: int) -> tuple[int, int]:

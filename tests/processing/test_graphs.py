@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from modules.memory.graphs import GraphMode
+from modules.models.families.denoiser_context import DenoiserContext, Extra
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine, PrecisionOptions
@@ -67,7 +70,7 @@ def test_images_are_those_without(
     plain = images(make(engine, tmp_path, "Off", **values))
     assert recorder.recorded == 0
     result = make(engine, tmp_path, **values)
-    assert recorder.recorded > 0 and recorder.replayed > 0
+    assert recorder.recorded > 0 and recorder.replayed > 0 and result.replayed_calls > 0
     assert np.array_equal(images(result), plain)
     assert not any("CUDA graphs" in note for note in result.notices)
 
@@ -87,12 +90,62 @@ def test_a_lora_and_another_strength_are_seen(engine: Engine, recorder: LogRecor
         assert np.array_equal(recorded, images(make(engine, tmp_path, "Off", **values))), prompt
 
 
+def residual_shapes(unet: Any, x: Tensor, t: Tensor, text: Tensor) -> list[torch.Size]:
+    """Of what a control net adds to the skip connections, and last to the middle."""
+    shapes: list[torch.Size] = []
+    handles = [unet.conv_in.register_forward_hook(lambda module, given, made: shapes.append(made.shape))]
+    for block in unet.down_blocks:
+        handles.append(
+            block.register_forward_hook(lambda module, given, made: shapes.extend(each.shape for each in made[1]))
+        )
+    handles.append(unet.mid_block.register_forward_hook(lambda module, given, made: shapes.append(made.shape)))
+    unet(x, t, encoder_hidden_states=text)
+    for handle in handles:
+        handle.remove()
+    return shapes
+
+
+@torch.inference_mode()
+def test_residuals_of_control_nets_are_those_of_the_call(engine: Engine, recorder: LogRecorder) -> None:
+    model = engine.model(TINY.name, PrecisionOptions())
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    def predicted(steps: int) -> list[Tensor]:
+        generator.manual_seed(1)
+        found = []
+        for step in range(steps):
+            extra: dict[str, Extra] = {
+                "down_block_additional_residuals": tuple(noise(*shape) for shape in shapes[:-1]),
+                "mid_block_additional_residual": noise(*shapes[-1]),
+            }
+            context = DenoiserContext(noise(2, 77, model.text_widths[0]), extra=extra)
+            found.append(model.predict(noise(2, 4, 8, 8), torch.full((2,), 900.0 - step), context))
+        return found
+
+    shapes = residual_shapes(model.unet, noise(2, 4, 8, 8), torch.ones(2), noise(2, 77, model.text_widths[0]))
+    computed = predicted(6)
+    model.graphs.begin_job(GraphMode.ON)
+    replayed = predicted(6)
+    assert model.graphs.replays == 3
+    assert all(torch.equal(one, other) for one, other in zip(computed, replayed, strict=True))
+
+
 def test_token_merging_goes_without(engine: Engine, recorder: LogRecorder, tmp_path: Path) -> None:
     values: dict[str, Any] = {"steps": 4, "settings": {"token_merging_ratio": 0.5}}
     result = make(engine, tmp_path, **values)
     assert recorder.recorded == 0
     assert any("CUDA graphs have no effect" in note and "token merging" in note for note in result.notices)
     assert np.array_equal(images(result), images(make(engine, tmp_path, "Off", **values)))
+
+
+@pytest.mark.parametrize("level", ["Parts", "Blocks"])
+def test_streamed_weights_go_without(level: str, engine: Engine, recorder: LogRecorder, tmp_path: Path) -> None:
+    result = make(engine, tmp_path, steps=4, settings={"stream_weights": level})
+    assert recorder.recorded == 0
+    assert any("CUDA graphs have no effect: the weights are streamed" in note for note in result.notices)
 
 
 def test_without_a_gpu_a_notice_says_so(engine: Engine, tmp_path: Path) -> None:

@@ -175,6 +175,16 @@ def test_after_a_job_the_same_one_is_known_and_others_follow(engine: Engine, tmp
     assert (again.plan(request()).learnt_from, estimator.plan(request(batch_size=2)).learnt_from) == (1, 1)
 
 
+def test_what_replayed_steps_took_is_not_known(engine: Engine) -> None:
+    estimator = MemoryEstimator(engine, CONFIGS)
+    computed = result_of({"text": 610 * MB, "denoise": 900 * MB, "decode": 700 * MB}, 600 * MB)
+    replayed = result_of({"text": 610 * MB, "denoise": 620 * MB, "decode": 800 * MB}, 600 * MB)
+    estimator.learn(request(), computed)
+    estimator.learn(request(), replace(replayed, replayed_calls=9))
+    after = needs(estimator, request())
+    assert after["denoise"] == 900 * MB and after["decode"] > 700 * MB
+
+
 def test_interrupted_and_recovered_jobs_teach_nothing(engine: Engine) -> None:
     estimator = MemoryEstimator(engine, CONFIGS)
     result = result_of({"denoise": 900 * MB}, 600 * MB)

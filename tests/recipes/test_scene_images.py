@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recipes.scenes.captions import describe, plain_caption
+from recipes.scenes.captions import describe, plain_caption, plain_pair_caption
 from recipes.scenes.images import draw
 from recipes.scenes.layout import (
     SHAPES,
@@ -85,6 +85,13 @@ def test_plain_caption_leaves_out_the_plain_size() -> None:
     assert plain_caption("", "red", "circle", "blue") == "a red circle on a blue background"
     assert plain_caption("", "orange", "star", "blue") == "an orange star on a blue background"
     assert plain_caption("large", "orange", "star", "orange") == "a large orange star on an orange background"
+
+
+def test_plain_caption_of_two_shapes() -> None:
+    star = Shape(kind="star", color="green", size="", x=36, y=60, radius=25)
+    heart = Shape(kind="heart", color="orange", size="small", x=92, y=60, radius=17)
+    scene = ShapesScene(background="gray", shapes=(star, heart))
+    assert plain_pair_caption(scene) == "a green star and a small orange heart on a gray background"
 
 
 def test_color_prompts_are_fixed_and_cover_all_shapes() -> None:

@@ -173,3 +173,14 @@ def original_adapter_key(key: str) -> str:
         return f"body.{2 * int(level)}.{rest}"
     _, place, rest = rest.split(".", 2)
     return f"body.{2 * int(level) + int(place)}.{rest}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["scenes_canny", "Scenes_Canny.safetensors", "scenes_canny [00000000]", "scenes_canny.pth [00000000]", "canny"],
+)
+def test_a_file_is_found_by_the_names_that_requests_have(engine: Engine, tmp_path: Path, name: str) -> None:
+    for file in ("scenes_canny.safetensors", "scenes_canny_large.pth"):
+        (tmp_path / file).write_bytes(b"weights")
+    program = SimpleNamespace(folders=lambda kind: [tmp_path])
+    assert library("files").find_model(program, name).path.name == "scenes_canny.safetensors"

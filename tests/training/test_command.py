@@ -38,7 +38,7 @@ def test_a_folder_is_trained_by_a_preset(tmp_path: Path, images: Path, capsys: p
     assert Path(file) == data / "models" / "Lora" / "toys.safetensors"
     metadata = read_metadata(Path(file))
     assert metadata["modelspec.trigger_phrase"] == "zorp"
-    assert (metadata["ss_noise_offset"], metadata["ss_max_train_steps"]) == ("0.05", "1")
+    assert (metadata["ss_noise_offset"], metadata["ss_max_train_steps"]) == ("0.1", "1")
 
 
 def test_a_transformer_of_a_flow_is_trained_by_the_same_command(

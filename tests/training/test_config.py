@@ -8,7 +8,7 @@ import pytest
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.training.config import FolderConfig, TrainingConfig, config_of, describe, read_config, sections
-from modules.training.presets import PRESETS, preset_config
+from modules.training.presets import PRESETS, is_small, preset_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,3 +89,35 @@ def test_presets_follow_the_images(preset: str) -> None:
     assert (few.data.prefix, few.memory.budget_gb, many.training.batch) == ("zorp, ", 6.0, 2)
     with pytest.raises(UnknownNameError, match="Did you mean 'style'"):
         preset_config("styl", "images", "a", "base", 1)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_small_model_learns_as_many_images_in_batches_at_a_rate_of_its_own(preset: str) -> None:
+    full = preset_config(preset, "images", "a", "base", 20, small_model=False)
+    small = preset_config(preset, "images", "a", "base", 20, small_model=True)
+    assert small.training.steps * small.training.batch == full.training.steps * full.training.batch
+    assert small.training.learning_rate == 1.5e-3 and full.training.learning_rate == 2e-4
+    assert small.adapter.text_rank and small.adapter.conv_rank and small.data == full.data
+
+
+def test_what_is_asked_for_goes_before_the_settings_of_small_models() -> None:
+    changes: dict[str, dict[str, Any]] = {"training": {"learning_rate": 1e-4}, "adapter": {"text_rank": 0}}
+    asked = preset_config("style", "images", "a", "base", 20, changes=changes, small_model=True)
+    assert (asked.training.learning_rate, asked.adapter.text_rank, asked.training.batch) == (1e-4, 0, 8)
+    other = {"model": {"checkpoint": "large.safetensors"}}
+    large = preset_config("style", "images", "a", "base", 20, changes=other, small_model=True)
+    assert large.training.batch == 1
+
+
+def test_which_checkpoints_are_small(tmp_path: Path) -> None:
+    """The bundled one; not one whose text encoders are files of their own, which are not trained."""
+    assert is_small(ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors")
+    header = b'{"diffusion_model.x.weight": {"dtype": "F16", "shape": [0], "data_offsets": [0, 0]}}'
+    alone = tmp_path / "alone.safetensors"
+    alone.write_bytes(len(header).to_bytes(8, "little") + header)
+    assert not is_small(alone) and not is_small(tmp_path / "gone.safetensors") and not is_small(tmp_path)
+    whole = tmp_path / "large.safetensors"
+    with whole.open("wb") as file:
+        file.write((30).to_bytes(8, "little") + b'{"cond_stage_model.x": {}}')
+        file.truncate(2_000_000_000)
+    assert not is_small(whole)

@@ -332,6 +332,13 @@ FLUX_ENCODER = {
     **{name: FLUX_GRAPH[name] for name in ("1", "2", "3", "4", "7", "9", "10")},
     "5": node("CLIPTextEncodeFlux", clip_l="a fox", t5xxl="a red fox in deep snow", guidance=4, clip=["9", 1]),
 }
+JOINED = {
+    **COMFY,
+    "6": node("CLIPTextEncode", text=["20", 0], clip=["10", 1]),
+    "20": node("StringConcatenate", string_a=["21", 0], string_b="green glass", delimiter=", "),
+    "21": node("Text Concatenate", text_a="a bottle", text_b=["22", 0], text_c="", delimiter=" "),
+    "22": node("PrimitiveString", value="of old"),
+}
 REROUTED = {
     **WORKFLOW,
     "nodes": [*WORKFLOW["nodes"], {"id": 9, "type": "Reroute", "inputs": [{"name": "", "link": 4}]}],
@@ -354,6 +361,9 @@ OF_COMFYUI += [
         json.dumps(FLUX_ENCODER),
         {"prompt": "a red fox in deep snow", "negative_prompt": "", "distilled_cfg_scale": 4, "width": 1024},
         ("ComfyUI clip_l",),
+    ),
+    Pasted(
+        "ComfyUI, texts that are joined", json.dumps(JOINED), {"prompt": "a bottle of old, green glass <lora:ink:0.8>"}
     ),
     Pasted("ComfyUI, a reroute", json.dumps(REROUTED), {"prompt": "a lighthouse", "negative_prompt": "blurry"}),
 ]

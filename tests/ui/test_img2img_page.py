@@ -35,15 +35,19 @@ def as_uri(image: Image.Image) -> str:
 
 @pytest.fixture(params=[{"width": 1400, "height": 900}, {"width": 390, "height": 844}], ids=["wide", "narrow"])
 def sized_page(
-    browser: sync_api.Browser, address: str, request: pytest.FixtureRequest
+    context: sync_api.BrowserContext, browser: sync_api.Browser, address: str, request: pytest.FixtureRequest
 ) -> Iterator[tuple[sync_api.Page, bool]]:
     """The page with a mouse, and on a narrow screen with a finger; and whether it is narrow."""
-    is_narrow = request.param["width"] < 760
-    context = browser.new_context(viewport=request.param, has_touch=is_narrow)
-    context.set_default_timeout(45_000)
-    with watched_page(context, address) as page:
-        yield page, is_narrow
-    context.close()
+    if request.param["width"] > 760:
+        with watched_page(context, address) as page:
+            page.set_viewport_size(request.param)
+            yield page, False
+        return
+    touched = browser.new_context(viewport=request.param, has_touch=True)
+    touched.set_default_timeout(45_000)
+    with watched_page(touched, address) as page:
+        yield page, True
+    touched.close()
 
 
 def put_image(page: sync_api.Page, mode: str, image: Image.Image | None = None) -> None:

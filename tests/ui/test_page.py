@@ -8,6 +8,7 @@ from playwright import sync_api
 
 from modules.images.encode import encode_image
 from modules.services import Services
+from tests.thorough import thoroughly
 from tests.ui.browser import needs_browser, open_page
 
 pytestmark = needs_browser
@@ -246,7 +247,8 @@ DROP = """([data, type]) => {
 }"""
 
 
-@pytest.mark.parametrize("extension", ["png", "jpg", "webp", "avif"])
+# What is read of the other formats is said by `tests/images/test_metadata.py`.
+@pytest.mark.parametrize("extension", ["png", *map(thoroughly, ("jpg", "webp", "avif"))])
 def test_a_dropped_image_fills_the_form(page: sync_api.Page, extension: str) -> None:
     text = "a dog\nNegative prompt: ugly, été\nSteps: 7, Sampler: Euler a, CFG scale: 5, Seed: 42, Size: 192x256"
     data = base64.b64encode(encode_image(Image.new("RGB", (192, 256), "red"), extension, text)).decode()

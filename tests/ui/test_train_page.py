@@ -1,7 +1,9 @@
 """The Train tab in a browser: what is missing is said, a training shows its curve and ends with a card."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +14,14 @@ from modules.assembly import training_of
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.training.sampling import UNUSUAL
+from modules.training.stepping import Trainer
 from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
 TRAINED_MS = 240_000
 """For what a real training has to do first."""
+STEP_S = 0.3
+"""Of a step that is slowed."""
 
 
 def write_images(folder: Path) -> Path:
@@ -32,6 +37,18 @@ def write_images(folder: Path) -> Path:
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """For the images that a training draws: of what they show, nothing is asked here."""
     monkeypatch.setattr("modules.training.run.UNUSUAL", replace(UNUSUAL, steps=2))
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a training that only has to go on: its steps leave the cores to the page."""
+    train_step = Trainer.train_step
+
+    def later(*args: Any, **options: Any) -> Any:
+        time.sleep(STEP_S)
+        return train_step(*args, **options)
+
+    monkeypatch.setattr(Trainer, "train_step", later)
 
 
 @pytest.fixture
@@ -64,7 +81,7 @@ def test_a_training_is_started_and_ends_among_the_cards(page: Page, fakes: Servi
 
 
 def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
-    page: Page, fakes: Services, images: Path
+    page: Page, fakes: Services, images: Path, slow_steps: None
 ) -> None:
     fakes.queue.repeats.add(training_of(fakes).starters)  # the queue of these tests is not the one that was built
     page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")

@@ -141,9 +141,10 @@ def test_the_classic_layout_has_the_prompts_on_top_and_the_same_ids(page: sync_a
 
 
 def test_on_a_phone_the_header_is_one_row_and_opens(
-    browser: sync_api.Browser, address: str, services: Services
+    context: sync_api.BrowserContext, address: str, services: Services
 ) -> None:
-    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.set_viewport_size({"width": 390, "height": 844})
     open_page(page, address)
     page.wait_for_function("document.querySelector('#quicksettings').offsetHeight === 56")
     assert not page.is_visible("#setting_fp8_storage")

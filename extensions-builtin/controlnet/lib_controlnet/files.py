@@ -90,10 +90,11 @@ def list_models(program: Program) -> list[ModelFile]:
 
 
 def find_model(program: Program, wanted: str) -> ModelFile:
-    """The file that a name means: with or without its hash, in any case, else the shortest that contains it. Raises
-    `UnknownNameError`."""
+    """The file that a name means: with or without its ending and its hash, in any case, else the shortest that contains
+    it. Raises `UnknownNameError`."""
     models = list_models(program)
     bare = wanted.partition(" [")[0].strip().lower()
+    bare = next((bare.removesuffix(suffix) for suffix in SUFFIXES if bare.endswith(suffix)), bare)
     for model in models:
         if model.name.lower() == bare or model.title.lower() == wanted.lower():
             return model

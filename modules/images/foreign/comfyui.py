@@ -37,6 +37,11 @@ WIDGETS = {
 TEXTS = ("text", "text_g", "t5xxl", "prompt", "string", "value", "clip_l")
 SECOND_TEXTS = {"text_l": "text_g", "clip_l": "t5xxl"}
 """Texts of a second encoder, with that of the first: a form has one prompt for both."""
+JOINED_TEXTS = re.compile(r"(?:string|text)_?[a-d1-4]")
+"""Of nodes that join several, such as StringConcatenate's `string_a` and `string_b`."""
+MAX_JOINED = 4
+JOINED_DEPTH = MAX_DEPTH // 6
+"""As if so many nodes were passed: each level of joins asks for four times as many texts."""
 CONDITIONS = ("conditioning", "conditioning_1", "conditioning_to")
 PARTS = frozenset({"clip", "model", "vae", "control_net", "image", "pixels", "mask", "style_model"})
 """Inputs that never lead to a text."""
@@ -203,6 +208,11 @@ def _text(graph: Mapping[str, Node], link: object, side: str, depth: int = 0) ->
         return value if isinstance(value, str) else _text(graph, value, side, depth + 1)
     if side == "negative" and "guider" in str(node.get("class_type", "")).lower():
         return ""  # a guider without a negative side
+    joined = [name for name in inputs if JOINED_TEXTS.fullmatch(name)]
+    if len(joined) > 1:
+        texts = [_held_text(graph, inputs[name], side, depth + JOINED_DEPTH) for name in sorted(joined)[:MAX_JOINED]]
+        between = inputs.get("delimiter", inputs.get("separator"))
+        return (between if isinstance(between, str) else " ").join(text for text in texts if text)
     for name in (*CONDITIONS, *TEXTS):
         value = inputs.get(name)
         if isinstance(value, str) and value.strip():
@@ -211,6 +221,11 @@ def _text(graph: Mapping[str, Node], link: object, side: str, depth: int = 0) ->
             return _text(graph, value, side, depth + 1)
     passed_on = [value for name, value in inputs.items() if name not in PARTS and _linked(graph, value) is not None]
     return _text(graph, passed_on[0], side, depth + 1) if len(passed_on) == 1 else ""
+
+
+def _held_text(graph: Mapping[str, Node], value: object, side: str, depth: int) -> str:
+    """A text that stands in a node or comes by a link."""
+    return value if isinstance(value, str) else _text(graph, value, side, depth + 1)
 
 
 def _linked(graph: Mapping[str, Node], value: object) -> Node | None:

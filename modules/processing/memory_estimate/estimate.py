@@ -289,6 +289,8 @@ class MemoryEstimator:
                 before, left = left, own
                 if before > own and measured < before * JUST_LEFT:
                     continue  # the peak is the stage before's
+                if stage in (Stage.SAMPLE, Stage.SAMPLE_HIRES) and result.replayed_calls:
+                    continue  # the allocator does not see what they take
                 on_top = max(0, measured - own)
                 self._corrections.learn(_keys(case, stage), predicted, on_top)
                 if not on_cpu and peak.rss is not None:

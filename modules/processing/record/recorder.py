@@ -326,6 +326,7 @@ class Recorder:
             timings_s=timings_s,
             peak_memory_bytes=peak.rss if self._engine.machine.device.type == "cpu" else peak.allocated,
             memory=memory,
+            replayed_calls=self._in_use.model.graphs.replays,
             interrupted=self.interrupted,
             adapter_retention=asdict(self._retention) if self._retention is not None else None,
         )

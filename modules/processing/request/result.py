@@ -82,7 +82,8 @@ class Result:
     timings_s: Mapping[str, float] = field(default_factory=dict)
     # During this job: of the GPU's allocator; on the CPU, of the whole program.
     peak_memory_bytes: int | None = None
-    memory: MemoryRecord | None = None  # stage by stage
+    memory: MemoryRecord | None = None  # stage by stage; without what calls took that were replayed
+    replayed_calls: int = 0  # of the model, as graphs of the GPU
     interrupted: bool = False
     adapter_retention: Mapping[str, Any] | None = (
         None  # how much of the LoRAs' effect is kept: retention, noise, worst layers

@@ -29,7 +29,7 @@ def wants_delta_branch(layer: nn.Module, compute_dtype: torch.dtype) -> bool:
 class DeltaBranch:
     """A second product, with what the changes add to the weight (a `SideBranches` of `modules.memory.layer`).
 
-    What they add is kept in the compute dtype where the budget grants it, else made anew at each use.
+    What they add is kept in the compute dtype where the budget grants it, else made again at each use.
     """
 
     changes: Sequence[LayerChange]
@@ -59,7 +59,7 @@ class DeltaBranch:
         """See `SideBranches`; never, as that is what must not be done."""
 
     def tensors(self) -> None:
-        """See `SideBranches`; what the changes add may be made anew at each use."""
+        """See `SideBranches`; what the changes add may be made again at each use."""
 
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `SideBranches`. The small product first, the layer's added to it: the large number is rounded once."""

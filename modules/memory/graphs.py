@@ -291,7 +291,7 @@ def computation_of(module: nn.Module) -> Computation | str:
 
 
 def _chain_facts(forward: object) -> list[object] | str:
-    """The hooks in place of a module's own forward, or why it cannot be known what they do."""
+    """The hooks around a module's forward, or why it cannot be known what they do."""
     module = getattr(forward, "module", None)
     handles = hooks_of(module) if isinstance(module, nn.Module) else []
     if not handles or module is None or has_foreign_forward(module):

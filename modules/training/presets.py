@@ -62,7 +62,7 @@ SMALL_MODEL: Mapping[str, Mapping[str, Any]] = {
     "training": {"batch": 8, "learning_rate": 1.5e-3, "text_learning_rate": 7.5e-4},
     "loss": {"noise_offset": 0.1},
 }
-"""What every preset has in place of its own for a small model, whose few and narrow layers have to change a lot: the
+"""What every preset has instead of its own for a small model, whose few and narrow layers have to change a lot: the
 text encoder and the convolutions too."""
 MIN_SMALL_STEPS = 100
 

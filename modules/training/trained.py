@@ -368,7 +368,7 @@ class DeltaProduct:
         """See `SideBranches`; never, as autograd would keep what is made for the call."""
 
     def tensors(self) -> None:
-        """See `SideBranches`; the delta is made anew at each use."""
+        """See `SideBranches`; the delta is made again at each use."""
 
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `SideBranches`."""

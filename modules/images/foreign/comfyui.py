@@ -224,7 +224,7 @@ def _text(graph: Mapping[str, Node], link: object, side: str, depth: int = 0) ->
 
 
 def _held_text(graph: Mapping[str, Node], value: object, side: str, depth: int) -> str:
-    """A text that stands in a node or comes by a link."""
+    """A text that is a node's own input or a link to another node."""
     return value if isinstance(value, str) else _text(graph, value, side, depth + 1)
 
 

@@ -82,7 +82,7 @@ class ModelInputs:
         return self.vector is None, extra, mask
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> ModelInputs:
-        """The same with other tensors in place of `tensors`."""
+        """The same with other tensors instead of `tensors`."""
         left = iter(tensors)
         x, timesteps, crossattn = next(left), next(left), next(left)
         vector = None if self.vector is None else next(left)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from modules.memory.graphs import DenoiserGraphs, GraphMode
+from modules.memory.graphs import GraphMode
 from modules.models.loading.loaded import LoadedModel
 
 
 @contextmanager
-def using_graphs(model: LoadedModel, wanted: str, tell: Callable[[str], None]) -> Iterator[DenoiserGraphs]:
+def using_graphs(model: LoadedModel, wanted: str, tell: Callable[[str], None]) -> Iterator[None]:
     """While open, calls are recorded as `wanted`, a word of `GraphMode`, says. Where they are wanted and cannot be,
     `tell` gets the reason. Graphs stay for the next job with the model."""
     mode, graphs = GraphMode(wanted), model.graphs
@@ -23,6 +23,6 @@ def using_graphs(model: LoadedModel, wanted: str, tell: Callable[[str], None]) -
         mode = GraphMode.OFF
     graphs.begin_job(mode, tell)
     try:
-        yield graphs
+        yield
     finally:
         graphs.end_job()

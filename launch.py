@@ -63,7 +63,7 @@ def __getattr__(name: str) -> object:
     """What install.py of extensions calls: `launch.is_installed`, `launch.run_pip`."""
     if name.startswith("__"):  # asked by Python itself while it imports
         raise AttributeError(name)
-    from modules.compat import launch_utils
+    from compat.facades import launch_utils
 
     return getattr(launch_utils, name)
 

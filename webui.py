@@ -203,6 +203,6 @@ def __getattr__(name: str) -> object:
     """What extensions import from here, as the reference UI had it: `webui.wrap_gradio_gpu_call`."""
     if name.startswith("__"):  # asked by Python itself while it imports
         raise AttributeError(name)
-    from modules.compat import call_queue
+    from compat.facades import call_queue
 
     return getattr(call_queue, name)

@@ -1,7 +1,7 @@
-"""The program. Names of the reference UI's modules are found in `modules.compat` (see `modules.facades`)."""
+"""The program. Names of the reference UI's modules are found in `compat.facades` (see `compat.finder`)."""
 
-from modules.facades import install
-from modules.facades import submodule as __getattr__
+from compat.finder import install
+from compat.finder import submodule as __getattr__
 
 __all__ = ["__getattr__"]
 install()

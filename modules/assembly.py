@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from PIL import Image
 
+from compat.host import Host, JobView, set_host
 from modules.access import access_of
 from modules.adapters.preset_file import FILE as PRESETS_OF_BLOCK_WEIGHTS
 from modules.captioning.captioners import Captioners
@@ -79,7 +80,6 @@ from modules.processing.request.result import Result
 from modules.processing.request.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.prompting.styles import StyleBook
 from modules.scripts.form_operations import form_operations
-from modules.scripts.host import Host, JobView, set_host
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.processing import Making, Processed, make_elsewhere, model_in_use
 from modules.scripts.program import Program

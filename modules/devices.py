@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from compat.finder import names_from
 from modules.errors import InvalidValueError
-from modules.facades import names_from
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ shows it next to the button that was pressed. Our own mistakes stay `AssertionEr
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from modules.facades import names_from
+from compat.finder import names_from
 
 
 class FeatherweightError(Exception):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from compat.finder import names_from
 from modules.errors import OutputError
 from modules.extra_folders import FILE, read_extra_folders
-from modules.facades import names_from
 
 # Kinds of upscaler files, which are also their folders below models/, and the flag that names another folder.
 UPSCALER_FLAGS = {

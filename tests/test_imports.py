@@ -10,12 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MODULES = ROOT / "modules"
 ORDER = (
-    ("compat",),
     ("setup", "ui"),
     ("api", "cli"),
     ("assembly",),
     ("services",),
-    ("extension_store", "jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
+    ("jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
     ("training",),
     ("scripts", "history"),
     ("postprocessing",),
@@ -40,7 +39,6 @@ ORDER = (
         "public_addresses",
     ),
     ("errors", "extra_folders", "model_folders", "version", "plots", "texts"),
-    ("facades",),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}

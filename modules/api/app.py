@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
+from compat.store.routes import extension_store_routes
 from modules.api.about import about_routes
 from modules.api.again import again_routes
 from modules.api.auth import PasswordCheck, install_auth
@@ -13,7 +14,6 @@ from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.downloads import download_routes
 from modules.api.errors import install_error_handlers
-from modules.api.extension_store import extension_store_routes
 from modules.api.extra_networks import extra_network_routes
 from modules.api.extras import extras_routes
 from modules.api.generation import generation_routes

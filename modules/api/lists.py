@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from compat.store.origin import origin_of
 from modules.api.documentation import documented
 from modules.api.reply_models import (
     CheckpointItem,
@@ -20,7 +21,6 @@ from modules.api.reply_models import (
     UpscalerItem,
     VaeItem,
 )
-from modules.extension_store.origin import origin_of
 from modules.faces.restorer_types import RESTORERS
 from modules.model_cards.few_steps import checkpoint_few_steps, few_steps_json
 from modules.processing.request.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS

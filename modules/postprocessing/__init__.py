@@ -1,5 +1,5 @@
-"""Our own files; names that extensions import from here are those of `modules.compat.postprocessing`."""
+"""Our own files; names that extensions import from here are those of `compat.facades.postprocessing`."""
 
-from modules.facades import names_from
+from compat.finder import names_from
 
 __getattr__ = names_from("postprocessing")

@@ -1,6 +1,6 @@
 """The extension API; `import modules.scripts as scripts` gives an extension what it subclasses."""
 
-from modules.facades import names_from
+from compat.finder import names_from
 from modules.scripts.loading import program_now
 from modules.scripts.program import Program
 from modules.scripts.script import (

@@ -34,7 +34,7 @@ def missing_of(error: BaseException) -> str:
     """The module, package or name whose absence an error is about; "" for other errors."""
     text = str(error)
     if found := _NO_NAME.search(text):
-        return f"{found[2]}.{found[1]}".replace("modules.compat.", "modules.")
+        return f"{found[2]}.{found[1]}".replace("compat.facades.", "modules.")
     if found := _NO_ATTRIBUTE.search(text):
         return f"{found[1]}.{found[2]}"
     if isinstance(error, ImportError):

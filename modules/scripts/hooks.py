@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 
+from compat.step_sampler import KDiffusionSampler, is_watched
 from modules.errors import FeatherweightError
 from modules.processing.request.hooks import (
     BatchDraft,
@@ -46,7 +47,6 @@ from modules.scripts.script import (
     PostSampleArgs,
     Script,
 )
-from modules.scripts.step_sampler import KDiffusionSampler, is_watched
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,25 +15,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from compat.habits import gradio_habits
+from compat.loading.form_stand_in import tell_of_form
+from compat.loading.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, within
+from compat.loading.own_folder import offer_folders, own_folder
+from compat.loading.preload import extension_flags
+from compat.loading.twins import instead_of, twin_of
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.postprocessing.operation import ScriptPostprocessing
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage
-from modules.scripts import gradio_habits
 from modules.scripts.acting import Acting, acting
 from modules.scripts.adapters import ExtraNetworks
 from modules.scripts.callbacks import Callbacks, Moment
 from modules.scripts.extension import Extension, Fault
 from modules.scripts.form_operations import FormOperation
-from modules.scripts.form_stand_in import tell_of_form
-from modules.scripts.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, within
 from modules.scripts.loading import Loading, remember_file, while_loading
-from modules.scripts.own_folder import offer_folders, own_folder
 from modules.scripts.pasting import PastedFields
-from modules.scripts.preload import extension_flags
 from modules.scripts.program import Program
 from modules.scripts.script import OnComponent, Script
-from modules.scripts.twins import instead_of, twin_of
 
 log = logging.getLogger(__name__)
 

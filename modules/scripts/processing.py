@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from PIL import Image
 
+from compat.finder import names_from
 from modules.errors import InvalidValueError
-from modules.facades import names_from
 from modules.processing.request.hooks import PassComputing as PassComputing
 from modules.processing.request.hooks import PassStart as PassStart
 from modules.processing.request.parameters import Parameter, rows_of

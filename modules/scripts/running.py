@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from compat.job_scripts import JobScripts
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
 from modules.processing.engine.engine import Engine
 from modules.processing.record.made import Made, made_in
@@ -22,7 +23,6 @@ from modules.processing.request.source_images import FromImage
 from modules.processing.request.stages import Part, PartOf, Stage
 from modules.scripts.acting import acting
 from modules.scripts.hooks import JobHooks, ScriptRunner
-from modules.scripts.job_scripts import JobScripts
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.processing import Making, Processed, StableDiffusionProcessing, job_of, making
 from modules.scripts.script import Script

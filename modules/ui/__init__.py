@@ -1,5 +1,5 @@
-"""Our own files; names that extensions import from here are those of `modules.compat.ui`."""
+"""Our own files; names that extensions import from here are those of `compat.facades.ui`."""
 
-from modules.facades import names_from
+from compat.finder import names_from
 
 __getattr__ = names_from("ui")

@@ -8,17 +8,17 @@ from typing import Any, cast
 import gradio as gr
 from fastapi import FastAPI
 
+from compat.habits.gradio_habits import telling_of_components
+from compat.page.extension_files import extension_files, extension_scripts, frame_hosts, places_wanted
+from compat.page.extensions_tab import build_extensions_tab
 from modules.api.auth import identity_of
 from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment, UiTrainTabParams
-from modules.scripts.gradio_habits import telling_of_components
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
 from modules.ui.compression import compress
-from modules.ui.extension_files import extension_files, extension_scripts, frame_hosts, places_wanted
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
-from modules.ui.extensions_tab import build_extensions_tab
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
 from modules.ui.first_files import first_script

@@ -14,6 +14,7 @@ from typing import Any
 
 import gradio as gr
 
+from compat.page.stand_ins import build_source_stand_ins
 from modules.access.roles import Identity, Role
 from modules.assembly import output_folders
 from modules.errors import InvalidValueError
@@ -42,7 +43,6 @@ from modules.ui.image_tab import (
 )
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import ScriptFields, build_scripts
-from modules.ui.stand_ins import build_source_stand_ins
 from modules.ui.start_form import Mode, Pictures, mode_of, references_of, sized, start_of
 from modules.ui.uploads import Uploads
 

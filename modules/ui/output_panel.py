@@ -2,7 +2,7 @@
 
 import gradio as gr
 
-from modules.ui.stand_ins import build_result_stand_ins
+from compat.page.stand_ins import build_result_stand_ins
 
 PANEL = """
 <section class="fw-output" aria-label="Images">

@@ -10,13 +10,13 @@ from urllib.parse import quote
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from compat.page.extension_files import own_scripts
 from modules.api.documentation import documented
 from modules.errors import UnknownNameError
 from modules.plots.drawing import SCRIPT as PLOT_SCRIPT
 from modules.plots.drawing import STYLE as PLOT_STYLE
 from modules.scripts.library import ScriptLibrary
 from modules.ui.compression import KEPT
-from modules.ui.extension_files import own_scripts
 from modules.ui.page_styles import below_root
 from modules.ui.tooltips import tooltips
 

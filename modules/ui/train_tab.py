@@ -11,6 +11,7 @@ from typing import Any
 import gradio as gr
 from gradio.components.dataframe import DataframeData
 
+from compat.habits.gradio_habits import write_no_interface_files
 from modules.assembly import training_of
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
@@ -18,7 +19,6 @@ from modules.jobs.tasks import Task
 from modules.jobs.work.captions import start_interrogation
 from modules.jobs.work.training import RATE_KIND, TRAINING_KIND
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
-from modules.scripts.gradio_habits import write_no_interface_files
 from modules.services import Services
 from modules.texts import page_text
 from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig, config_of

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from compat.loading import guards
 from modules.flags.flags import UsageError, parse_flags
-from modules.scripts import guards, library
+from modules.scripts import library
 from modules.scripts.acting import Acting, acting
 from modules.scripts.callbacks import Moment
 from modules.scripts.extension import Extension, Fault, missing_of, reason_of

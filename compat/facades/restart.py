@@ -1,0 +1,20 @@
+"""`modules.restart`: starting and stopping the program, which its user does."""
+
+from __future__ import annotations
+
+from compat.facades.refusal import refusing
+from compat.host import host_now
+
+
+def is_restartable() -> bool:
+    """Extensions cannot start the program again."""
+    return False
+
+
+def restart_program() -> None:
+    """Have the page built again, as Reload UI does; the program goes on."""
+    host_now().reload_page()
+
+
+_STOP = "POST /sdapi/v1/server-stop stops the server where --api-server-stop allows it."
+__getattr__ = refusing("restart", {"stop_program": _STOP})

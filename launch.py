@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
 
         from modules.setup.launcher import launch
 
-        return launch(Path(__file__).resolve().parent, argv, os.environ)
+        return launch(Path(__file__).resolve().parent, argv, os.environ, _foreign)
     python = find_python()
     if python is None:
         print(
@@ -57,6 +57,13 @@ def main(argv: list[str]) -> int:
         )
         return 1
     return subprocess.call([python, os.path.abspath(__file__), *argv])  # noqa: PTH100 - see the docstring
+
+
+def _foreign() -> object:
+    """What loads extensions of the reference UI; imported when the program starts, not while it is set up."""
+    from compat.foreign import Foreign
+
+    return Foreign()
 
 
 def __getattr__(name: str) -> object:

@@ -1,8 +1,8 @@
 """Names of the reference UI's modules that lead into `compat.facades`: `import modules.shared` finds
 `compat/facades/shared.py`, so that each facade is one file and none of ours stands between.
 
-A package of ours whose name extensions use for more than it has (`modules.processing`) asks the facade of its name for
-what it lacks, by `names_from`.
+A package of ours whose name extensions use for more than it has (`modules.processing`, see `SHARED`) asks the facade of
+its name for what it lacks, by `names_from`. All of that begins with `install`, before the first extension is loaded.
 """
 
 import sys
@@ -16,6 +16,9 @@ from typing import Any
 
 PROGRAM, FACADES = "modules.", "compat.facades."
 UNSUPPORTED, REFUSAL = "compat.facades.unsupported", "compat.facades.refusal"
+SHARED = ("api", "devices", "errors", "images", "paths", "postprocessing", "processing", "scripts", "ui")
+SHARED += ("extra_networks", "scripts_postprocessing")
+"""Names that are both modules of ours and facades."""
 PACKAGES = ("models", "models.diffusion", "hypernetworks")
 ACTING = "modules.scripts.acting"
 INSIDE = {
@@ -113,12 +116,16 @@ class FacadeFinder:
 
 
 def install() -> None:
-    """Put the finder behind those of Python; once is enough."""
-    if not any(isinstance(finder, FacadeFinder) for finder in sys.meta_path):
-        sys.meta_path.append(FacadeFinder())
+    """Put the finder behind those of Python, and have our modules ask their facades; once is enough."""
+    if any(isinstance(finder, FacadeFinder) for finder in sys.meta_path):
+        return
+    sys.meta_path.append(FacadeFinder())
+    vars(import_module("modules"))["__getattr__"] = _submodule
+    for name in SHARED:
+        vars(import_module(PROGRAM + name))["__getattr__"] = names_from(name)
 
 
-def submodule(name: str) -> Any:
+def _submodule(name: str) -> Any:
     """The `__getattr__` of `modules`: code of extensions reads `modules.NAME` without an import of its own, because in
     the reference UI all of them have been imported by then."""
     acting = sys.modules.get(ACTING)

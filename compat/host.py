@@ -1,27 +1,32 @@
-"""What names of the reference UI stand for in this process: `compat.facades` asks `host_now()`.
+"""The program of this process, as extensions of the reference UI reach it: they import names and are given nothing.
 
-The one place of a process that extensions reach without being given it. It is filled by the assembly, in the server
-and in each worker, before extensions are loaded.
+`PROCESS` is the one variable that stands for it. The program sets it before extensions are loaded, in the server and in
+each worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from compat.watched import Watched
 from modules.errors import InvalidValueError
-from modules.flags.flags import Flags
-from modules.model_cards.cards import CardLibrary
-from modules.paths import Paths
-from modules.processing.engine.engine import Engine
-from modules.processing.engine.status import ModelFacts
-from modules.processing.request.request import GenerationRequest
-from modules.processing.request.result import Result
-from modules.scripts.library import ScriptLibrary
-from modules.scripts.program import Program
-from modules.settings.store import SettingsStore
+from modules.jobs.computing import Computing
+from modules.jobs.workers.group import ModelHost
+from modules.services import Services
+
+
+@dataclass
+class Process:
+    """What runs here. `services` is None in a worker, and in the server until it is built."""
+
+    computing: Computing | None = None
+    services: Services | None = None
+    running: list[Watched] = field(default_factory=list)
+    """The jobs that are made in this process, the one begun last at the end."""
+
+
+PROCESS = Process()
 
 
 @dataclass(frozen=True)
@@ -39,54 +44,69 @@ class JobView:
     is_skipped: bool = False
 
 
-def _no_job() -> JobView:
-    return JobView()
-
-
-def _nothing() -> None:
-    return
-
-
-@dataclass
-class Host:
-    """The long-lived objects of this process. `run` puts a request in line and waits for its result (None in a worker,
-    where `process_images` computes inside of the running job)."""
-
-    flags: Flags
-    paths: Paths
-    settings: SettingsStore
-    engine: Engine
-    program: Program
-    library: ScriptLibrary = field(default_factory=ScriptLibrary)
-    run: Callable[[GenerationRequest], Result] | None = None
-    compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]] | None = None  # work in line; None in a worker
-    job: Callable[[], JobView] = _no_job
-    interrupt: Callable[[], None] = _nothing
-    skip: Callable[[], None] = _nothing
-    facts: Callable[[], ModelFacts | None] = lambda: None  # of the model that is loaded
-    page: Any = None  # the Gradio page, once it is built
-    output_folders: tuple[Path, ...] | None = None  # that images may go into; None: any
-    unload: Callable[[], None] = _nothing
-    reload_page: Callable[[], None] = _nothing
-    cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))  # empty in a worker
-    embeddings: Callable[[], Mapping[str, Any]] | None = None  # as GET /sdapi/v1/embeddings; None in a worker
-
-
-_HOSTS: list[Host] = []
-
-
-def set_host(host: Host) -> None:
-    """From now on this process is `host`; the last one counts."""
-    _HOSTS[:] = [host]
-
-
-def host_now() -> Host:
-    """The host of this process. Raises `InvalidValueError` where no program was built."""
-    if not _HOSTS:
+def host_now() -> Computing:
+    """Return what computes in this process. Raises `InvalidValueError` where no program was built."""
+    if PROCESS.computing is None:
         raise InvalidValueError("No program runs in this process: names of modules.shared stand for nothing yet.")
-    return _HOSTS[0]
+    return PROCESS.computing
 
 
 def has_host() -> bool:
-    """Whether this process has one."""
-    return bool(_HOSTS)
+    """Whether a program was built in this process."""
+    return PROCESS.computing is not None
+
+
+def services_now() -> Services | None:
+    """Return the server of this process; None in a worker."""
+    return PROCESS.services
+
+
+def models_now() -> ModelHost:
+    """Return what holds the model that images are made with."""
+    return PROCESS.services.models if PROCESS.services is not None else host_now().engine
+
+
+def running_now() -> Watched | None:
+    """Return the events of the job that is made in this process, of several the one begun last."""
+    return PROCESS.running[-1] if PROCESS.running else None
+
+
+def job_view() -> JobView:
+    """Return how far the running job is, by the events of this process or by the server's line."""
+    run = running_now()
+    if run is not None:
+        return JobView(
+            job="txt2img",
+            step=run.step_now,
+            steps=run.steps,
+            images_done=run.images_done,
+            preview=run.preview_now,
+            is_interrupted=run.interrupted or run.is_asked_to_stop(),
+            is_skipped=run.skipped,
+        )
+    queue = PROCESS.services.queue if PROCESS.services is not None else None
+    job = queue.running_job() if queue is not None else None
+    if queue is None or job is None:
+        return JobView()
+    now = queue.progress(job.task_id)
+    images = job.request.batch_count * job.request.batch_size
+    facts = (job.type, now.step, now.total_steps, now.images_done, images, now.phase, now.preview)
+    return JobView(*facts, is_interrupted=job.is_interrupt_requested)
+
+
+def interrupt() -> None:
+    """Stop the running job at its next step."""
+    run, services = running_now(), PROCESS.services
+    if run is not None:
+        run.interrupted = True
+    elif services is not None and services.queue.running_job() is not None:
+        services.queue.interrupt()
+
+
+def skip() -> None:
+    """Leave the running batch."""
+    run, services = running_now(), PROCESS.services
+    if run is not None:
+        run.skipped = True
+    elif services is not None and services.queue.running_job() is not None:
+        services.queue.skip()

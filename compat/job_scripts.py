@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from modules.scripts.acting import acting, acting_now
+from modules.scripts.foreign import ScriptArgs
 from modules.scripts.library import ScriptLibrary, default_args
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
-    from modules.scripts.hooks import ScriptRunner
     from modules.scripts.processing import Processed, StableDiffusionProcessing
 
 
@@ -28,21 +28,19 @@ class JobScripts:
     @classmethod
     def of(
         cls,
-        library: ScriptLibrary,
+        alwayson: Sequence[ScriptArgs],
+        selectable: Sequence[Script],
         is_img2img: bool,
-        runner: ScriptRunner | None = None,
-        selected: Script | None = None,
-        selected_args: Sequence[Any] = (),
+        selected: ScriptArgs | None = None,
     ) -> JobScripts:
-        """Those of a tab; with a `runner`, those that take part in its job, with their arguments."""
-        given = runner.all_args() if runner is not None else [(one, ()) for one in library.alwayson_of(is_img2img)]
-        found = cls([script for script, _ in given], library.selectable_of(is_img2img))
+        """List those of a tab, or of a job, with their arguments."""
+        found = cls([script for script, _ in alwayson], selectable)
         found.is_img2img = is_img2img
-        for script, args in given:
+        for script, args in alwayson:
             found._place(script, args)
         if selected is not None:
-            found._place(selected, selected_args)
-            found.args[0] = found.selectable_scripts.index(selected) + 1
+            found._place(*selected)
+            found.args[0] = found.selectable_scripts.index(selected[0]) + 1
         return found
 
     @classmethod

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from compat.finder import names_from
 from modules.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -616,6 +615,3 @@ GPUS: MutableMapping[str, Gpu] = {"cuda": TorchGpu("cuda"), "mps": AppleGpu("mps
 def gpu_of(device: torch.device) -> Gpu | None:
     """What is asked of the type of this device; None for the CPU and for devices without computation."""
     return GPUS.get(device.type)
-
-
-__getattr__ = names_from("devices")  # what extensions import besides

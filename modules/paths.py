@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from compat.finder import names_from
 from modules.errors import OutputError
 from modules.extra_folders import FILE, read_extra_folders
 
@@ -264,6 +263,3 @@ def _distinct(*paths: Path | None) -> tuple[Path, ...]:
 
 def _existing(paths: Iterable[Path | None]) -> Iterable[Path]:
     return (path for path in paths if path is not None)
-
-
-__getattr__ = names_from("paths")  # what extensions import besides

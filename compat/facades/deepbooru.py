@@ -24,7 +24,7 @@ class DeepDanbooru:
 
     def tag(self, pil_image: Image.Image) -> str:
         """Tags separated by commas."""
-        return host_now().program.caption(pil_image.convert("RGB"), "deepbooru", host_now().settings.current)
+        return host_now().scripts.program.caption(pil_image.convert("RGB"), "deepbooru", host_now().settings.current)
 
     def tag_multi(self, pil_image: Image.Image, force_disable_ranks: bool = False) -> str:
         """The same."""

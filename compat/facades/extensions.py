@@ -60,7 +60,7 @@ class Metadata:
 
 
 def _all() -> list[Extension]:
-    return [Extension(entry) for entry in host_now().library.extensions.values()]
+    return [Extension(entry) for entry in host_now().scripts.extensions.values()]
 
 
 def active() -> list[Extension]:

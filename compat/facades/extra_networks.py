@@ -58,7 +58,7 @@ def get_user_metadata(filename: str, lister: Any = None) -> dict[str, Any]:
 def _registry() -> Mapping[str, Any]:
     from compat.host import host_now
 
-    return {name: one for one in host_now().library.adapters.types for name in (one.name,)}
+    return {name: one for one in host_now().scripts.adapters.types for name in (one.name,)}
 
 
 _OURS = "the program has these called for the tags of each batch (docs/extensions.md, Tags in the prompt)."

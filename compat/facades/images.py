@@ -102,9 +102,9 @@ def save_image(
     params.pnginfo.update({key: str(value) for key, value in (existing_info or {}).items() if key != PARAMETERS})
     host = host_now()
     folder = host.paths.data_dir / path
-    check_folder(folder, host.output_folders)
+    check_folder(folder, host.history_folders)
     with acting(None):
-        host.library.callbacks.call(Moment.BEFORE_IMAGE_SAVED, params)
+        host.scripts.callbacks.call(Moment.BEFORE_IMAGE_SAVED, params)
     infotext = params.pnginfo.get(PARAMETERS, params.pnginfo.get(pnginfo_section_name))
     names = (PARAMETERS, pnginfo_section_name)
     items = {str(key): str(value) for key, value in params.pnginfo.items() if key not in names}
@@ -129,7 +129,7 @@ def save_image(
     )
     params.filename = str(saved)
     with acting(None):
-        host.library.callbacks.call(Moment.IMAGE_SAVED, params)
+        host.scripts.callbacks.call(Moment.IMAGE_SAVED, params)
     image.already_saved_as = str(saved)  # type: ignore[attr-defined]
     text = saved.with_suffix(".txt")
     return str(saved), str(text) if text.is_file() and settings.infotext.save_txt else None
@@ -184,7 +184,7 @@ def resize_image(
         if upscaler_name in (None, "", "None") or not is_larger:
             return image.resize((to_width, to_height), LANCZOS)
         assert upscaler_name is not None
-        return host.program.enlarge(image, upscaler_name, (to_width, to_height), _settings())
+        return host.scripts.program.enlarge(image, upscaler_name, (to_width, to_height), _settings())
 
     if force_RGBA:
         im = im.convert("RGBA")

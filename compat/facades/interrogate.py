@@ -18,7 +18,7 @@ class InterrogateModels:
 
     def interrogate(self, pil_image: Image.Image) -> str:
         """One sentence."""
-        return host_now().program.caption(pil_image.convert("RGB"), "clip", host_now().settings.current)
+        return host_now().scripts.program.caption(pil_image.convert("RGB"), "clip", host_now().settings.current)
 
     def generate_caption(self, pil_image: Image.Image) -> str:
         """One sentence."""

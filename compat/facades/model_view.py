@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compat.host import has_host, host_now
+from compat.host import has_host, host_now, models_now
 from modules.models.files.catalogue import CheckpointInfo as Checkpoint
 from modules.models.files.catalogue import old_hash
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
@@ -181,7 +181,7 @@ def loaded_model() -> ModelView | None:
     info = engine.catalogue.find(wanted) if wanted else engine.catalogue.first
     if info is None:
         return None
-    facts = host_now().facts()
+    facts = models_now().status.model
     return ModelView(CheckpointInfo(info), facts if facts is not None and facts.title == info.title else None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from compat.facades.refusal import refusing
-from compat.host import host_now
 
 
 def is_restartable() -> bool:
@@ -12,8 +11,7 @@ def is_restartable() -> bool:
 
 
 def restart_program() -> None:
-    """Have the page built again, as Reload UI does; the program goes on."""
-    host_now().reload_page()
+    """Accepted; the page is built again by Reload UI, and the program goes on."""
 
 
 _STOP = "POST /sdapi/v1/server-stop stops the server where --api-server-stop allows it."

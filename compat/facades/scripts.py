@@ -56,7 +56,7 @@ def current_basedir() -> str:
 def list_scripts(scriptdirname: str, extension: str, *, include_extensions: bool = True) -> list[ScriptFile]:
     """The files of this suffix in a folder ("scripts", "javascript") of each extension."""
     found = []
-    for one in host_now().library.extensions.values():
+    for one in host_now().scripts.extensions.values():
         if one.is_enabled:
             files = sorted((one.folder / scriptdirname).glob(f"*{extension}"))
             found += [ScriptFile(str(one.folder), file.name, str(file)) for file in files]
@@ -72,7 +72,7 @@ def wrap_call(func: Any, filename: str, funcname: str, *args: Any, default: Any 
 
 def list_files_with_name(filename: str) -> list[str]:
     """The files of this name in the folders of extensions."""
-    folders = [one.folder for one in host_now().library.extensions.values() if one.is_enabled]
+    folders = [one.folder for one in host_now().scripts.extensions.values() if one.is_enabled]
     return [str(folder / filename) for folder in folders if (folder / filename).is_file()]
 
 
@@ -81,7 +81,7 @@ class _ScriptsData(Sequence[ScriptClassData]):
 
     def _now(self) -> list[ScriptClassData]:
         found = []
-        for script in {type(one): one for one in host_now().library.scripts}.values():  # one for each class
+        for script in {type(one): one for one in host_now().scripts.scripts}.values():  # one for each class
             file = Path(script.filename)
             made = type(script)
             module = sys.modules.get(made.__module__) or ModuleType(file.stem)
@@ -120,9 +120,11 @@ postprocessing_scripts_data: list[Any] = []
 def _runner(is_img2img: bool) -> JobScripts:
     """The scripts of a tab, each with the place of its arguments. Asked for outside of a job, these are the defaults of
     their controls."""
-    if making_of_run() is not None:
-        return JobScripts.of(host_now().library, is_img2img)
-    return JobScripts.with_defaults(host_now().library, is_img2img)
+    library = host_now().scripts
+    if making_of_run() is None:
+        return JobScripts.with_defaults(library, is_img2img)
+    alwayson = [(one, ()) for one in library.alwayson_of(is_img2img)]
+    return JobScripts.of(alwayson, library.selectable_of(is_img2img), is_img2img)
 
 
 _REASONS = {
@@ -138,7 +140,7 @@ _LAZY: dict[str, Any] = {
     "scripts_txt2img": lambda: _runner(False),
     "scripts_img2img": lambda: _runner(True),
     "scripts_current": lambda: _runner(False),
-    "scripts_postproc": lambda: host_now().library.operations,
+    "scripts_postproc": lambda: host_now().scripts.operations,
     "topological_sort": lambda: list,
     "callback_map": lambda: {},
 }

@@ -7,7 +7,7 @@ from typing import Any
 from compat.facades.model_view import INSIDE
 from compat.facades.refusal import named, refusing
 from compat.facades.textual_inversion.textual_inversion import EmbeddingDatabase
-from compat.host import host_now
+from compat.host import host_now, models_now
 from modules.models.text_encoders.counting import BY_CHUNKS
 from modules.processing.request.texts import text_options
 
@@ -23,8 +23,7 @@ class ModelHijack:
 
     def get_prompt_lengths(self, text: str) -> tuple[int, int]:
         """Tokens of a prompt, by the tokenizer of the model that is in use, and the room that they take."""
-        host = host_now()
-        facts, options = host.facts(), text_options(host.settings.current)
+        facts, options = models_now().status.model, text_options(host_now().settings.current)
         found = (facts.counting if facts is not None else BY_CHUNKS).count(text, options)
         return found.count, found.limit
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from compat.facades.model_view import CheckpointInfo, ModelView, loaded_model
 from compat.facades.refusal import lazy
-from compat.host import host_now
+from compat.host import host_now, models_now
 from modules.errors import CheckpointError, FeatherweightError
 
 __all__ = [
@@ -110,7 +110,7 @@ def reload_model_weights(sd_model: Any = None, info: Any = None, forced_reload: 
 
 def unload_model_weights(sd_model: Any = None, info: Any = None) -> None:
     """Free the model that is loaded; the next image loads it again."""
-    host_now().unload()
+    models_now().unload()
 
 
 def reload_model_weights_from_setting() -> None:

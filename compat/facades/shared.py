@@ -159,7 +159,7 @@ _LAZY: dict[str, Callable[[], Any]] = {
     "sd_model_file": lambda: paths_internal.sd_model_file,
     "default_sd_model_file": lambda: paths_internal.default_sd_model_file,
     "models_path": lambda: paths_internal.models_path,
-    "demo": lambda: host_now().page,
+    "demo": lambda: None,
     "progress_print_out": lambda: sys.stdout,
     "batch_cond_uncond": lambda: True,
     "clip_model": lambda: None,

@@ -16,8 +16,8 @@ class CommandLine(argparse.Namespace):
         if name.startswith("__") or not has_host():
             raise AttributeError(name)
         host = host_now()
-        if name in host.library.flags:
-            return host.library.flags[name]
+        if name in host.scripts.flags:
+            return host.scripts.flags[name]
         if hasattr(host.flags, name):
             value = getattr(host.flags, name)
             return value if value not in (None, ()) else host.paths.as_flags().get(name, _as_theirs(value))

@@ -73,7 +73,7 @@ def ui_reorder_categories() -> list[str]:
 
 def postprocessing_scripts() -> list[object]:
     """The operations of the Extras tab."""
-    return list(host_now().library.operations)
+    return list(host_now().scripts.operations)
 
 
 def get_infotext_names() -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from compat.host import JobView, has_host, host_now
-from modules.scripts.running import running_now
+from compat.host import interrupt, job_view, skip
 
 
 class State:
@@ -16,25 +15,11 @@ class State:
     def __init__(self) -> None:
         self.__dict__.update(time_start=time.time(), server_start=time.time(), _own={})
 
-    def _view(self) -> JobView:
-        run = running_now()
-        if run is not None:
-            return JobView(
-                job="txt2img",
-                step=run.step_now,
-                steps=run.steps,
-                images_done=run.images_done,
-                preview=run.preview_now,
-                is_interrupted=run.interrupted or run.is_asked_to_stop(),
-                is_skipped=run.skipped,
-            )
-        return host_now().job() if has_host() else JobView()
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         own: dict[str, Any] = self.__dict__["_own"]
-        view = self._view()
+        view = job_view()
         values = {
             "interrupted": view.is_interrupted or bool(own.get("interrupted")),
             "skipped": view.is_skipped,
@@ -73,11 +58,7 @@ class State:
 
     def interrupt(self) -> None:
         """Stop the running job at its next step."""
-        run = running_now()
-        if run is not None:
-            run.interrupted = True
-        elif has_host():
-            host_now().interrupt()
+        interrupt()
 
     def stop_generating(self) -> None:
         """The same."""
@@ -85,11 +66,7 @@ class State:
 
     def skip(self) -> None:
         """Leave the running batch."""
-        run = running_now()
-        if run is not None:
-            run.skipped = True
-        elif has_host():
-            host_now().skip()
+        skip()
 
     def begin(self, job: str = "(unknown)") -> None:
         """An extension begins work of its own; what it wrote before is forgotten."""
@@ -116,9 +93,7 @@ class State:
         """Previews are made by the program."""
 
     def request_restart(self) -> None:
-        """Have the page built again, as Reload UI does."""
-        if has_host():
-            host_now().reload_page()
+        """Accepted; the page is built again by Reload UI."""
 
     def dict(self) -> dict[str, Any]:
         """What the API's progress shows."""

@@ -192,7 +192,7 @@ def _tab(name: str) -> Callable[[], Any]:
     built."""
 
     def pairs() -> list[Any]:
-        controls = host_now().library.controls
+        controls = host_now().scripts.controls
         found = {f"{name}_prompt": "Prompt", f"{name}_neg_prompt": "Negative prompt"}
         found |= {row.elem_id(name): row.infotext.key for row in _PARAMETERS if row.control and row.infotext}
         return [PasteField(controls[elem_id], key) for elem_id, key in found.items() if elem_id in controls]

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from compat.facades.refusal import refusing
-from compat.host import host_now
+from compat.host import host_now, services_now
 from modules.model_cards.cards import Card, CardLibrary, prompt_of
 from modules.model_cards.previews import MEDIA_TYPES
 from modules.model_cards.training_facts import readable_metadata
@@ -18,7 +18,9 @@ _CARDS = "`from modules.extra_networks import CardPage, register_page` adds a pa
 
 
 def _library() -> CardLibrary:
-    return host_now().cards
+    """The server's cards; a worker has none."""
+    services = services_now()
+    return services.cards if services is not None else CardLibrary(())
 
 
 class ExtraNetworksPage:

@@ -89,7 +89,7 @@ class OurUpscaler(Upscaler):
     def upscale(self, img: Image.Image, scale: float, selected_model: str | None = None) -> Image.Image:
         host = host_now()
         size = int(img.width * scale) // 8 * 8, int(img.height * scale) // 8 * 8
-        return host.program.enlarge(img, self.name or "Lanczos", size, host.settings.current)
+        return host.scripts.program.enlarge(img, self.name or "Lanczos", size, host.settings.current)
 
 
 class UpscalerNone(OurUpscaler):
@@ -120,7 +120,7 @@ class _Upscalers(Sequence[UpscalerData]):
         host = host_now()
         files = {info.name: info for info in host.engine.upscalers.catalogue.entries}
         found = []
-        for name in host.program.pixel_upscalers():
+        for name in host.scripts.program.pixel_upscalers():
             info = files.get(name)
             found.append(UpscalerData(name, str(info.path) if info else None, None, info.scale if info else 1))
         return found

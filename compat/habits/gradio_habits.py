@@ -21,6 +21,7 @@ from typing import Any
 from compat.habits.old_packages import offer_old_names
 from modules.sampling.names import split_legacy_name
 from modules.scripts.acting import acting, acting_now, is_foreign_code
+from modules.ui.gradio_scripts import is_gradios, write_no_interface_files
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +51,6 @@ MIXINS: tuple[str, ...] = (
 MIXINS += ("Uploadable", "Selectable", "Releaseable", "Inputable", "Focusable", "EventListenerMethod")
 
 
-def write_no_interface_files() -> None:
-    """Gradio writes a `.pyi` file beside each file with a component: only beside its own from now on."""
-    from gradio import component_meta
-
-    describe = component_meta.create_or_modify_pyi
-    if describe.__module__ == component_meta.__name__:
-        component_meta.create_or_modify_pyi = lambda made, *more: describe(made, *more) if _is_gradios(made) else None
-
-
 def install() -> None:
     """Wrap Gradio's classes; once is enough."""
     import gradio as gr
@@ -84,7 +76,7 @@ def install() -> None:
     def get_config(self: Any, cls: type | None = None) -> Any:
         """What the page is told of a component: its arguments, by the signature of Gradio's own class."""
         made = type(self)
-        return describe_block(self, cls or (None if _is_gradios(made) else next(filter(_is_gradios, made.__mro__))))
+        return describe_block(self, cls or (None if is_gradios(made) else next(filter(is_gradios, made.__mro__))))
 
     setattr(blocks.Block, "get_config", get_config)  # noqa: B010 - mypy allows no assignment to a method
     setup = events.EventListener._setup
@@ -139,11 +131,6 @@ def _tell_of_components(meta: type) -> None:
 def _arguments_of(made: type) -> tuple[str, ...]:
     """The names of what a class is made of, in their order."""
     return tuple(inspect.signature(made.__init__).parameters)[1:]  # type: ignore[misc] # of a class, not of an object
-
-
-def _is_gradios(made: type) -> bool:
-    """Whether a class is Gradio's own: it writes a description beside the file of each class of components."""
-    return made.__module__.partition(".")[0] == "gradio"
 
 
 def _classes(base: type) -> list[type]:

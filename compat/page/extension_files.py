@@ -35,13 +35,8 @@ class FaultBody(BaseModel):
     reason: str = Field(examples=["x is not defined"], max_length=400)
 
 
-def own_scripts(library: ScriptLibrary) -> list[Path]:
-    """The page scripts of extensions that ship with the program, which are part of the page."""
-    return [file for file in library.page_scripts if library.extension_of(file).is_built_in]
-
-
 def extension_scripts(library: ScriptLibrary) -> list[dict[str, str]]:
-    """The addresses of the others, in their order; a changed file has another one."""
+    """Return the addresses of their scripts, in their order; a changed file has another one."""
     found = []
     for file in library.page_scripts:
         extension = library.extension_of(file)

@@ -152,7 +152,7 @@ def install_packages(requirements: Iterable[str], extension: str) -> str:
 def run_installer(folder: Path) -> str:
     """Run an extension's install.py as the reference UI does, in a process of its own; what it printed at last. Raises
     `NotInstalledHere` where it fails."""
-    return _run([sys.executable, str(folder / "install.py")], folder.name, folder)
+    return _run([sys.executable, "-m", "compat.store.run_installer", str(folder / "install.py")], folder.name, folder)
 
 
 def install_now(command: str, what: str) -> str:

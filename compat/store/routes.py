@@ -17,7 +17,14 @@ from compat.store.packages import (
 )
 from compat.store.store import ExtensionStore, NotAgreed, read_index, size_bytes
 from modules.api.documentation import documented
-from modules.api.reply_models import ExtensionDone, ExtensionList, ExtensionOffer, FaultItem, InstalledExtension
+from modules.api.reply_models import (
+    ExtensionDone,
+    ExtensionItem,
+    ExtensionList,
+    ExtensionOffer,
+    FaultItem,
+    InstalledExtension,
+)
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError
 from modules.scripts.extension import Extension, Fault
@@ -65,6 +72,32 @@ def store_of(services: Services) -> ExtensionStore:
     """The store of this program; closed where other machines reach it, unless the command line says otherwise."""
     is_open = services.access.is_local or services.flags.enable_insecure_extension_access
     return ExtensionStore(services.paths.extensions_dir, services.paths.cache_dir, is_open)
+
+
+def installed_routes(services: Services) -> APIRouter:
+    """Return the reference UI's list of installed extensions."""
+    routes = APIRouter(prefix="/sdapi/v1", tags=["lists"])
+
+    @routes.get("/extensions")
+    def extensions() -> list[ExtensionItem]:
+        """The extensions of the user's folder, those that are switched off too."""
+        found = [one for one in services.scripts.extensions.values() if not one.is_built_in]
+        return [_extension_item(one) for one in found]
+
+    return routes
+
+
+def _extension_item(extension: Extension) -> ExtensionItem:
+    origin = origin_of(extension.folder)
+    return ExtensionItem(
+        name=extension.name,
+        remote=origin.address,
+        branch=origin.branch,
+        commit_hash=origin.commit,
+        version=origin.version,
+        commit_date=int(extension.folder.stat().st_mtime),
+        enabled=extension.is_enabled,
+    )
 
 
 def extension_store_routes(services: Services) -> APIRouter:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
-from compat.store.routes import extension_store_routes
 from modules.api.about import about_routes
 from modules.api.again import again_routes
 from modules.api.auth import PasswordCheck, install_auth
@@ -75,7 +74,8 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
         app.include_router(download_routes(services))
         app.include_router(model_routes(services))
     app.include_router(extra_network_routes(services))
-    app.include_router(extension_store_routes(services))
+    for routes in services.foreign.api_routes(services) if services.foreign is not None else ():
+        app.include_router(routes)
     app.state.line = LineAccess(services)  # for routes of extensions
     add_docs_page(app)
     _close_the_rest(app)

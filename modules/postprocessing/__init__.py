@@ -1,5 +1,0 @@
-"""Our own files; names that extensions import from here are those of `compat.facades.postprocessing`."""
-
-from compat.finder import names_from
-
-__getattr__ = names_from("postprocessing")

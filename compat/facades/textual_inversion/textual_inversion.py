@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compat.facades.refusal import refusing
-from compat.host import host_now
+from compat.host import host_now, services_now
 
 SUFFIXES = (".pt", ".safetensors", ".bin", ".png", ".webp", ".jxl", ".avif")
 
@@ -53,10 +53,11 @@ class EmbeddingDatabase:
         self.embedding_dirs: dict[str, Any] = {}
 
     def _listed(self, part: str) -> dict[str, Embedding]:
-        ask = host_now().embeddings
-        if ask is None:  # a worker, which is not asked for lists
+        services = services_now()
+        if services is None:  # a worker, which is not asked for lists
             return {name: Embedding(None, name) for name in _files()} if part == "loaded" else {}
-        return {name: Embedding.of(name, facts) for name, facts in ask().get(part, {}).items()}
+        found = services.models.list_embeddings().get(part, {})
+        return {name: Embedding.of(name, facts) for name, facts in found.items()}
 
     @property
     def word_embeddings(self) -> dict[str, Embedding]:

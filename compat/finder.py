@@ -16,8 +16,10 @@ from typing import Any
 
 PROGRAM, FACADES = "modules.", "compat.facades."
 UNSUPPORTED, REFUSAL = "compat.facades.unsupported", "compat.facades.refusal"
-SHARED = ("api", "devices", "errors", "images", "paths", "postprocessing", "processing", "scripts", "ui")
-SHARED += ("extra_networks", "scripts_postprocessing")
+SHARED = (
+    *("api", "devices", "errors", "images", "paths", "postprocessing", "processing", "scripts", "ui"),
+    *("extra_networks", "script_callbacks", "scripts_postprocessing"),
+)
 """Names that are both modules of ours and facades."""
 PACKAGES = ("models", "models.diffusion", "hypernetworks")
 ACTING = "modules.scripts.acting"

@@ -24,6 +24,8 @@ class Process:
     services: Services | None = None
     running: list[Watched] = field(default_factory=list)
     """The jobs that are made in this process, the one begun last at the end."""
+    reported: set[str] = field(default_factory=set)  # what is said once, though it happens at each step
+    localizations: dict[str, str] = field(default_factory=dict)  # that `modules.localization` found, by name
 
 
 PROCESS = Process()

@@ -21,6 +21,8 @@ SHARED = (
     *("extra_networks", "script_callbacks", "scripts_postprocessing"),
 )
 """Names that are both modules of ours and facades."""
+MOVED = {"scripts.processing": "compat.processing"}
+"""Modules of ours that extensions import and that are elsewhere now."""
 PACKAGES = ("models", "models.diffusion", "hypernetworks")
 ACTING = "modules.scripts.acting"
 INSIDE = {
@@ -105,6 +107,8 @@ class FacadeFinder:
         if not name.startswith(PROGRAM):
             return None
         inner = name.removeprefix(PROGRAM)
+        if inner in MOVED:
+            return ModuleSpec(name, _AliasLoader(MOVED[inner]))
         try:
             found = find_spec(FACADES + inner)
         except ModuleNotFoundError:

@@ -85,8 +85,8 @@ def changed_in(function: ast.AST) -> Iterator[str]:
                 yield name
             case ast.Assign(targets=targets) | ast.Delete(targets=targets):
                 pass
-            case ast.AugAssign(target=target):
-                targets = [target]
+            case ast.AugAssign(target=changed):
+                targets = [changed]
         for target in targets:
             if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
                 yield target.value.id

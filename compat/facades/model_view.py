@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from compat.host import has_host, host_now, models_now
+from compat.processing import making_of_run
 from modules.models.files.catalogue import CheckpointInfo as Checkpoint
 from modules.models.files.catalogue import old_hash
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.status import ModelFacts
-from modules.scripts.processing import making_of_run
 
 MAX_HEADER_BYTES = 1 << 26
 INSIDE = (

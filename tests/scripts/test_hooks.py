@@ -322,11 +322,11 @@ def test_a_job_from_an_image_can_be_changed_by_scripts(engine: Engine, tmp_path:
         HEAD
         + """
     def process(self, p, *args):
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         p.image_mask = None
         p.init_images = [p.init_images[0].transpose(0)]
         p.denoising_strength = 0.0
-from modules.scripts.processing import StableDiffusionProcessingImg2Img
+from modules.scripts.job import ImageJob
 """
     )
     image = Image.linear_gradient("L").rotate(90).resize((64, 64)).convert("RGB")

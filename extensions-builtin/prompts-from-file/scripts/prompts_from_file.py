@@ -10,7 +10,7 @@ from typing import Any
 from modules.errors import InvalidValueError
 from modules.processing.request.checking import check_names_of
 from modules.script_callbacks import open_to
-from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
+from modules.scripts.job import Job, Processed
 from modules.scripts.script import Script
 
 MAX_LINES = 10_000
@@ -67,13 +67,13 @@ class PromptsFromFile(Script):
         file.change(_loaded, inputs=[file], outputs=[text], queue=False, api_visibility="private")
         return [iterate, same, position, text]
 
-    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+    def expected_cells(self, p: Job, *args: Any) -> int:
         """How many runs are coming, for the progress bar."""
         return len(lines_of(str(args[3])))
 
     def run(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         iterate: bool = False,
         same_seed: bool = False,
         position: str = "start",
@@ -92,7 +92,7 @@ class PromptsFromFile(Script):
                 seed += p.batch_size * p.n_iter
         runs: list[Processed] = []
         for job in jobs:
-            runs.append(process_images(job))
+            runs.append(job.make())
             if runs[-1].interrupted:
                 break
         return Processed.joined(runs)
@@ -151,8 +151,8 @@ def _words(line: str, number: int) -> dict[str, Any]:
     return values
 
 
-def _job(p: StableDiffusionProcessing, values: dict[str, Any], position: str) -> StableDiffusionProcessing:
-    job = copy_of(p)
+def _job(p: Job, values: dict[str, Any], position: str) -> Job:
+    job = p.replace()
     job.do_not_save_grid = True
     for name, value in values.items():
         if name == "sd_model":

@@ -20,7 +20,7 @@ from modules.processing.request.checking import check_names_of
 from modules.processing.request.result import GeneratedImage, ImageRole
 from modules.script_callbacks import open_to
 from modules.scripts.axes import AXES, Axis, join_words, split_words
-from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
+from modules.scripts.job import Job, Processed
 from modules.scripts.script import Script
 
 SEEDS = ("Seed", "Var. seed")
@@ -176,12 +176,12 @@ class XyzPlot(Script):
             raise InvalidValueError(f"X/Y/Z plot: {axis.label} has no values. Type some, separated by commas.")
         return Chosen(axis, values, written)
 
-    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+    def expected_cells(self, p: Job, *args: Any) -> int:
         """How many images are coming, for the progress bar."""
         chosen = [self._chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3)]
         return len(chosen[0].values) * len(chosen[1].values) * len(chosen[2].values)
 
-    def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
+    def run(self, p: Job, *args: Any) -> Processed | None:
         x, y, z = (self._chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3))
         legend, lone, sub_grids, keep_random, vary_x, vary_y, vary_z, margin = args[9:17]
         if not keep_random:
@@ -192,7 +192,7 @@ class XyzPlot(Script):
         made: dict[tuple[int, int, int], Processed] = {}
         measured: dict[tuple[int, int, int], Measured] = {}
         for cell in _order((x, y, z)):
-            processed = process_images(jobs[cell])
+            processed = jobs[cell].make()
             if processed.images:
                 made[cell] = processed
                 measured[cell] = self.program.measured(processed.result)
@@ -209,7 +209,7 @@ class XyzPlot(Script):
 
     def _report(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         axes: tuple[Chosen, ...],
         made: Mapping[Cell, Processed],
         measured: Mapping[Cell, Measured],
@@ -275,15 +275,15 @@ def _fixed(chosen: Chosen) -> Chosen:
 
 
 def _jobs(
-    p: StableDiffusionProcessing, axes: tuple[Chosen, ...], vary: tuple[bool, ...], keep_random: bool
-) -> dict[tuple[int, int, int], StableDiffusionProcessing]:
+    p: Job, axes: tuple[Chosen, ...], vary: tuple[bool, ...], keep_random: bool
+) -> dict[tuple[int, int, int], Job]:
     """A job for every cell; wrong values raise here."""
     jobs = {}
     x, y, z = (range(len(axis.values)) for axis in axes)
     stride = len(x) if vary[0] else 1
     strides = (1, stride, stride * (len(y) if vary[1] else 1))
     for cell in itertools.product(x, y, z):
-        job = copy_of(p)
+        job = p.replace()
         for axis, number in zip(axes, cell, strict=True):
             axis.axis.apply(job, axis.values[number], axis.values)
         if keep_random and job.seed < 0:
@@ -307,7 +307,7 @@ def _order(axes: tuple[Chosen, ...]) -> list[tuple[int, int, int]]:
 
 def _assembled(
     facts: Mapping[str, object],
-    p: StableDiffusionProcessing,
+    p: Job,
     axes: tuple[Chosen, ...],
     made: dict[tuple[int, int, int], Processed],
     legend: bool,

@@ -33,7 +33,7 @@ class Inner(scripts.Script):
         return scripts.AlwaysVisible
 
     def postprocess_image(self, p, pp):
-        SIZES.append(process_images(p.redrawing(pp.image, Image.new("L", pp.image.size, 255))).images[0].size)
+        SIZES.append(p.redrawing(pp.image, Image.new("L", pp.image.size, 255)).make().images[0].size)
 """
 
 

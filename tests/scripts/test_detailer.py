@@ -340,7 +340,7 @@ def test_axes_change_the_first_unit(library: ScriptLibrary, engine: Engine, tmp_
     from modules.scripts.job import Job
 
     axis = AXES.get("[ADetailer] Denoising strength 1st")
-    p: Job = Job(small_request(), lambda job: None)  # type: ignore[return-value]
+    p: Job = Job(small_request(), lambda job: None)  # type: ignore[arg-type, return-value]
     axis.apply(p, *(lambda values: (values[1], values))(axis.values("0.2, 0.6")))
     ((_, unit),), _ = module().Detailer()._wanted(p.replace(), (True, False, {"ad_model": "face_mtcnn"}))
     assert unit["ad_denoising_strength"] == 0.6

@@ -46,11 +46,13 @@ class Foreign:
 
     def begin(self, folders: Sequence[Path]) -> None:
         from compat.habits import gradio_habits
+        from compat.habits.old_packages import understand_old_templates
 
         finder.install()
         offer_folders(folders)
         limit_printing()
         gradio_habits.understand()
+        understand_old_templates()
 
     def read_flags(self, extensions: Iterable[Extension]) -> Mapping[str, Any]:
         return extension_flags(extensions)

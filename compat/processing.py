@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from importlib import import_module
 from typing import Any, ClassVar, Self, TypeVar
 
 from PIL import Image
@@ -59,9 +60,7 @@ def making_of_run() -> Making | None:
 
 def model_in_use() -> Any:
     """Return `shared.sd_model`."""
-    from compat.facades import shared
-
-    return shared.sd_model
+    return import_module("compat.facades.shared").sd_model  # which imports this file
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.memory.hook_chain import HookOrder
@@ -36,6 +37,7 @@ class UnetBlocks:
     inputs: list[Block]
     outputs: list[Block]
     skips: list[tuple[int, int, int]] = field(default_factory=list)  # channels, height, width
+    sample_size: tuple[int, int] = (0, 0)  # height, width
 
     @classmethod
     def of(cls, unet: Any, use: ModelUse | None = None) -> UnetBlocks | None:
@@ -61,6 +63,25 @@ class UnetBlocks:
             for upsampler in (level.upsamplers or ()) if output < len(self.outputs) else ():
                 use.hook(upsampler, self._fitting(output), HookOrder.ADAPTER)
 
+    def match_skips(self, unet: Any, use: ModelUse) -> None:
+        """Have what every output block gives repeat or leave out cells until it has the size of the skip that comes
+        next, as the reference UI does."""
+        ends = [block.last for block in self.outputs]
+        output = 0
+        for level in unet.up_blocks:
+            output += len(level.resnets)
+            for upsampler in level.upsamplers or ():
+                ends[output - 1] = upsampler
+                use.hook(upsampler, _doubling, HookOrder.OBSERVE)
+        for number, end in enumerate(ends):
+            use.hook(end, after(partial(self._matched, number + 1)))
+
+    def _matched(self, output: int, x: Tensor) -> Tensor:
+        from torch.nn.functional import interpolate
+
+        size = self.skip_of(output)[1:] if output < len(self.outputs) else self.sample_size
+        return x if tuple(x.shape[-2:]) == size else interpolate(x, size=size, mode="nearest")
+
     def _fitting(self, output: int) -> Callable[..., Any]:
         def fit(module: nn.Module, inner: Callable[..., Any], /, x: Tensor, *args: Any, **kwargs: Any) -> Any:
             size = self.skip_of(output)[1:]
@@ -70,9 +91,11 @@ class UnetBlocks:
 
         return fit
 
-    def _begin(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _begin(self, module: nn.Module, inner: Callable[..., Any], /, sample: Tensor, **kwargs: Any) -> Any:
         self.skips.clear()
-        return inner(*args, **kwargs)
+        height, width = sample.shape[-2:]
+        self.sample_size = (height, width)
+        return inner(sample, **kwargs)
 
     def _note(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         output = inner(*args, **kwargs)
@@ -93,6 +116,11 @@ def _pairs(level: Any) -> list[Block]:
 def _features(output: Any) -> Tensor:
     features: Tensor = output[0] if isinstance(output, tuple) else output
     return features
+
+
+def _doubling(module: nn.Module, inner: Callable[..., Any], /, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """An upsampler that doubles, whatever size it is asked for."""
+    return inner(x)
 
 
 def before(change: Change) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from lib_controlnet.fitting import fitted, pixel_perfect
@@ -36,9 +37,10 @@ class ControlMap:
     resize_mode: ResizeMode
     masks_itself: bool = False
 
-    def fitted(self, width: int, height: int) -> Pixels:
-        """In the size of an image in pixels."""
-        return fitted(self.pixels, self.resize_mode, width, height)
+    def fitted(self, width: int, height: int) -> npt.NDArray[Any]:
+        """In the size of an image in pixels. A map with a mask is floating point, neither rounded nor cut off."""
+        pixels = self.pixels.astype(np.float32) if self.pixels.shape[2] == 4 else self.pixels
+        return fitted(pixels, self.resize_mode, width, height)
 
 
 def control_map(unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[[Sequence[str]], Path]) -> ControlMap:
@@ -125,8 +127,9 @@ def seed_of(p: Any) -> int:
     return int(max(p.seed, 0) + max(subseed, 0)) % 2**32
 
 
-def shown(pixels: Pixels) -> Image.Image:
+def shown(pixels: npt.NDArray[Any]) -> Image.Image:
     """A map as callers get it back; a mask shows as half transparent."""
     if pixels.shape[2] == 4:
-        return Image.fromarray(np.dstack([pixels[:, :, :3], 255 - pixels[:, :, 3] // 2]), "RGBA")
+        halved = np.dstack([pixels[:, :, :3], 255 - pixels[:, :, 3] // 2])
+        return Image.fromarray(halved.clip(0, 255).astype(np.uint8), "RGBA")
     return Image.fromarray(np.ascontiguousarray(pixels), "RGB")

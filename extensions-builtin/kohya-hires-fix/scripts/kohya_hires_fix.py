@@ -62,8 +62,6 @@ class KohyaHiresFix(FieldScript):
         ),
     )  # fmt: skip
 
-    hidden = ("early",)
-
     def title(self) -> str:
         return TITLE
 

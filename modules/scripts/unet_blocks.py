@@ -119,7 +119,7 @@ def _features(output: Any) -> Tensor:
 
 
 def _doubling(module: nn.Module, inner: Callable[..., Any], /, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """An upsampler that doubles, whatever size it is asked for."""
+    """Have an upsampler double, whatever size it is asked for."""
     return inner(x)
 
 

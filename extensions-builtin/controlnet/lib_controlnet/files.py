@@ -59,12 +59,12 @@ class ModelFile:
         return self.titled(self.name)
 
     def titled(self, name: str) -> str:
-        """A caller's name of it, with its hash."""
+        """Return a caller's name of this file with its hash."""
         return f"{bare_name(name)} [{short_hash(self.path)}]"
 
 
 def bare_name(title: str) -> str:
-    """A title without its hash."""
+    """Return a title without its hash."""
     return title.partition(" [")[0].strip()
 
 
@@ -87,8 +87,8 @@ def folders_of(program: Program, names: Iterable[str] = FOLDERS) -> list[Path]:
 
 
 def list_models(program: Program, with_shipped: bool = True) -> list[ModelFile]:
-    """All files, by name; of two with one name the user's. Without those that come with the program and lie outside
-    of the user's folder, if they are not asked for."""
+    """List all files by name; of two with one name the user's. Those that come with the program and lie outside of the
+    user's folder are left out if they are not asked for."""
     folders = folders_of(program) if with_shipped else [program.folders(name)[0] for name in FOLDERS]
     found = {
         path.stem: ModelFile(path)

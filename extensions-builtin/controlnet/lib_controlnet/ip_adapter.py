@@ -185,8 +185,8 @@ def cross_attentions(unet: Any) -> list[Any]:
 
 
 def layer_weights(unit: Unit, unet: Any, name: str) -> dict[Any, float]:
-    """The weight of each cross-attention, by the block that it is in: down, middle, up. Raises `InvalidValueError`
-    where the unit has another number of weights."""
+    """Return the weight of each cross-attention, by the block that it is in: down, middle, up. Raises
+    `InvalidValueError` where the unit has another number of weights."""
     parts = (*unet.down_blocks, unet.mid_block, *unet.up_blocks)
     blocks = [block for part in parts for block in getattr(part, "attentions", ())]
     check_layer_weights(unit, len(blocks), name, is_exact=True)

@@ -104,7 +104,7 @@ def correct_predictions(prepared: Sequence[Any], use: ModelUse, pixels: dict[int
 
 
 def _keeps(each: Any) -> bool:
-    """Whether a unit keeps the part of its image that its mask does not cover."""
+    """Return whether a unit keeps the part of its image that its mask does not cover."""
     return each.unit.module.name.startswith("inpaint_only") and not each.map.masks_itself
 
 
@@ -140,7 +140,7 @@ def _keeping(image: ImageLatents) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def strength_of(unit: Unit) -> float:
-    """How much of its correction a unit asks for."""
+    """Return how much of its correction a unit asks for, 0 to 1."""
     return min(1.0, max(0.0, unit.weight))
 
 

@@ -116,7 +116,7 @@ def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int, p: Any) -> Ne
 
 
 def output_count(net: Any) -> int:
-    """How many outputs a network adds to the features of a UNet."""
+    """Return how many outputs a network adds to the features of a UNet."""
     if net.facts.kind is Kind.T2I:
         return len(SOFT_ADAPTER)
     return len(net.module.controlnet_down_blocks) + 1

@@ -131,11 +131,11 @@ class Unit:
         return tuple(replace(shared, images=(image,)) for image in self.images)
 
     def for_job(self, has_second_pass: bool) -> Unit:
-        """The unit as it counts in a job: in all of it where there is no second pass."""
+        """Return the unit as it counts in a job: in all of it where there is no second pass."""
         return self if has_second_pass else replace(self, hires=HiresOption.BOTH)
 
     def infotext(self, key: str, model_title: str) -> dict[str, str]:
-        """What images record of it, by fields that begin with `key`."""
+        """Return what images record of it, by fields that begin with `key`."""
         fields = {
             "Module": self.module_name,
             "Model": model_title,
@@ -187,8 +187,8 @@ INFOTEXT_FIELDS = {
 
 
 def unit_of_infotext(parsed: Mapping[str, Any], key: str) -> dict[str, Any] | None:
-    """A unit as callers give it, of what an image records in fields that begin with `key`; without its image, which no
-    infotext has. None where there are no such fields."""
+    """Return a unit as callers give it, of what an image records in fields that begin with `key`; without its image,
+    which no infotext has. None where there are no such fields."""
     if not parsed.get(key):
         return None
     found: dict[str, Any] = {}

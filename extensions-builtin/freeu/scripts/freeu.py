@@ -70,9 +70,9 @@ def _factor(name: str, label: str, default: float) -> Field:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When the change holds. `start` and `stop` are portions of the steps of a pass, or whole numbers of steps, counted
-    by calls of the model from the beginning of the image on, as the extension does. With `is_of_each_pass` they are
-    portions of every pass by its own steps, as in Forge."""
+    """The part of the sampling in which the change holds. `start` and `stop` are portions of the steps of a pass, or
+    whole numbers of steps, counted by calls of the model from the beginning of the image on, as the extension does.
+    With `is_of_each_pass` they are portions of every pass by its own steps, as in Forge."""
 
     start: float | int
     stop: float | int
@@ -81,20 +81,20 @@ class Schedule:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Schedule:
-        """From the rows, and what the stages say instead of them. Raises `InvalidValueError`."""
+        """Read the rows, and what the stages say instead of them. Raises `InvalidValueError`."""
         given = options_of(values["stages"])
         start, stop = (given.get(key, float(values[row])) for key, row in zip(SCHEDULE, ("start", "stop"), strict=True))
         return cls(start, stop, float(values["smooth"]), bool(given.get(EACH_PASS)))
 
     @property
     def text(self) -> str:
-        """What infotexts say; the reference UI reads the first three."""
+        """The text for infotexts, of which the reference UI reads the first three parts."""
         parts = [str(self.start), str(self.stop), str(self.smooth)]
         return ", ".join([*parts, EACH_PASS] if self.is_of_each_pass else parts)
 
     def strength(self, calls: int, reported: int, steps: int) -> float:
-        """How much of the change holds, 0 to 1, after so many calls for this image, and at the step that the sampler
-        has reported of the pass's `steps`."""
+        """Return how much of the change holds, 0 to 1, after so many calls for this image, and at the step that the
+        sampler has reported of the pass's `steps`."""
         if self.is_of_each_pass:
             return float(self.start <= reported / max(steps - 1, 1) <= self.stop)
         start, stop = (int(at * steps) if isinstance(at, float) else at for at in (self.start, self.stop))
@@ -219,7 +219,7 @@ def stages_of(values: Mapping[str, Any]) -> list[Stage]:
 
 
 def options_of(text: str) -> Mapping[str, Any]:
-    """What the row "stages" says. Raises `InvalidValueError`."""
+    """Read the row "stages". Raises `InvalidValueError`."""
     if not text.strip():
         return {}
     try:
@@ -250,7 +250,7 @@ def _of_mapping(given: Mapping[str, Any], title: str) -> list[Any]:
 
 
 def _grouped(stages: Sequence[Any], title: str) -> list[Stage]:
-    """The first stages of a list of objects, or of numbers one after the other."""
+    """Read the first stages of a list of objects, or of numbers one after the other."""
     found: list[Stage] = []
     rest = list(stages)
     while rest and len(found) < STAGES:
@@ -261,7 +261,7 @@ def _grouped(stages: Sequence[Any], title: str) -> list[Stage]:
 
 
 def _named(numbers: Sequence[Any]) -> dict[str, Any]:
-    """The numbers of a stage by their names."""
+    """Return the numbers of a stage by their names."""
     return dict(zip((field.name for field in fields(Stage)), numbers, strict=False))
 
 

@@ -101,8 +101,8 @@ class KohyaHiresFix(FieldScript):
 
 @dataclass
 class State:
-    """How the features of each place that works are scaled, downwards and upwards. Below the step `limit` of a pass
-    nothing begins or ends: it is where the first pass had no place left that works."""
+    """Scales of the features at each place that works, downwards and upwards. Below the step `limit` of a pass nothing
+    begins or ends: it is where the first pass had no place left that works."""
 
     scales: dict[int, tuple[float, float]] = field(default_factory=dict)
     limit: int = 0
@@ -119,15 +119,15 @@ class Shrinking:
         self._places = ((values["s1"], values["d1"] - 1), (values["s2"], values["d2"] - 1))
 
     def _scales(self, place: int) -> tuple[float, float] | None:
-        """None where `place` does not work in this call."""
+        """Return both scales of `place`, None where it does not work in this call."""
         for call in range(self._calls, self._use.call.step + 1):  # also those whose answers were kept
             self._follow(self._use.reported_at(call))
         self._calls = max(self._calls, self._use.call.step + 1)
         return self._state.scales.get(place)
 
     def _follow(self, step: int) -> None:
-        """The first of the two places whose part of the steps is not over works. With a smooth change its features
-        begin at their scale and grow to their size."""
+        """Bring the state to a step. The first of the two places whose part of the steps is not over works; with a
+        smooth change its features begin at their scale and grow to their size."""
         state, steps = self._state, self._use.facts.steps
         if step < state.limit:
             return
@@ -147,12 +147,12 @@ class Shrinking:
         state.limit = step if self._values["one"] else 0
 
     def smaller(self, place: int, x: Tensor) -> Tensor:
-        """The features [N,C,h,w] of an input block that works now, scaled down."""
+        """Scale the features [N,C,h,w] of an input block that works now down."""
         scales = self._scales(place)
         return x if scales is None else resized(x, scales[0], self._values["scaler"])
 
     def larger(self, place: int, x: Tensor) -> Tensor:
-        """And up again. What then is not of the size of the next skip is brought to it afterwards."""
+        """Scale them up again. What then is not of the size of the next skip is brought to it afterwards."""
         scales = self._scales(place)
         return x if scales is None else resized(x, scales[1], self._values["scaler"])
 

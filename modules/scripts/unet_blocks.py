@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from modules.processing.request.model_use import ModelUse
 
 Change = Callable[["Tensor"], "Tensor"]
+Size = tuple[int, int]
+"""Height and width."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,35 @@ class UnetBlocks:
             use.hook(end, after(partial(self._matched, number + 1)))
 
     def _matched(self, output: int, x: Tensor) -> Tensor:
-        from torch.nn.functional import interpolate
+        return matched(x, self.skip_of(output)[1:] if output < len(self.outputs) else self.sample_size)
 
-        size = self.skip_of(output)[1:] if output < len(self.outputs) else self.sample_size
-        return x if tuple(x.shape[-2:]) == size else interpolate(x, size=size, mode="nearest")
+    def fit_residuals(self, unet: Any, use: ModelUse, changed: Callable[[int, Size], Size]) -> None:
+        """Have what control networks add be of the size of the features, which `changed` gives for those in front of an
+        input block."""
+        levels = [len(level.resnets) for level in unet.down_blocks]
+        ends = [sum(levels[: place + 1]) + place for place in range(len(levels))]  # behind each level's last block
+        halving = [each for level in unet.down_blocks for each in level.downsamplers or ()]
+
+        def fit(module: nn.Module, inner: Callable[..., Any], /, sample: Tensor, *args: Any, **rest: Any) -> Any:
+            height, width = sample.shape[-2:]
+            sizes: list[Size] = []
+            for place, block in enumerate(self.inputs):
+                height, width = changed(place, (height, width))
+                if block.first in halving:
+                    height, width = (height + 1) // 2, (width + 1) // 2
+                sizes.append((height, width))
+            for name, wanted in (
+                ("down_block_additional_residuals", sizes),
+                ("down_intrablock_additional_residuals", [*(sizes[end] for end in ends), sizes[-1]]),
+            ):
+                if rest.get(name) is not None:
+                    rest[name] = [_fitted(x, size) for x, size in zip(rest[name], wanted, strict=False)]
+            middle = rest.get("mid_block_additional_residual")
+            if middle is not None:
+                rest["mid_block_additional_residual"] = _fitted(middle, sizes[-1])
+            return inner(sample, *args, **rest)
+
+        use.hook(unet, fit, HookOrder.ADAPTER)
 
     def _fitting(self, output: int) -> Callable[..., Any]:
         def fit(module: nn.Module, inner: Callable[..., Any], /, x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -106,6 +133,18 @@ class UnetBlocks:
     def skip_of(self, output: int) -> tuple[int, int, int]:
         """Channels, height and width of the skip that an output block takes."""
         return self.skips[len(self.inputs) - 1 - output]
+
+
+def matched(x: Tensor, size: Size) -> Tensor:
+    """Repeat or leave out cells of features until they have this size."""
+    from torch.nn.functional import interpolate
+
+    return x if tuple(x.shape[-2:]) == size else interpolate(x, size=size, mode="nearest")
+
+
+def _fitted(residual: Tensor, size: Size) -> Tensor:
+    """Bring what is added to features to their size; a single cell counts everywhere as it is."""
+    return residual if tuple(residual.shape[-2:]) == (1, 1) else matched(residual, size)
 
 
 def _pairs(level: Any) -> list[Block]:

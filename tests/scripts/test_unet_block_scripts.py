@@ -1,6 +1,7 @@
 """Scripts that work between the blocks of a UNet: Kohya Hires.fix against blocks that are called one after the other,
 and against its rule for the steps; FreeU over two passes."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,8 +38,24 @@ def joined(x: Tensor, skip: Tensor) -> Tensor:
     return torch.cat([x, skip], dim=1)
 
 
-def by_hand(net: Any, x: Tensor, context: Tensor, scales: dict[int, tuple[float, float]], early: bool) -> Tensor:
-    """What a UNet predicts whose block at a place works on features that are scaled before it, and again later."""
+def added(x: Tensor, more: Tensor | None) -> Tensor:
+    """As the reference UI adds what a control network gives."""
+    if more is None:
+        return x
+    return x + (F.interpolate(more, size=x.shape[-2:], mode="nearest") if more.shape[-1] > 1 else more)
+
+
+def by_hand(
+    net: Any,
+    x: Tensor,
+    context: Tensor,
+    scales: dict[int, tuple[float, float]],
+    early: bool,
+    control: Sequence[Tensor | None] = (None,) * 7,
+    adapter: Sequence[Tensor | None] = (None,) * 2,
+) -> Tensor:
+    """What a UNet predicts whose block at a place works on features that are scaled before it, and again later; with
+    what a ControlNet adds to the skips and the middle, and a T2I-adapter to the ends of the levels."""
     embedding = net.time_embedding(net.time_proj(torch.tensor([500] * len(x))))
     blocks: list[Any] = [lambda h: net.conv_in(h)]
 
@@ -67,8 +84,11 @@ def by_hand(net: Any, x: Tensor, context: Tensor, scales: dict[int, tuple[float,
         if place in scales:
             x = F.interpolate(x, scale_factor=scales[place][0], mode="bicubic")
         x = block(x)
+        if place in (2, 5):
+            x = added(x, adapter[place // 3])
         skips.append(x)
-    x = net.mid_block(x, embedding, encoder_hidden_states=context)
+    skips = [added(*both) for both in zip(skips, control[:-1], strict=True)]
+    x = added(net.mid_block(x, embedding, encoder_hidden_states=context), control[-1])
     later = {place if early else len(outputs) - 1 - place: scale[1] for place, scale in scales.items()}
     for number, block in enumerate(outputs):
         x = joined(x, skips.pop())
@@ -103,6 +123,35 @@ def test_the_prediction_is_that_of_scaled_blocks(call: int, early: bool) -> None
         plain = by_hand(net, x, context, {}, early)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert torch.allclose(ours, plain, atol=1e-4) is not bool(scales)
+
+
+@pytest.mark.parametrize("title", ["Kohya Hires.fix", "Kohya HRFix Integrated"])
+def test_what_control_networks_add_fits_smaller_features(title: str) -> None:
+    script: Any = built_in().find_alwayson(title)
+    net = unet()
+    sides = [SIDES] * 3 + [tuple(side // 2 for side in SIDES)] * 3
+    widths = [32, 32, 32, 32, 64, 64, 64]
+    control = [torch.randn(1, width, *side) for width, side in zip(widths, [*sides, sides[-1]], strict=True)]
+    control[1] = control[1].mean(dim=(2, 3), keepdim=True)  # of a network whose outputs are averaged
+    adapter = [torch.randn(1, 32, *sides[2]), torch.randn(1, 64, *sides[5])]
+    x, context = torch.randn(1, 4, *SIDES), torch.randn(1, 7, 64)
+    use = use_of(net, STEPS)
+
+    def predicted(**residuals: Any) -> Tensor:
+        found: Tensor = net(x, torch.tensor([500]), encoder_hidden_states=context, return_dict=False, **residuals)[0]
+        return found
+
+    with use.undo, torch.no_grad(), use.calling(module_call(0)):
+        args = values_of() if title == "Kohya Hires.fix" else [True, 2]
+        script.on_model(SimpleNamespace(script_values={}, steps=STEPS), use, *args)
+        nets = predicted(down_block_additional_residuals=tuple(control[:-1]), mid_block_additional_residual=control[-1])
+        adapters = predicted(down_intrablock_additional_residuals=list(adapter))
+    if title == "Kohya Hires.fix":
+        with torch.no_grad():
+            wanted = by_hand(net, x, context, {2: (0.5, 2.0)}, False, control=control)
+            torch.testing.assert_close(nets, wanted, rtol=1e-5, atol=1e-5)
+            wanted = by_hand(net, x, context, {2: (0.5, 2.0)}, False, adapter=adapter)
+            torch.testing.assert_close(adapters, wanted, rtol=1e-5, atol=1e-5)
 
 
 def use_of(net: Any, steps: int, is_hires: bool = False) -> ModelUse:

@@ -7,13 +7,14 @@ extension "Kohya Hires.fix"; those of Forge's built-in "Kohya HRFix Integrated" 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.scripts.fields import Field, FieldScript, portion, switch
-from modules.scripts.unet_blocks import UnetBlocks, after, before
+from modules.scripts.unet_blocks import Size, UnetBlocks, after, before
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor
@@ -92,6 +93,7 @@ class KohyaHiresFix(FieldScript):
             use.hook(blocks.inputs[place].first, before(partial(shrinking.smaller, place)))
             use.hook(blocks.outputs[later].first, before(partial(shrinking.larger, place)))
         blocks.match_skips(use.model.unet, use)
+        blocks.fit_residuals(use.model.unet, use, shrinking.size)
 
     def before_process_batch(self, p: Any, *args: Any, **facts: Any) -> None:
         """Begin each batch at its first step again."""
@@ -151,6 +153,12 @@ class Shrinking:
         scales = self._scales(place)
         return x if scales is None else resized(x, scales[0], self._values["scaler"])
 
+    def size(self, place: int, size: Size) -> Size:
+        """Return the size that an input block's features of this size are scaled to."""
+        scales = self._scales(place)
+        height, width = size
+        return size if scales is None else (math.floor(height * scales[0]), math.floor(width * scales[0]))
+
     def larger(self, place: int, x: Tensor) -> Tensor:
         """Scale them up again. What then is not of the size of the next skip is brought to it afterwards."""
         scales = self._scales(place)
@@ -195,20 +203,26 @@ class KohyaHRFixIntegrated(FieldScript):
             use.notice(f"{FORGE} has no effect on {use.model.family.label}: {why}.")
             return
         number = values["block"]
+        is_later = values["after"] and number + 1 < len(blocks.inputs)
         levels = use.model.unet.up_blocks
         ends = [(getattr(level, "attentions", None) or level.resnets)[-1] for level in levels]  # upsamplers fit these
 
+        def shrunk(place: int, size: Size) -> Size:
+            if place != number + is_later or not values["start"] <= use.call.progress < values["end"]:
+                return size
+            height, width = (max(round(side / values["factor"]), 1) for side in size)
+            return height, width
+
         def smaller(x: Tensor) -> Tensor:
-            if not values["start"] <= use.call.progress < values["end"]:
-                return x
-            size = tuple(max(round(side / values["factor"]), 1) for side in x.shape[-2:])
-            return resized(x, size, values["down"])
+            height, width = x.shape[-2:]
+            size = shrunk(number + is_later, (height, width))
+            return x if size == (height, width) else resized(x, size, values["down"])
 
         def fitted(output: int, x: Tensor) -> Tensor:
             wanted = blocks.skip_of(output)[1:] if output < len(blocks.outputs) else x.shape[-2:]
             return x if tuple(x.shape[-2:]) == tuple(wanted) else resized(x, wanted, values["up"])
 
-        if values["after"] and number + 1 < len(blocks.inputs):
+        if is_later:
             use.hook(blocks.inputs[number + 1].first, before(smaller))
         else:
             use.hook(blocks.inputs[number].last, after(smaller))
@@ -219,6 +233,7 @@ class KohyaHRFixIntegrated(FieldScript):
         if mid is not None:
             use.hook(mid, after(partial(fitted, 0)))
         blocks.fit_upsamplers(use.model.unet, use)
+        blocks.fit_residuals(use.model.unet, use, shrunk)
 
 
 def resized(x: Tensor, by: float | Sequence[int], method: str) -> Tensor:

@@ -6,20 +6,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
+import stat
 import subprocess
 import tarfile
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlparse
 
+from modules.atomic_files import move_together, output_error, remove_own
 from modules.errors import BusyError, FeatherweightError, InvalidValueError, UnknownNameError
 from modules.extension_store.origin import Origin, origin_of, remember
+from modules.file_names import check_name, place_inside
 
 BEFORE = "extensions-before"
 """Of the cache folder: what an update or a removal took away, one state of each extension."""
@@ -78,7 +83,7 @@ class ExtensionStore:
 
     def place_of(self, name: str) -> Path:
         """The folder of an installed extension. Raises `UnknownNameError`."""
-        names = [place.name for place in self.folder.iterdir() if place.is_dir()] if self.folder.is_dir() else []
+        names = [place.name for place in _entries(self.folder) if place.is_dir()]
         if name not in names:
             raise UnknownNameError.of("installed extension", name, sorted(names))
         return self.folder / name
@@ -88,17 +93,18 @@ class ExtensionStore:
         machine. Raises `NotAgreed` with the question, `InvalidValueError` for what is none or is there already."""
         self.check_open()
         source = source.strip()
-        name = name or name_of(source)
-        target = self.folder / name
-        if target.exists():
-            raise InvalidValueError(f"There is an extension {name!r} already; update or remove it.")
+        name = check_folder_name(name) if name else name_of(source)
+        target = place_inside(self.folder, name)
+        there = next((one.name for one in _entries(self.folder) if one.name.casefold() == name.casefold()), None)
+        if there is not None:
+            raise InvalidValueError(f"There is an extension {there!r} already; update or remove it.")
         if not agreed:
             raise NotAgreed(QUESTION.format(name))
         with self._fresh() as new:
             origin = self._fetch(source, new, branch)
             self._check_extension(new, source)
             remember(new, origin)
-            new.replace(target)
+            _move([(new, target)])
         return target
 
     def update(self, name: str) -> str:
@@ -113,29 +119,24 @@ class ExtensionStore:
             fetched = self._fetch(origin.address, new, origin.branch)
             self._check_extension(new, origin.address)
             remember(new, fetched)
-            self._keep(place)
-            new.replace(place)
+            self._keep(place, new)
         return fetched.version
 
     def restore(self, name: str) -> None:
         """Put back what the last update or removal took away; what is there now takes its place."""
         self.check_open()
-        kept = self._before / name
-        if not kept.is_dir():
+        if name not in self.restorable:
             raise UnknownNameError.of("earlier state of an extension", name, self.restorable)
-        place = self.folder / name
-        with self._fresh() as aside:
-            shutil.rmtree(aside, ignore_errors=True)
-            if place.exists():
-                place.replace(aside)
-            kept.replace(place)
-            if aside.exists():
-                shutil.move(aside, kept)
+        kept, place = self._before / name, self.folder / name
+        if not os.path.lexists(place):
+            return _move([(kept, place)])
+        aside = self._aside(name)
+        return _move([(place, aside), (kept, place), (aside, kept)])
 
     @property
     def restorable(self) -> list[str]:
         """The extensions of which an earlier state is kept."""
-        return sorted(place.name for place in self._before.iterdir()) if self._before.is_dir() else []
+        return sorted(place.name for place in _entries(self._before))
 
     def remove(self, name: str, agreed: bool) -> None:
         """Take an extension away; it is kept for `restore` until the next removal or update of its name."""
@@ -145,11 +146,18 @@ class ExtensionStore:
             raise NotAgreed(f"Remove {name}? Its settings stay; it can be taken back.")
         self._keep(place)
 
-    def _keep(self, place: Path) -> None:
-        kept = self._before / place.name
+    def _keep(self, place: Path, new: Path | None = None) -> None:
+        """Keep an extension for `restore` in place of its earlier state, and put the new one where it was. All of it is
+        done or nothing; the earlier state, which an update or a removal kept, is deleted at the end."""
+        kept, earlier = self._before / place.name, self._aside(place.name)
+        moves = [(place, kept), *([(new, place)] if new is not None else [])]
+        _move([(kept, earlier), *moves] if os.path.lexists(kept) else moves)
+        remove_own(earlier)
+
+    def _aside(self, name: str) -> Path:
+        """A free place for a while, hidden next to the kept states."""
         self._before.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(kept, ignore_errors=True)
-        shutil.move(place, kept)
+        return self._before / f".{name}.{secrets.token_hex(4)}"
 
     def _fresh(self) -> _Fresh:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -158,9 +166,9 @@ class ExtensionStore:
     def _fetch(self, source: str, new: Path, branch: str) -> Origin:
         if is_address(source):
             return self._fetch_address(source, new, branch)
-        path = Path(source).expanduser()
+        path = _given_path(source)
         if path.is_dir():
-            shutil.copytree(path, new, dirs_exist_ok=True, symlinks=True)
+            self._copy(path, new)
             return Origin(str(path.absolute()))
         if path.is_file() and path.name.lower().endswith(_ARCHIVES):
             unpack(path, new)
@@ -169,6 +177,28 @@ class ExtensionStore:
             f"{source!r} is no extension: give an address that begins with https://, a folder, or an archive "
             f"({', '.join(_ARCHIVES)})."
         )
+
+    def _copy(self, source: Path, new: Path) -> None:
+        """Copy a folder that was looked at before: it holds an extension, not too much, and not the folder of
+        extensions itself. Links are copied as links. Raises `InvalidValueError`."""
+        if self.folder.resolve().is_relative_to(source.resolve()):
+            raise InvalidValueError(
+                f"{source} holds the folder of extensions itself. Give the folder of one extension."
+            )
+        self._check_extension(source, str(source))
+        files = size = 0
+        for place, folders, names in os.walk(source):
+            found = [Path(place, name).lstat() for name in (*folders, *names)]
+            files, size = files + len(found), size + sum(one.st_size for one in found)
+            _check_size(files, size, source)
+            if not all(
+                stat.S_ISREG(one.st_mode) or stat.S_ISDIR(one.st_mode) or stat.S_ISLNK(one.st_mode) for one in found
+            ):
+                raise InvalidValueError(f"{source} is refused: {place} holds a device, a pipe or a socket.")
+        try:
+            shutil.copytree(source, new, symlinks=True)
+        except OSError as error:
+            raise InvalidValueError(f"{source} cannot be copied: {str(error)[:500]}. Nothing was changed.") from error
 
     def _fetch_address(self, address: str, new: Path, branch: str) -> Origin:
         is_archive = urlparse(address).path.lower().endswith(_ARCHIVES)
@@ -211,6 +241,18 @@ class ExtensionStore:
             )
 
 
+def _entries(folder: Path) -> list[Path]:
+    """What lies in a folder and is not hidden; links count as what they are called, whatever they lead to."""
+    return [one for one in folder.iterdir() if not one.name.startswith(".")] if folder.is_dir() else []
+
+
+def _move(moves: Sequence[tuple[Path, Path]]) -> None:
+    try:
+        move_together(moves)
+    except OSError as error:
+        raise output_error(moves[-1][1].name, moves[-1][1].parent, error) from error
+
+
 class _Fresh:
     """An empty folder beside the extensions, removed at the end unless it was moved away."""
 
@@ -225,10 +267,25 @@ class _Fresh:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def _given_path(text: str) -> Path:
+    """A path that a person typed, with ~ for a home folder. Raises `InvalidValueError`."""
+    try:
+        if "\0" in text:
+            raise ValueError("it holds a NUL")
+        return Path(text).expanduser()
+    except (RuntimeError, ValueError) as error:
+        raise InvalidValueError(f"{text[:200]!r} is no path: {error}.") from error
+
+
 def is_address(source: str) -> bool:
-    """Whether a source lies elsewhere. Raises `InvalidValueError` for an address that is not https."""
-    scheme = urlparse(source).scheme.lower()
-    if scheme == "https" or (scheme == "http" and urlparse(source).hostname in ("127.0.0.1", "localhost")):
+    """Tell whether a source lies elsewhere. Raises `InvalidValueError` for an address that is not https, or cannot be
+    read."""
+    try:
+        parts = urlparse(source)
+    except ValueError as error:
+        raise InvalidValueError(f"{source[:200]!r} is no address that can be read: {error}.") from error
+    scheme = parts.scheme.lower()
+    if scheme == "https" or (scheme == "http" and parts.hostname in ("127.0.0.1", "localhost")):
         return True
     if scheme in ("http", "git", "ssh", "ftp", "file", "ext") or source.startswith(("git@", "-")):
         raise InvalidValueError(f"{source!r} is no address to install from: it must begin with https://.")
@@ -241,26 +298,42 @@ def name_of(source: str) -> str:
     name = PurePosixPath(path.replace("\\", "/").rstrip("/")).name
     for end in (".git", *sorted(_ARCHIVES, key=len, reverse=True)):
         name = name[: -len(end)] if name.lower().endswith(end) else name
-    if not _NAME.fullmatch(name):
-        raise InvalidValueError(f"{source!r} gives no name for a folder; give one.")
+    try:
+        return check_folder_name(name)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{source[:200]!r} gives no name for a folder; give one.") from error
+
+
+def check_folder_name(name: str) -> str:
+    """Return `name` if it can be that of an extension's folder. Raises `InvalidValueError`."""
+    if not _NAME.fullmatch(check_name(name)):
+        raise InvalidValueError(
+            f"{name[:80]!r} cannot be the name of an extension: allowed are a to z, digits, blanks, - _ and ., "
+            "a letter or digit first."
+        )
     return name
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """The files of an archive, without the one folder around all of them. Raises `InvalidValueError` for an archive
-    that is damaged, too large, or whose members lead elsewhere."""
+    """Unpack the files of an archive without the one folder around all of them. Raises `InvalidValueError` for an
+    archive that is damaged, too large, or whose members are links or lead elsewhere."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
-                members = [(one.filename, one.file_size) for one in opened.infolist()]
-                _check_members(members, archive)
-                opened.extractall(folder)
+                members = opened.infolist()
+                _check_size(len(members), sum(one.file_size for one in members), archive)
+                for one in members:
+                    is_plain = (one.external_attr >> 16) & 0o170000 in (0, stat.S_IFREG, stat.S_IFDIR)
+                    _put(folder, one.filename, archive, opened.open(one) if is_plain else None, one.is_dir())
         else:
             with tarfile.open(archive) as tape:
-                _check_members([(one.name, one.size) for one in tape.getmembers()], archive)
-                _extract(tape, folder, archive)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+                entries = tape.getmembers()
+                _check_size(len(entries), sum(entry.size for entry in entries), archive)
+                for entry in entries:  # Python knows filters only since 3.11.4
+                    source = tape.extractfile(entry) if entry.isfile() else None
+                    _put(folder, entry.name, archive, source, entry.isdir())
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, OSError) as error:
         raise InvalidValueError(f"{archive.name} cannot be unpacked: {error}. Nothing was changed.") from error
     inside = list(folder.iterdir())
     if len(inside) == 1 and inside[0].is_dir() and inside[0].name != "scripts":
@@ -270,28 +343,28 @@ def unpack(archive: Path, folder: Path) -> None:
         aside.replace(folder)
 
 
-def _extract(tape: tarfile.TarFile, folder: Path, archive: Path) -> None:
-    """Its folders and files, with no rights or owners of theirs; Python knows filters only since 3.11.4."""
-    for member in tape.getmembers():
-        path = folder / member.name
-        source = tape.extractfile(member) if member.isfile() else None
-        if member.isdir():
-            path.mkdir(parents=True, exist_ok=True)
-        elif source is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with source, path.open("wb") as file:
-                shutil.copyfileobj(source, file)
-        else:
-            raise InvalidValueError(f"{archive.name} is refused: {member.name!r} is a link or a device.")
+def _put(folder: Path, name: str, archive: Path, source: IO[bytes] | None, is_folder: bool) -> None:
+    """Write a member, with no rights or owners of the archive's; `source` None: it has no bytes to read."""
+    plain = str(PurePosixPath(name.replace("\\", "/")))
+    if is_folder and plain == ".":
+        return
+    try:
+        path = place_inside(folder, plain)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{archive.name} is refused: {error}") from error
+    if is_folder:
+        path.mkdir(parents=True, exist_ok=True)
+    elif source is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with source, path.open("wb") as file:
+            shutil.copyfileobj(source, file)
+    else:
+        raise InvalidValueError(f"{archive.name} is refused: {name[:200]!r} is a link or a device.")
 
 
-def _check_members(members: list[tuple[str, int]], archive: Path) -> None:
-    if len(members) > MAX_FILES or sum(size for _, size in members) > MAX_ARCHIVE_BYTES:
-        raise InvalidValueError(f"{archive.name} is too large: at most {MAX_FILES} files and 1 GB are unpacked.")
-    for name, _ in members:
-        parts = PurePosixPath(name.replace("\\", "/")).parts
-        if ".." in parts or name.startswith(("/", "\\")) or ":" in (parts[0] if parts else ""):
-            raise InvalidValueError(f"{archive.name} is refused: {name!r} leads out of its folder.")
+def _check_size(files: int, size_bytes: int, source: Path) -> None:
+    if files > MAX_FILES or size_bytes > MAX_ARCHIVE_BYTES:
+        raise InvalidValueError(f"{source.name} is too large: at most {MAX_FILES} files and 1 GB are taken.")
 
 
 def download(url: str, limit_bytes: int) -> bytes:

@@ -20,10 +20,10 @@ from typing import Any
 
 from modules.atomic_files import fingerprint, output_error
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
+from modules.file_names import without_controls
 from modules.history.boards import BOARDS_SCHEMA, Boards, put_on_board
 from modules.history.facets import number_of, searchable
 from modules.history.query import Query, Value, Words, parse_query
-from modules.images.sanitize import without_controls
 from modules.processing.request.result import GeneratedImage
 from modules.sqlite_files import Database, DatabaseWords, add_columns, check_whole
 

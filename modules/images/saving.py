@@ -17,13 +17,13 @@ from modules.atomic_files import (
     write_atomic,
 )
 from modules.errors import OutputError
+from modules.file_names import sanitize_name
 from modules.images.claims import claim_number
 from modules.images.encode import Quality, encode_image, format_of, holds
 from modules.images.filenames import apply_pattern, image_pattern, numbered_stem, subfolder_of
 from modules.images.metadata import writable
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
-from modules.images.sanitize import sanitize_name
 from modules.settings.sections.saving import SavingPathSettings
 from modules.settings.values import Settings
 

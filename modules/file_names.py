@@ -11,7 +11,10 @@ MAX_PART_CHARS = 128
 """Longest text that one pattern may put into a name."""
 
 MAX_NAME_BYTES = 240
-"""Longest file name. File systems end at 255 bytes; the rest is for the counter's growth and the temporary name."""
+"""Longest file name that is made. File systems end at 255 bytes; the rest is for the counter's growth and the temporary
+name."""
+MAX_GIVEN_BYTES = 200
+"""Longest name that is taken from outside: what is beside the file has longer ones."""
 
 _FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f\ud800-\udfff]')
 _FORBIDDEN_OR_HASH = re.compile(f"#|{_FORBIDDEN.pattern}")  # a # would end the path of an address
@@ -63,8 +66,8 @@ def check_name(name: str) -> str:
         )
     if _DEVICES.match(name):
         raise InvalidValueError(f"{shown!r} is the name of a device on Windows, as CON and NUL are. Choose another.")
-    if len(name.encode("utf-8")) > MAX_NAME_BYTES:
-        raise InvalidValueError(f"The name {shown!r}... is longer than {MAX_NAME_BYTES} bytes. Choose a shorter one.")
+    if len(name.encode("utf-8")) > MAX_GIVEN_BYTES:
+        raise InvalidValueError(f"The name {shown!r}... is longer than {MAX_GIVEN_BYTES} bytes. Choose a shorter one.")
     return name
 
 
@@ -75,10 +78,10 @@ def place_inside(folder: Path, name: str) -> Path:
     drives among them), and for one that leads out of the folder over a link.
     """
     parts = name.replace("\\", "/").split("/")
-    if not parts[0] or ".." in parts:
+    if not parts[0] or ".." in parts or name[1:2] == ":":
         raise InvalidValueError(
             f"{without_controls(name)[:80]!r} leads out of its folder, or is empty: give a name inside of it, without "
-            ".. and without a slash at the beginning."
+            ".. and without a slash or a drive at the beginning. Choose another name."
         )
     place = folder.joinpath(*map(check_name, parts))
     try:

@@ -26,6 +26,7 @@ from modules.downloads.storing import Storage, check_storage, refuse_unstorable,
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.file_names import place_inside
 from modules.paths import Paths
 
 
@@ -215,6 +216,8 @@ class Downloads:
 
     def discard(self, folder: str, name: str) -> None:
         """Delete what came of a file that is not wanted any more. Raises `BusyError` while it is being downloaded."""
-        target = self.folders[self._folder(folder)] / clean_name(name, allows_pickles=True)
+        if folder not in self.folders:
+            raise UnknownNameError.of("folder", folder, self.folders)
+        target = place_inside(self.folders[folder], clean_name(name, allows_pickles=True))
         with self.claims.claim(target):
             discard(target)

@@ -409,7 +409,10 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_names_are_cleaned() -> None:
     assert clean_name("../../etc/a b.safetensors") == "a b.safetensors"
     assert clean_name("C:\\x\\..\\a?.gguf") == "a_.gguf"
-    assert len(clean_name("n" * 500 + ".safetensors")) <= 160
+    assert clean_name("n" * 500 + ".safetensors") == "n" * 150 + ".safetensors"
+    assert clean_name("ü" * 500 + ".gguf") == "ü" * 75 + ".gguf"
+    assert clean_name("x\u202esrotesnetefas.gguf") == "xsrotesnetefas.gguf"
+    assert clean_name("CON.safetensors") == "_CON.safetensors"
     for name in ("..", "", ".safetensors", "a.exe", "a"):
         with pytest.raises(InvalidValueError):
             clean_name(name)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
+from modules.file_names import check_name, place_inside
 from modules.jobs.dispatch import Admission
 from modules.jobs.job import Job
 from modules.jobs.line import Line
@@ -58,7 +59,7 @@ class TrainingWork:
 
     def spec(self, config: TrainingConfig) -> TaskSpec:
         """See `start`; not yet in line."""
-        self.check(config)
+        self._check_asked(config)
 
         def work(task: Task) -> Outcome:
             self._import()
@@ -89,7 +90,7 @@ class TrainingWork:
 
     def rate_spec(self, config: TrainingConfig) -> TaskSpec:
         """See `find_rate`; not yet in line."""
-        self.check(config)
+        self._check_asked(config)
 
         def work(task: Task) -> Outcome:
             self._import()
@@ -116,7 +117,8 @@ class TrainingWork:
         return self.queue.submit_spec(self.embedding_spec(name, vectors, init_text, overwrite))
 
     def embedding_spec(self, name: str, vectors: int, init_text: str, overwrite: bool) -> TaskSpec:
-        """See `create_embedding`; not yet in line."""
+        """See `create_embedding`; not yet in line. Raises `InvalidValueError` for a name that cannot be or is taken."""
+        new_embedding_path(self.embeddings_dir, name, overwrite)
         adapter = {"type": "textual_inversion", "vectors": vectors, "init_text": init_text or "*"}
         config: TrainingConfig = config_of({"adapter": adapter})
 
@@ -156,6 +158,13 @@ class TrainingWork:
                 )
         self.find_modules(config.model.modules)
         return None if Path(config.model.checkpoint).exists() else self.catalogue.get(config.model.checkpoint)
+
+    def _check_asked(self, config: TrainingConfig) -> None:
+        """Check as `check` does, and that the file's name, which only the command line may give as a whole path, stays
+        inside its folder."""
+        self.check(config)
+        is_embedding = config.adapter.type == "textual_inversion"
+        place_inside(self.embeddings_dir if is_embedding else self.lora_dir, config.output.name)
 
     def _check_reach(self, config: TrainingConfig) -> None:
         """Where other machines reach the server, files elsewhere are neither read nor written."""
@@ -297,6 +306,16 @@ def _thumbnail(path: Path) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
+def new_embedding_path(folder: Path, name: str, overwrite: bool) -> Path:
+    """Return the file of a new embedding. Raises `InvalidValueError` for a name that cannot be, or is taken."""
+    if name.startswith("."):
+        raise InvalidValueError(f"The embedding's name {name[:80]!r} begins with a dot. Choose another name.")
+    path = place_inside(folder, check_name(f"{check_name(name)}.safetensors"))
+    if path.exists() and not overwrite:
+        raise InvalidValueError(f"There is an embedding {name} already. Choose another name, or overwrite_old.")
+    return path
+
+
 def create_embedding(folder: Path, name: str, vectors: Mapping[int, Any], overwrite: bool) -> Path:
     """Write a new embedding. Raises `InvalidValueError` for a name that cannot be, or is taken."""
     from safetensors.torch import save
@@ -304,11 +323,7 @@ def create_embedding(folder: Path, name: str, vectors: Mapping[int, Any], overwr
     from modules.atomic_files import output_error, write_atomic
     from modules.models.files.other_files import EMBEDDING_TABLES
 
-    if not name.strip() or Path(name).name != name or name.startswith("."):
-        raise InvalidValueError(f"The embedding's name is {name!r}; it must be a file name without folders.")
-    path = folder / f"{name}.safetensors"
-    if path.exists() and not overwrite:
-        raise InvalidValueError(f"There is an embedding {name} already. Choose another name, or overwrite_old.")
+    path = new_embedding_path(folder, name, overwrite)
     names = EMBEDDING_TABLES[len(vectors)]
     try:
         write_atomic(path, save(dict(zip(names, vectors.values(), strict=True))))

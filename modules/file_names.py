@@ -2,6 +2,7 @@
 an archive) checked before anything is read, written or moved under them. Windows' rules are the strictest and hold
 everywhere."""
 
+import os
 import re
 from pathlib import Path
 
@@ -45,6 +46,23 @@ def without_controls(text: str) -> str:
 def cut_bytes(text: str, max_bytes: int) -> str:
     """Cut `text` to the longest beginning that has at most `max_bytes` bytes in UTF-8."""
     return text.encode("utf-8")[:max_bytes].decode("utf-8", "ignore")
+
+
+def given_path(text: str) -> Path:
+    """Return a path that a person typed, with ~ for a home folder; it need not be there.
+
+    Raises `InvalidValueError` for an empty one, and for one that the system does not take.
+    """
+    try:
+        if "\0" in text or not text.strip():
+            raise ValueError("it is empty or holds a NUL")
+        path = Path(text.strip()).expanduser()
+        os.fsencode(path)
+        path.exists()
+    except (RuntimeError, ValueError, OSError) as error:  # no such home folder, signs without bytes, too long a name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidValueError(f"{without_controls(text)[:80]!r} is no path ({reason}). Give another one.") from error
+    return path
 
 
 def check_name(name: str) -> str:

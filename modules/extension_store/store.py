@@ -24,7 +24,7 @@ from urllib.parse import urlparse
 from modules.atomic_files import move_together, output_error, remove_own
 from modules.errors import BusyError, FeatherweightError, InvalidValueError, UnknownNameError
 from modules.extension_store.origin import Origin, origin_of, remember
-from modules.file_names import check_name, place_inside
+from modules.file_names import check_name, given_path, place_inside
 
 BEFORE = "extensions-before"
 """Of the cache folder: what an update or a removal took away, one state of each extension."""
@@ -166,7 +166,7 @@ class ExtensionStore:
     def _fetch(self, source: str, new: Path, branch: str) -> Origin:
         if is_address(source):
             return self._fetch_address(source, new, branch)
-        path = _given_path(source)
+        path = given_path(source)
         if path.is_dir():
             self._copy(path, new)
             return Origin(str(path.absolute()))
@@ -265,16 +265,6 @@ class _Fresh:
 
     def __exit__(self, *error: object) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _given_path(text: str) -> Path:
-    """A path that a person typed, with ~ for a home folder. Raises `InvalidValueError`."""
-    try:
-        if "\0" in text:
-            raise ValueError("it holds a NUL")
-        return Path(text).expanduser()
-    except (RuntimeError, ValueError) as error:
-        raise InvalidValueError(f"{text[:200]!r} is no path: {error}.") from error
 
 
 def is_address(source: str) -> bool:
@@ -383,7 +373,7 @@ def read_index(source: str, search: str = "", fetch: Callable[[str, int], bytes]
     """The entries of an index file (JSON as the reference UI's: {"extensions": [{"name", "url", "description",
     "tags"}]}), from an address or a file, of those that hold all words of `search`. Raises `InvalidValueError`."""
     try:
-        data = fetch(source, MAX_INDEX_BYTES) if is_address(source) else Path(source).expanduser().read_bytes()
+        data = fetch(source, MAX_INDEX_BYTES) if is_address(source) else given_path(source).read_bytes()
         found: Any = json.loads(data)
     except OSError as error:
         raise InvalidValueError(f"The index {source} cannot be read: {error.strerror}.") from error

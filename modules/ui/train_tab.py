@@ -13,6 +13,7 @@ from gradio.components.dataframe import DataframeData
 
 from modules.assembly import training_of
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.file_names import given_path
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
 from modules.jobs.work.captions import start_interrogation
@@ -304,7 +305,7 @@ def look_at(services: Services, place: str) -> tuple[str, list[list[str]], list[
     words = "".join(note_box(problem) for problem in found.problems)
     count = f"{len(found.samples)} {'image' if len(found.samples) == 1 else 'images'}"
     said = f"<p>{count}</p>" if found.problems else page_text(f"<p>{count} · Nothing is wrong with them.</p>")
-    root = Path(place).expanduser()
+    root = given_path(place)
     images = []
     for sample in found.samples[:MAX_TABLE]:
         with Image.open(sample.path) as opened:
@@ -358,7 +359,7 @@ def replaced(rows: list[list[str]], find: str, replacement: str) -> list[list[st
 
 
 def _pairs(place: str, rows: list[list[str]]) -> list[tuple[Path, str]]:
-    root = Path(place).expanduser().resolve()
+    root = given_path(place).resolve()
     found = []
     for row in rows:
         image = (root / str(row[0])).resolve()
@@ -370,8 +371,8 @@ def _pairs(place: str, rows: list[list[str]]) -> list[tuple[Path, str]]:
 
 def _check_folder(services: Services, place: str) -> None:
     allowed = services.history_folders
-    folder = Path(place).expanduser().resolve()
-    if not place.strip() or not folder.is_dir():
+    folder = given_path(place).resolve()
+    if not folder.is_dir():
         raise InvalidValueError(f"{place or 'The folder'} is no folder. Name one with images.")
     if allowed is not None and not any(folder.is_relative_to(root.resolve()) for root in allowed):
         raise InvalidValueError(

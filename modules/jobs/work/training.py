@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
-from modules.file_names import check_name, place_inside
+from modules.file_names import check_name, given_path, place_inside
 from modules.jobs.dispatch import Admission
 from modules.jobs.job import Job
 from modules.jobs.line import Line
@@ -152,7 +152,7 @@ class TrainingWork:
         if self.allowed is not None:
             self._check_reach(config)
         for folder in config.data.folders:
-            if not Path(folder.path).expanduser().is_dir():
+            if not given_path(folder.path).is_dir():
                 raise InvalidValueError(
                     f"{folder.path or 'data.folders'} is no folder. Name one with images and captions."
                 )
@@ -162,15 +162,16 @@ class TrainingWork:
     def _check_asked(self, config: TrainingConfig) -> None:
         """Check as `check` does, and that the file's name, which only the command line may give as a whole path, stays
         inside its folder."""
-        self.check(config)
         is_embedding = config.adapter.type == "textual_inversion"
-        place_inside(self.embeddings_dir if is_embedding else self.lora_dir, config.output.name)
+        if config.output.name:
+            place_inside(self.embeddings_dir if is_embedding else self.lora_dir, config.output.name)
+        self.check(config)
 
     def _check_reach(self, config: TrainingConfig) -> None:
         """Where other machines reach the server, files elsewhere are neither read nor written."""
         allowed = self.allowed or ()
         for folder in config.data.folders:
-            place = Path(folder.path).expanduser().resolve()
+            place = given_path(folder.path).resolve()
             if not any(place.is_relative_to(root.resolve()) for root in allowed):
                 raise InvalidValueError(
                     f"{folder.path} is outside of the folders that may be read while other machines reach this server. "

@@ -23,11 +23,13 @@ MAX_STEM_BYTES = 150
 
 @dataclass(frozen=True)
 class Source:
-    """A file on a server: its address, the name that the user sees, and "" or the name of its file."""
+    """A file on a server: its address, the name that the user sees, and "" or the name of its file. `is_typed`: a
+    person typed the address as it is, which may be this machine's."""
 
     url: str
     label: str
     file: str = ""
+    is_typed: bool = False
 
 
 def source_of(text: str) -> Source:
@@ -63,7 +65,7 @@ def _of_address(text: str) -> Source:
         kept = "&".join(f"{key}={quote(query[key][0])}" for key in ("type", "format", "size", "fp") if key in query)
         return Source(f"{CIVITAI}/api/download/models/{version}{f'?{kept}' if kept else ''}", f"Civitai {version}")
     name = unquote(place.path.rpartition("/")[2])
-    return Source(text, name or host, name if "." in name else "")
+    return Source(text, name or host, name if "." in name else "", is_typed=True)
 
 
 def _hub(repo: str, revision: str, file: str) -> Source:

@@ -110,6 +110,11 @@ class Downloads:
         remote = look(source_named(request.source, known), self.transport)
         name = clean_name(request.name or remote.name, request.allows_pickles)
         header = read_header(remote, self.transport)
+        if header.format == "pickle" and not request.allows_pickles:
+            raise InvalidValueError(
+                f"{name} is called as if it were none and is a pickle, which can hold code. Get it elsewhere; or allow "
+                "pickles for this file: it is read without running anything in it."
+            )
         kind = kind_of(remote, header)
         if self._folder(request.folder):
             kind = Kind(request.folder, kind.what)

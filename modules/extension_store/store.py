@@ -12,32 +12,34 @@ import stat
 import subprocess
 import tarfile
 import tempfile
-import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import urlparse
+from urllib.request import getproxies
 
 from modules.atomic_files import move_together, output_error, remove_own
+from modules.downloads.transport import FileTransport
 from modules.errors import BusyError, FeatherweightError, InvalidValueError, UnknownNameError
 from modules.extension_store.origin import Origin, origin_of, remember
-from modules.file_names import check_name, given_path, place_inside
+from modules.file_names import check_name, given_path, place_inside, sanitize_name, without_controls
 
 BEFORE = "extensions-before"
 """Of the cache folder: what an update or a removal took away, one state of each extension."""
 MAX_ARCHIVE_BYTES = 1 << 30
 MAX_FILES = 20_000
 MAX_INDEX_BYTES = 1 << 24
-GIT_LIMIT_S = 600
-DOWNLOAD_LIMIT_S = 60
+FETCH_LIMIT_S = 600
+INDEX_LIMIT_S = 60
 QUESTION = (
     "{} runs code of strangers with the rights of this program: it can read and change all files that you can. Install "
     "it only if you trust who wrote it."
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,99}")
+_REFS = "/info/refs?service=git-upload-pack"
 _SUBMODULES = ("--recurse-submodules", "--shallow-submodules")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -67,7 +69,15 @@ class Offer:
 class ExtensionStore:
     """The extensions of `folder`. `is_open`: whether this server may change them."""
 
-    def __init__(self, folder: Path, cache_dir: Path, is_open: bool, git: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cache_dir: Path,
+        is_open: bool,
+        git: str | None = None,
+        transport: FileTransport | None = None,
+    ) -> None:
+        self.transport = transport or FileTransport()
         self.folder = folder
         self.is_open = is_open
         self._before = cache_dir / BEFORE
@@ -92,7 +102,11 @@ class ExtensionStore:
         """Put an extension into the folder: from an address (git, else its archive), an archive or a folder of this
         machine. Raises `NotAgreed` with the question, `InvalidValueError` for what is none or is there already."""
         self.check_open()
-        source = source.strip()
+        source, branch = source.strip(), branch.strip()
+        if branch.startswith("-") or without_controls(source + branch) != source + branch:
+            raise InvalidValueError(
+                "The source or the branch begins with - or holds control characters. Type them again."
+            )
         name = check_folder_name(name) if name else name_of(source)
         target = place_inside(self.folder, name)
         there = next((one.name for one in _entries(self.folder) if one.name.casefold() == name.casefold()), None)
@@ -187,15 +201,13 @@ class ExtensionStore:
             )
         self._check_extension(source, str(source))
         files = size = 0
-        for place, folders, names in os.walk(source):
-            found = [Path(place, name).lstat() for name in (*folders, *names)]
-            files, size = files + len(found), size + sum(one.st_size for one in found)
-            _check_size(files, size, source)
-            if not all(
-                stat.S_ISREG(one.st_mode) or stat.S_ISDIR(one.st_mode) or stat.S_ISLNK(one.st_mode) for one in found
-            ):
-                raise InvalidValueError(f"{source} is refused: {place} holds a device, a pipe or a socket.")
         try:
+            for place, folders, names in os.walk(source):
+                found = [Path(place, name).lstat() for name in (*folders, *names)]
+                files, size = files + len(found), size + sum(one.st_size for one in found)
+                _check_size(files, size, source)
+                if any(stat.S_IFMT(one.st_mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK) for one in found):
+                    raise InvalidValueError(f"{source} is refused: {place} holds a device, a pipe or a socket.")
             shutil.copytree(source, new, symlinks=True)
         except OSError as error:
             raise InvalidValueError(f"{source} cannot be copied: {str(error)[:500]}. Nothing was changed.") from error
@@ -203,30 +215,49 @@ class ExtensionStore:
     def _fetch_address(self, address: str, new: Path, branch: str) -> Origin:
         is_archive = urlparse(address).path.lower().endswith(_ARCHIVES)
         if self._git and not is_archive:
-            words = [
-                self._git,
-                "clone",
-                "--quiet",
-                "--depth",
-                "1",
-                *_SUBMODULES,
-                *(["--branch", branch] if branch else []),
-            ]
-            self._run_git([*words, "--", address, str(new)])
-            return origin_of(new) if origin_of(new).address else Origin(address, branch)
+            url, pinned = self._pinned(address)
+            words = ["clone", "--quiet", "--depth", "1", *_SUBMODULES, *(["--branch", branch] if branch else [])]
+            self._run_git([self._git, *pinned, *words, "--", url, str(new)])
+            return replace(origin_of(new), address=address)
         url = address if is_archive else f"{address.removesuffix('.git').rstrip('/')}/archive/{branch or 'HEAD'}.tar.gz"
         with tempfile.TemporaryDirectory() as folder:
-            archive = Path(folder) / PurePosixPath(urlparse(url).path).name
-            archive.write_bytes(download(url, MAX_ARCHIVE_BYTES))
+            archive = Path(folder) / sanitize_name(PurePosixPath(urlparse(url).path).name)
+            self._download(url, archive)
             unpack(archive, new)
         return Origin(address, branch)
+
+    def _pinned(self, address: str) -> tuple[str, list[str]]:
+        """Find where a repository's address leads, and git's settings to connect to just that host, at the address that
+        was checked. Where the environment names a proxy, that one decides. Raises as `FileTransport.get`."""
+        scheme = urlparse(address).scheme.lower()
+        words = ["-c", "protocol.allow=never", "-c", f"protocol.{scheme}.allow=always"]
+        if getproxies().get(scheme):
+            return address, words
+        asked = f"{address.rstrip('/')}{_REFS}"
+        url, place = self.transport.last_hop(asked, may_be_local=True, within_s=INDEX_LIMIT_S)
+        found = urlparse(url)
+        port = found.port or {"http": 80, "https": 443}[found.scheme]
+        pin = f"http.curloptResolve={found.hostname}:{port}:{f'[{place}]' if ':' in place else place}"
+        words = ["-c", "protocol.allow=never", "-c", f"protocol.{found.scheme}.allow=always", "-c", pin]
+        return url.removesuffix(_REFS) if url.endswith(_REFS) else address, [*words, "-c", "http.followRedirects=false"]
+
+    def _download(self, url: str, archive: Path) -> None:
+        """Fetch an archive into a file. Raises `InvalidValueError` for one that is too large, and as
+        `FileTransport.get`."""
+        with self.transport.get(url, may_be_local=True, within_s=FETCH_LIMIT_S) as reply, archive.open("wb") as file:
+            for chunk in reply.chunks():
+                if file.tell() + len(chunk) > MAX_ARCHIVE_BYTES:
+                    raise InvalidValueError(f"{url} is larger than {MAX_ARCHIVE_BYTES >> 20} MB and was not fetched.")
+                file.write(chunk)
 
     def _run_git(self, words: list[str]) -> None:
         environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
         try:
-            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=GIT_LIMIT_S, env=environ)
+            done = subprocess.run(
+                words, capture_output=True, text=True, check=False, timeout=FETCH_LIMIT_S, env=environ
+            )
         except subprocess.TimeoutExpired as error:
-            raise BusyError(f"git took longer than {GIT_LIMIT_S // 60} minutes; nothing was changed.") from error
+            raise BusyError(f"git took longer than {FETCH_LIMIT_S // 60} minutes; nothing was changed.") from error
         if done.returncode:
             tail = " ".join(done.stderr.strip().splitlines()[-2:])
             raise InvalidValueError(
@@ -357,27 +388,19 @@ def _check_size(files: int, size_bytes: int, source: Path) -> None:
         raise InvalidValueError(f"{source.name} is too large: at most {MAX_FILES} files and 1 GB are taken.")
 
 
-def download(url: str, limit_bytes: int) -> bytes:
-    """What an address gives. Raises `InvalidValueError` for what cannot be had or is larger than allowed."""
+def read_index(source: str, search: str = "", transport: FileTransport | None = None) -> list[Offer]:
+    """Read the entries of an index file (JSON as the reference UI's: {"extensions": [{"name", "url", "description",
+    "tags"}]}), from an address or a .json file, of those that hold all words of `search`. Raises `InvalidValueError`,
+    and as `FileTransport.get`."""
     try:
-        with urllib.request.urlopen(url, timeout=DOWNLOAD_LIMIT_S) as reply:
-            data: bytes = reply.read(limit_bytes + 1)
-    except (OSError, ValueError) as error:
-        raise InvalidValueError(f"{url} could not be fetched: {error}. Check the address and the network.") from error
-    if len(data) > limit_bytes:
-        raise InvalidValueError(f"{url} is larger than {limit_bytes >> 20} MB and was not fetched.")
-    return data
-
-
-def read_index(source: str, search: str = "", fetch: Callable[[str, int], bytes] = download) -> list[Offer]:
-    """The entries of an index file (JSON as the reference UI's: {"extensions": [{"name", "url", "description",
-    "tags"}]}), from an address or a file, of those that hold all words of `search`. Raises `InvalidValueError`."""
-    try:
-        data = fetch(source, MAX_INDEX_BYTES) if is_address(source) else given_path(source).read_bytes()
+        if is_address(source):
+            asked = transport or FileTransport()
+            with asked.get(source, may_be_local=True, within_s=INDEX_LIMIT_S) as reply:
+                data = reply.read(MAX_INDEX_BYTES)
+        else:
+            data = _index_file(source)
         found: Any = json.loads(data)
-    except OSError as error:
-        raise InvalidValueError(f"The index {source} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"The index {source} is no JSON file: {error}.") from error
     entries = found.get("extensions", []) if isinstance(found, dict) else []
     offers = []
@@ -391,6 +414,20 @@ def read_index(source: str, search: str = "", fetch: Callable[[str, int], bytes]
         for one in offers
         if all(word in f"{one.name} {one.description} {' '.join(one.tags)}".lower() for word in words)
     ]
+
+
+def _index_file(source: str) -> bytes:
+    """Read a file of the server's machine, which must be called .json: what others are is not told."""
+    path = given_path(source)
+    try:
+        if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > MAX_INDEX_BYTES:
+            raise InvalidValueError(
+                f"{source} is no index: give an address that begins with https://, or a .json file of at most "
+                f"{MAX_INDEX_BYTES >> 20} MB."
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidValueError(f"The index {source} cannot be read: {error.strerror}.") from error
 
 
 def size_bytes(folder: Path) -> int:

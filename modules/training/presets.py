@@ -71,8 +71,8 @@ MIN_SMALL_STEPS = 100
 def count_images(folder: str | Path) -> int:
     """Count the images in a folder and its subfolders; 0 for one that is not there. Raises `InvalidValueError` for what
     is no path."""
-    place = given_path(str(folder))
-    found = [*place.glob("*"), *place.glob("*/*")] if place.is_dir() else []
+    place = given_path(str(folder)) if str(folder).strip() else None
+    found = [*place.glob("*"), *place.glob("*/*")] if place and place.is_dir() else []
     return sum(path.suffix.lower() in SUFFIXES for path in found)
 
 

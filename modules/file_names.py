@@ -89,6 +89,14 @@ def check_name(name: str) -> str:
     return name
 
 
+def is_name(name: str) -> bool:
+    """Tell whether `check_name` takes a name."""
+    try:
+        return bool(check_name(name))
+    except InvalidValueError:
+        return False
+
+
 def place_inside(folder: Path, name: str) -> Path:
     """Return the place of `name` below `folder`; slashes of both directions separate folders.
 

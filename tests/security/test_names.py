@@ -1,15 +1,17 @@
 """Names and paths that come from outside: what stays inside a folder, and moves that are whole or not at all."""
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
 
 from modules import atomic_files
 from modules.atomic_files import move_together, move_whole
-from modules.errors import InvalidValueError, OutputError, UnknownNameError
+from modules.errors import CheckpointError, InvalidValueError, OutputError, UnknownNameError
 from modules.extension_store.store import ExtensionStore
 from modules.file_names import check_name, place_inside
+from modules.models.files.diffusers_folder import part_folders, weight_files
 from tests.compat.conftest import write
 
 HOSTILE = (
@@ -45,6 +47,18 @@ def test_links_lead_nowhere_else(tmp_path: Path) -> None:
         with pytest.raises(InvalidValueError, match="over a link"):
             place_inside(folder, name)
     assert place_inside(folder, "inner/x") == folder / "inner" / "x"
+
+
+def test_the_index_of_a_model_names_no_folder_outside_of_it(tmp_path: Path) -> None:
+    """Files in the folders that it names are no models of their own: one that names / would hide all."""
+    write(tmp_path, {"other/a.safetensors": "", "model/unet/config.json": "{}", "model/extra/x": ""})
+    names = ["unet", "extra", "..", "../other", str(tmp_path / "other"), "/", ".", "", "a\0b"]
+    write(tmp_path, {"model/model_index.json": json.dumps(dict.fromkeys(names, 1))})
+    assert {path.name for path in part_folders(tmp_path / "model")} == {"unet", "extra"}
+    shards = {"weight_map": {"x": "../../other/a.safetensors"}}
+    write(tmp_path, {"model/unet/model.safetensors.index.json": json.dumps(shards)})
+    with pytest.raises(CheckpointError, match="is no file of weights"):
+        weight_files(tmp_path / "model" / "unet")
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from compat.store.store import read_index
 from modules.api import generation
 from modules.errors import InvalidValueError
-from modules.extension_store.store import read_index
 from modules.scripts import library
 from modules.scripts.extension import Extension
 from modules.services import Services

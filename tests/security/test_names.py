@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from compat.store.store import ExtensionStore
 from modules import atomic_files
 from modules.atomic_files import move_together, move_whole
 from modules.errors import CheckpointError, InvalidValueError, OutputError, UnknownNameError
-from modules.extension_store.store import ExtensionStore
 from modules.file_names import check_name, place_inside
 from modules.models.files.diffusers_folder import part_folders, weight_files
 from tests.compat.conftest import write

@@ -15,13 +15,13 @@ from threading import Thread
 
 import pytest
 
+from compat.store import store as store_module
+from compat.store.origin import origin_of
+from compat.store.store import ExtensionStore, read_index
 from modules.downloads.about import about_file, read_preview_of
 from modules.downloads.downloads import DownloadRequest, Downloads
 from modules.downloads.transport import DownloadError, FileTransport, Timeouts, TooSlowError
 from modules.errors import InvalidValueError
-from modules.extension_store import store as store_module
-from modules.extension_store.origin import origin_of
-from modules.extension_store.store import ExtensionStore, read_index
 from modules.flags.flags import Flags
 from modules.paths import resolve_paths
 from tests.compat.conftest import write

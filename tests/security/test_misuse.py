@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from modules.api import generation
 from modules.errors import InvalidValueError
 from modules.scripts import library
 from modules.scripts.extension import Extension
+from modules.scripts.script import Script
 from modules.services import Services
 from tests.compat.conftest import write
 
 
 @pytest.fixture
-def extension(services: Services, tmp_path: Path) -> Extension:
+def extension(services: Services, tmp_path: Path) -> Iterator[Extension]:
     """One with a script on the page, for the length of a test."""
     write(tmp_path, {"mine/javascript/a.js": ""})
     made = Extension("mine", tmp_path / "mine")
@@ -64,7 +66,7 @@ def test_components_of_scripts_are_built_one_after_the_other(
     """Several callers ask for the scripts' descriptions at once when none was built yet."""
     active, most, lock, build = 0, 0, threading.Lock(), library._build
 
-    async def counted(script: library.Script) -> list[object]:
+    async def counted(script: Script) -> list[object]:
         nonlocal active, most
         with lock:
             active += 1

@@ -4,6 +4,7 @@ everywhere."""
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from modules.errors import InvalidValueError
@@ -97,6 +98,15 @@ def is_name(name: str) -> bool:
         return False
 
 
+def lies_in(place: Path, folders: Iterable[Path]) -> bool:
+    """Tell whether a place, which need not be there, lies in one of the folders, or is one, once links are followed."""
+    try:
+        real = place.resolve()
+        return any(real.is_relative_to(folder.resolve()) for folder in folders)
+    except (OSError, RuntimeError, ValueError):  # a ring of links, too long a name, a NUL
+        return False
+
+
 def place_inside(folder: Path, name: str) -> Path:
     """Return the place of `name` below `folder`; slashes of both directions separate folders.
 
@@ -110,10 +120,6 @@ def place_inside(folder: Path, name: str) -> Path:
             ".. and without a slash or a drive at the beginning. Choose another name."
         )
     place = folder.joinpath(*map(check_name, parts))
-    try:
-        is_inside = place.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # a ring of links
-        is_inside = False
-    if not is_inside:
+    if not lies_in(place, (folder,)):
         raise InvalidValueError(f"{name[:80]!r} leads out of its folder over a link. Choose another name.")
     return place

@@ -15,7 +15,7 @@ from modules.api.auth import user_of
 from modules.api.documentation import documented
 from modules.api.reply_models import Nothing
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.file_names import without_controls
+from modules.file_names import lies_in, without_controls
 from modules.scripts.extension import MAX_FAULTS, Fault
 from modules.scripts.library import ScriptLibrary
 from modules.services import Services
@@ -134,15 +134,12 @@ def _file_of(library: ScriptLibrary, path: str, root: Path) -> Path | None:
             if Path(path).is_absolute() and Path(path).is_relative_to(folder):
                 candidates.append((extension, extension.folder / Path(path).relative_to(folder)))
     for extension, place in candidates:
-        inside = place.resolve()
+        inside = place.resolve() if lies_in(place, (extension.folder,)) else None
+        if inside is None or not extension.is_enabled:
+            continue
         is_hidden = inside.suffix.lower() in HIDDEN or any(
             part.startswith(".") for part in place.relative_to(extension.folder).parts
         )
-        if (
-            extension.is_enabled
-            and not is_hidden
-            and inside.is_relative_to(extension.folder.resolve())
-            and inside.is_file()
-        ):
+        if not is_hidden and inside.is_file():
             return inside
     return None

@@ -25,7 +25,7 @@ from compat.store.origin import Origin, origin_of, remember
 from modules.atomic_files import move_together, output_error, remove_own
 from modules.downloads.transport import FileTransport
 from modules.errors import BusyError, FeatherweightError, InvalidValueError, UnknownNameError
-from modules.file_names import check_name, given_path, place_inside, sanitize_name, without_controls
+from modules.file_names import check_name, given_path, lies_in, place_inside, sanitize_name, without_controls
 
 BEFORE = "extensions-before"
 """Of the cache folder: what an update or a removal took away, one state of each extension."""
@@ -195,7 +195,7 @@ class ExtensionStore:
     def _copy(self, source: Path, new: Path) -> None:
         """Copy a folder that was looked at before: it holds an extension, not too much, and not the folder of
         extensions itself. Links are copied as links. Raises `InvalidValueError`."""
-        if self.folder.resolve().is_relative_to(source.resolve()):
+        if lies_in(self.folder, (source,)):
             raise InvalidValueError(
                 f"{source} holds the folder of extensions itself. Give the folder of one extension."
             )

@@ -47,20 +47,23 @@ class Member:
 def unpack(archive: Path, folder: Path) -> list[str]:
     """Unpack the program's files of an archive into a new folder; returns their places.
 
-    Raises `InvalidValueError` for what is no archive of this program, for damaged ones, and for names or links that
-    lead out of it; then nothing is left.
+    Raises `InvalidValueError` for what is no archive of this program, for damaged ones, for names or links that lead
+    out of it, and for a folder that is there; then nothing is left of what was unpacked.
     """
+    made = False
     try:
         with ExitStack() as opened:
             members = _program_files(list(_members(archive, opened)), archive)
             folder.mkdir()
+            made = True
             for member in members:
                 target = folder / member.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with member.open() as source, target.open("wb") as file:
                     shutil.copyfileobj(source, file)
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, OSError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
         raise InvalidValueError(f"{archive} cannot be unpacked: {error}. Download it again.") from error
     return [str(member.path) for member in members]
 

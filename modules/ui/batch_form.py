@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.file_names import given_path
+from modules.file_names import given_path, lies_in
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
 from modules.images.reading import read_image
@@ -108,7 +108,7 @@ class BatchForm:
         return folder
 
     def _check(self, folder: Path, what: str) -> None:
-        if self._allowed is None or any(folder.resolve().is_relative_to(place.resolve()) for place in self._allowed):
+        if self._allowed is None or lies_in(folder, self._allowed):
             return
         raise InvalidValueError(
             f"{what} {folder} may not be used: other machines reach this server. Start it with "

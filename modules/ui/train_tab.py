@@ -12,7 +12,7 @@ import gradio as gr
 from gradio.components.dataframe import DataframeData
 
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.file_names import given_path
+from modules.file_names import given_path, lies_in
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
 from modules.jobs.work.captions import start_interrogation
@@ -361,8 +361,8 @@ def _pairs(place: str, rows: list[list[str]]) -> list[tuple[Path, str]]:
     root = given_path(place).resolve()
     found = []
     for row in rows:
-        image = (root / str(row[0])).resolve()
-        if not image.is_relative_to(root) or not image.is_file():
+        image = root / str(row[0])
+        if not lies_in(image, (root,)) or not image.is_file():
             raise InvalidValueError(f"{row[0]} is not in the folder any more. Look at it again.")
         found.append((image, str(row[1] or "")))
     return found
@@ -373,7 +373,7 @@ def _check_folder(services: Services, place: str) -> None:
     folder = given_path(place).resolve()
     if not folder.is_dir():
         raise InvalidValueError(f"{place or 'The folder'} is no folder. Name one with images.")
-    if allowed is not None and not any(folder.is_relative_to(root.resolve()) for root in allowed):
+    if allowed is not None and not lies_in(folder, allowed):
         raise InvalidValueError(
             f"{place} is outside of the folders that may be read while other machines reach this server."
         )

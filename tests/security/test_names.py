@@ -2,6 +2,7 @@
 
 import errno
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from modules.atomic_files import move_together, move_whole
 from modules.errors import CheckpointError, InvalidValueError, OutputError, UnknownNameError
 from modules.file_names import check_name, place_inside
 from modules.models.files.diffusers_folder import part_folders, weight_files
+from modules.setup import archive
 from tests.compat.conftest import write
 
 HOSTILE = (
@@ -59,6 +61,18 @@ def test_the_index_of_a_model_names_no_folder_outside_of_it(tmp_path: Path) -> N
     write(tmp_path, {"model/unet/model.safetensors.index.json": json.dumps(shards)})
     with pytest.raises(CheckpointError, match="is no file of weights"):
         weight_files(tmp_path / "model" / "unet")
+
+
+def test_an_archive_that_cannot_be_unpacked_costs_no_folder_that_was_there(tmp_path: Path) -> None:
+    write(tmp_path, {"bad.zip": "no archive", "mine/kept.txt": "x"})
+    with pytest.raises(InvalidValueError):
+        archive.unpack(tmp_path / "bad.zip", tmp_path / "mine")
+    with zipfile.ZipFile(tmp_path / "good.zip", "w") as packed:
+        for name in archive.NEEDED:
+            packed.writestr(name, "x")
+    with pytest.raises(InvalidValueError, match="File exists"):
+        archive.unpack(tmp_path / "good.zip", tmp_path / "mine")
+    assert listed(tmp_path / "mine") == ["kept.txt"]
 
 
 @pytest.fixture

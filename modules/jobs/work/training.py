@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
-from modules.file_names import check_name, given_path, place_inside
+from modules.file_names import check_name, given_path, lies_in, place_inside
 from modules.jobs.computing import Computing
 from modules.jobs.dispatch import Admission
 from modules.jobs.job import Job
@@ -172,8 +172,7 @@ class TrainingWork:
         """Where other machines reach the server, files elsewhere are neither read nor written."""
         allowed = self.allowed or ()
         for folder in config.data.folders:
-            place = given_path(folder.path).resolve()
-            if not any(place.is_relative_to(root.resolve()) for root in allowed):
+            if not lies_in(given_path(folder.path), allowed):
                 raise InvalidValueError(
                     f"{folder.path} is outside of the folders that may be read while other machines reach this server. "
                     f"Put the images below {allowed[0] if allowed else 'the data folder'}, or start without --listen."

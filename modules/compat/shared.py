@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from modules.compat.shared_cmd_options import cmd_opts, parser
 from modules.compat.shared_state import State, TotalTQDM, state
 from modules.compat.style_book import StyleDatabase, prompt_styles
 from modules.compat.upscaler import UpscalerData, UpscalerLanczos, sd_upscalers
+from modules.model_folders import walk
 from modules.processing.request.upscaling import LATENT_UPSCALE_MODES
 from modules.scripts.host import has_host, host_now
 
@@ -79,11 +79,10 @@ def listfiles(dirname: str) -> list[str]:
 def walk_files(path: str, allowed_extensions: Any = None) -> Iterator[str]:
     """All files below a folder, of these suffixes."""
     allowed = {one.lower() for one in allowed_extensions or ()}
-    for root, _, files in os.walk(path, followlinks=True):
-        for name in sorted(files, key=natural_sort_key):
-            file = Path(root, name)
-            if not allowed or file.suffix.lower() in allowed:
-                yield str(file)
+    for _, entries in walk(path):
+        for entry in sorted(entries, key=lambda entry: natural_sort_key(entry.name)):
+            if not entry.is_dir() and (not allowed or Path(entry.name).suffix.lower() in allowed):
+                yield entry.path
 
 
 def html_path(filename: str) -> str:

@@ -6,10 +6,8 @@ its words are the caption.
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from modules.atomic_files import output_error, write_atomic
+from modules.decoding import decode_text
 from modules.texts import page_text
 from modules.training.config import DataConfig, FolderConfig
 from modules.training.failures import TrainingError
@@ -27,13 +26,6 @@ from modules.training.presets import SUFFIXES
 CAPTION_SUFFIXES = (".txt", ".caption")
 MASK_END = ".mask.png"
 REPEATS = re.compile(r"^(\d+)_(.*)$")
-MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 NAMED = 5
 MIN_IMAGES = 5
 ALIKE_SIDE = 8
@@ -164,34 +156,6 @@ def write_captions(image: Path, captions: Sequence[str]) -> None:
         write_atomic(path, ("\n".join(captions) + "\n").encode())
     except OSError as error:
         raise output_error(path.name, path.parent, error) from error
-
-
-def decode_text(data: bytes) -> str:
-    """Text of an unknown encoding: by its byte order mark, as UTF-8, as UTF-16 where every second byte is zero, else as
-    `charset_normalizer` guesses, or as Windows has it in western Europe."""
-    for mark, name in MARKS:
-        if data.startswith(mark):
-            return data.decode(name, errors="replace")
-    try:
-        if b"\0" not in data:
-            return data.decode("utf-8")
-    except UnicodeDecodeError:
-        pass
-    if data[1::2].count(0) * 4 > len(data):
-        return data.decode("utf-16-le", errors="replace")
-    if data[::2].count(0) * 4 > len(data):
-        return data.decode("utf-16-be", errors="replace")
-    western = data.decode("cp1252", errors="replace")
-    try:
-        from charset_normalizer import from_bytes
-    except ImportError:
-        return western
-    guess = from_bytes(data).best()
-    if guess is None:
-        return western
-    letters = [letter for letter in str(guess) if letter.isalpha()]
-    is_latin = all("LATIN" in unicodedata.name(letter, "") for letter in letters)
-    return western if is_latin else str(guess)  # few letters do not tell one Latin alphabet from another
 
 
 def open_image(path: Path) -> Image.Image:

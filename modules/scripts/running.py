@@ -24,7 +24,7 @@ from modules.scripts.acting import acting
 from modules.scripts.hooks import JobHooks, ScriptRunner
 from modules.scripts.job_scripts import JobScripts
 from modules.scripts.library import ScriptLibrary
-from modules.scripts.processing import Making, Processed, StableDiffusionProcessing, job_of, making
+from modules.scripts.processing import Making, Processed, SeedDraws, StableDiffusionProcessing, job_of, making
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
@@ -56,11 +56,14 @@ def run_with_scripts(
     def make(job: StableDiffusionProcessing) -> Processed:
         nonlocal depth
         depth += 1
+        asked = job.seed, job.subseed
         try:
             with script_runner.making(job):
                 return make_now(job)
         finally:
             depth -= 1
+            if is_foreign:  # as in the reference UI a job of -1 made again draws again
+                job.seed, job.subseed = asked
 
     def make_now(job: StableDiffusionProcessing) -> Processed:
         job.fix_seeds()
@@ -101,13 +104,18 @@ def run_with_scripts(
             notices.append(problem)
         return saved
 
-    now = Making(make, lambda: request.settings, save_grid, library.program.styles)
-    with making(now), watched:
+    if request.script and not library.has_told_before_ui:
+        library.before_ui()
+    script = library.find(request.script, is_img2img) if request.script else None
+    asked = request.requested_seed, request.requested_subseed
+    drawn = [seed for seed, wanted in zip((request.seed, request.subseed), asked, strict=True) if wanted < 0]
+    is_foreign = script is not None and script.is_foreign
+    seeds = SeedDraws((request.seed, request.subseed), drawn if is_foreign else ())
+    with making(Making(make, lambda: request.settings, save_grid, library.program.styles, seeds)), watched:
         p = job_of(request, make, save_grid, library.program.styles)
+        if is_foreign:  # in the reference UI a script's run begins before seeds are drawn
+            p.seed, p.subseed = asked
         processed = None
-        if request.script and not library.has_told_before_ui:
-            library.before_ui()
-        script = library.find(request.script, is_img2img) if request.script else None
         if any(one.is_foreign for one in library.scripts):
             p.scripts = JobScripts.of(library, is_img2img, script_runner, script, request.script_args)
             p.script_args = p.scripts.args

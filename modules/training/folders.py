@@ -18,6 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from modules.atomic_files import output_error, write_atomic
 from modules.decoding import decode_text
+from modules.images.reading import in_8_bits
 from modules.texts import page_text
 from modules.training.config import DataConfig, FolderConfig
 from modules.training.failures import TrainingError
@@ -162,7 +163,7 @@ def open_image(path: Path) -> Image.Image:
     """An RGB image, upright, transparency on white. Raises `TrainingError` for a file that cannot be read any more."""
     try:
         with Image.open(path) as opened:
-            upright = ImageOps.exif_transpose(opened).convert("RGBA")
+            upright = in_8_bits(ImageOps.exif_transpose(opened)).convert("RGBA")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise TrainingError(
             f"{path.name} can no longer be read ({_reason(error)}). Take it out of the folder."
@@ -193,6 +194,7 @@ def _look(path: Path) -> tuple[tuple[int, int], bytes]:
     with Image.open(path) as opened:
         upright = ImageOps.exif_transpose(opened)
         upright.load()
+        upright = in_8_bits(upright)
         grey = np.asarray(upright.convert("L").resize((ALIKE_SIDE + 1, ALIKE_SIDE), Image.Resampling.BOX), np.int16)
         color = np.asarray(upright.convert("RGB").resize((4, 4), Image.Resampling.BOX), np.uint8) // 16
         return upright.size, np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes() + color.tobytes()

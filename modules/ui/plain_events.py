@@ -17,7 +17,9 @@ PAGE_SCRIPT = b'<script type="module"'
 KEEP_PLAIN = b"""<script>{
 const events = window.gradio_config?.dependencies;
 if (Array.isArray(events)) Object.setPrototypeOf(events, class extends Array {}.prototype);
+if (window.gradio_config) window.gradio_config.root = new URL(".", location.href).href.slice(0, -1);
 }</script>"""
+"""The root is where the browser found the page: a reverse proxy need not say by which name it was called."""
 
 
 @dataclass

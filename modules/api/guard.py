@@ -158,7 +158,8 @@ class Guard:
         if origin is not None and self._is_foreign(origin, host) and not self._origins.include(origin):
             return _refused(
                 f"A page of {origin} may not call this server. If it is yours, start the server with "
-                f"--cors-allow-origins {origin}."
+                f"--cors-allow-origins {origin}; if a reverse proxy shows this server there, with --allow-host "
+                f"{host_name(urlsplit(origin).netloc) or 'NAME'}."
             )
         if origin is None and headers.get("sec-fetch-site") in OTHER_SITES and not _is_visit(connection):
             return _refused("Another site's page may not use what this server holds (Sec-Fetch-Site).")

@@ -100,8 +100,8 @@ class LdmArchitecture:
 def read_architecture(path: Path, usual: Path | None = None) -> LdmArchitecture:
     """Read a YAML; raises `CheckpointError` naming the file and the missing or impossible entry.
 
-    How latents look in previews is taken from `usual`, the family's YAML, where this one does not say it: those of other
-    programs do not.
+    How latents look in previews is taken from `usual`, the family's YAML, where this one does not say it: those of
+    other programs do not.
     """
     try:
         params = OmegaConf.to_container(OmegaConf.load(path), resolve=True)

@@ -74,6 +74,7 @@ def run_with_scripts(
         hooks = JobHooks(script_runner, job)
         if depth > 1:  # a hook asked for it: its images are no images of the job
             result = generate(job.to_request(), engine, output, _Inside(events), hooks)
+            notices.extend(note for note in result.notices if note not in notices)
         else:
             cell = cells.next()
             recording = output.recordings.of(task_id, cell.prefix) if output.recordings and task_id else None

@@ -197,6 +197,8 @@ def test_prompts_of_units_know_all_that_prompts_know(library: ScriptLibrary, eng
     own = painted("")
     assert (painted("a cat") == own).all() and (painted("[PROMPT]", "[PROMPT]") == own).all()
     assert abs(painted("[PROMPT]", own="a cat <lora:tiny-dora:1>") - own).max() > 1
+    with pytest.raises(AssertionError, match="no-such-file"):  # `detailed` expects no notices
+        painted("a dog <lora:no-such-file:1>")
 
 
 def unit_of(library: ScriptLibrary, **values: Any) -> dict[str, Any]:

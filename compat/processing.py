@@ -22,7 +22,7 @@ from modules.processing.request.source_images import FromImage, SourceImage
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, EtaSource
 from modules.sampling.names import split_legacy_name
-from modules.scripts.job import ImageJob, Job, Make, Making, SaveGrid, fixed_seed, no_styles
+from modules.scripts.job import ImageJob, Job, Make, Making, SaveGrid, drawn_seed, no_styles
 from modules.scripts.job import PassComputing as PassComputing
 from modules.scripts.job import PassStart as PassStart
 from modules.scripts.job import Processed as OwnProcessed
@@ -120,6 +120,7 @@ class StableDiffusionProcessing(Job):
             make or (now.make if now is not None else _unmade),
             save_grid,
             read_styles or (now.read_styles if now is not None else no_styles),
+            now.seeds if now is not None else None,
         )
         self.scripts: Any = None
         """Which scripts take part: `alwayson_scripts`, `selectable_scripts`, each with its `args_from` and `args_to` in
@@ -248,10 +249,6 @@ class StableDiffusionProcessing(Job):
     def main_prompt(self, text: Any) -> None:
         """Accepted; `prompt` and `all_prompts` say what is made."""
 
-    def comment(self, text: str) -> None:
-        """A sentence for the user, shown with the result."""
-        self.comments[str(text)] = 1
-
     def close(self) -> None:
         """Nothing is held that would have to be freed."""
 
@@ -261,7 +258,11 @@ class StableDiffusionProcessing(Job):
     def get_token_merging_ratio(self, for_hr: bool = False) -> float:
         """The ratio of the settings for a pass."""
         options = self.settings.optimizations
-        return float((options.token_merging_ratio_hr if for_hr else 0) or options.token_merging_ratio)
+        if hasattr(self, "init_images"):
+            own = 0.0 if self.override_settings.get("token_merging_ratio") else options.token_merging_ratio_img2img
+        else:
+            own = options.token_merging_ratio_hr if for_hr else 0.0
+        return float(own or options.token_merging_ratio)
 
     def setup_prompts(self) -> None:
         """Fill `all_prompts` and the like."""
@@ -396,6 +397,12 @@ NOT_OF_A_JOB = {
 _NO_IMAGE = SourceImage.of(Image.new("RGB", (64, 64)))
 
 
+def fixed_seed(seed: Any) -> int:
+    """Return the seed as a number; a drawn one for -1, None, "" and what is no number: in a run its next one."""
+    now = _MAKING.get()
+    return drawn_seed(seed, now.seeds if now is not None else None)
+
+
 def _plain(row: Parameter, value: Any) -> Any:
     """What a script gave by keyword, in the row's type: scripts for the reference UI give None for "as usual", numbers
     as floats, and -1 where 0 is off."""
@@ -445,7 +452,7 @@ class Processed(OwnProcessed):
             return
         self.job = p
         texts = list(infotexts or ())
-        first = p.seed if seed in (-1, None) else seed
+        first = fixed_seed(p.seed if seed in (-1, None) else seed)
         lists = (all_seeds or p.all_seeds or p.seeds, all_subseeds or p.all_subseeds or p.subseeds)
         generated = [
             GeneratedImage(

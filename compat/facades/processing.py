@@ -14,13 +14,14 @@ from compat.processing import (
     StableDiffusionProcessing,
     StableDiffusionProcessingImg2Img,
     StableDiffusionProcessingTxt2Img,
+    fixed_seed,
     process_images,
 )
 from modules.errors import FeatherweightError
 from modules.images.color_correction import color_target, corrected
 from modules.images.infotext import format_infotext, order_fields
 from modules.processing.record.describe import schedule_label
-from modules.scripts.job import Job, fixed_seed
+from modules.scripts.job import Job
 
 __all__ = [
     "Processed",

@@ -42,14 +42,28 @@ def no_styles() -> StyleBook:
     return StyleBook(())
 
 
+class SeedDraws:
+    """Seeds for -1 in a job: the `recorded` ones, then others that follow from `origin`, so that the job makes the same
+    images whenever it is repeated."""
+
+    def __init__(self, origin: object, recorded: Sequence[int] = ()) -> None:
+        self._recorded = list(recorded)
+        self._chance = random.Random(str(origin))
+
+    def next(self) -> int:
+        """The next seed, 0 to 2^32 - 1 where it is drawn."""
+        return self._recorded.pop(0) if self._recorded else self._chance.randrange(2**32)
+
+
 @dataclass(frozen=True)
 class Making:
-    """What makes the images of jobs: a run, or the queue."""
+    """What makes the images of jobs: a run, or the queue. Without `seeds` each -1 draws by chance."""
 
     make: Make
     settings: Callable[[], Settings]
     save_grid: SaveGrid | None = None
     read_styles: Callable[[], StyleBook] = no_styles
+    seeds: SeedDraws | None = None
 
 
 class Processed:
@@ -127,11 +141,13 @@ class Job:
         make: Make,
         save_grid: SaveGrid | None = None,
         read_styles: Callable[[], StyleBook] = no_styles,
+        seeds: SeedDraws | None = None,
     ) -> None:
         self._request = request
         self._make = make
         self._save_grid = save_grid
         self._read_styles = read_styles
+        self._seeds = seeds
         self._listed: tuple[list[Any], ...] = ([], [], [], [])
         self.before_sampling: Callable[[PassStart], None] | None = None
         """Called before each pass, after the hooks of scripts: for a selected script, which has no hooks of its own."""
@@ -206,8 +222,27 @@ class Job:
 
     def fix_seeds(self) -> None:
         """Draw seeds where none is given (-1, None or "")."""
-        self.seed = fixed_seed(self.seed)
-        self.subseed = fixed_seed(self.subseed)
+        self.seed = self.drawn_seed(self.seed)
+        self.subseed = self.drawn_seed(self.subseed)
+
+    def drawn_seed(self, seed: Any) -> int:
+        """Return the seed; for -1, None and "" one that follows from the job's recorded seeds."""
+        return drawn_seed(seed, self._seeds)
+
+    @property
+    def requested_seed(self) -> int:
+        """The seed that the job was asked for with: -1 for a random one, in whose place `seed` was drawn. A copy of the
+        job with -1 gets a seed of its own, which is the same when the job is repeated."""
+        return self._request.requested_seed
+
+    @property
+    def requested_subseed(self) -> int:
+        """The variation seed that the job was asked for with, see `requested_seed`."""
+        return self._request.requested_subseed
+
+    def comment(self, text: str) -> None:
+        """Show a sentence to the user with the result."""
+        self.comments[str(text)] = 1
 
     def list_images(self) -> None:
         """Fill `all_prompts`, `all_seeds` and so on, an entry for each image of the job."""
@@ -325,7 +360,7 @@ class Job:
             save_grid=False,
             extra_params={},
         )
-        job = self.image_class(inner, self._make)
+        job = self.image_class(inner, self._make, seeds=self._seeds)
         job.script_values = self.script_values
         return job
 
@@ -400,16 +435,18 @@ Job.image_class = ImageJob
 def job_of(request: GenerationRequest, making: Making) -> Job:
     """Return a request as scripts see it."""
     made = ImageJob if isinstance(request.start, FromImage) else Job
-    return made(request, making.make, making.save_grid, making.read_styles)
+    return made(request, making.make, making.save_grid, making.read_styles, making.seeds)
 
 
-def fixed_seed(seed: Any) -> int:
+def drawn_seed(seed: Any, draws: SeedDraws | None = None) -> int:
     """Return the seed as a number; a drawn one for -1, None, "" and what is no number."""
     try:
         number = int(seed)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1
-    return number if number >= 0 else random.SystemRandom().randrange(2**32)
+    if number >= 0:
+        return number
+    return draws.next() if draws is not None else random.SystemRandom().randrange(2**32)
 
 
 def _member(row: Parameter, value: Any) -> Any:

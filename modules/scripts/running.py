@@ -20,7 +20,7 @@ from modules.processing.request.source_images import FromImage
 from modules.processing.request.stages import Part, PartOf, Stage
 from modules.scripts.acting import acting
 from modules.scripts.hooks import JobHooks, ScriptRunner
-from modules.scripts.job import Job, Making, Processed
+from modules.scripts.job import Job, Making, Processed, SeedDraws
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.script import Script
 
@@ -51,11 +51,14 @@ def run_with_scripts(
     def make(job: Job) -> Processed:
         nonlocal depth
         depth += 1
+        asked = job.seed, job.subseed
         try:
             with script_runner.making(job):
                 return make_now(job)
         finally:
             depth -= 1
+            if is_foreign:  # as in the reference UI a job of -1 made again draws again
+                job.seed, job.subseed = asked
 
     def make_now(job: Job) -> Processed:
         job.fix_seeds()
@@ -66,6 +69,7 @@ def run_with_scripts(
         hooks = JobHooks(script_runner, job)
         if depth > 1:  # a hook asked for it: its images are no images of the job
             result = generate(job.to_request(), engine, output, _Inside(events), hooks)
+            notices.extend(note for note in result.notices if note not in notices)
         else:
             cell = cells.next()
             recording = output.recordings.of(task_id, cell.prefix) if output.recordings and task_id else None
@@ -95,14 +99,20 @@ def run_with_scripts(
             notices.append(problem)
         return saved
 
-    making = Making(make, lambda: request.settings, save_grid, library.program.styles)
+    if request.script and not library.has_told_before_ui:
+        library.before_ui()
+    script = library.find(request.script, is_img2img) if request.script else None
+    asked = request.requested_seed, request.requested_subseed
+    drawn = [seed for seed, wanted in zip((request.seed, request.subseed), asked, strict=True) if wanted < 0]
+    is_foreign = script is not None and script.is_foreign
+    seeds = SeedDraws((request.seed, request.subseed), drawn if is_foreign else ())
+    making = Making(make, lambda: request.settings, save_grid, library.program.styles, seeds)
     with library.foreign.run(making, events) as events:
         cells = _Cells(events)
         p = library.foreign.job_of(request, making, library.extensions.values())
+        if is_foreign:  # in the reference UI a script's run begins before seeds are drawn
+            p.seed, p.subseed = asked
         processed = None
-        if request.script and not library.has_told_before_ui:
-            library.before_ui()
-        script = library.find(request.script, is_img2img) if request.script else None
         if any(one.is_foreign for one in library.scripts):
             selected = (script, request.script_args) if script is not None else None
             library.foreign.begin_job(p, script_runner.all_args(), library.selectable_of(is_img2img), selected)

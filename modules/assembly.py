@@ -28,7 +28,6 @@ from modules.jobs.work.downloads import download_starters, with_downloads
 from modules.jobs.work.extras import extras_of
 from modules.jobs.work.merging import merge_starters, merger_of
 from modules.jobs.work.precision import measured, precision_work, reports_of, write_series
-from modules.jobs.work.training import training_of
 from modules.jobs.workers.executor import ServerSide, Transport, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.farm import Farm, check_installed, farm_workers
 from modules.jobs.workers.group import Workers, worker_lane
@@ -147,9 +146,9 @@ def task_starters(computing: Computing) -> dict[str, Starter]:
         **precision_work(computing).starters,
         **merge_starters(merger_of(computing)),
         **extras_of(computing).starters,
-        **training_of(computing).starters,
         **interrogation_starters(computing.captioners),
         **call_starters(computing.scripts.callbacks.compute),
+        **computing.scripts.callbacks.task_starters(computing),
     }
 
 

@@ -15,7 +15,6 @@ ORDER = (
     ("assembly",),
     ("services",),
     ("jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
-    ("training",),
     ("scripts", "history"),
     ("postprocessing",),
     ("processing", "model_cards", "model_shelf", "detection"),

@@ -18,7 +18,7 @@ FORMAT_SPECS.add("toy8", replace(spec, in_blocks=True, layouts={"comfyui": {}, "
 from modules.api.again import PRECISIONS
 from modules.jobs.work.precision import COMPARED, EIGHT_BIT, SAVED
 from modules.settings.sections.optimizations import OptimizationSettings
-from modules.training.config import ModelConfig
+from lib_training.config import ModelConfig
 from modules.ui.precision_tab import FORMAT_LABELS
 from modules.ui import history_tab, merger_tab
 import gradio as gr

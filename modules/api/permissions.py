@@ -137,10 +137,6 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /internal/open-folder", "POST /featherweight/v1/history/show", "GET /featherweight/v1/history/imports"),
         *("POST /featherweight/v1/history/import", "POST /featherweight/v1/history/stop-import"),
         "POST /featherweight/v1/import-folder",
-        # training, which reads and writes folders
-        *("POST /featherweight/v1/train", "POST /featherweight/v1/train/learning-rate"),
-        *("POST /sdapi/v1/create/embedding", "POST /sdapi/v1/create/hypernetwork"),
-        *("POST /sdapi/v1/train/embedding", "POST /sdapi/v1/train/hypernetwork"),
         # extensions, whose code runs with the program's rights
         *("GET /featherweight/v1/extensions", "GET /featherweight/v1/extensions/index"),
         *("POST /featherweight/v1/extensions/switch", "POST /featherweight/v1/extensions/install"),
@@ -228,15 +224,6 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
         "modules.ui.defaults_page:build_defaults_page.<locals>.wire.<locals>.look",
         "modules.ui.defaults_page:build_defaults_page.<locals>.wire.<locals>.offer",
         "modules.ui.defaults_page:build_defaults_page.<locals>.wire.<locals>.store",
-        "modules.ui.train_tab:_build_captions.<locals>.interrogate",
-        "modules.ui.train_tab:_build_captions.<locals>.read",
-        "modules.ui.train_tab:_build_captions.<locals>.write",
-        "modules.ui.train_tab:build_train_tab.<locals>.look",
-        "modules.ui.train_tab:build_train_tab.<locals>.opened",
-        "modules.ui.train_tab:build_train_tab.<locals>.search",
-        "modules.ui.train_tab:build_train_tab.<locals>.stop",
-        "modules.ui.train_tab:build_train_tab.<locals>.submit",
-        "modules.ui.train_tab:replaced",
         "modules.ui.header:build_header.<locals>.<lambda>",
         "modules.ui.header:build_header.<locals>.choose",
         "modules.ui.header:build_header.<locals>.look",
@@ -302,7 +289,7 @@ def rule_for(method: str, path: str, more: "tuple[OpenRoute, ...]" = ()) -> Rule
     short = path.removesuffix("/")
     if found.is_listed or not short.strip("/"):
         return found
-    rules = [rule for other in METHODS if (rule := _row_for(other, short)).is_listed]
+    rules = [rule for other in METHODS if (rule := _row_for(other, short, more)).is_listed]
     return min(rules, key=lambda rule: (None, *Role).index(rule.least), default=found)
 
 

@@ -52,12 +52,6 @@ class InterrogateReply(Reply):
     caption: str = Field(examples=[PROMPT])
 
 
-class TrainingInfo(Reply):
-    """What was made, in words."""
-
-    info: str = Field(examples=["create embedding filename: embeddings/mystyle.safetensors"])
-
-
 class FailureItem(Reply):
     """An image of a batch that could not be done."""
 

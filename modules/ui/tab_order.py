@@ -1,7 +1,16 @@
 """Which tabs the page has, in which order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import gradio as gr
+
+from modules.errors import InvalidValueError
+from modules.scripts.acting import acting
+from modules.scripts.callbacks import Callbacks, Moment, Registered
+from modules.scripts.page_tab import PageTab
+from modules.services import Services
 
 WhenOpened = Callable[..., Any]
 """Takes what an event of Gradio takes: what a tab does when it is opened, so that it costs nothing before."""
@@ -12,7 +21,6 @@ TAB_ORDER = {
     "extras": "Extras",
     "pnginfo": "PNG Info",
     "modelmerger": "Checkpoint Merger",
-    "train": "Train",
     "precision": "Precision",
     "getmodels": "Get models",
     "queue": "Queue",
@@ -23,13 +31,61 @@ TAB_ORDER = {
 """Titles by name, in the page's own order."""
 
 
-def ordered(wanted: Sequence[str]) -> list[str]:
-    """The names of all tabs: the wanted ones first, by name or title, then the others."""
-    names = {title.lower(): name for name, title in TAB_ORDER.items()} | {name: name for name in TAB_ORDER}
+@dataclass(frozen=True)
+class TabPlace:
+    """What a tab is built with: the program, its event of being opened, and the checkpoint that the header shows."""
+
+    services: Services
+    when_opened: WhenOpened
+    checkpoint: gr.Dropdown
+
+
+@dataclass(frozen=True)
+class AddedTab:
+    """A tab of an extension, and the callback that gave it."""
+
+    tab: PageTab
+    entry: Registered
+
+    def build(self, place: TabPlace) -> None:
+        """Build the contents. A fault of the extension costs the rest of its own tab, not the page."""
+        try:
+            with acting(self.entry.acting):
+                self.tab.build(place)
+        except (Exception, SystemExit) as error:
+            self.entry.failed(error)
+
+
+def added_tabs(callbacks: Callbacks) -> dict[str, AddedTab]:
+    """Return the tabs of extensions by name; one whose name is taken is left out and said so."""
+    found: dict[str, AddedTab] = {}
+    for entry in callbacks.at(Moment.PAGE_TABS):
+        try:
+            for tab in callbacks.run(entry):
+                if tab.name in (*TAB_ORDER, *found):
+                    raise InvalidValueError(f"There is a tab {tab.name!r} already. Give this one another name.")
+                found[tab.name] = AddedTab(tab, entry)
+        except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
+            entry.failed(error)
+    return found
+
+
+def tab_titles(added: Mapping[str, AddedTab]) -> dict[str, str]:
+    """Return the titles of all tabs by name, in the page's own order."""
+    names = list(TAB_ORDER)
+    for name, one in added.items():
+        after = one.tab.after
+        names.insert(names.index(after) + 1 if after in names else names.index("settings"), name)
+    return {name: TAB_ORDER[name] if name in TAB_ORDER else added[name].tab.title for name in names}
+
+
+def ordered(wanted: Sequence[str], titles: Mapping[str, str]) -> list[str]:
+    """Return the names of all tabs: the wanted ones first, by name or title, then the others."""
+    names = {title.lower(): name for name, title in titles.items()} | {name: name for name in titles}
     first = [names[one.strip().lower()] for one in wanted if one.strip().lower() in names]
-    return list(dict.fromkeys((*first, *TAB_ORDER)))
+    return list(dict.fromkeys((*first, *titles)))
 
 
-def is_hidden(name: str, hidden: Sequence[str]) -> bool:
-    """Whether the settings hide a tab; the settings themselves always stay."""
-    return name != "settings" and {name, TAB_ORDER[name].lower()} & {one.strip().lower() for one in hidden} != set()
+def is_hidden(name: str, title: str, hidden: Sequence[str]) -> bool:
+    """Return whether the settings hide a tab; the settings themselves always stay."""
+    return name != "settings" and {name, title.lower()} & {one.strip().lower() for one in hidden} != set()

@@ -143,12 +143,12 @@ def build_services(flags: Flags, root: Path = ROOT, foreign: ForeignProgram | No
 def task_starters(computing: Computing) -> dict[str, Starter]:
     """How each type of task is begun from its request, in the server and in workers."""
     return {
+        **computing.scripts.callbacks.task_starters(computing),
         **precision_work(computing).starters,
         **merge_starters(merger_of(computing)),
         **extras_of(computing).starters,
         **interrogation_starters(computing.captioners),
         **call_starters(computing.scripts.callbacks.compute),
-        **computing.scripts.callbacks.task_starters(computing),
     }
 
 

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
+from modules.model_folders import files_below
 from modules.scripts.program import Program
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
@@ -93,8 +94,7 @@ def list_models(program: Program, with_shipped: bool = True) -> list[ModelFile]:
     found = {
         path.stem: ModelFile(path)
         for folder in reversed(folders)
-        if folder.is_dir()
-        for path in sorted(folder.rglob("*"))
+        for path in sorted(files_below(folder))
         if path.suffix.lower() in SUFFIXES and path.stem != "None" and path.is_file()
     }
     return sorted(found.values(), key=lambda model: (model.name.startswith(BUNDLED), model.path.name))
@@ -164,8 +164,8 @@ def preprocessor_file(program: Program, names: Sequence[str]) -> Path:
     `InvalidValueError` that says where it belongs."""
     for name in names:
         for folder in folders_of(program, (PREPROCESSOR_FOLDER,)):
-            for path in sorted(folder.rglob(f"{Path(name).stem}.*")) if folder.is_dir() else ():
-                if path.suffix.lower() in SUFFIXES:
+            for path in sorted(files_below(folder)):
+                if path.stem == Path(name).stem and path.suffix.lower() in SUFFIXES:
                     return path
     raise InvalidValueError(
         f"The preprocessor needs the weights {' or '.join(names)}, which are missing: put the file into "

@@ -26,7 +26,7 @@ from lib_controlnet.units import (
     Unit,
 )
 from modules.errors import InvalidValueError
-from modules.images.reading import in_8_bits, open_image
+from modules.images.reading import open_image
 
 MAX_SIDE_PX = 16384
 MAX_UNITS = 10
@@ -319,5 +319,5 @@ class UnitReader:
         if image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
         if image.mode not in ("L", "RGB", "RGBA"):
-            image = image.convert("RGBA") if "A" in image.mode else in_8_bits(image)
+            image = image.convert("RGBA" if "A" in image.mode else "RGB")
         return np.asarray(image)

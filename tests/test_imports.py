@@ -39,7 +39,7 @@ ORDER = (
         "lean_imports",
         "public_addresses",
     ),
-    ("errors", "extra_folders", "model_folders", "version", "plots", "texts"),
+    ("errors", "extra_folders", "model_folders", "decoding", "version", "plots", "texts"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}

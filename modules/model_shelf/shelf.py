@@ -14,6 +14,7 @@ from modules.downloads.known import KnownModel, known_models
 from modules.downloads.remote_file import WORTHWHILE, saved_by_eight_bits
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.file_names import place_inside
+from modules.model_folders import files_below
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
 from modules.models.files.catalogue import HashCache
@@ -100,7 +101,7 @@ class Shelf:
         found: dict[Path, ShelfFile] = {}
         for kind, roots in self.roots.items():
             for number, root in enumerate(roots):
-                for path in sorted(root.rglob("*")):
+                for path in sorted(files_below(root)):
                     if path in found or path.suffix.lower() not in (*SUFFIXES, *PICKLES) or path.name.startswith("."):
                         continue
                     try:

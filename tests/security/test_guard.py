@@ -52,6 +52,23 @@ def guarded(data: Path, **flags: object) -> tuple[TestClient, Services]:
     return TestClient(app, base_url="http://127.0.0.1:7860"), services
 
 
+def test_a_proxy_may_leave_the_subpath_on(tmp_path: Path) -> None:
+    services = fake_services(tmp_path, start=False, api_auth="me:secret")
+    app = whole_api(services)
+    install_guard(app, services.flags, services.access)
+    # The server puts its own path before what a proxy asks for.
+    with TestClient(app, root_path="/a/sd", base_url="http://127.0.0.1:7860", follow_redirects=False) as client:
+        for path in ("/a/sd/sdapi/v1/options", "/a/sd/a/sd/sdapi/v1/options"):
+            assert client.get(path).status_code == 401
+            assert client.get(path, auth=("me", "secret")).status_code == 200
+            reply = client.get(f"{path}/", auth=("me", "secret"))
+            assert (reply.status_code, reply.headers["Location"]) == (307, "../options")
+        reply = client.get("/a/sd/a/sd")
+        assert (reply.status_code, reply.headers["Location"]) == (307, "sd/")
+        assert client.get("/a/sd/a/sdapi/v1/options", auth=("me", "secret")).status_code == 404
+    services.dispatcher.close()
+
+
 @pytest.mark.parametrize("path", READING)
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:7860", "192.168.1.5", "127.0.0.1.evil.example", ""])
 def test_after_dns_rebinding_nothing_is_told(page: TestClient, path: str, host: str) -> None:

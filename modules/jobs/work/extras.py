@@ -65,8 +65,6 @@ class Source:
             stored = decode_base64(self.data or "", what)
         infotext, items = read_metadata(open_image(stored, what))
         image = read_image(stored, what)
-        if image.mode.startswith("I"):  # 16 bits
-            image = image.point(lambda value: value / 256).convert("L")
         image = image if image.mode == "RGBA" else image.convert("RGB")
         return image, infotext, {k: v for k, v in items.items() if k not in (POSTPROCESSING, "extras")}
 

@@ -220,8 +220,8 @@ class StableDiffusionProcessing:
         `script_args`. None: for a job that a script built, none does."""
         self.script_args: Sequence[Any] = []
         self.requested_seed, self.requested_subseed = request.requested_seed, request.requested_subseed
-        """What the job was asked for with: -1 for a random one, in whose place `seed` and `subseed` were drawn. A copy of
-        the job with -1 gets a seed of its own, which is the same when the job is repeated."""
+        """What the job was asked for with: -1 for a random one, in whose place `seed` and `subseed` were drawn. A copy
+        of the job with -1 gets a seed of its own, which is the same when the job is repeated."""
         self.user = request.user
         self.__dict__.update({name: value for name, value in _unused().items() if name not in self.__dict__})
         self._take_start(request)

@@ -32,6 +32,7 @@ ORDER = (
         "paths",
         "registry",
         "atomic_files",
+        "file_names",
         "folder_lock",
         "show_folder",
         "cores",

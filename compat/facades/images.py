@@ -16,6 +16,7 @@ from PIL import Image
 
 from compat.facades.refusal import refusing
 from compat.host import host_now
+from modules.file_names import sanitize_part
 from modules.images.filenames import apply_pattern, next_number, subfolder_of
 from modules.images.grid import grid_rows
 from modules.images.grid import image_grid as _image_grid
@@ -26,7 +27,6 @@ from modules.images.naming import NameContext
 from modules.images.patterns import Source
 from modules.images.resize import ResizeMode
 from modules.images.resize import resize_image as _resize_image
-from modules.images.sanitize import sanitize_part
 from modules.images.saving import check_folder
 from modules.images.saving import save_image as _save_image
 from modules.processing.record.output import name_context

@@ -38,7 +38,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("GET /gradio_api/theme.css", "GET /gradio_api/startup-events"),
         "GET /gradio_api/custom_component/{id}/{environment}/{type}/{file_name}",
         # scripts and pictures in the folders of extensions
-        *("GET /file={path:path}", "GET /page-files/{digest}/{name}", "POST /internal/extension-fault"),
+        *("GET /file={path:path}", "GET /page-files/{digest}/{name}"),
         # files of Gradio's cache: the names are hashes of what they hold
         *("GET /gradio_api/file={path_or_url:path}", "GET /gradio_api/file/{path:path}"),
         *("POST /gradio_api/upload", "GET /gradio_api/upload_progress"),
@@ -76,7 +76,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         # making images
         *("POST /sdapi/v1/txt2img", "POST /sdapi/v1/img2img", "POST /sdapi/v1/extra-single-image"),
         *("POST /sdapi/v1/extra-batch-images", "POST /sdapi/v1/interrogate", "POST /sdapi/v1/plan"),
-        *("POST /sdapi/v1/interrupt", "POST /sdapi/v1/skip"),
+        *("POST /sdapi/v1/interrupt", "POST /sdapi/v1/skip", "POST /internal/extension-fault"),
         *("POST /internal/token-count", "POST /internal/memory-estimate"),
         *("POST /internal/upload", "GET /internal/upload/{key}"),
         *("GET /internal/batch", "POST /internal/stop-batch"),

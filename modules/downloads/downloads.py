@@ -26,6 +26,7 @@ from modules.downloads.storing import Storage, check_storage, refuse_unstorable,
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.file_names import place_inside
 from modules.model_folders import files_below
 from modules.paths import Paths
 
@@ -110,6 +111,11 @@ class Downloads:
         remote = look(source_named(request.source, known), self.transport)
         name = clean_name(request.name or remote.name, request.allows_pickles)
         header = read_header(remote, self.transport)
+        if header.format == "pickle" and not request.allows_pickles:
+            raise InvalidValueError(
+                f"{name} is called as if it were none and is a pickle, which can hold code. Get it elsewhere; or allow "
+                "pickles for this file: it is read without running anything in it."
+            )
         kind = kind_of(remote, header)
         if self._folder(request.folder):
             kind = Kind(request.folder, kind.what)
@@ -219,6 +225,8 @@ class Downloads:
 
     def discard(self, folder: str, name: str) -> None:
         """Delete what came of a file that is not wanted any more. Raises `BusyError` while it is being downloaded."""
-        target = self.folders[self._folder(folder)] / clean_name(name, allows_pickles=True)
+        if folder not in self.folders:
+            raise UnknownNameError.of("folder", folder, self.folders)
+        target = place_inside(self.folders[folder], clean_name(name, allows_pickles=True))
         with self.claims.claim(target):
             discard(target)

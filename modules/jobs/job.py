@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped, UnknownNameError
-from modules.images.sanitize import without_controls
+from modules.file_names import without_controls
 from modules.processing.record.made import Made, MadeImage
 from modules.processing.record.spool import SavedLate
 from modules.processing.request.request import GenerationRequest, request_to_json

@@ -15,7 +15,7 @@ from typing import Self
 
 from modules.access.roles import ANYBODY, Identity
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
-from modules.images.sanitize import without_controls
+from modules.file_names import without_controls
 from modules.jobs.images import JobImages
 from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus, Progress
 from modules.jobs.known import Known

@@ -363,7 +363,11 @@ class StableDiffusionProcessing:
     def get_token_merging_ratio(self, for_hr: bool = False) -> float:
         """The ratio of the settings for a pass."""
         options = self.settings.optimizations
-        return float((options.token_merging_ratio_hr if for_hr else 0) or options.token_merging_ratio)
+        if hasattr(self, "init_images"):
+            own = 0.0 if self.override_settings.get("token_merging_ratio") else options.token_merging_ratio_img2img
+        else:
+            own = options.token_merging_ratio_hr if for_hr else 0.0
+        return float(own or options.token_merging_ratio)
 
     def setup_prompts(self) -> None:
         """Fill `all_prompts` and the like."""

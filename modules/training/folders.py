@@ -18,6 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from modules.atomic_files import output_error, write_atomic
 from modules.decoding import decode_text
+from modules.file_names import given_path
 from modules.images.reading import in_8_bits
 from modules.texts import page_text
 from modules.training.config import DataConfig, FolderConfig
@@ -68,8 +69,8 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
     looks: dict[bytes, str] = {}
     broken, doubles, alike, small = [], [], [], []
     for folder in data.folders:
-        place = Path(folder.path).expanduser()
-        if not folder.path or not place.is_dir():
+        place = given_path(folder.path)
+        if not place.is_dir():
             raise TrainingError(f"{folder.path or 'data.folders'} is no folder. Name one with images and captions.")
         for path, repeats, words in _images(place):
             try:

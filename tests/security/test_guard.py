@@ -156,6 +156,12 @@ def test_calls_of_the_page_that_name_no_function_are_told_so(page: TestClient, p
     assert reply.status_code == 404 and "reload the page" in reply.json()["errors"]
 
 
+@pytest.mark.parametrize("path", ["call/x/x", "call/v2/x/x", "call/choose/0"])
+def test_the_stream_of_a_call_that_nobody_made_is_not_found(page: TestClient, path: str) -> None:
+    reply = page.get(f"/gradio_api/{path}")
+    assert reply.status_code == 404 and "reload the page" in reply.json()["errors"]
+
+
 def test_origins_of_the_flag_may_call(tmp_path: Path) -> None:
     client, services = guarded(tmp_path, cors_allow_origins="http://friend.example, http://other.example/")
     for origin, status in (("http://friend.example", 200), ("http://other.example", 200), (EVIL, 403)):

@@ -224,9 +224,10 @@ def test_a_call_that_a_role_may_not_make_is_refused_without_a_traceback(
     admins = [n for n, call in page.get_blocks().fns.items() if call.fn and least_role(call.fn) is Role.ADMIN]
     for number in admins[:10]:
         for path in ("run/predict", "queue/join", "api/predict", "call/predict"):
-            body = {"data": [], "fn_index": number, "session_hash": "page of vic's own"}
-            reply = clients["vic"].post(f"/gradio_api/{path}", json=body)
-            assert reply.status_code == 403 and "needs the role admin" in reply.json()["error"], (path, reply.text)
+            for index in (number, str(number), float(number), f" {number} "):  # as Gradio reads them
+                body: dict[str, Any] = {"data": [], "fn_index": index, "session_hash": "page of vic's own"}
+                reply = clients["vic"].post(f"/gradio_api/{path}", json=body)
+                assert reply.status_code == 403 and "needs the role admin" in reply.json()["error"], (path, reply.text)
     assert len(admins) > 10 and "Traceback" not in caplog.text
 
 

@@ -219,6 +219,9 @@ class StableDiffusionProcessing:
         """Which scripts take part: `alwayson_scripts`, `selectable_scripts`, each with its `args_from` and `args_to` in
         `script_args`. None: for a job that a script built, none does."""
         self.script_args: Sequence[Any] = []
+        self.requested_seed, self.requested_subseed = request.requested_seed, request.requested_subseed
+        """What the job was asked for with: -1 for a random one, in whose place `seed` and `subseed` were drawn. A copy
+        of the job with -1 gets a seed of its own, which is the same when the job is repeated."""
         self.user = request.user
         self.__dict__.update({name: value for name, value in _unused().items() if name not in self.__dict__})
         self._take_start(request)
@@ -388,17 +391,6 @@ class StableDiffusionProcessing:
         taking_part = list(getattr(self.scripts, "alwayson_scripts", ()))
         args = {script.title(): tuple(self.changed_args(script) or ()) for script in taking_part}
         return replace(self.to_request(), alwayson_args=args, runs_scripts=self.scripts is not None)
-
-    @property
-    def requested_seed(self) -> int:
-        """The seed that the job was asked for with: -1 for a random one, in whose place `seed` was drawn. A copy of the
-        job with -1 gets a seed of its own, which is the same when the job is repeated."""
-        return self._request.requested_seed
-
-    @property
-    def requested_subseed(self) -> int:
-        """The variation seed that the job was asked for with, see `requested_seed`."""
-        return self._request.requested_subseed
 
     def fix_seeds(self) -> None:
         """Draw seeds where none is given (-1, None or "")."""

@@ -278,7 +278,7 @@ def _jobs(
     p: StableDiffusionProcessing, axes: tuple[Chosen, ...], vary: tuple[bool, ...], keep_random: bool
 ) -> dict[tuple[int, int, int], StableDiffusionProcessing]:
     """A job for every cell; wrong values raise here."""
-    jobs = {}
+    jobs: dict[tuple[int, int, int], StableDiffusionProcessing] = {}
     x, y, z = (range(len(axis.values)) for axis in axes)
     stride = len(x) if vary[0] else 1
     strides = (1, stride, stride * (len(y) if vary[1] else 1))

@@ -21,11 +21,12 @@ from modules.downloads.download import (
 from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES, Kind, kind_of
 from modules.downloads.known import KnownModel, known_models, source_named
 from modules.downloads.parts import discard
-from modules.downloads.remote_file import Header, RemoteFile, look, read_header
+from modules.downloads.remote_file import RemoteFile, look, read_header
 from modules.downloads.storing import Storage, check_storage, refuse_unstorable, stored_name
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.models.files.header import Header
 from modules.paths import Paths
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modules.downloads.remote_file import GGUF_MAGIC, Header, RemoteFile
+from modules.downloads.remote_file import RemoteFile
 from modules.errors import CheckpointError
+from modules.models.files.header import Header
 from modules.models.files.other_files import ADAPTER_WORDS, EMBEDDING_NAMES, MAX_EMBEDDING_TENSORS
 
 CHECKPOINTS, VAES, ENCODERS = "Stable-diffusion", "VAE", "text_encoder"
@@ -29,7 +30,6 @@ GGUF_LANGUAGE = ("llama", "qwen2", "gemma", "gemma2", "gemma3", "phi3", "mistral
 GGUF_VIDEO = ("wan", "hyvid", "ltxv", "cosmos")
 ENCODER_WIDTHS = (768, 1024, 1280, 2560, 4096)
 """Of the encoders that families of image models read their prompts with."""
-STRING_TYPE, SCALAR_BYTES = 8, {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def kind_of(remote: RemoteFile, header: Header) -> Kind:
     if header.format == "pickle":
         return Kind(CHECKPOINTS, "a pickle, whose contents are not known before it is here")
     if header.format == "gguf":
-        return _kind_of_gguf(remote)
+        return _kind_of_gguf(label, header.architecture)
     names = list(header.tensors)
     if len(names) <= MAX_EMBEDDING_TENSORS and EMBEDDING_NAMES & set(names):
         return _kind(EMBEDDINGS)
@@ -83,35 +83,9 @@ def _kind(folder: str) -> Kind:
     return Kind(folder, WORDS[folder])
 
 
-def _kind_of_gguf(remote: RemoteFile) -> Kind:
-    architecture = gguf_architecture(remote.begins)
+def _kind_of_gguf(label: str, architecture: str) -> Kind:
     if architecture in GGUF_VIDEO:
-        raise CheckpointError(f"{remote.source.label} is a video model ({architecture}); this program makes images.")
+        raise CheckpointError(f"{label} is a video model ({architecture}); this program makes images.")
     if architecture in GGUF_LANGUAGE:
-        raise CheckpointError(
-            f"{remote.source.label} is a language model ({architecture}); no model of images here reads with it."
-        )
+        raise CheckpointError(f"{label} is a language model ({architecture}); no model of images here reads with it.")
     return _kind(ENCODERS if architecture in GGUF_ENCODERS else CHECKPOINTS)
-
-
-def gguf_architecture(begins: bytes) -> str:
-    """`general.architecture` of a GGUF file, from its first bytes; "" where it does not stand there."""
-    if not begins.startswith(GGUF_MAGIC) or len(begins) < 24:
-        return ""
-    count, at = int.from_bytes(begins[16:24], "little"), 24
-    for _ in range(min(count, 64)):
-        length = int.from_bytes(begins[at : at + 8], "little")
-        key, at = begins[at + 8 : at + 8 + length], at + 8 + length
-        value_type, at = int.from_bytes(begins[at : at + 4], "little"), at + 4
-        if value_type == STRING_TYPE:
-            length = int.from_bytes(begins[at : at + 8], "little")
-            text, at = begins[at + 8 : at + 8 + length], at + 8 + length
-            if key == b"general.architecture":
-                return text.decode("utf-8", "replace")
-        elif value_type in SCALAR_BYTES:
-            at += SCALAR_BYTES[value_type]
-        else:
-            return ""
-        if at >= len(begins):
-            return ""
-    return ""

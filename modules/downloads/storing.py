@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.downloads.kinds import CHECKPOINTS, Kind
-from modules.downloads.remote_file import SHA256, WORTHWHILE, Header, RemoteFile, saved_by_eight_bits
+from modules.downloads.remote_file import SHA256, WORTHWHILE, RemoteFile, saved_by_eight_bits
 from modules.errors import (
     BusyError,
     CheckpointError,
@@ -26,6 +26,7 @@ from modules.errors import (
     UnknownNameError,
 )
 from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats
+from modules.models.files.header import Header, read_metadata
 
 PROCESS = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -36,7 +37,6 @@ READY_S = 180.0  # until it has imported torch, and a process before it has let 
 ANSWER_S = 120.0
 NARROW = ("F8_E4M3", "F8_E5M2", "I8", "U8")
 RECEIPT_KEY = "featherweight"
-MAX_RECEIPT_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,8 @@ def stored_name(name: str, storage: str) -> str:
 def receipt_of(path: Path) -> Mapping[str, Any]:
     """What a file of ours says of how it was made; empty for others and for what cannot be read."""
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= min(MAX_RECEIPT_BYTES, path.stat().st_size):
-                return {}
-            found = json.loads(json.loads(file.read(length))["__metadata__"][RECEIPT_KEY])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads(read_metadata(path).get(RECEIPT_KEY, ""))
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from modules.downloads.kinds import CHECKPOINTS, Kind
-from modules.downloads.remote_file import Header, RemoteFile
+from modules.downloads.remote_file import RemoteFile
+from modules.models.files.header import Header
 
 PLAN_TIMEOUT_S = 180
 GB = 1e9

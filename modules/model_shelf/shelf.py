@@ -135,7 +135,7 @@ class Shelf:
     def _saves(self, one: ShelfFile) -> int:
         if one.kind != CHECKPOINTS:
             return 0
-        saved = saved_by_eight_bits(self._headers.tensors(one.path))
+        saved = saved_by_eight_bits(self._headers.of(one.path).tensors)
         return saved if saved > WORTHWHILE * one.size_bytes else 0
 
     def file(self, key: str) -> ShelfFile:

@@ -51,6 +51,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("families",),
         ("text_encoders", "autoencoders"),
         ("names",),
+        ("detection",),
         ("files", "libraries"),
     ),
     "jobs": (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.models.detection.files import detected
 from modules.models.files.catalogue import CheckpointInfo as Checkpoint
 from modules.models.files.catalogue import old_hash
 from modules.models.files.header import header_of
@@ -149,20 +150,11 @@ class ModelView:
         raise AttributeError(f"sd_model.{name} is not supported here: {INSIDE}", name=name, obj=self)
 
 
-FAMILY_KEYS = (
-    ("SDXL", "conditioner.embedders."),
-    ("SD 3", "model.diffusion_model.joint_blocks."),
-    ("SD 2.x", "cond_stage_model.model."),
-    ("SD 1.x", "cond_stage_model.transformer."),
-)
-"""Families by how names of tensors in their files begin; as the labels of the program."""
-
-
 def family_of_file(info: CheckpointInfo) -> str:
-    """What the header of a .safetensors file says, before its model was loaded and without PyTorch; "" where it says
-    nothing."""
-    names = header_of(Path(info.filename)).tensors
-    return next((family for family, key in FAMILY_KEYS if any(name.startswith(key) for name in names)), "")
+    """Return the family that the header of a file says, before its model was loaded and without PyTorch; "" where it
+    says nothing."""
+    found = detected(header_of(Path(info.filename))).family
+    return "" if found is None else found.label
 
 
 def loaded_model() -> ModelView | None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.downloads.kinds import CHECKPOINTS, Kind
 from modules.downloads.remote_file import SHA256, WORTHWHILE, RemoteFile, saved_by_eight_bits
 from modules.errors import (
     BusyError,
@@ -26,6 +25,7 @@ from modules.errors import (
     UnknownNameError,
 )
 from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats
+from modules.models.detection.files import CHECKPOINTS, Detected
 from modules.models.files.header import Header, read_metadata
 
 PROCESS = (
@@ -55,7 +55,7 @@ def check_storage(name: str) -> str:
     return name
 
 
-def refuse_unstorable(remote: RemoteFile, header: Header, kind: Kind) -> None:
+def refuse_unstorable(remote: RemoteFile, header: Header, kind: Detected) -> None:
     """Raises `InvalidValueError` for files that are not stored in 8 bits while they come."""
     label = remote.source.label
     if header.format == "gguf":
@@ -73,7 +73,7 @@ def refuse_unstorable(remote: RemoteFile, header: Header, kind: Kind) -> None:
         raise InvalidValueError(f"{label} holds its weights in 8 bits already ({types}): get it as it is.")
 
 
-def stored_bytes(remote: RemoteFile, header: Header, kind: Kind) -> int:
+def stored_bytes(remote: RemoteFile, header: Header, kind: Detected) -> int:
     """About what a checkpoint weighs in 8 bits: its matrices in one byte a value, the rest as it is. 0 for files that
     are not stored so, and where that saves little."""
     try:

@@ -106,7 +106,7 @@ def encodes_apart(path: Path, modules: Sequence[Path] = ()) -> bool:
     with open_checkpoint(path, modules=modules) as file:
         family = detect_family(file)
     trained_as(family, path.name)
-    return not family.embedding_components
+    return not family.texts.embedding_components
 
 
 def file_hashes(path: Path) -> FileHashes:

@@ -4,7 +4,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from modules.models.autoencoders.autoencoder import PREFIX
-from modules.models.autoencoders.registry import LEVELS, autoencoder_type
+from modules.models.autoencoders.registry import autoencoder_type
+from modules.models.detection.parts import VAE_LEVELS
 from modules.models.files.tensor_source import open_tensors
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named, original_names
@@ -25,7 +26,7 @@ def open_vae(path: Path) -> View:
 
 def _named(entries: Header) -> dict[str, Named]:
     """Original name and shape of each tensor of the VAE by its name in the file."""
-    level = next((level for level in LEVELS if any(name.startswith(level) for name in entries)), "")
+    level = next((level for level in VAE_LEVELS if any(name.startswith(level) for name in entries)), "")
     inner = {name.removeprefix(level): name for name in entries if name.startswith(level)}
     inner = {short: name for short, name in inner.items() if not short.startswith(LEFT_OVER)}
     header = {short: entries[name] for short, name in inner.items()}

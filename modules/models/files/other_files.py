@@ -4,6 +4,7 @@ Told by the names in the header alone; nothing is unpickled and no weights are r
 """
 
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 from modules.models.files.header import header_of
@@ -27,16 +28,17 @@ def is_adapter_or_embedding(path: Path) -> bool:
         if path.is_dir():
             return False
         if path.suffix.lower() == ".safetensors":
-            return _names_say_so(list(header_of(path).tensors))
+            return bool(adapter_or_embedding(header_of(path).tensors))
         return any(word in _pickle_head(path) for word in PICKLE_WORDS)
     except (OSError, ValueError, zipfile.BadZipFile, KeyError, RuntimeError):
         return False
 
 
-def _names_say_so(names: list[str]) -> bool:
-    if 0 < len(names) <= MAX_EMBEDDING_TENSORS and EMBEDDING_NAMES & set(names):
-        return True
-    return bool(names) and any(word in name.lower() for name in names for word in ADAPTER_WORDS)
+def adapter_or_embedding(names: Collection[str]) -> str:
+    """Return "adapter" or "embedding" where the names of a file's tensors say so; "" for other files."""
+    if len(names) <= MAX_EMBEDDING_TENSORS and EMBEDDING_NAMES & set(names):
+        return "embedding"
+    return "adapter" if any(word in name.lower() for name in names for word in ADAPTER_WORDS) else ""
 
 
 def _pickle_head(path: Path) -> bytes:

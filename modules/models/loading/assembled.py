@@ -11,42 +11,37 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from modules.errors import CheckpointError
 from modules.models.autoencoders.autoencoder import PREFIX as VAE_PREFIX
-from modules.models.autoencoders.held import autoencoder_in, own_channels
 from modules.models.autoencoders.registry import holds_autoencoder
 from modules.models.autoencoders.source import open_vae
+from modules.models.detection.parts import ENCODER_TYPES, Part, held_encoder, held_vae, own_channels, without_level
 from modules.models.families.family import ExternalTextEncoder, ExternalVae, ModelFamily
+from modules.models.families.registry import denoiser_family_of
 from modules.models.files.modules_catalogue import VAE_FOLDERS, encoder_folders
 from modules.models.files.pieces import without_later_pieces
 from modules.models.files.tensor_source import TensorSource
-from modules.models.loading.foreign_names import denoiser_names
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named
-from modules.models.names.view import Place, View, open_whole, renamed
-from modules.models.text_encoders.file_names import ENCODER_TYPES, bare_text_names, encoder_in, held_encoder
+from modules.models.names.view import Place, View, open_whole
+from modules.models.text_encoders.file_names import bare_text_names
 
 WIDTH = re.compile(r"(?:^|\.)(?:final_layer_norm|ln_final|final_layer_norm)\.weight$")
 SUFFIXES = (".safetensors", ".gguf")
 
 
-def with_whole_names(file: TensorSource, families: Sequence[ModelFamily]) -> TensorSource:
-    """A denoiser's file with the names that a whole checkpoint has; `file` itself where it is none."""
-    names = denoiser_names(file.entries, families)
-    return file if names is None else renamed(file, names)
-
-
-def assembled(file: TensorSource, modules: Sequence[Path], families: Sequence[ModelFamily]) -> TensorSource:
+def assembled(file: TensorSource, modules: Sequence[Path]) -> TensorSource:
     """`file` with the text encoders and the autoencoder of these files; without any, with those that are near where the
     file is a denoiser alone. `file` itself where there is nothing to add.
 
     Raises `CheckpointError` for a file that is neither, by name, and for one that the model has no place for.
     """
-    family = next((item for item in families if item.detects_denoiser(file.entries)), None)
+    family = denoiser_family_of(file.entries)
     if family is None:
         if modules:
             raise CheckpointError(
@@ -58,7 +53,7 @@ def assembled(file: TensorSource, modules: Sequence[Path], families: Sequence[Mo
     try:
         for path in modules:
             parts.add(path)
-        if modules or is_alone(file.entries) or family.external_vae is not None:
+        if modules or is_alone(file.entries) or family.latents.external is not None:
             for path in parts.near():
                 parts.add(path)
         return parts.joined()
@@ -102,7 +97,7 @@ class _Parts:
         held = [held_encoder(source.entries) for source in self._texts]
         types = {item.type for item in held if item is not None}
         found = list(_near(self._file, self._family, types)) if not (types and self._is_untyped) else []
-        vae = self._family.external_vae
+        vae = self._family.latents.external
         if vae is not None and not self._vae and own_channels(self._file.entries) is None:
             path = _near_vae(self._file.path, vae)
             found += [path] if path is not None else []
@@ -111,7 +106,7 @@ class _Parts:
     @property
     def _is_untyped(self) -> bool:
         """Whether the family's text encoders are looked for by name alone: then they are all chosen, or all found."""
-        return any(not item.type for item in self._family.external_encoders if item.is_part)
+        return any(not item.type for item in self._family.texts.external if item.is_part)
 
     def joined(self) -> TensorSource:
         """The checkpoint's file with all parts."""
@@ -128,6 +123,27 @@ class _Parts:
         return View(self._file.path, {**kept, **pieces}, self._files, self._file.metadata)
 
 
+def part_in(path: Path) -> Part | None:
+    """Return the text encoder or the VAE that a file holds; None for one that holds neither, or cannot be read."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return _part_in(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _part_in(path: Path, size_bytes: int, mtime_ns: int) -> Part | None:
+    del size_bytes, mtime_ns  # of the file as it was when it was looked at
+    try:
+        with open_whole(path) as file:
+            inner = without_level(file.entries)
+            vae = held_vae(inner) if len(inner) == len(file.entries) else None
+            return vae or held_encoder(bare_text_names(file).entries)
+    except CheckpointError:  # a damaged file among others: loading it by name says what is wrong
+        return None
+
+
 def is_alone(header: Header) -> bool:
     """Whether nothing but a denoiser is there."""
     return all(key.startswith("model.diffusion_model.") for key in header)
@@ -136,7 +152,7 @@ def is_alone(header: Header) -> bool:
 def _near(file: TensorSource, family: ModelFamily, chosen: Collection[str]) -> Iterator[Path]:
     """The family's text encoders in the folders for them, the nearest to the checkpoint; not those of the types that
     were `chosen`, and not those that the checkpoint has."""
-    for item in family.external_encoders:
+    for item in family.texts.external:
         if not item.is_part or item.type in chosen or any(key.startswith(f"{item.prefix}.") for key in file.entries):
             continue
         if not item.type and not is_alone(file.entries):
@@ -151,11 +167,7 @@ def _near(file: TensorSource, family: ModelFamily, chosen: Collection[str]) -> I
 def _near_vae(checkpoint: Path, vae: ExternalVae) -> Path | None:
     """The file with this VAE in the folders for them: one that is named so, else the only one."""
     for folder in encoder_folders(checkpoint, VAE_FOLDERS):
-        fitting = [
-            path
-            for path in _files_below(folder)
-            if (held := autoencoder_in(path)) is not None and (held.type, held.channels) == (vae.type, vae.channels)
-        ]
+        fitting = [path for path in _files_below(folder) if part_in(path) == Part(vae.type, vae.channels)]
         named = [path for path in fitting if path.name.lower().startswith(vae.stems)]
         if named or len(fitting) == 1:
             return (named or fitting)[0]
@@ -178,16 +190,16 @@ def _fitting(folder: Path, item: ExternalTextEncoder, header: Header) -> Iterabl
         return
     width = item.width(header) if item.width is not None else None
     for path in sorted(_files_below(folder), key=lambda path: not path.name.lower().startswith(item.stem)):
-        held = encoder_in(path)
+        held = part_in(path)
         if held is not None and held.type == item.type and (width is None or held.width == width):
             yield path
 
 
 def _missing(family: ModelFamily, names: Sequence[str]) -> list[str]:
     """What to do about each part of the family that is not among these tensors of a checkpoint and its files."""
-    encoders = [item for item in family.external_encoders if item.title and not item.is_optional]
+    encoders = [item for item in family.texts.external if item.title and not item.is_optional]
     hints = [item.hint for item in encoders if not any(name.startswith(f"{item.prefix}.") for name in names)]
-    vae = family.external_vae
+    vae = family.latents.external
     if vae is not None and not any(name.startswith(f"{VAE_PREFIX}.") for name in names):
         hints.append(vae.hint)
     return hints

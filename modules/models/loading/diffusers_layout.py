@@ -16,9 +16,11 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.models.autoencoders.registry import autoencoder_type
+from modules.models.detection.families import TRANSFORMER, folder_family
 from modules.models.families.diffusers_config import prediction_of
 from modules.models.families.family import ModelFamily
-from modules.models.families.ldm.parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
+from modules.models.families.ldm.noise import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
+from modules.models.families.registry import FAMILIES
 from modules.models.files.diffusers_folder import COMPONENTS, components_in, weight_files
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource, open_tensors
@@ -42,25 +44,26 @@ def opened_folder(folder: Path, families: Sequence[ModelFamily], with_optional: 
     optional = {part for family in families for part in family.folder.optional_parts}
     _refuse_foreign_codes(folder)
     names = [name for name in components_in(folder) if with_optional or name not in optional]
-    denoisers = list(dict.fromkeys(family.folder.denoiser for family in families))
+    denoisers = list(dict.fromkeys(family.signs.part for family in families))
     if not any(denoiser in names for denoiser in denoisers):
         raise CheckpointError(f"{folder.name}: has no folder {' or '.join(denoisers)}. {_known(families)}")
     with ExitStack() as stack:
         parts = {part: dict(_tensors_in(folder / part, stack)) for part in names}
         headers = _headers(parts)
-        layout = _layout_of(headers, families)
-        if layout.denoiser not in names:
+        signs = folder_family(headers)
+        layout = FAMILIES.get(signs.name).folder
+        if signs.part not in names:
             raise CheckpointError(f"{folder.name}: {_foreign(names, families)}. {_known(families)}")
         for part, header in headers.items():
             if part in layout.checks:
                 layout.checks[part](folder, part, header)
-        prediction, ends_in_noise = prediction_of(folder, layout.is_flow)
+        prediction, ends_in_noise = prediction_of(folder, is_flow=signs.part == TRANSFORMER)
         markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
         places = _places(folder, parts, layout, markers)
         return View(folder, places, stack.pop_all(), {PREDICTION_KEY: prediction} if prediction else None)
 
 
-def as_original(file: TensorSource, families: Sequence[ModelFamily]) -> View:
+def as_original(file: TensorSource) -> View:
     """An open file, which is closed with the view."""
     parts: dict[str, dict[str, tuple[TensorSource, str]]] = {}
     for key in file.entries:
@@ -68,7 +71,8 @@ def as_original(file: TensorSource, families: Sequence[ModelFamily]) -> View:
         if part in COMPONENTS and name:
             parts.setdefault(part, {})[name] = (file, key)
     markers = tuple(key for key in (V_KEY, ZERO_SNR_KEY) if key in file.entries)
-    places = _places(file.path, parts, _layout_of(_headers(parts), families), markers)
+    layout = FAMILIES.get(folder_family(_headers(parts)).name).folder
+    places = _places(file.path, parts, layout, markers)
     stack = ExitStack()
     stack.push(file)
     return View(file.path, places, stack, file.metadata)
@@ -124,17 +128,6 @@ def _order(name: str) -> tuple[str, int]:
     return (name, 0) if match is None else (f"{name[: match.start()]}.in_proj.{match[2]}", "qkv".index(match[1]))
 
 
-def is_diffusers_file(header: Header, families: Sequence[ModelFamily]) -> bool:
-    """Whether the names in a file are those of the diffusers layout, behind the name of their component."""
-    layouts = [family.folder for family in families]
-    return any(all(f"{layout.denoiser}.{sign}" in header for sign in layout.signs) for layout in layouts)
-
-
-def _layout_of(parts: Headers, families: Sequence[ModelFamily]) -> FolderLayout:
-    """Asked from the most special family to the most general: the last is what none of the others is."""
-    return next(family.folder for family in reversed(families) if family.folder.detects(parts))
-
-
 def _vae_names(parts: Headers) -> Callable[[Header], Names] | None:
     found = autoencoder_type(parts.get("vae", {}))
     return None if found is None else found[0].diffusers_names
@@ -142,7 +135,7 @@ def _vae_names(parts: Headers) -> Callable[[Header], Names] | None:
 
 def _foreign(parts: Sequence[str], families: Sequence[ModelFamily]) -> str:
     """What is said of a denoiser that no family knows."""
-    known = {family.folder.denoiser: family.folder.title for family in reversed(families)}
+    known = {family.signs.part: family.folder.title for family in reversed(families)}
     return " and ".join(f"its {part} is not that of {title}" for part, title in known.items() if part in parts)
 
 

@@ -194,7 +194,7 @@ def _match(opened: _Opened, info: CheckpointInfo, configs_dir: Path) -> _Matched
         raise CheckpointError(f"{info.path.name}: {error}") from error
     except (ValueError, TypeError, ZeroDivisionError) as error:  # diffusers refuses impossible sizes
         raise CheckpointError(f"{info.path.name}: its YAML describes an impossible model: {error}") from error
-    optional = family.optional_encoder
+    optional = family.texts.optional
     for component in components:  # without its tokenizer an encoder is of no use: better to say so at once
         if optional is not None and component.name == optional.component:
             optional.tokenizer(info.path, int(component.module.config.vocab_size))  # type: ignore[union-attr, arg-type]
@@ -318,7 +318,7 @@ def predicts_v(model: LoadedModel) -> bool:
     -x0, which for an even input lies far below it.
     """
     x = torch.full((1, model.latent_channels, PROBE_SIDE, PROBE_SIDE), 0.5, device=model.device)
-    tokens, width = model.family.context_tokens, model.architecture.unet_sizes.context_width
+    tokens, width = model.family.texts.tokens, model.architecture.unet_sizes.context_width
     context = torch.full((1, tokens, width), 0.5, device=model.device)
     prediction = model.predict(x, torch.tensor([LAST_TIMESTEP], device=model.device), context)
     return float((prediction - x).mean()) < V_BELOW
@@ -327,8 +327,8 @@ def predicts_v(model: LoadedModel) -> bool:
 def predicting(architecture: LdmArchitecture, family: ModelFamily, prediction: str) -> LdmArchitecture:
     """The architecture with this prediction type, and the size of the images that such models are trained on."""
     side = architecture.latent_side
-    if prediction == "v_prediction" and family.v_latent_side is not None:
-        side = family.v_latent_side
+    if prediction == "v_prediction" and family.noise.v_latent_side is not None:
+        side = family.noise.v_latent_side
     return replace(architecture, prediction_type=prediction, latent_side=side)
 
 
@@ -349,8 +349,8 @@ def architecture_of(
     known = sized_by_header(file.entries, read_architecture(configs_dir / family.config_name))
     if info.is_folder:
         known = refined(info.path, known)
-    schedule = replace(known.noise_schedule, zero_terminal_snr=family.has_zero_snr(file.entries))
-    prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
+    schedule = replace(known.noise_schedule, zero_terminal_snr=family.noise.has_zero_snr(file.entries))
+    prediction = family.noise.prediction_type(file.entries, file.metadata) or known.prediction_type
     known = known if info.is_folder else predicting(known, family, prediction)  # a folder says its own size
     told = replace(known, noise_schedule=schedule, prediction_type=prediction)
-    return family.as_told(told, file) if reads_values else told
+    return family.noise.told(told, file) if reads_values else told

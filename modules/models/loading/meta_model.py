@@ -65,7 +65,7 @@ class MetaModel:
     @property
     def size_multiple_px(self) -> int:
         """Pixels that the sides of its images are multiples of."""
-        return self.downscale * self.family.latent_multiple
+        return self.downscale * self.family.latents.multiple
 
     @cached_property
     def max_tensor_bytes(self) -> int:
@@ -217,7 +217,8 @@ class MetaModel:
         if rules is None and not self._is_narrower_in_file(plan) and not is_packed:
             return 0
         if by_blocks and rules is not None and not is_packed and _decodes_blocks(plan, rules.storage):
-            return decoded_peak_bytes(item.module, plan.compute_dtype)
+            known = self.family.denoiser.blocks.decoded if component == "unet" else ()
+            return decoded_peak_bytes(item.module, plan.compute_dtype, known)
         tables = {f"{name}.weight" for name, layer in item.module.named_modules() if isinstance(layer, nn.Embedding)}
         largest = max(
             (each.numel() for key, each in self._tensors_of(item).items() if each.ndim > 1 and key not in tables),
@@ -271,7 +272,7 @@ def build_meta_model(
     with ExitStack() as files:
         file = files.enter_context(open_checkpoint(info.path, modules=info.modules))
         family = detect_family(file)
-        if family.optional_encoder is not None and family.optional_encoder.setting in optional:
+        if family.texts.optional is not None and family.texts.optional.setting in optional:
             file = files.enter_context(open_checkpoint(info.path, with_optional=True, modules=info.modules))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
@@ -280,13 +281,13 @@ def build_meta_model(
 
 
 @contextmanager
-def few_blocks(unet: nn.Module) -> Iterator[None]:
-    """While open, each transformer of a UNet has `MIN_BLOCKS` of its equal blocks: the largest then runs 22 for 70,
-    with the same peak of memory."""
+def few_blocks(unet: nn.Module, stacked: str) -> Iterator[None]:
+    """While open, each module of the class `stacked` has `MIN_BLOCKS` of its equal blocks: the largest UNet then runs
+    22 for 70, with the same peak of memory."""
     whole: list[tuple[Any, nn.ModuleList]] = []
     for module in unet.modules():
         blocks = getattr(module, "transformer_blocks", None)
-        if type(module).__name__ == "Transformer2DModel" and isinstance(blocks, nn.ModuleList):
+        if type(module).__name__ == stacked and isinstance(blocks, nn.ModuleList):
             whole.append((module, blocks))
     try:
         for module, blocks in whole:

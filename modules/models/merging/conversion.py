@@ -20,8 +20,8 @@ from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.format import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.families.family import ModelFamily
-from modules.models.families.ldm.parts import V_KEY, ZERO_SNR_KEY
-from modules.models.families.registry import FAMILIES, detect_family
+from modules.models.families.ldm.noise import V_KEY, ZERO_SNR_KEY
+from modules.models.families.registry import denoiser_family_of, detect_family
 from modules.models.files.catalogue import CheckpointInfo, sha256_of
 from modules.models.files.coded_file import DECLARATIONS_KEY, PACKED_KEY, read_rotated
 from modules.models.files.eight_bits import STORED_AS, read_scale, refuse_non_finite
@@ -296,11 +296,10 @@ def _parts_of(
 ) -> tuple[ModelFamily, tuple[Component, ...]]:
     """The family of a file, and the parts of the model that it fills."""
     alone = is_alone(file.entries)
-    family = next((found for _, found in FAMILIES.items() if alone and found.detects_denoiser(file.entries)), None)
-    family = family or detect_family(file)
+    family = (denoiser_family_of(file.entries) if alone else None) or detect_family(file)
     architecture = architecture_of(file, info, family, configs_dir, reads_values=reads_values)
     if alone:
-        return family, family.denoiser_components(file.entries, architecture)
+        return family, family.denoiser.build(file.entries, architecture)
     folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
     return family, family.components(file.entries, architecture, folders)
 

@@ -15,6 +15,8 @@ def using_block_decoding(model: LoadedModel) -> Iterator[None]:
     blocks are compiled must be known before."""
     with ExitStack() as contexts:
         if is_on_cuda(model.device):
-            for root in (model.unet, *model.text_encoders.values()):
+            known = model.family.denoiser.blocks.decoded
+            contexts.enter_context(decoding_blocks(model.unet, block_classes(model.unet, known)))
+            for root in model.text_encoders.values():
                 contexts.enter_context(decoding_blocks(root, block_classes(root)))
         yield

@@ -1,16 +1,13 @@
 """FLUX.1 in the layout of Black Forest Labs: where its parts are in a file, and what its layers are in diffusers'
 transformer. The converter of diffusers takes the width 3072 for granted, so the map is a table."""
 
-from modules.models.families.flow_family import DENOISER
+from modules.models.detection.families import PREFIX
 from modules.models.families.layer_table import Layer, LayerTable
 from modules.models.names.folder_layout import Header
 from modules.models.names.row_map import RowMap
 
-SIGN = "double_blocks.0.img_attn.norm.key_norm.scale"
-VECTOR_SIGN = "vector_in.in_layer.weight"
-"""Tensors by which a file is known: no other family of these blocks has both."""
-GUIDANCE = "guidance_in.in_layer.weight"
-"""Of models that take the distilled guidance as an input."""
+VECTOR, GUIDANCE = "vector_in.in_layer.weight", "guidance_in.in_layer.weight"
+"""Inputs: the pooled text, and of some models the distilled guidance."""
 CLIP_PREFIX, T5_PREFIX = "text_encoders.clip_l.transformer", "text_encoders.t5xxl.transformer"
 DOUBLE, SINGLE = "double_blocks.{}", "single_blocks.{}"
 OUR_DOUBLE, OUR_SINGLE = "transformer_blocks.{}", "single_transformer_blocks.{}"
@@ -66,17 +63,12 @@ TABLE = LayerTable(
 )
 
 
-def is_transformer(header: Header) -> bool:
-    """Whether a checkpoint's denoiser is of this family."""
-    return f"{DENOISER}{SIGN}" in header and f"{DENOISER}{VECTOR_SIGN}" in header
-
-
 def width_of(header: Header) -> int:
     """How wide the transformer is; 0 where the tensor that tells is missing."""
-    entry = header.get(f"{DENOISER}img_in.weight")
+    entry = header.get(f"{PREFIX}img_in.weight")
     return entry.shape[0] if entry is not None and entry.shape else 0
 
 
-def transformer_rows(header: Header) -> RowMap | None:
-    """The row map of a checkpoint's transformer; None for other files."""
-    return TABLE.row_map(header, DENOISER, width_of(header)) if is_transformer(header) else None
+def transformer_rows(header: Header) -> RowMap:
+    """Return the row map of a checkpoint's transformer."""
+    return TABLE.row_map(header, PREFIX, width_of(header))

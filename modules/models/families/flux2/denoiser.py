@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
+from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import DenoiserInputSizes
-from modules.models.families.flow_family import DENOISER
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
 from modules.models.names.component import Component, Header, meta_module
 
@@ -34,14 +34,13 @@ SKIP = (
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
-    assert rows is not None, "detected by another sign than its row map is"
     width = width_of(header)
     try:
-        channels = header[f"{DENOISER}img_in.weight"].shape[1]
-        context = header[f"{DENOISER}txt_in.weight"].shape[1]
-        out = header[f"{DENOISER}final_layer.linear.weight"].shape[0]
-        doubled, _ = header[f"{DENOISER}double_blocks.0.img_mlp.0.weight"].shape
-        time = header[f"{DENOISER}time_in.in_layer.weight"].shape[1]
+        channels = header[f"{PREFIX}img_in.weight"].shape[1]
+        context = header[f"{PREFIX}txt_in.weight"].shape[1]
+        out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
+        doubled, _ = header[f"{PREFIX}double_blocks.0.img_mlp.0.weight"].shape
+        time = header[f"{PREFIX}time_in.in_layer.weight"].shape[1]
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     if width < HEAD_WIDTH or width % HEAD_WIDTH:
@@ -64,11 +63,11 @@ def transformer_component(header: Header) -> Component:
         rope_theta=THETA,
         guidance_embeds=False,
     )
-    return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. Latents are packed already; the tokens of references follow the
+    """The velocity, see `Denoiser.run`. Latents are packed already; the tokens of references follow the
     image's, each at a time of its own."""
     height, width = inputs.x.shape[-2:]
     x, ids = inputs.x.flatten(2).transpose(1, 2), _places(inputs.x)
@@ -105,6 +104,21 @@ def _places(x: Tensor, time: int = 0) -> Tensor:
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = transformer.config
     return DenoiserInputSizes(config.in_channels, config.joint_attention_dim)
+
+
+def _usual_settings(transformer: Any, name: str) -> UsualSettings:
+    """Give base models their own, which were not distilled, as their name tells."""
+    return UsualSettings(steps=20, cfg_scale=4.0) if "base" in name.lower() else UsualSettings(steps=4)
+
+
+DENOISER = Denoiser(
+    build=denoiser_alone(transformer_component),
+    run=run_transformer,
+    sizes=transformer_inputs,
+    rows=transformer_rows,
+    usual_settings=_usual_settings,
+    takes_references=lambda transformer, name: True,
+)

@@ -48,6 +48,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "models": (
         ("merging",),
         ("loading",),
+        ("placing",),
         ("families",),
         ("text_encoders", "autoencoders"),
         ("names",),

@@ -31,6 +31,7 @@ from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.names.component import Component, Header
 from modules.models.names.fused import unfused
 from modules.models.names.row_map import RowMap
+from modules.models.placing import PlacingRules
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +160,6 @@ def _placement(component: Component, plan: PrecisionPlan, rest: OffloadPlan | No
         multiply = multiply_in_8_bits
     elif plan.mode is ComputeMode.INT8_MATMUL:
         multiply = partial(multiply_in_int8, told=Told())
-    rules = component.rules(plan.rules(PART))
+    rules = PlacingRules(plan.offload_dtype, component.rules(plan.rules(PART)))
     casts = plan.mode is not ComputeMode.AUTOCAST
-    return Placement(
-        plan.device, plan.offload_dtype, plan.compute_dtype, rules, casts, multiply, rest=rest, map_files=plan.map_files
-    )
+    return Placement(plan.device, rules, plan.compute_dtype, casts, multiply, rest=rest, map_files=plan.map_files)

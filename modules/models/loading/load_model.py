@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from modules.errors import CheckpointError
-from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.memory.int8_matmul import Told, multiply_in_int8, share_inputs
 from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.streaming.streaming import StreamHandle
@@ -242,21 +241,17 @@ def _fill(matched: _Matched, vae: VaeInfo | None, reads: Callable[[str], bool]) 
 
 def _placement(component: Component, matched: _Matched, multiply: Callable[[nn.Module], bool] | None) -> Placement:
     """Where and how a component's weights lie; `multiply` has layers compute without decoding theirs."""
-    plan, rest = matched.opened.plan, matched.rest
-    if component.name == "vae":
-        return Placement(plan.device, plan.vae_dtype, plan.vae_dtype, rest=rest, map_files=plan.map_files)
-    rules = component.rules(plan.rules(component.name))
-    if matched.mixed is not None and rules is not None:
-        rules = replace(rules, chosen=matched.mixed.chosen.get(component.name, {}))
+    plan, mixed = matched.opened.plan, matched.mixed
+    chosen = None if mixed is None else mixed.chosen.get(component.name, {})
+    rules = plan.placing(component, has_offsets=True, chosen=chosen)
+    is_vae = component.name == "vae"
     return Placement(
         plan.device,
-        plan.offload_dtype,
-        plan.compute_dtype,
         rules,
-        plan.mode is not ComputeMode.AUTOCAST,
-        multiply=multiply,
-        tables_in_file=rules is not None or (rest is not None and rest.on_disk),
-        rest=rest,
+        rules.dtype if is_vae else plan.compute_dtype,
+        is_vae or plan.mode is not ComputeMode.AUTOCAST,
+        multiply=None if is_vae else multiply,
+        rest=matched.rest,
         map_files=plan.map_files,
     )
 
@@ -301,8 +296,7 @@ def storage_note(report: FillReport) -> str:
         return ""
     kept = ", ".join(f"{count} in {name}" for name, count in report.kept.most_common())
     parts = [f"kept as the file has them: {kept}" if kept else "nothing is kept as the file has it"]
-    for (before, after), count in report.encoded.most_common():
-        error = FORMAT_SPECS.get(after).error if after in FORMAT_SPECS else None
+    for (before, after, error), count in report.encoded.most_common():
         size = f"expected error of the weights {error:.1%}" if error else "no further error but rounding to 16 bits"
         parts.append(f"{count} from {before} to {after}, {size}")
     if not report.encoded:

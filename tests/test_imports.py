@@ -48,7 +48,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "models": (
         ("merging",),
         ("loading",),
-        ("placing",),
+        ("placing", "opening"),
         ("families",),
         ("text_encoders", "autoencoders"),
         ("names",),

@@ -15,9 +15,9 @@ from modules.models.families.architecture import read_architecture
 from modules.models.families.family import ModelFamily
 from modules.models.families.registry import FAMILIES, all_families, detect_family
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.names.component import Component, Header
 from modules.models.names.fused import unfused
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.dit_files import HeaderOnly, full_header, recipe_tensors
 from tests.models.dit_models import TINY, write_parts
 from tests.recordings import CONFIGS

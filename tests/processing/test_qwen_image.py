@@ -25,11 +25,11 @@ from modules.models.families.architecture import read_architecture
 from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.families.header_sizes import sized_by_header
 from modules.models.families.registry import FAMILIES, detect_family
-from modules.models.loading.assembled import part_in
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.names.component import Component
+from modules.models.opening.checkpoint import open_checkpoint
+from modules.models.opening.parts import part_in
 from modules.models.text_encoders.tokenizers import LlmTokenizer
 from modules.processing.engine.precision import PrecisionOptions
 from modules.sampling.catalog import SAMPLERS, SCHEDULES

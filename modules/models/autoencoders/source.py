@@ -6,7 +6,7 @@ from pathlib import Path
 from modules.models.autoencoders.autoencoder import PREFIX
 from modules.models.autoencoders.registry import autoencoder_type
 from modules.models.detection.parts import VAE_LEVELS
-from modules.models.files.tensor_source import open_tensors
+from modules.models.files.tensor_source import TensorSource, open_tensors
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named, original_names
 from modules.models.names.view import Place, View
@@ -15,13 +15,18 @@ LEFT_OVER = ("loss.", "model_ema.")  # of the training of an autoencoder
 
 
 def open_vae(path: Path) -> View:
-    """A VAE file (names begin with `encoder.`, `decoder.` ..., of the original or the diffusers layout) or the VAE of a
-    whole checkpoint; either way names are the original ones and begin with `first_stage_model.`. Raises
-    `CheckpointError` as `open_tensors` does."""
+    """Open a file with a VAE, see `vae_of`. Raises `CheckpointError` as `open_tensors` does."""
+    return vae_of(open_tensors(path))
+
+
+def vae_of(file: TensorSource) -> View:
+    """Return the VAE in a file (names begin with `encoder.`, `decoder.` ..., of the original or the diffusers layout)
+    or in a whole checkpoint; either way names are the original ones and begin with `first_stage_model.`. The file is
+    closed with the result."""
     with ExitStack() as files:
-        file = files.enter_context(open_tensors(path))
+        files.push(file)
         places = {there.name: Place(file, name, there.shape) for name, there in _named(file.entries).items()}
-        return View(path, places, files.pop_all(), file.metadata)
+        return View(file.path, places, files.pop_all(), file.metadata)
 
 
 def _named(entries: Header) -> dict[str, Named]:

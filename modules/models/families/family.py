@@ -80,14 +80,13 @@ class ExternalTextEncoder:
 
     `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
     layout of its family says what its tensors are called in a whole one. One that is no part has the names of a whole
-    checkpoint, and is added to those that have the tensor `wanted_by`. Such a file is known by its `type` (see
-    `text_encoders.file_names`) and the `width` of tokens that the denoiser in a header takes, where these are given; of
-    several the one whose name begins with `stem` is taken first. `title` says for people which encoder that is.
+    checkpoint, and is added to it. Such a file is known by its `type` (see `detection.parts`) and the `width` of tokens
+    that the denoiser in a header takes, where these are given; of several the one whose name begins with `stem` is
+    taken first. `title` says for people which encoder that is.
     """
 
     stem: str
     prefix: str
-    wanted_by: str = ""
     any_ending: bool = False
     is_optional: bool = False
     is_part: bool = False

@@ -30,9 +30,9 @@ from modules.models.loading.filling import FillReport, Placement, fill, finish_b
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import Assignment, assign_tensors
 from modules.models.loading.offloading import OffloadPlan
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.names.component import Component
+from modules.models.opening.checkpoint import open_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -172,15 +172,19 @@ def _open(
     facts: HashCache | None,
     files: ExitStack,
 ) -> _Opened:
-    """Open the file (a second time where encoders are wanted that its family can do without), and choose the plan."""
-    file = files.enter_context(open_checkpoint(info.path, modules=info.modules))
+    """Open the file, and choose the plan when its family is known."""
+    chosen: list[PrecisionPlan] = []
+
+    def wants_optional(family: ModelFamily) -> bool:
+        chosen.append(choose_plan(family))
+        return chosen[0].with_optional
+
+    file = files.enter_context(open_checkpoint(info.path, wants_optional, modules=info.modules))
     family = detect_family(file)
-    plan = choose_plan(family)
-    if plan.with_optional:
-        file = files.enter_context(open_checkpoint(info.path, with_optional=True, modules=info.modules))
     architecture = architecture_of(file, info, family, configs_dir, default_yaml)
     known = facts.fact(info.path, PREDICTION) if facts and architecture.prediction_type == PROBE else None
-    return _Opened(file, family, plan, architecture if known is None else predicting(architecture, family, known))
+    told = architecture if known is None else predicting(architecture, family, known)
+    return _Opened(file, family, chosen[0] if chosen else choose_plan(family), told)
 
 
 def _match(opened: _Opened, info: CheckpointInfo, configs_dir: Path) -> _Matched:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,10 +26,10 @@ from modules.models.files.catalogue import CheckpointInfo
 from modules.models.files.eight_bits import scale_key_of
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.loading.load_model import architecture_of
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.models.names.component import Component
+from modules.models.opening.checkpoint import open_checkpoint
 from modules.models.placing import Layer, Way, placed
 
 BLOCK_SEARCH_BYTES = 42  # per element, as measured
@@ -256,11 +256,12 @@ def build_meta_model(
 ) -> MetaModel:
     """Read a checkpoint's header; a text encoder that its family can do without only where its setting is among
     `optional`. Raises `CheckpointError` as loading does, but for what only the data would show."""
-    with ExitStack() as files:
-        file = files.enter_context(open_checkpoint(info.path, modules=info.modules))
+
+    def wants_optional(family: ModelFamily) -> bool:
+        return family.texts.optional is not None and family.texts.optional.setting in optional
+
+    with open_checkpoint(info.path, wants_optional, modules=info.modules) as file:
         family = detect_family(file)
-        if family.texts.optional is not None and family.texts.optional.setting in optional:
-            file = files.enter_context(open_checkpoint(info.path, with_optional=True, modules=info.modules))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         components = tuple(family.components(file.entries, architecture, folders))

@@ -25,11 +25,9 @@ from modules.models.files.coded_file import DECLARATIONS_KEY, PACKED_KEY, read_r
 from modules.models.files.eight_bits import read_scale, refuse_non_finite, widened
 from modules.models.files.gguf_file import read_packed
 from modules.models.files.tensor_source import TensorSource
-from modules.models.loading.assembled import is_alone
 from modules.models.loading.budget import plan_budget
 from modules.models.loading.load_model import architecture_of
 from modules.models.loading.matching import assign_tensors, layers_of
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.merging.file_layout import (
     FileLayout,
     PlannedTensor,
@@ -43,6 +41,8 @@ from modules.models.merging.file_layout import (
 )
 from modules.models.names.component import Component
 from modules.models.names.fused import LayoutWriter
+from modules.models.opening.checkpoint import open_checkpoint
+from modules.models.opening.parts import is_alone
 from modules.models.placing import PlacingRules, Way, placed
 from modules.version import PROGRAM_VERSION
 

@@ -15,7 +15,7 @@ from modules.models.detection.files import CHECKPOINTS, ENCODERS, VAES, Detected
 from modules.models.detection.parts import ENCODER_TYPES, Part
 from modules.models.families.registry import all_families, detect_family
 from modules.models.files.header import Header, Stored, header_of
-from modules.models.loading.open_checkpoint import open_checkpoint
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.diffusers_folders import unet_tensors
 from tests.models.dit_files import full_header
 from tests.models.family_files import FAMILY_NAMES, write_family

@@ -18,7 +18,7 @@ from modules.models.families.family import (
 from modules.models.families.sd3.conditioning import CLIP, ClipAndT5
 from modules.models.families.sd3.denoiser import DENOISER
 from modules.models.families.sd3.folder import FOLDER
-from modules.models.families.sd3.layout import CLIP_L_PREFIX, EMBEDDING, T5_PREFIX
+from modules.models.families.sd3.layout import CLIP_L_PREFIX, T5_PREFIX
 from modules.models.families.sd3.t5 import T5, is_unused_of_t5, notes_on_converting, notes_on_merging, t5_components
 from modules.models.families.sd3.text import CLIP_G, CLIP_L, clip_g_component, clip_l_component
 from modules.prompting.chunks import CHUNK_TOKENS
@@ -42,7 +42,7 @@ FAMILY = ModelFamily(
         external=(
             CLIP_L,
             CLIP_G,
-            ExternalTextEncoder("t5xxl", T5_PREFIX, wanted_by=EMBEDDING, any_ending=True, is_optional=True),
+            ExternalTextEncoder("t5xxl", T5_PREFIX, any_ending=True, is_optional=True),
         ),
     ),
     latents=Latents("taesd3", "vaeapprox-sd3"),

@@ -6,7 +6,7 @@ of those folders (`unet.down_blocks...`). Each tensor is read where it lies when
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,85 +16,89 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.models.autoencoders.registry import autoencoder_type
+from modules.models.detection.families import FAMILIES as FAMILY_SIGNS
 from modules.models.detection.families import TRANSFORMER, folder_family
 from modules.models.families.diffusers_config import prediction_of
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.noise import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
-from modules.models.families.registry import FAMILIES
+from modules.models.families.registry import FAMILIES, all_families
 from modules.models.files.diffusers_folder import COMPONENTS, components_in, weight_files
 from modules.models.files.tensor_file import TensorEntry
-from modules.models.files.tensor_source import TensorSource, open_tensors
+from modules.models.files.tensor_source import open_tensors
 from modules.models.names.diffusers_names import left_out_layer, original_names
 from modules.models.names.folder_layout import FolderLayout, Header, Names
 from modules.models.names.folder_layout import Parts as Headers
 from modules.models.names.row_map import Source
-from modules.models.names.view import Place, View, Zeros
+from modules.models.names.view import Draft, Place, Zeros, entry_of
 
 QUANTIZED = "quantization_config.json"
 PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")
 
 
-Parts = Mapping[str, Mapping[str, tuple[TensorSource, str]]]
-"""By part of the model ("unet", "vae" ...) and name within it: the file with this tensor, and its name there."""
+Parts = dict[str, dict[str, Place]]
+"""By part of the model ("unet", "vae" ...) and name within it."""
 
 
-def opened_folder(folder: Path, families: Sequence[ModelFamily], with_optional: bool = False) -> View:
-    """Open a folder; encoders that can be left out only where asked for. Raises `CheckpointError` for missing or
+def folder_draft(folder: Path, files: ExitStack, wants: Callable[[ModelFamily], bool]) -> Draft:
+    """Open a folder; encoders that can be left out only where they are wanted. Raises `CheckpointError` for missing or
     damaged files, and settings at odds with them."""
-    optional = {part for family in families for part in family.folder.optional_parts}
+    optional = {part for family in all_families() for part in family.folder.optional_parts}
     _refuse_foreign_codes(folder)
-    names = [name for name in components_in(folder) if with_optional or name not in optional]
-    denoisers = list(dict.fromkeys(family.signs.part for family in families))
+    names = [name for name in components_in(folder) if name not in optional]
+    denoisers = list(dict.fromkeys(family.part for family in FAMILY_SIGNS))
     if not any(denoiser in names for denoiser in denoisers):
-        raise CheckpointError(f"{folder.name}: has no folder {' or '.join(denoisers)}. {_known(families)}")
-    with ExitStack() as stack:
-        parts = {part: dict(_tensors_in(folder / part, stack)) for part in names}
-        headers = _headers(parts)
-        signs = folder_family(headers)
-        layout = FAMILIES.get(signs.name).folder
-        if signs.part not in names:
-            raise CheckpointError(f"{folder.name}: {_foreign(names, families)}. {_known(families)}")
-        for part, header in headers.items():
-            if part in layout.checks:
-                layout.checks[part](folder, part, header)
-        prediction, ends_in_noise = prediction_of(folder, is_flow=signs.part == TRANSFORMER)
-        markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
-        places = _places(folder, parts, layout, markers)
-        return View(folder, places, stack.pop_all(), {PREDICTION_KEY: prediction} if prediction else None)
+        raise CheckpointError(f"{folder.name}: has no folder {' or '.join(denoisers)}. {_known()}")
+    draft = Draft(folder, files)
+    parts = {part: dict(_tensors_in(folder / part, files)) for part in names}
+    family = _family(draft, parts)
+    if family.signs.part not in names:
+        raise CheckpointError(f"{folder.name}: {_foreign(names)}. {_known()}")
+    for part in family.folder.optional_parts if wants(family) else ():
+        if (folder / part).is_dir():
+            parts[part] = dict(_tensors_in(folder / part, files))
+    layout, headers = family.folder, _headers(draft, parts)
+    for part, header in headers.items():
+        if part in layout.checks:
+            layout.checks[part](folder, part, header)
+    prediction, ends_in_noise = prediction_of(folder, is_flow=family.signs.part == TRANSFORMER)
+    markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
+    draft.metadata = {PREDICTION_KEY: prediction} if prediction else {}
+    draft.put(_places(draft, parts, layout, markers))
+    return draft
 
 
-def as_original(file: TensorSource) -> View:
-    """An open file, which is closed with the view."""
-    parts: dict[str, dict[str, tuple[TensorSource, str]]] = {}
-    for key in file.entries:
+def as_original(draft: Draft) -> None:
+    """Give the tensors of a file in the diffusers layout their original names."""
+    parts: Parts = {}
+    for key, place in draft.places.items():
         part, _, name = key.partition(".")
         if part in COMPONENTS and name:
-            parts.setdefault(part, {})[name] = (file, key)
-    markers = tuple(key for key in (V_KEY, ZERO_SNR_KEY) if key in file.entries)
-    layout = FAMILIES.get(folder_family(_headers(parts)).name).folder
-    places = _places(file.path, parts, layout, markers)
-    stack = ExitStack()
-    stack.push(file)
-    return View(file.path, places, stack, file.metadata)
+            parts.setdefault(part, {})[name] = place
+    markers = tuple(key for key in (V_KEY, ZERO_SNR_KEY) if key in draft.places)
+    draft.put(_places(draft, parts, _family(draft, parts).folder, markers))
 
 
-def _headers(parts: Parts) -> dict[str, dict[str, TensorEntry]]:
-    return {part: {name: file.entries[key] for name, (file, key) in tensors.items()} for part, tensors in parts.items()}
+def _headers(draft: Draft, parts: Parts) -> dict[str, dict[str, TensorEntry]]:
+    return {part: {name: entry_of(place, draft.path) for name, place in each.items()} for part, each in parts.items()}
 
 
-def _places(path: Path, parts: Parts, layout: FolderLayout, markers: Iterable[str]) -> dict[str, Place]:
-    """By original names. `markers` are names of empty tensors that an original file would have (see `ldm.parts`)."""
-    headers = _headers(parts)
+def _family(draft: Draft, parts: Parts) -> ModelFamily:
+    return FAMILIES.get(folder_family(_headers(draft, parts)).name)
+
+
+def _places(draft: Draft, parts: Parts, layout: FolderLayout, markers: Iterable[str]) -> dict[str, Place]:
+    """By original names. `markers` are names of empty tensors that an original file would have (see `ldm.noise`)."""
+    headers = _headers(draft, parts)
     places: dict[str, Place] = {}
     for (part, name), named in original_names(headers, layout, _vae_names(headers)).items():
-        file, key = parts[part][name]
-        if named.name in layout.unused_if_identity and not _is_identity(file.read(key)):
+        place = parts[part][name]
+        if named.name in layout.unused_if_identity and not _is_identity(place.file.read(place.key)):
             named = replace(named, name=layout.unused_if_identity[named.name])
         if named.name in places:
-            raise CheckpointError(f"{path.name}: {key} and another tensor are both {named.name}.")
-        places[named.name] = Place(file, key, named.shape)
+            raise CheckpointError(f"{draft.path.name}: {place.key} and another tensor are both {named.name}.")
+        places[named.name] = replace(place, shape=named.shape)
     left_out = left_out_layer(headers, layout)
-    zeros = Zeros(path, {**left_out, **{name: TensorEntry(torch.float32, (0,), 0, 0) for name in markers}})
+    zeros = Zeros(draft.path, {**left_out, **{name: TensorEntry(torch.float32, (0,), 0, 0) for name in markers}})
     places |= {name: Place(zeros, name) for name in zeros.entries}
     return dict(sorted(places.items(), key=lambda item: _order(item[0])))
 
@@ -133,22 +137,22 @@ def _vae_names(parts: Headers) -> Callable[[Header], Names] | None:
     return None if found is None else found[0].diffusers_names
 
 
-def _foreign(parts: Sequence[str], families: Sequence[ModelFamily]) -> str:
-    """What is said of a denoiser that no family knows."""
-    known = {family.signs.part: family.folder.title for family in reversed(families)}
+def _foreign(parts: Sequence[str]) -> str:
+    """Say of a denoiser that no family knows what it is not."""
+    known = {family.signs.part: family.folder.title for family in reversed(all_families())}
     return " and ".join(f"its {part} is not that of {title}" for part, title in known.items() if part in parts)
 
 
-def _known(families: Sequence[ModelFamily]) -> str:
-    titles = ", ".join(family.folder.title for family in families)
+def _known() -> str:
+    titles = ", ".join(family.folder.title for family in all_families())
     return f"Known are {titles}; other models in the diffusers layout are not."
 
 
-def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[TensorSource, str]]]:
+def _tensors_in(part: Path, files: ExitStack) -> Iterator[tuple[str, Place]]:
     """Every tensor of a component's files."""
     known: dict[str, str] = {}
     for path in weight_files(part):
-        file = stack.enter_context(open_tensors(path))
+        file = files.enter_context(open_tensors(path))
         for name in file.entries:
             if name in known:
                 raise CheckpointError(
@@ -156,7 +160,7 @@ def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[Tenso
                     "Download the folder again."
                 )
             known[name] = path.name
-            yield name, (file, name)
+            yield name, Place(file, name)
 
 
 def _is_identity(weight: Tensor) -> bool:

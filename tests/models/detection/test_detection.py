@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.compat.model_view import CheckpointInfo, family_of_file
+from compat.facades.model_view import CheckpointInfo, family_of_file
 from modules.downloads.known import known_models
 from modules.model_shelf.headers import Looked, is_model
 from modules.models.detection.families import FAMILIES, PREFIX, adapter_versions, version_of_metadata

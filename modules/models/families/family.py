@@ -390,6 +390,14 @@ def denoiser_alone(make: Callable[[Header], Component]) -> Callable[[Header, Ldm
     return lambda header, architecture: (make(header),)
 
 
+def usual_by_name(
+    words: tuple[str, ...], named: UsualSettings, others: UsualSettings
+) -> Callable[[Any, str], UsualSettings]:
+    """Return `Denoiser.usual_settings` where one of these words in the name of a checkpoint tells that it was
+    distilled, or was not."""
+    return lambda denoiser, name: named if any(word in name.lower() for word in words) else others
+
+
 QWEN_IMAGE_VAE = ExternalVae(
     "AutoencoderKLQwenImage", 16, ("qwen_image", "wan"), "the VAE of Qwen-Image (qwen_image_vae.safetensors, 0.25 GB)"
 )

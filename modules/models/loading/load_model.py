@@ -218,7 +218,7 @@ def _fill(matched: _Matched, vae: VaeInfo | None, reads: Callable[[str], bool]) 
     is given."""
     file, family, components = matched.opened.file, matched.opened.family, matched.components
     plan = matched.opened.plan
-    multiply = PRODUCTS[plan.mode]() if plan.mode in PRODUCTS else None
+    multiply = product_of(plan)
 
     def placement(component: Component) -> Placement:
         return _placement(component, matched, multiply)
@@ -241,6 +241,11 @@ def _fill(matched: _Matched, vae: VaeInfo | None, reads: Callable[[str], bool]) 
         report = fill(file, assignments, placement)
         fill(vae_file, vae_assignments, placement)
     return _Filled(assignments, report)
+
+
+def product_of(plan: PrecisionPlan) -> Callable[[nn.Module], bool] | None:
+    """Return what has layers multiply without decoding their weights; None where they decode them."""
+    return PRODUCTS[plan.mode]() if plan.mode in PRODUCTS else None
 
 
 def _placement(component: Component, matched: _Matched, multiply: Callable[[nn.Module], bool] | None) -> Placement:

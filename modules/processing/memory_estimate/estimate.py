@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import torch
 
     from modules.memory.attention import Attention
-    from modules.memory.dry_run import DryRun
+    from modules.memory.dry_run import DryRun, MetaRun
     from modules.memory.timeline import MemoryRecord
     from modules.memory.work import Work
     from modules.models.files.catalogue import CheckpointInfo
@@ -531,59 +531,55 @@ class MemoryEstimator:
 
     # -- dry runs ------------------------------------------------------------------------------------------------
 
-    def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
-
+    def _denoiser_call(
+        self, case: _Case, shape: tuple[int, int, int], dtype: torch.dtype, on_meta: bool
+    ) -> tuple[MetaRun | None, Callable[[], torch.Tensor]]:
+        """Place the denoiser for a run on the meta device (which is returned), or for the dry run that is kept, and
+        give a call of it with inputs of `shape` (rows, height, width)."""
         from modules.memory.dry_run import MetaRun
+
+        unet, device, family = case.meta_model.module("unet"), case.plan.device, case.meta_model.family
+        meta_run, dry_run = MetaRun(device) if on_meta else None, self._kept_dry_run()
+        if meta_run is not None:
+            meta_run.place(unet, dtype)
+        else:
+            dry_run.place(unet, device, dtype)
+
+        def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            if meta_run is not None:
+                return meta_run.tensor(*shape, dtype=dtype)
+            return dry_run.tensor(*shape, dtype=dtype, device=device)
+
+        inputs = family.example_inputs(unet, shape, dtype, make)
+        return meta_run, lambda: family.denoiser.run(unet, inputs)
+
+    def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
         from modules.models.loading.meta_model import few_blocks
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
-        unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.offload_dtype
-        family = case.meta_model.family
-        on_meta = family.denoiser.runs_on_meta and case.attention in OUTPUT_ONLY and not _autocasts(case.plan)
-        dry_run, meta_run = self._kept_dry_run(), MetaRun(device)
-        if on_meta:
-            meta_run.place(unet, dtype)
-        else:
-            dry_run.place(unet, device, dtype)
-
-        def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-            if on_meta:
-                return meta_run.tensor(*shape, dtype=dtype)
-            return dry_run.tensor(*shape, dtype=dtype, device=device)
-
-        inputs = family.example_inputs(unet, (rows, height, width), dtype, make)
+        unet, device, denoiser = case.meta_model.module("unet"), case.plan.device, case.meta_model.family.denoiser
+        on_meta = denoiser.runs_on_meta and case.attention in OUTPUT_ONLY and not _autocasts(case.plan)
+        meta_run, call = self._denoiser_call(case, (rows, height, width), case.plan.offload_dtype, on_meta)
 
         def run() -> object:
             with autocast(device, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
-                return family.denoiser.run(unet, inputs).float()
+                return call().float()
 
         split = using_split_feed_forward(unet, _split(case), few_pieces=True)
-        with few_blocks(unet, family.denoiser.blocks.stacked), _attending(case, unet), split:
-            return meta_run.measure(run) if on_meta else dry_run.measure(run).get(device.type, 0)
+        with few_blocks(unet, denoiser.blocks.stacked), _attending(case, unet), split:
+            if meta_run is not None:
+                return meta_run.measure(run)
+            return self._kept_dry_run().measure(run).get(device.type, 0)
 
     def _count_unet(self, case: _Case, rows: int, height: int, width: int) -> Work:
-        """What a call of the denoiser with all of its blocks computes."""
-        from modules.memory.dry_run import MetaRun
+        """Count what a call of the denoiser with all of its blocks computes."""
         from modules.memory.work import WorkCounter
         from modules.processing.engine.attention import using_attention
 
-        unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.compute_dtype
-        family = case.meta_model.family
-        on_meta = family.denoiser.runs_on_meta
-        dry_run, meta_run, counter = self._kept_dry_run(), MetaRun(device), WorkCounter()
-        if on_meta:
-            meta_run.place(unet, dtype)
-        else:
-            dry_run.place(unet, device, dtype)
-
-        def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-            if on_meta:
-                return meta_run.tensor(*shape, dtype=dtype)
-            return dry_run.tensor(*shape, dtype=dtype, device=device)
-
-        inputs = family.example_inputs(unet, (rows, height, width), dtype, make)
-        with using_attention((unet,), counter.attend):
-            (meta_run if on_meta else dry_run).observe(lambda: family.denoiser.run(unet, inputs), counter)
+        counter, on_meta = WorkCounter(), case.meta_model.family.denoiser.runs_on_meta
+        meta_run, call = self._denoiser_call(case, (rows, height, width), case.plan.compute_dtype, on_meta)
+        with using_attention((case.meta_model.module("unet"),), counter.attend):
+            (meta_run or self._kept_dry_run()).observe(call, counter)
         return counter.work
 
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile_px: int, encode: bool) -> int:

@@ -1,6 +1,7 @@
 """Anima in its original layout (names of Cosmos-Predict2, and of the adapter in front of it) and in diffusers'."""
 
 import re
+from functools import partial
 
 from modules.models.detection.families import PREFIX, TRANSFORMER
 from modules.models.names.folder_layout import FolderLayout, Header, Names
@@ -68,13 +69,12 @@ def _adapter_names(header: Header) -> Names:
     return adapter_keymap(), {name: name for name in header}
 
 
-def _encoder_names(header: Header) -> Names:
-    return llm_names(header, ENCODER_PREFIX)
-
-
 FOLDER = FolderLayout(
     title="Anima",
-    names={TRANSFORMER: _transformer_names, ENCODER: _encoder_names, CONDITIONER: _adapter_names},
-    checks={},
+    names={
+        TRANSFORMER: _transformer_names,
+        ENCODER: partial(llm_names, prefix=ENCODER_PREFIX),
+        CONDITIONER: _adapter_names,
+    },
     text_signs={ENCODER: "model.layers.0.self_attn.q_norm.weight", CONDITIONER: "blocks.0.cross_attn.q_norm.weight"},
 )

@@ -9,7 +9,7 @@ from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, text_lengths
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
 from modules.models.families.flux1.denoiser import (
     AXES,
     HEAD_WIDTH,
@@ -119,15 +119,10 @@ def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     return DenoiserInputSizes(config.in_channels // PATCH**2, config.joint_attention_dim)
 
 
-def _usual_settings(transformer: Any, name: str) -> UsualSettings:
-    """Give Flash its own, which was distilled, as its name tells."""
-    return UsualSettings(steps=12) if "flash" in name.lower() else UsualSettings(steps=26, cfg_scale=4.0)
-
-
 DENOISER = Denoiser(
     build=denoiser_alone(transformer_component),
     run=run_transformer,
     sizes=transformer_inputs,
     rows=transformer_rows,
-    usual_settings=_usual_settings,
+    usual_settings=usual_by_name(("flash",), UsualSettings(steps=12), UsualSettings(steps=26, cfg_scale=4.0)),
 )

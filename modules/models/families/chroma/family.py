@@ -1,22 +1,18 @@
 """Chroma1 (lodestone-rock 2025): the blocks of FLUX.1 with T5 as the only text encoder, guided by a negative prompt; a
 small network gives all blocks their modulation."""
 
+from functools import partial
+
 from modules.models.detection.families import CHROMA1, PREFIX, TRANSFORMER
 from modules.models.detection.parts import T5_TABLE
 from modules.models.families.chroma.denoiser import DENOISER, TABLE
 from modules.models.families.chroma.texts import MOST_TOKENS, T5, T5Texts
 from modules.models.families.family import LoraBase, LoraNaming, ModelFamily, Texts, context_width
 from modules.models.families.flux1.family import LATENTS, T5_ENCODER
-from modules.models.families.flux1.folder import t5_names
-from modules.models.families.flux1.layout import T5_PREFIX
-from modules.models.names.folder_layout import FIRST, FolderLayout, Header, Names
+from modules.models.families.flux1.layout import T5_PREFIX, t5_names
+from modules.models.names.folder_layout import FIRST, FolderLayout
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.t5 import t5_component
-
-
-def _transformer_names(header: Header) -> Names:
-    return TABLE.folder_names(header, PREFIX)
-
 
 FAMILY = ModelFamily(
     signs=CHROMA1,
@@ -31,7 +27,7 @@ FAMILY = ModelFamily(
     latents=LATENTS,
     folder=FolderLayout(
         title="Chroma1",
-        names={TRANSFORMER: _transformer_names, FIRST: t5_names},
+        names={TRANSFORMER: partial(TABLE.folder_names, prefix=PREFIX), FIRST: t5_names},
         text_signs={FIRST: T5_TABLE},
     ),
     config_name="chroma1.yaml",

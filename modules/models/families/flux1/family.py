@@ -19,8 +19,7 @@ from modules.models.families.family import (
 )
 from modules.models.families.flux1.conditioning import CLIP, T5, ClipAndT5
 from modules.models.families.flux1.denoiser import DENOISER
-from modules.models.families.flux1.folder import folder
-from modules.models.families.flux1.layout import CLIP_PREFIX, T5_PREFIX, VECTOR
+from modules.models.families.flux1.layout import CLIP_PREFIX, T5_PREFIX, VECTOR, folder
 from modules.models.names.component import Header
 from modules.models.text_encoders.clip import separate_clip_component
 from modules.models.text_encoders.counting import TokenCounting

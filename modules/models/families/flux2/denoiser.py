@@ -9,12 +9,12 @@ from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
+from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
 from modules.models.names.component import Component, Header, meta_module
 
 AXES = (32, 32, 32, 32)
-HEAD_WIDTH = sum(AXES)
 THETA = 2000
 REFERENCE_TIME = 10
 """The position in time of an image that is shown next to the one that is made, whose is 0."""
@@ -43,11 +43,7 @@ def transformer_component(header: Header) -> Component:
         time = header[f"{PREFIX}time_in.in_layer.weight"].shape[1]
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
-    if width < HEAD_WIDTH or width % HEAD_WIDTH:
-        raise CheckpointError(
-            f"its transformer is {width} wide, and that of such models is a multiple of {HEAD_WIDTH}. Choose another "
-            "file."
-        )
+    check_width(width)
     module = meta_module(
         "diffusers.Flux2Transformer2DModel",
         in_channels=channels,
@@ -109,16 +105,11 @@ def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     return DenoiserInputSizes(config.in_channels, config.joint_attention_dim)
 
 
-def _usual_settings(transformer: Any, name: str) -> UsualSettings:
-    """Give base models their own, which were not distilled, as their name tells."""
-    return UsualSettings(steps=20, cfg_scale=4.0) if "base" in name.lower() else UsualSettings(steps=4)
-
-
 DENOISER = Denoiser(
     build=denoiser_alone(transformer_component),
     run=run_transformer,
     sizes=transformer_inputs,
     rows=transformer_rows,
-    usual_settings=_usual_settings,
+    usual_settings=usual_by_name(("base",), UsualSettings(steps=20, cfg_scale=4.0), UsualSettings(steps=4)),
     takes_references=lambda transformer, name: True,
 )

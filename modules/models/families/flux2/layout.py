@@ -1,9 +1,11 @@
 """FLUX.2 in the layout of Black Forest Labs and in that of diffusers: where its parts are in a file, and what its
 layers are in diffusers' transformer."""
 
+from functools import partial
+
 from modules.models.detection.families import PREFIX, TRANSFORMER
 from modules.models.families.layer_table import Layer, LayerTable
-from modules.models.names.folder_layout import FIRST, FolderLayout, Header, Names
+from modules.models.names.folder_layout import FIRST, FolderLayout, Header
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.llm import llm_names
 
@@ -62,17 +64,8 @@ def width_of(header: Header) -> int:
     return entry.shape[0] if entry is not None and entry.shape else 0
 
 
-def _transformer_names(header: Header) -> Names:
-    return TABLE.folder_names(header, PREFIX)
-
-
-def _encoder_names(header: Header) -> Names:
-    return llm_names(header, ENCODER_PREFIX)
-
-
 FOLDER = FolderLayout(
     title="FLUX.2 klein",
-    names={TRANSFORMER: _transformer_names, FIRST: _encoder_names},
-    checks={},
+    names={TRANSFORMER: partial(TABLE.folder_names, prefix=PREFIX), FIRST: partial(llm_names, prefix=ENCODER_PREFIX)},
     text_signs={FIRST: "model.layers.0.self_attn.q_norm.weight"},
 )

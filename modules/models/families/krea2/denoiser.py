@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs
-from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
 from modules.models.families.krea2.layout import PROJECTOR, transformer_keymap
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.names.component import Component, Header, meta_module, on_meta
@@ -143,14 +143,9 @@ def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     return DenoiserInputSizes(config.in_channels // PATCH**2, config.num_text_layers * config.text_hidden_dim)
 
 
-def _usual_settings(transformer: Any, name: str) -> UsualSettings:
-    """Give Turbo its own, which was distilled, as its name tells."""
-    return UsualSettings(steps=8) if "turbo" in name.lower() else UsualSettings(steps=28, cfg_scale=SCALE)
-
-
 DENOISER = Denoiser(
     build=denoiser_alone(transformer_component),
     run=run_transformer,
     sizes=transformer_inputs,
-    usual_settings=_usual_settings,
+    usual_settings=usual_by_name(("turbo",), UsualSettings(steps=8), UsualSettings(steps=28, cfg_scale=SCALE)),
 )

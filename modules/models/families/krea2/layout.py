@@ -1,5 +1,7 @@
 """Krea 2 in its original layout and in diffusers': where its parts are in a file, and what their tensors are called."""
 
+from functools import partial
+
 from modules.models.detection.families import PREFIX, TRANSFORMER
 from modules.models.detection.parts import SIGN, VISION_LEVEL
 from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
@@ -75,13 +77,8 @@ def _original(name: str) -> str:
     return next((theirs + name.removeprefix(ours) for theirs, ours in OUTER if name.startswith(ours)), name)
 
 
-def _encoder_names(header: Header) -> Names:
-    return vision_llm_names(header, ENCODER_PREFIX)
-
-
 FOLDER = FolderLayout(
     title="Krea 2",
-    names={TRANSFORMER: _folder_names, ENCODER: _encoder_names},
-    checks={},
+    names={TRANSFORMER: _folder_names, ENCODER: partial(vision_llm_names, prefix=ENCODER_PREFIX)},
     text_signs={ENCODER: f"{VISION_LEVEL}{SIGN}"},
 )

@@ -10,7 +10,14 @@ from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
+from modules.models.families.family import (
+    Denoiser,
+    DenoiserInputSizes,
+    GuidanceType,
+    UsualSettings,
+    denoiser_alone,
+    usual_by_name,
+)
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.families.qwen_image.layout import transformer_keymap
 from modules.models.names.component import Component, Header, meta_module
@@ -126,14 +133,10 @@ def is_distilled(name: str) -> bool:
     return any(word in name.lower() for word in DISTILLED)
 
 
-def _usual_settings(transformer: Any, name: str) -> UsualSettings:
-    return UsualSettings(steps=8) if is_distilled(name) else UsualSettings(steps=30, cfg_scale=4.0)
-
-
 DENOISER = Denoiser(
     build=denoiser_alone(transformer_component),
     run=run_transformer,
     sizes=transformer_inputs,
     guidance=lambda transformer: GuidanceType.CFG_RESCALED,
-    usual_settings=_usual_settings,
+    usual_settings=usual_by_name(DISTILLED, UsualSettings(steps=8), UsualSettings(steps=30, cfg_scale=4.0)),
 )

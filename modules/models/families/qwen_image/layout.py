@@ -1,5 +1,7 @@
 """Qwen-Image's files: all of them have diffusers' names, in a whole checkpoint behind the beginnings of its parts."""
 
+from functools import partial
+
 from modules.models.detection.families import PREFIX, TRANSFORMER
 from modules.models.detection.parts import QWEN2_SIGN, VISION_LEVEL
 from modules.models.names.folder_layout import FolderLayout, Header, Names
@@ -20,13 +22,8 @@ def _folder_names(header: Header) -> Names:
     return transformer_keymap(), {name: name for name in header}
 
 
-def _encoder_names(header: Header) -> Names:
-    return vision_llm_names(header, ENCODER_PREFIX)
-
-
 FOLDER = FolderLayout(
     title="Qwen-Image",
-    names={TRANSFORMER: _folder_names, ENCODER: _encoder_names},
-    checks={},
+    names={TRANSFORMER: _folder_names, ENCODER: partial(vision_llm_names, prefix=ENCODER_PREFIX)},
     text_signs={ENCODER: f"{VISION_LEVEL}{QWEN2_SIGN}"},
 )

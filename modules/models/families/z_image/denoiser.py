@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from modules.errors import CheckpointError, InvalidValueError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, text_lengths
-from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
 from modules.models.families.z_image.layout import transformer_rows
 from modules.models.names.component import Component, Header, meta_module, on_meta
 from modules.models.names.row_map import whole_shapes
@@ -108,15 +108,10 @@ def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     return DenoiserInputSizes(config.in_channels, config.cap_feat_dim)
 
 
-def _usual_settings(transformer: Any, name: str) -> UsualSettings:
-    """Give Turbo its own, which was distilled, as its name tells."""
-    return UsualSettings(steps=8) if "turbo" in name.lower() else UsualSettings(steps=28, cfg_scale=4.0)
-
-
 DENOISER = Denoiser(
     build=denoiser_alone(transformer_component),
     run=run_transformer,
     sizes=transformer_inputs,
     rows=transformer_rows,
-    usual_settings=_usual_settings,
+    usual_settings=usual_by_name(("turbo",), UsualSettings(steps=8), UsualSettings(steps=28, cfg_scale=4.0)),
 )

@@ -2,6 +2,7 @@
 diffusers' transformer are. Files may have query, key and value in one tensor or apart."""
 
 import re
+from functools import partial
 
 from modules.models.detection.families import PREFIX, TRANSFORMER
 from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
@@ -69,13 +70,8 @@ def _folder_names(header: Header) -> Names:
     return ParameterMap(originals), {name: name for name in header}
 
 
-def _encoder_names(header: Header) -> Names:
-    return llm_names(header, ENCODER_PREFIX)
-
-
 FOLDER = FolderLayout(
     title="Z-Image",
-    names={TRANSFORMER: _folder_names, ENCODER: _encoder_names},
-    checks={},
+    names={TRANSFORMER: _folder_names, ENCODER: partial(llm_names, prefix=ENCODER_PREFIX)},
     text_signs={ENCODER: "model.layers.0.self_attn.q_norm.weight"},
 )

@@ -32,13 +32,14 @@ ORDER = (
         "paths",
         "registry",
         "atomic_files",
+        "file_names",
         "folder_lock",
         "show_folder",
         "cores",
         "lean_imports",
         "public_addresses",
     ),
-    ("errors", "extra_folders", "model_folders", "version", "plots", "texts"),
+    ("errors", "extra_folders", "model_folders", "decoding", "version", "plots", "texts"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}

@@ -35,13 +35,14 @@ WORTHWHILE = 0.2
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file as its server describes it. `etag`: what tells another version of it; `sha256`: what the server says that
+    """A file as its server describes it. `version`: what tells another version of it, its strong ETag or the date of
+    its last change; `sha256`: what the server says that
     its bytes are; "" where it says nothing. `begins`: its first bytes."""
 
     source: Source
     name: str
     size_bytes: int
-    etag: str
+    version: str
     sha256: str
     has_ranges: bool
     begins: bytes = field(repr=False, default=b"")
@@ -49,7 +50,7 @@ class RemoteFile:
 
 def look(source: Source, transport: FileTransport) -> RemoteFile:
     """Ask for the first bytes of a file. Raises `DownloadError` where it is none, and as `FileTransport.get`."""
-    with transport.get(source.url, 0, PROBE_BYTES - 1) as reply:
+    with transport.get(source.url, 0, PROBE_BYTES - 1, may_be_local=source.is_typed) as reply:
         if reply.status == 416:
             raise DownloadError(f"{source.label} is empty.")
         kind = reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -64,16 +65,22 @@ def look(source: Source, transport: FileTransport) -> RemoteFile:
             begins += chunk
             if len(begins) >= min(PROBE_BYTES, size):
                 break
-        etag = reply.headers.get("ETag", "")
         return RemoteFile(
             source,
             source.file or _attachment(reply) or "",
             size,
-            "" if etag.startswith("W/") else etag,
+            version_of(reply),
             _sha256(reply),
             reply.status == 206,
             begins[:PROBE_BYTES],
         )
+
+
+def version_of(reply: Reply) -> str:
+    """What tells the version of a file from others, as `If-Range` takes it: a strong ETag, else the date of its last
+    change; "" where the server says neither."""
+    etag = reply.headers.get("ETag", "")
+    return etag if etag and not etag.startswith("W/") else reply.headers.get("Last-Modified", "")
 
 
 def _size(reply: Reply, source: Source) -> int:
@@ -123,7 +130,8 @@ def read_header(remote: RemoteFile, transport: FileTransport) -> Header:
 
 def read_range(remote: RemoteFile, transport: FileTransport, begin: int, end: int) -> bytes:
     """The bytes from `begin` up to and with `end`. Raises `DownloadError` where they do not come."""
-    with transport.get(remote.source.url, begin, end, remote.etag or None) as reply:
+    source = remote.source
+    with transport.get(source.url, begin, end, remote.version or None, may_be_local=source.is_typed) as reply:
         if reply.status != 206:
             raise DownloadError(
                 f"{remote.source.label}: the server does not give parts of the file, and its header is longer."

@@ -25,7 +25,8 @@ MAX_HEADER_BYTES = 100_000_000  # the limit of the library of safetensors
 FRONT_BYTES = 1 << 16
 METADATA = "__metadata__"
 METADATA_FIRST = re.compile(rf'\s*{{\s*"{METADATA}"\s*:\s*')
-PICKLE_STARTS = (b"PK", b"\x80\x02")
+PICKLED = re.compile(rb"PK\x03\x04|\x80[\x02-\x05]")
+"""How a pickle begins, in an archive as PyTorch writes it or alone."""
 
 GGUF_MAGIC = b"GGUF"
 ARCHITECTURE, ALIGNMENT = "general.architecture", "general.alignment"
@@ -126,10 +127,12 @@ def as_header(raw: bytes, label: str) -> Header:
 
 
 def format_of(start: bytes) -> str:
-    """Return the format of a file by its first bytes; what is neither GGUF nor a pickle may be safetensors."""
+    """Return the format of a file by its first bytes, nine at least where it has so many; what is neither GGUF nor a
+    pickle may be safetensors. The length of a header can begin as a pickle does, and "{" follows it."""
     if start.startswith(GGUF_MAGIC):
         return "gguf"
-    return "pickle" if start.startswith(PICKLE_STARTS) else "safetensors"
+    is_pickle = PICKLED.match(start) and start[LENGTH_BYTES : LENGTH_BYTES + 1] != b"{"
+    return "pickle" if is_pickle else "safetensors"
 
 
 def gguf_architecture(begins: bytes) -> str:
@@ -145,7 +148,7 @@ def header_of(path: Path) -> Header:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            found = format_of(file.read(len(GGUF_MAGIC)))
+            found = format_of(file.read(LENGTH_BYTES + 1))
             file.seek(0)
             if found == "safetensors":
                 return as_header(read_raw(file.read, size, path.name), path.name)

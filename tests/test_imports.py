@@ -47,9 +47,11 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "models": (
         ("merging",),
         ("loading",),
+        ("placing", "opening"),
         ("families",),
         ("text_encoders", "autoencoders"),
         ("names",),
+        ("detection",),
         ("files", "libraries"),
     ),
     "jobs": (

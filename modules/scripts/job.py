@@ -165,8 +165,8 @@ class Job:
         self.all_seeds: list[int] = []
         self.all_subseeds: list[int] = []
         self.requested_seed, self.requested_subseed = request.requested_seed, request.requested_subseed
-        """What the job was asked for with: -1 for a random seed, in whose place `seed` was drawn. A copy of the job with
-        -1 gets a seed of its own, which is the same when the job is repeated."""
+        """What the job was asked for with: -1 for a random one, in whose place `seed` and `subseed` were drawn. A copy
+        of the job with -1 gets a seed of its own, which is the same when the job is repeated."""
         self.enable_hr = request.hires is not None
         self._take(request, rows_of(type(request)))
         self._take(request.hires or HiresRequest(), HIRES_ROWS)

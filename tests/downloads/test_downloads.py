@@ -18,7 +18,6 @@ import pytest
 from modules.downloads import parts, transport
 from modules.downloads.addresses import clean_name, source_of
 from modules.downloads.downloads import DownloadRequest, Downloads
-from modules.downloads.kinds import gguf_architecture
 from modules.downloads.known import known_models, source_named
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError, Timeouts, Tokens
 from modules.errors import (
@@ -29,6 +28,7 @@ from modules.errors import (
     UnknownNameError,
 )
 from modules.flags.flags import Flags
+from modules.models.files.header import header_length
 from modules.paths import resolve_paths
 from tests.downloads.file_server import Behavior, Handler, safetensors, serving
 
@@ -430,16 +430,6 @@ def test_the_list_that_ships_is_whole() -> None:
         assert clean_name(model.source.file)
 
 
-def test_the_architecture_of_a_gguf_file() -> None:
-    def text(value: bytes) -> bytes:
-        return len(value).to_bytes(8, "little") + value
-
-    begins = b"GGUF" + (3).to_bytes(4, "little") + (1).to_bytes(8, "little") + (2).to_bytes(8, "little")
-    number = text(b"general.file_type") + (4).to_bytes(4, "little") + bytes(4)
-    begins += number + text(b"general.architecture") + (8).to_bytes(4, "little") + text(b"wan")
-    assert gguf_architecture(begins) == "wan" and gguf_architecture(begins[:30]) == "" and gguf_architecture(b"x") == ""
-
-
 @pytest.mark.parametrize(
     ("plan", "fits", "text", "seconds"),
     [
@@ -488,7 +478,7 @@ def test_what_the_planner_said_is_read(
 @pytest.mark.thorough  # a process that imports PyTorch; `test_what_the_planner_said_is_read` has its words
 def test_the_planner_is_asked_with_the_header_alone(downloads: Downloads) -> None:
     header = (ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors").read_bytes()
-    length = 8 + int.from_bytes(header[:8], "little")
+    length = 8 + header_length(header)
     behavior = Behavior(header[:length] + bytes(len(header) - length))
     with serving({f"/{NAME}": behavior}) as address:
         found = downloads.find(DownloadRequest(f"{address}/{NAME}"))

@@ -176,6 +176,10 @@ class ControlNet(scripts.Script):
         for each in by_place[0]:
             title = each.file.titled(each.unit.model) if each.file else each.unit.model
             p.extra_generation_params |= each.unit.infotext(f"{TITLE} {each.number}", title)
+        border = ControlNetSettings.control_net_inpaint_blur_sigma.setting
+        border_px = ControlNetSettings(p.settings).control_net_inpaint_blur_sigma
+        if border_px != border.default and any(each.unit.module.name in INPAINTING for each in by_place[0]):
+            p.extra_generation_params[border.infotext] = border_px
 
     @staticmethod
     def _repeat_seeds(p: Any, count: int) -> None:
@@ -240,8 +244,9 @@ class ControlNet(scripts.Script):
         if wanted:
             from lib_controlnet.finishing import finish
 
+            border_px = ControlNetSettings(p.settings).control_net_inpaint_blur_sigma
             for each in wanted:
-                finish(each, facts["images"])
+                finish(each, facts["images"], border_px)
 
     def postprocess(self, p: Any, processed: Any, *args: Any) -> None:
         """Add the control maps to the images; those of images that were followed in turn would be as many."""

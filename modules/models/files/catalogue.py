@@ -280,7 +280,8 @@ class CheckpointCatalogue:
         if not text:
             return None
         called = [(info, info.names) for info in self._entries]
-        for place, written in itertools.product(range(3), (str, str.lower)):
+        ways: tuple[Callable[[str], str], ...] = (str, str.lower)
+        for place, written in itertools.product(range(3), ways):
             named = [info for info, names in called if written(text) in map(written, names[place])]
             if named:
                 return self._first_of(text, named)

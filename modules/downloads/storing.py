@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import queue
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from modules.errors import (
     UnknownNameError,
 )
 from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats
+
+log = logging.getLogger(__name__)
 
 PROCESS = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -144,10 +147,14 @@ class StoringProcess:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as answers:
-            for line in answers:
-                self._answers.put(json.loads(line))
-        self._answers.put(None)
+        try:
+            with self._process.stdout as answers:
+                for line in answers:
+                    self._answers.put(json.loads(line))
+        except (OSError, ValueError, RecursionError) as error:  # something that it uses has printed
+            log.warning("the process that stores a model said something else: %s", error)
+        finally:
+            self._answers.put(None)
 
     def write(self, piece: bytes) -> None:
         """The next bytes of the source."""

@@ -6,7 +6,6 @@ contents are known under a path where no file is any more has been moved, and it
 
 import logging
 import os
-import sqlite3
 import stat
 import threading
 import time
@@ -22,13 +21,13 @@ from modules.history.store import History, ImageFile
 from modules.history.thumbnails import Thumbnails
 from modules.images.metadata import read_metadata
 from modules.images.reading import MAX_PIXELS
+from modules.threads import start_loop
 
 log = logging.getLogger(__name__)
 
 ENDINGS = frozenset((".png", ".jpg", ".jpeg", ".webp", ".avif"))
 BATCH = 200  # files in one transaction
 RUNNING, DONE, STOPPED, FAILED = "running", "done", "stopped", "failed"
-UNREADABLE = (OSError, ValueError, SyntaxError, KeyError, TypeError, IndexError, Image.DecompressionBombError)
 
 
 class Importer:
@@ -47,7 +46,10 @@ class Importer:
         """Go on with imports that were not finished."""
         for item in self._history.imports():
             if item["state"] == RUNNING:
-                self.add(Path(item["folder"]))
+                try:
+                    self.add(Path(item["folder"]))
+                except FeatherweightError as error:  # the folder is no longer there
+                    self._note_failure(Path(item["folder"]), str(error))
 
     def add(self, folder: Path) -> None:
         """Import a folder and all below. Raises `InvalidValueError` for what is no folder."""
@@ -59,8 +61,7 @@ class Importer:
             if folder not in self._waiting:
                 self._waiting.append(folder)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="featherweight-import", daemon=True)
-                self._thread.start()
+                self._thread = start_loop("featherweight-import", self._work)
             self._condition.notify_all()
 
     def stop(self) -> None:
@@ -91,20 +92,23 @@ class Importer:
             time.sleep(0.02)
         return True
 
-    def _work(self) -> None:
-        while True:
-            with self._condition:
-                while not self._waiting and not self._closing:
-                    self._condition.wait()
-                if self._closing:
-                    return
-                folder = self._waiting.popleft()
-                self._stop.clear()
-            try:
-                self._import(folder)
-            except (OSError, sqlite3.Error, FeatherweightError) as error:
-                log.warning("The import of %s failed: %s", folder, error)
-                self._note_failure(folder, str(error))
+    def _work(self) -> bool:
+        with self._condition:
+            while not self._waiting and not self._closing:
+                self._condition.wait()
+            if self._closing:
+                return False
+            folder = self._waiting.popleft()
+            self._stop.clear()
+        try:
+            self._import(folder)
+        except FeatherweightError as error:
+            log.warning("The import of %s failed: %s", folder, error)
+            self._note_failure(folder, str(error))
+        except BaseException as error:
+            log.exception("The import of %s failed", folder)
+            self._note_failure(folder, f"{type(error).__name__}: {error}")
+        return True
 
     def _note_failure(self, folder: Path, reason: str) -> None:
         try:
@@ -137,8 +141,8 @@ class Importer:
                 return
             try:
                 self._thumbnails.of(entry.fingerprint, entry.path)
-            except FeatherweightError as error:
-                log.debug("No thumbnail of %s: %s", entry.path, error)
+            except Exception as error:
+                log.debug("No thumbnail of %s: %s: %s", entry.path, type(error).__name__, error)
 
     def _write(self, folder: Path, batch: list[ImageFile], counts: Counter[str]) -> None:
         counts["added"] += self._history.add(batch)
@@ -160,8 +164,8 @@ class Importer:
                 size = image.size
                 infotext, _ = read_metadata(image)
             found = fingerprint(path)
-        except (*UNREADABLE, FeatherweightError) as error:
-            log.debug("%s is not taken into the history: %s", path, error)
+        except Exception as error:  # whatever a file holds, the others are taken in
+            log.info("%s is not taken into the history: %s: %s", path, type(error).__name__, error)
             counts["skipped"] += 1
             return None
         for entry in self._history.same_contents(found):

@@ -195,12 +195,26 @@ class History:
                 self.add(tuple(self._late))
             except (OutputError, BusyError) as error:
                 log.warning("%d images are not in the history yet: %s", len(self._late), error)
+            except Exception:
+                self._take_each()
             else:
                 self._late.clear()
             finally:
                 self.file.db.execute(f"PRAGMA busy_timeout = {int(LOCK_WAIT_S * 1000)}")
         finally:
             self.file.lock.release()
+
+    def _take_each(self) -> None:
+        """Write the images that wait one by one: what cannot be taken is left out, and does not hold up the others."""
+        while self._late:
+            try:
+                self.add((self._late[0],))
+            except (OutputError, BusyError) as error:
+                log.warning("%d images are not in the history yet: %s", len(self._late), error)
+                return
+            except Exception:
+                log.exception("%s is left out of the history", self._late[0].path)
+            self._late.popleft()
 
     def add(self, files: Sequence[ImageFile]) -> int:
         """Take in files in one transaction; those whose path is known already replace what was known of it. Returns how

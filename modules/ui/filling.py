@@ -21,6 +21,7 @@ from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.texts import page_text
 from modules.ui.form import NO_REFINER, ROWS, SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER
+from modules.ui.seed_field import SeedField
 
 ADAPTER_TAG = re.compile(r"\s*<(lora|lyco|hypernet):([^:<>]+)(?::[^<>]*)?>")
 PROMPTS = ("prompt", "negative_prompt", "hires_prompt", "hires_negative_prompt")
@@ -211,6 +212,8 @@ def takes(field: gr.components.Component, value: Any) -> bool:
         return _is_within(field, value)
     if isinstance(field, gr.Checkbox):
         return isinstance(value, bool)
+    if isinstance(field, SeedField):
+        return isinstance(field.preprocess(value), int)
     return isinstance(field, gr.Textbox) and isinstance(value, str)
 
 

@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from modules.bounded import read_json_file
+
 FILE = "model-folders.json"
 
 Folders = Mapping[str, tuple[Path, ...]]
@@ -16,10 +18,10 @@ Folders = Mapping[str, tuple[Path, ...]]
 def read_extra_folders(file: Path) -> tuple[Folders, tuple[str, ...]]:
     """The folders by kind, and what is wrong with the file; nothing is raised."""
     try:
-        read = json.loads(file.read_text(encoding="utf-8-sig"))
+        read = read_json_file(file)
     except FileNotFoundError:
         return {}, ()
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return {}, (f"{file.name} was left out: {error}. Correct or delete {file}.",)
     if not isinstance(read, dict):
         return {}, (f"{file.name} was left out: it is no JSON object. Correct or delete {file}.",)

@@ -2,13 +2,13 @@
 torch."""
 
 import hashlib
-import json
 import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.bounded import read_json, read_json_at
 from modules.errors import FeatherweightError
 
 SUFFIXES = (".safetensors", ".pt", ".ckpt", ".bin")
@@ -38,8 +38,8 @@ def read_metadata(path: Path) -> dict[str, str]:
             found = _metadata_in_front(file.read(min(length, FRONT_BYTES)))
             if found is None:
                 file.seek(8)
-                found = json.loads(file.read(length)).get("__metadata__", {})
-    except (OSError, ValueError, struct.error, AttributeError, RecursionError):
+                found = read_json(file.read(length)).get("__metadata__", {})
+    except (OSError, ValueError, struct.error, AttributeError):
         return {}
     return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
@@ -51,7 +51,7 @@ def _metadata_in_front(head: bytes) -> Any:
     if start is None:
         return None
     try:
-        return json.JSONDecoder().raw_decode(text, start.end())[0]
+        return read_json_at(text, start.end())[0]
     except ValueError:  # cut off
         return None
 

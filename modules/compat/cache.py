@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 from modules.compat.refusal import lazy
 from modules.scripts.host import host_now
 
@@ -16,7 +17,7 @@ def cache(subsection: str) -> dict[str, Any]:
     """A dict that is saved by `cached_data_for_file` and read again by the next start."""
     path = host_now().paths.cache_dir / "extensions" / f"{subsection}.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_file(path)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

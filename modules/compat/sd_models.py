@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from modules.bounded import read_json
 from modules.compat.model_view import CheckpointInfo, ModelView, loaded_model
 from modules.compat.refusal import lazy
 from modules.errors import CheckpointError, FeatherweightError
@@ -158,12 +158,12 @@ def read_metadata_from_safetensors(filename: str) -> dict[str, Any]:
     """The metadata in the header of a .safetensors file."""
     with Path(filename).open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        header = read_json(file.read(length))
     found: dict[str, Any] = header.get("__metadata__", {})
     for key, text in found.items():
         if isinstance(text, str) and text.startswith("{"):
             try:
-                found[key] = json.loads(text)
+                found[key] = read_json(text)
             except ValueError:
                 continue
     return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 
+from modules.bounded import read_json
 from modules.compat.call_queue import wrap_gradio_call, wrap_gradio_gpu_call, wrap_queued_call
 from modules.compat.infotext_utils import PasteField, image_from_url_text, parse_generation_parameters
 from modules.compat.refusal import lazy
@@ -128,7 +128,7 @@ def connect_reuse_seed(
 
     def taken(text: str) -> Any:
         try:
-            found = json.loads(text or "{}")
+            found = read_json(text or "{}")
         except ValueError:
             return gr.update()
         seeds = found.get("all_subseeds" if is_subseed else "all_seeds") or [found.get("seed", -1)]

@@ -4,7 +4,6 @@ name only when it is whole."""
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.atomic_files import output_error
+from modules.bounded import read_json_file
 from modules.downloads.parts import NOTE_SUFFIX, PART_SUFFIX, STATE_SUFFIX, Part, PlainPart, StoredPart, discard, noted
 from modules.downloads.remote_file import RemoteFile, look
 from modules.downloads.storing import Storage, receipt_of
@@ -191,7 +191,7 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
 
 def _stored_bytes(state: Path) -> int:
     try:
-        return int(json.loads(state.read_bytes())["done"])
+        return int(read_json_file(state)["done"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0  # it was ended before the first was kept
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from modules.bounded import read_json
 from modules.downloads.addresses import Source
 from modules.downloads.transport import DownloadError, FileTransport, Reply
 from modules.errors import CheckpointError
@@ -143,7 +143,7 @@ def read_header(remote: RemoteFile, transport: FileTransport) -> Header:
     if len(raw) < length:
         raw += read_range(remote, transport, 8 + len(raw), 8 + length - 1)
     try:
-        found = json.loads(raw)
+        found = read_json(raw)
         metadata = found.pop("__metadata__", None) or {}
         tensors = {str(name): _entry(entry) for name, entry in found.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:

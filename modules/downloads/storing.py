@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.bounded import read_json
 from modules.downloads.kinds import CHECKPOINTS, Kind
 from modules.downloads.remote_file import SHA256, WORTHWHILE, Header, RemoteFile, saved_by_eight_bits
 from modules.errors import (
@@ -100,8 +101,8 @@ def receipt_of(path: Path) -> Mapping[str, Any]:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(MAX_RECEIPT_BYTES, path.stat().st_size):
                 return {}
-            found = json.loads(json.loads(file.read(length))["__metadata__"][RECEIPT_KEY])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            found = read_json(read_json(file.read(length))["__metadata__"][RECEIPT_KEY])
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -150,8 +151,8 @@ class StoringProcess:
         try:
             with self._process.stdout as answers:
                 for line in answers:
-                    self._answers.put(json.loads(line))
-        except (OSError, ValueError, RecursionError) as error:  # something that it uses has printed
+                    self._answers.put(read_json(line))
+        except (OSError, ValueError) as error:  # something that it uses has printed
             log.warning("the process that stores a model said something else: %s", error)
         finally:
             self._answers.put(None)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 
 FILE = ".featherweight-origin.json"
 
@@ -28,7 +29,7 @@ class Origin:
 def origin_of(folder: Path) -> Origin:
     """What is known; an empty origin where nothing is."""
     try:
-        stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        stored = read_json_file(folder / FILE)
         return Origin(**{name: str(stored.get(name, "")) for name in asdict(Origin())})
     except (OSError, ValueError, AttributeError):
         return _of_git(folder / ".git")

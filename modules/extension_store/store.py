@@ -3,7 +3,6 @@ start; nothing of an extension is run."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlparse
 
+from modules.bounded import read_json
 from modules.errors import BusyError, FeatherweightError, InvalidValueError, UnknownNameError
 from modules.extension_store.origin import Origin, origin_of, remember
 
@@ -311,7 +311,7 @@ def read_index(source: str, search: str = "", fetch: Callable[[str, int], bytes]
     "tags"}]}), from an address or a file, of those that hold all words of `search`. Raises `InvalidValueError`."""
     try:
         data = fetch(source, MAX_INDEX_BYTES) if is_address(source) else Path(source).expanduser().read_bytes()
-        found: Any = json.loads(data)
+        found: Any = read_json(data)
     except OSError as error:
         raise InvalidValueError(f"The index {source} cannot be read: {error.strerror}.") from error
     except ValueError as error:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import fingerprint, output_error
+from modules.bounded import read_json
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
 from modules.history.boards import BOARDS_SCHEMA, Boards, put_on_board
 from modules.history.facets import number_of, searchable
@@ -460,7 +461,12 @@ class History:
         with self.file.using():
             rows = self.file.db.execute("SELECT * FROM imports ORDER BY folder").fetchall()
         return [
-            {"folder": row["folder"], "state": row["state"], "counts": json.loads(row["counts"]), "error": row["error"]}
+            {
+                "folder": row["folder"],
+                "state": row["state"],
+                "counts": read_json(row["counts"], constant=float),
+                "error": row["error"],
+            }
             for row in rows
         ]
 
@@ -586,7 +592,7 @@ def _pattern(text: str) -> str:
 
 def _entry(row: sqlite3.Row) -> HistoryEntry:
     try:
-        tags = tuple(map(str, json.loads(row["tags"])))
+        tags = tuple(map(str, read_json(row["tags"], constant=float)))
     except (ValueError, TypeError):
         tags = ()  # edited by hand
     return HistoryEntry(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import fingerprint
+from modules.bounded import read_json
 from modules.errors import InvalidValueError
 from modules.jobs.input_files import InputFiles, names_in
 from modules.jobs.job import IMAGE_TYPE, Entry, JobStatus, Standing
@@ -402,7 +403,7 @@ class JobStore:
         notes = {}
         for key, text in self.file.rows("SELECT key, data FROM task_notes WHERE task_id = ?", (task_id,)):
             try:
-                data = json.loads(text)
+                data = read_json(text, constant=float)
             except (ValueError, TypeError):
                 continue
             if isinstance(data, dict):
@@ -596,7 +597,7 @@ def _image_record(row: sqlite3.Row) -> ImageRecord | None:
 def _record(row: sqlite3.Row) -> JobRecord | None:
     """A row as a record; None, and a line in the log, for one that somebody has edited into nonsense."""
     try:
-        request = json.loads(row["request"])
+        request = read_json(row["request"], constant=float)
         if not isinstance(request, dict):
             raise TypeError("its request is no object")
         return JobRecord(
@@ -609,12 +610,12 @@ def _record(row: sqlite3.Row) -> JobRecord | None:
             started_at=row["started_at"],
             ended_at=row["ended_at"],
             error=row["error"],
-            outcome=json.loads(row["outcome"]) if row["outcome"] else None,
+            outcome=read_json(row["outcome"], constant=float) if row["outcome"] else None,
             standing=Standing(
                 position=float(row["position"]),
                 user=str(row["user"]),
                 model=str(row["model"]),
-                needs=tuple(map(str, json.loads(row["needs"]))),
+                needs=tuple(map(str, read_json(row["needs"], constant=float))),
                 is_pinned=bool(row["is_pinned"]),
                 is_bookmarked=bool(row["is_bookmarked"]),
                 attempts=int(row["attempts"]),

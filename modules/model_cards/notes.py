@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import output_error, write_atomic
+from modules.bounded import read_json, read_json_file
 from modules.downloads.about import of_civitai
 from modules.errors import InvalidValueError
 from modules.model_folders import Near
@@ -97,7 +98,7 @@ def _kept(file: Path) -> Notes:
     if file.is_symlink() or not file.exists():
         return {}
     try:
-        found = json.loads(file.read_bytes())
+        found = read_json_file(file)
     except (OSError, ValueError) as error:
         raise InvalidValueError(
             f"{file.name} cannot be read as JSON ({error}). Nothing was changed: repair or remove that file."
@@ -137,7 +138,7 @@ def _read(path: Path, size: int) -> Any:
     if path.suffix not in (".json", ".info"):
         return data.decode("utf-8-sig", "replace").strip()[:MAX_TEXT]
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
+        found = read_json(data)
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from modules.bounded import read_json
 from modules.downloads.kinds import gguf_architecture
 from modules.downloads.known import KnownModel
 from modules.downloads.remote_file import GGUF_MAGIC, MAX_HEADER_BYTES, PROBE_BYTES
@@ -53,7 +53,7 @@ def _header(path: Path, stat: os.stat_result) -> tuple[Tensors, str]:
             return {}, ""
         raw = begins[8 : 8 + length] + (file.read(8 + length - len(begins)) if 8 + length > len(begins) else b"")
     try:
-        found = json.loads(raw)
+        found = read_json(raw)
         found.pop("__metadata__", None)
         return {name: (tuple(entry["shape"]), str(entry["dtype"])) for name, entry in found.items()}, ""
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -16,6 +16,7 @@ from typing import Any
 import gradio as gr
 
 from modules.atomic_files import output_error, write_atomic
+from modules.bounded import read_json_file
 from modules.takeover.old_defaults import current_entries
 from modules.texts import page_text
 from modules.ui.seed_field import SeedField
@@ -38,10 +39,10 @@ def read_ui_config(file: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"it is larger than {MAX_FILE_BYTES // 1_000_000} MB")
-        read = json.loads(file.read_text(encoding="utf-8-sig"))
+        read = read_json_file(file, constant=float)
         if not isinstance(read, dict):
             raise ValueError("it is no JSON object")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return {}, (
             page_text(f"{file.name} was left out: {error}. The page has its own defaults; correct or delete {file}."),
         )

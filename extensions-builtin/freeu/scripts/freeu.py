@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from modules.bounded import read_json
 from modules.errors import InvalidValueError
 from modules.scripts.fields import Field, FieldScript, portion, switch
 from modules.scripts.unet_blocks import UnetBlocks, before
@@ -149,7 +150,7 @@ def stages_of(values: Mapping[str, Any]) -> list[Stage]:
         found = [Stage(values["b1"], values["s1"]), Stage(values["b2"], values["s2"])]
     else:
         try:
-            given = json.loads(values["stages"])
+            given = read_json(values["stages"])
         except ValueError as error:
             raise InvalidValueError(f"FreeU: the stages are no JSON ({error}). Write a list of objects.") from error
         if not isinstance(given, list) or len(given) > STAGES:

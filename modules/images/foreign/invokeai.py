@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from modules.images.foreign.record import ForeignRecord, size_of, stem
+from modules.images.foreign.record import ForeignRecord, listed, size_of, stem
 
 KEYS = {
     "steps": "Steps",
@@ -41,7 +41,7 @@ def invokeai_record(given: Mapping[str, Any]) -> ForeignRecord:
             record.fields[ours] = stem(name)
     if "Refiner" in record.fields:
         record.fields["Refiner switch at"] = given.get("refiner_start", 0.8)
-    for one in given.get("loras") or ():
+    for one in listed(given, "loras"):
         if isinstance(one, dict):
             name = _model_name(one.get("model") or one.get("lora"))
             record.loras += [(name, one.get("weight", 1))] if name else []

@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlsplit
 
 from PIL import Image
 
+from modules.bounded import read_json
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
 from modules.images.infotext import parse_infotext
 from modules.jobs.editing import api_values
@@ -183,8 +184,8 @@ class Client:
         if len(content) > max_bytes:
             raise RemoteError(f"sent more than {max_bytes >> 20} MiB")
         try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
+            return read_json(content, max_bytes=len(content))
+        except ValueError as error:
             raise RemoteError(f"answered {method} {path} with something that is no JSON") from error
 
 
@@ -834,7 +835,7 @@ def images_of(reply: Any, request: GenerationRequest) -> list[GeneratedImage]:
     """The samples of a reply, checked: as many as were asked for, of the right size, with the right seeds. Raises
     `RemoteError`, and others for a reply that is none."""
     texts = reply["images"]
-    info = json.loads(reply["info"])
+    info = read_json(reply["info"])
     infotexts = info["infotexts"]
     first = int(info.get("index_of_first_image") or 0)
     count = request.batch_size * request.batch_count
@@ -897,8 +898,8 @@ def _names(entries: list[dict[str, Any]], key: str) -> frozenset[str]:
 def _detail(content: bytes) -> str:
     """What an error reply says, shortened."""
     try:
-        found = json.loads(content)
+        found = read_json(content)
         text = str(found.get("detail") or found.get("error") or "")
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError):
         return ""
     return f" ({text[:200]})" if text else ""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError, UnknownNameError
 from modules.folder_lock import only_writer
 from modules.model_folders import FilesBelow
@@ -187,7 +188,7 @@ class HashCache:
 
     def _read(self) -> dict[str, dict[str, object]]:
         try:
-            hashes = json.loads(self._path.read_text(encoding="utf-8"))
+            hashes = read_json_file(self._path)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:

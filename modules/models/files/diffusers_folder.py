@@ -5,10 +5,10 @@ torch.
 weights in one file or in several that an index names, often in more than one precision.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError
 from modules.models.files.pieces import pieces_of
 
@@ -36,7 +36,7 @@ def components_in(folder: Path) -> tuple[str, ...]:
 def part_folders(folder: Path) -> tuple[Path, ...]:
     """All folders that the index of a model names; none where it cannot be read."""
     try:
-        index = json.loads((folder / MODEL_INDEX).read_bytes())
+        index = read_json_file(folder / MODEL_INDEX)
     except (OSError, ValueError):
         return tuple(folder / name for name in COMPONENTS)
     names = index if isinstance(index, dict) else {}
@@ -115,7 +115,7 @@ def _shards(index: Path) -> tuple[Path, ...]:
     """The files that an index names, each once."""
     where = f"{index.parent.parent.name}/{index.parent.name}/{index.name}"
     try:
-        names = list(dict.fromkeys(_checked(index, json.loads(index.read_bytes())["weight_map"])))
+        names = list(dict.fromkeys(_checked(index, read_json_file(index)["weight_map"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{where}: is not an index of weights ({error!r:.80}). {REMEDY}") from error
     missing = [name for name in names if not (index.parent / name).is_file()]

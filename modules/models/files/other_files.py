@@ -3,10 +3,11 @@
 Told by the names in the header alone; nothing is unpickled and no weights are read. Imports no torch.
 """
 
-import json
 import struct
 import zipfile
 from pathlib import Path
+
+from modules.bounded import read_json
 
 MAX_HEADER_BYTES = 100 << 20
 PICKLE_HEAD_BYTES = 1 << 20
@@ -30,7 +31,7 @@ def is_adapter_or_embedding(path: Path) -> bool:
         if path.suffix.lower() == ".safetensors":
             return _names_say_so(_tensor_names(path))
         return any(word in _pickle_head(path) for word in PICKLE_WORDS)
-    except (OSError, ValueError, struct.error, RecursionError, zipfile.BadZipFile, KeyError, RuntimeError):
+    except (OSError, ValueError, struct.error, zipfile.BadZipFile, KeyError, RuntimeError):
         return False
 
 
@@ -45,7 +46,7 @@ def _tensor_names(path: Path) -> list[str]:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > MAX_HEADER_BYTES:
             raise ValueError("no header of this format")
-        header = json.loads(file.read(length))
+        header = read_json(file.read(length))
     return [name for name in header if name != "__metadata__"] if isinstance(header, dict) else []
 
 

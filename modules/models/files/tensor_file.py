@@ -5,7 +5,6 @@ Each read goes straight from the file into the tensor that is returned: nothing 
 of a load is what was placed plus the tensor at hand, and a file that shrinks under us is an error and not a crash.
 """
 
-import json
 import math
 import struct
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from typing import Self, TypeGuard
 import torch
 from torch import Tensor
 
+from modules.bounded import read_json
 from modules.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
@@ -155,8 +155,8 @@ def parse_header(path: Path, raw: bytes, size: int) -> tuple[dict[str, TensorEnt
     """The tensors and the metadata of a file of `size` bytes by its header's JSON; `path` is for errors. Raises
     `CheckpointError`."""
     try:
-        header = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        header = read_json(raw)
+    except ValueError as error:
         raise CheckpointError(f"{path.name}: its header is not JSON; not a safetensors file. {REMEDY}") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path.name}: its header is not a table of tensors. {REMEDY}")

@@ -17,6 +17,7 @@ from typing import Any
 from PIL import Image
 
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 from modules.errors import OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
@@ -158,7 +159,7 @@ class Spool:
             log.warning("%s or its image is a link, missing, or another user's; it is left there.", note)
             return
         try:
-            unsaved = Unsaved.from_json(json.loads(note.read_text(encoding="utf-8")))
+            unsaved = Unsaved.from_json(read_json_file(note, constant=float))
             check_folder(unsaved.folder, self.allowed)
         except Exception as error:
             log.warning("%s names no place for its image (%s); the image stays there.", note, error)

@@ -183,7 +183,7 @@ class UnitReader:
             return usual
         try:
             number = float(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise self._wrong(key, "it takes a number") from error
         if not low <= number <= high:
             raise self._wrong(key, f"allowed is {low:g} to {high:g}")

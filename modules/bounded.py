@@ -11,18 +11,33 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+UNREADABLE = (ValueError, RecursionError, MemoryError, OverflowError)
 MAX_DEPTH = 100
 MAX_DIGITS = 40
 """Of a whole number: 2^64 has 20, and what has 310 is more than a floating-point number holds."""
+MAX_TAR_NOTE_BYTES = 1 << 20
+TAR_NOTES = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Members that say something of the next one, and are read as a whole."""
 MAX_JSON_BYTES = 100_000_000
 MAX_YAML_BYTES = 2 << 20  # PyYAML takes about ten seconds per MB
 MAX_YAML_VALUES = 300_000
 
 
 class ContentError(ValueError):
-    """Content that cannot be read, or is beyond a bound."""
+    """Content that cannot be read, or is beyond a bound. Where it is no JSON at all, the cause is a
+    `json.JSONDecodeError`."""
+
+
+class DepthError(ContentError):
+    """Lists and tables that are nested too deep."""
 
 
 def refused(name: str) -> object:
@@ -49,8 +64,8 @@ def read_json(
         check_depth(value, max_depth)
     except ContentError:
         raise
-    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
-        raise ContentError(_cause(error)) from error
+    except UNREADABLE as error:
+        raise _content_error(error) from error
     return value
 
 
@@ -61,8 +76,8 @@ def read_json_at(text: str, begin: int = 0) -> tuple[Any, int]:
         check_depth(value)
     except ContentError:
         raise
-    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
-        raise ContentError(_cause(error)) from error
+    except UNREADABLE as error:
+        raise _content_error(error) from error
     return value, end
 
 
@@ -101,7 +116,7 @@ def check_depth(value: object, max_depth: int = MAX_DEPTH) -> None:
         ]
         if not level:
             return
-    raise ContentError(f"it is nested more than {max_depth} levels deep")
+    raise DepthError(f"it is nested more than {max_depth} levels deep")
 
 
 def read_yaml(text: str, *, max_bytes: int = MAX_YAML_BYTES, max_depth: int = MAX_DEPTH) -> Any:
@@ -117,8 +132,8 @@ def read_yaml(text: str, *, max_bytes: int = MAX_YAML_BYTES, max_depth: int = MA
         return loader.get_single_data()
     except ContentError:
         raise
-    except (yaml.YAMLError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        raise ContentError(_cause(error)) from error
+    except (yaml.YAMLError, *UNREADABLE) as error:
+        raise _content_error(error) from error
 
 
 @cache
@@ -173,19 +188,40 @@ def _yaml_loader() -> Any:
     return Loader
 
 
+class _TarHeader(tarfile.TarInfo):
+    """A header whose size is none that would lead the reader back, or to the end of a bomb."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        is_about_the_next = found.type not in tarfile.SUPPORTED_TYPES or found.type in TAR_NOTES
+        if found.size < 0 or (is_about_the_next and found.size > MAX_TAR_NOTE_BYTES):
+            raise ContentError(f"a header in it says that it is {found.size} bytes long")
+        return found
+
+
+def open_tar(archive: Path) -> tarfile.TarFile:
+    """An open tar archive, compressed or not. Raises `ContentError`, `tarfile.TarError` and OSError."""
+    try:
+        return tarfile.open(archive, tarinfo=_TarHeader)
+    except (RecursionError, MemoryError, OverflowError) as error:
+        raise _content_error(error) from error
+
+
 def tar_members(tape: tarfile.TarFile, max_members: int, max_bytes: int) -> Iterator[tarfile.TarInfo]:
-    """The members of a tar archive, one after the other. Raises `ContentError` for more of them, for more bytes in all,
-    and for a negative size, which would lead back to where the reader was (CVE-2025-8194)."""
+    """The members of an archive of `open_tar`. Raises `ContentError` for more of them or more bytes in all, and for a
+    negative size, which leads the reader back (CVE-2025-8194); `tarfile.TarError` and OSError."""
     count = total = 0
-    last = -1
-    while (member := tape.next()) is not None:
-        count, total = count + 1, total + member.size
-        if member.size < 0 or member.offset <= last:
-            raise ContentError(f"{member.name!r} says that it is {member.size} bytes long")
-        if count > max_members or total > max_bytes:
-            raise ContentError(f"it has more than {max_members} files or {max_bytes / 1e6:g} MB")
-        last = member.offset
-        yield member
+    try:
+        while (member := tape.next()) is not None:
+            count, total = count + 1, total + member.size
+            if member.size < 0:  # of a pax header
+                raise ContentError(f"{member.name!r} says that it is {member.size} bytes long")
+            if count > max_members or total > max_bytes:
+                raise ContentError(f"it has more than {max_members} files or {max_bytes / 1e6:g} MB")
+            yield member
+    except (RecursionError, MemoryError, OverflowError) as error:
+        raise _content_error(error) from error
 
 
 def joined(parts: Iterable[str], between: str, max_chars: int) -> str:
@@ -208,9 +244,9 @@ def _whole(digits: str) -> int:
     return int(digits)
 
 
-def _cause(error: BaseException) -> str:
+def _content_error(error: BaseException) -> ContentError:
     if isinstance(error, RecursionError):
-        return "it is nested too deep"
+        return DepthError("it is nested too deep")
     if isinstance(error, MemoryError):
-        return "it needs more memory than there is"
-    return " ".join(str(error).split())[:300] or type(error).__name__
+        return ContentError("it needs more memory than there is")
+    return ContentError(" ".join(str(error).split())[:300] or type(error).__name__)

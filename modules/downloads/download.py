@@ -14,7 +14,7 @@ from pathlib import Path
 from modules.atomic_files import output_error
 from modules.bounded import read_json_file
 from modules.downloads.parts import NOTE_SUFFIX, PART_SUFFIX, STATE_SUFFIX, Part, PlainPart, StoredPart, discard, noted
-from modules.downloads.remote_file import RemoteFile, look
+from modules.downloads.remote_file import CONTENT_RANGE, SIZE, RemoteFile, look
 from modules.downloads.storing import Storage, receipt_of
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError
 from modules.errors import BusyError, CheckpointError, InvalidValueError
@@ -131,13 +131,17 @@ def _transfer(remote: RemoteFile, part: Part, transport: FileTransport, on_progr
         with transport.get(remote.source.url, begin, None, (remote.etag or None) if begin else None) as reply:
             if reply.status == 416:
                 raise DownloadError(f"{remote.name}: the file on the server is smaller than it was announced.")
-            begins = int(reply.headers.get("Content-Range", "bytes 0-").split()[-1].partition("-")[0] or 0)
+            said = reply.headers.get("Content-Range", "bytes 0-")
+            place = CONTENT_RANGE.match(said)
+            if place is None:
+                raise GoneAwayError(f"The server says {said[:60]!r} of which part of the file it sends.")
+            begins = int(place[1])
             if part.done and (reply.status == 200 or begins != part.done):
                 part.forget()  # the server knows no ranges, or has another version of the file by now
             if reply.status == 206 and begins != part.done:
                 raise GoneAwayError(f"The server sends the file from byte {begins} on, which was not asked for.")
             announced = reply.headers.get("Content-Length", "")
-            if announced.isdigit() and part.done + int(announced) != remote.size_bytes:
+            if SIZE.fullmatch(announced) and part.done + int(announced) != remote.size_bytes:
                 part.forget()
                 raise GoneAwayError("The file on the server has another size by now; it is begun again.")
             is_too_much = False

@@ -14,6 +14,9 @@ from modules.downloads.transport import DownloadError, FileTransport, Reply
 from modules.errors import CheckpointError
 
 PROBE_BYTES = 64 * 1024
+SIZE = re.compile(r"[0-9]{1,18}")
+CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-")
+MAX_SIDES = 64  # of a tensor
 MAX_HEADER_BYTES = 8 * 1024 * 1024
 SHA256 = re.compile(r'"?([0-9a-fA-F]{64})"?')
 GGUF_MAGIC = b"GGUF"
@@ -73,7 +76,7 @@ def _size(reply: Reply, source: Source) -> int:
         total = reply.headers.get("Content-Range", "").rpartition("/")[2]
     else:
         total = reply.headers.get("Content-Length", "")
-    if not total.isdigit() or int(total) == 0:
+    if not SIZE.fullmatch(total) or int(total) == 0:
         raise DownloadError(f"{source.label}: the server does not say how large the file is; get it in a browser.")
     return int(total)
 
@@ -146,13 +149,16 @@ def read_header(remote: RemoteFile, transport: FileTransport) -> Header:
         found = read_json(raw)
         metadata = found.pop("__metadata__", None) or {}
         tensors = {str(name): _entry(entry) for name, entry in found.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{remote.source.label}: its header cannot be read ({error}).") from error
-    return Header("safetensors", tensors, {str(key): str(value) for key, value in metadata.items()}, raw)
+        return Header("safetensors", tensors, {str(key): str(value) for key, value in metadata.items()}, raw)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{remote.source.label}: its header cannot be read ({error!s:.200}).") from error
 
 
 def _entry(entry: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
-    return tuple(int(side) for side in entry["shape"]), str(entry["dtype"])
+    shape = entry["shape"]
+    if not isinstance(shape, list) or len(shape) > MAX_SIDES:
+        raise ValueError(f"a shape is {str(shape)[:60]}")
+    return tuple(int(side) for side in shape), str(entry["dtype"])
 
 
 def read_range(remote: RemoteFile, transport: FileTransport, begin: int, end: int) -> bytes:

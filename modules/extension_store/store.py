@@ -11,13 +11,14 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlparse
 
-from modules.bounded import read_json
+from modules.bounded import open_tar, read_json, tar_members
 from modules.errors import BusyError, FeatherweightError, InvalidValueError, UnknownNameError
 from modules.extension_store.origin import Origin, origin_of, remember
 
@@ -257,10 +258,11 @@ def unpack(archive: Path, folder: Path) -> None:
                 _check_members(members, archive)
                 opened.extractall(folder)
         else:
-            with tarfile.open(archive) as tape:
-                _check_members([(one.name, one.size) for one in tape.getmembers()], archive)
-                _extract(tape, folder, archive)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+            with open_tar(archive) as tape:
+                files = list(tar_members(tape, MAX_FILES, MAX_ARCHIVE_BYTES))
+                _check_members([(one.name, one.size) for one in files], archive)
+                _extract(tape, files, folder, archive)
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
         raise InvalidValueError(f"{archive.name} cannot be unpacked: {error}. Nothing was changed.") from error
     inside = list(folder.iterdir())
     if len(inside) == 1 and inside[0].is_dir() and inside[0].name != "scripts":
@@ -270,9 +272,9 @@ def unpack(archive: Path, folder: Path) -> None:
         aside.replace(folder)
 
 
-def _extract(tape: tarfile.TarFile, folder: Path, archive: Path) -> None:
+def _extract(tape: tarfile.TarFile, files: Iterable[tarfile.TarInfo], folder: Path, archive: Path) -> None:
     """Its folders and files, with no rights or owners of theirs; Python knows filters only since 3.11.4."""
-    for member in tape.getmembers():
+    for member in files:
         path = folder / member.name
         source = tape.extractfile(member) if member.isfile() else None
         if member.isdir():

@@ -3,6 +3,7 @@ import."""
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -124,7 +125,9 @@ def add_old_routes(app: Any, routes: APIRouter) -> None:
     async def handed_on(name: str, request: Request, body: dict[str, Any]) -> Response:
         async with AsyncClient(transport=ASGITransport(app), base_url="http://localhost", timeout=None) as client:
             headers = {key: request.headers[key] for key in HANDED_ON if key in request.headers}
-            reply = await client.post(f"/sdapi/v1/{name}", json=with_units_in_place(body), headers=headers)
+            headers["content-type"] = "application/json"
+            content = json.dumps(with_units_in_place(body)).encode()
+            reply = await client.post(f"/sdapi/v1/{name}", content=content, headers=headers)
         return Response(reply.content, reply.status_code, media_type="application/json")
 
     @routes.post("/txt2img", **documented({"images": []}))

@@ -41,8 +41,15 @@ def part_folders(folder: Path) -> tuple[Path, ...]:
         return tuple(folder / name for name in COMPONENTS)
     names = index if isinstance(index, dict) else {}
     return tuple(
-        folder / name for name in {*COMPONENTS, *names} if not name.startswith("_") and (folder / name).is_dir()
+        folder / name for name in {*COMPONENTS, *names} if not name.startswith("_") and _is_folder(folder / name)
     )
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # its name is longer than names are
+        return False
 
 
 def weight_files(part: Path) -> tuple[Path, ...]:
@@ -118,7 +125,8 @@ def _shards(index: Path) -> tuple[Path, ...]:
         names = list(dict.fromkeys(_checked(index, read_json_file(index)["weight_map"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{where}: is not an index of weights ({error!r:.80}). {REMEDY}") from error
-    missing = [name for name in names if not (index.parent / name).is_file()]
+    there = _names_in(index.parent)
+    missing = [name for name in names if name not in there]
     if missing or not names:
         what = f"the files {', '.join(missing)} are missing" if missing else "it names no files"
         raise CheckpointError(f"{where}: {what}. {REMEDY}")

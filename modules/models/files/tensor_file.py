@@ -21,6 +21,7 @@ from torch import Tensor
 from modules.bounded import read_json
 from modules.errors import CheckpointError
 
+MAX_DIMENSIONS = 64
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -178,7 +179,7 @@ def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int
     dtype = DTYPES.get(str(dtype_name))
     if dtype is None:
         raise CheckpointError(
-            f"{path.name}: {name!r} has the unknown dtype {dtype_name!r}. Known: {', '.join(DTYPES)}."
+            f"{path.name}: {name!r} has the unknown dtype {dtype_name!r:.60}. Known: {', '.join(DTYPES)}."
         )
     if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
         raise CheckpointError(f"{path.name}: {name!r} has no usable shape or offsets in the header. {REMEDY}")
@@ -193,6 +194,8 @@ def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(
-        isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
+    return (
+        isinstance(value, list)
+        and len(value) <= MAX_DIMENSIONS
+        and all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value)
     )

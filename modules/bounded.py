@@ -7,6 +7,7 @@ Whatever is wrong with content is a `ContentError` here, which is a `ValueError`
 
 import json
 import math
+import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -95,7 +96,9 @@ def read_json_file(path: Path, *, max_bytes: int = MAX_JSON_BYTES, constant: Cal
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """A file's content. Raises `ContentError` for one that is larger, and OSError."""
+    """A file's content. Raises `ContentError` for one that is larger, or a pipe or device, and OSError."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ContentError("it is no file")
     with path.open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:

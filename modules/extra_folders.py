@@ -28,13 +28,17 @@ def read_extra_folders(file: Path) -> tuple[Folders, tuple[str, ...]]:
     folders: dict[str, tuple[Path, ...]] = {}
     notices = []
     for kind, listed in read.items():
-        if not isinstance(listed, list) or not all(isinstance(one, str) and Path(one).is_absolute() for one in listed):
+        if not isinstance(listed, list) or not all(map(_is_full_path, listed)):
             notices.append(f"{file.name}: {kind} was left out: it takes a list of full paths. Correct {file}.")
             continue
         above = [one for one in listed if file.resolve().is_relative_to(Path(one).resolve())]
         notices += [f"{file.name}: {one} was left out of {kind}: it holds the data folder itself." for one in above]
         folders[kind] = tuple(Path(one) for one in listed if one not in above)
     return folders, tuple(notices)
+
+
+def _is_full_path(value: object) -> bool:
+    return isinstance(value, str) and Path(value).is_absolute() and "\0" not in value
 
 
 def extra_folders_text(folders: Mapping[str, Sequence[Path]]) -> bytes:

@@ -45,7 +45,7 @@ def _of_git(git: Path) -> Origin:
     try:
         config.read(git / "config", encoding="utf-8")
         head = (git / "HEAD").read_text(encoding="utf-8").strip()
-    except (OSError, configparser.Error):
+    except (OSError, ValueError, configparser.Error):
         return Origin()
     address = config.get('remote "origin"', "url", fallback="")
     if not head.startswith("ref:"):
@@ -57,10 +57,10 @@ def _of_git(git: Path) -> Origin:
 def _commit(git: Path, reference: str) -> str:
     try:
         return (git / reference).read_text(encoding="utf-8").strip()
-    except OSError:
+    except (OSError, ValueError):
         pass
     try:
         lines = (git / "packed-refs").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, ValueError):
         return ""
     return next((line.split()[0] for line in lines if line.endswith(f" {reference}")), "")

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlparse
 
-from modules.bounded import open_tar, read_json, tar_members
+from modules.bounded import open_tar, read_bounded, read_json, tar_members
 from modules.errors import BusyError, FeatherweightError, InvalidValueError, UnknownNameError
 from modules.extension_store.origin import Origin, origin_of, remember
 
@@ -312,7 +312,11 @@ def read_index(source: str, search: str = "", fetch: Callable[[str, int], bytes]
     """The entries of an index file (JSON as the reference UI's: {"extensions": [{"name", "url", "description",
     "tags"}]}), from an address or a file, of those that hold all words of `search`. Raises `InvalidValueError`."""
     try:
-        data = fetch(source, MAX_INDEX_BYTES) if is_address(source) else Path(source).expanduser().read_bytes()
+        data = (
+            fetch(source, MAX_INDEX_BYTES)
+            if is_address(source)
+            else read_bounded(Path(source).expanduser(), MAX_INDEX_BYTES)
+        )
         found: Any = read_json(data)
     except OSError as error:
         raise InvalidValueError(f"The index {source} cannot be read: {error.strerror}.") from error
@@ -322,7 +326,8 @@ def read_index(source: str, search: str = "", fetch: Callable[[str, int], bytes]
     offers = []
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("url"):
-            tags = tuple(str(tag) for tag in entry.get("tags") or ())
+            given = entry.get("tags")
+            tags = tuple(map(str, given)) if isinstance(given, list) else ()
             offers.append(Offer(str(entry.get("name", "")), str(entry["url"]), str(entry.get("description", "")), tags))
     words = search.lower().split()
     return [

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 ENDINGS = frozenset((".png", ".jpg", ".jpeg", ".webp", ".avif"))
 BATCH = 200  # files in one transaction
+MAX_NAMED = 5  # of the files that could not be read
 RUNNING, DONE, STOPPED, FAILED = "running", "done", "stopped", "failed"
 
 
@@ -119,18 +120,20 @@ class Importer:
     def _import(self, folder: Path) -> None:
         counts: Counter[str] = Counter(files=0, added=0, known=0, moved=0, copies=0, skipped=0)
         batch: list[ImageFile] = []
+        left_out: list[str] = []
         for path in _files(folder):
             if self._stop.is_set():
                 break
             counts["files"] += 1
-            file = self._look(path, counts)
+            file = self._look(path, counts, left_out)
             if file is not None:
                 batch.append(file)
             if len(batch) >= BATCH or counts["files"] % (BATCH * 10) == 0:
                 self._write(folder, batch, counts)
         self._write(folder, batch, counts)
         if not self._closing:
-            self._history.note_import(folder, STOPPED if self._stop.is_set() else DONE, dict(counts))
+            state = STOPPED if self._stop.is_set() else DONE
+            self._history.note_import(folder, state, dict(counts), _named(left_out, folder))
         self._make_thumbnails(folder)
 
     def _make_thumbnails(self, folder: Path) -> None:
@@ -149,8 +152,9 @@ class Importer:
         batch.clear()
         self._history.note_import(folder, RUNNING, dict(counts))
 
-    def _look(self, path: Path, counts: Counter[str]) -> ImageFile | None:
-        """What there is to take in of a file; None for one that is known or no image."""
+    def _look(self, path: Path, counts: Counter[str], left_out: list[str]) -> ImageFile | None:
+        """What there is to take in of a file; None for one that is known, and for one that cannot be read, whose path
+        goes to `left_out`."""
         try:
             facts = path.stat()
             if not stat.S_ISREG(facts.st_mode):  # opening a pipe would wait for ever
@@ -167,6 +171,7 @@ class Importer:
         except Exception as error:  # whatever a file holds, the others are taken in
             log.info("%s is not taken into the history: %s: %s", path, type(error).__name__, error)
             counts["skipped"] += 1
+            left_out.append(str(path))
             return None
         for entry in self._history.same_contents(found):
             if entry.path == path:
@@ -187,6 +192,15 @@ class Importer:
             infotext=infotext or "",
             created_at=facts.st_mtime,
         )
+
+
+def _named(left_out: list[str], folder: Path) -> str | None:
+    """A sentence that names the first files that could not be read; None without any."""
+    if not left_out:
+        return None
+    names = ", ".join(str(Path(path).relative_to(folder)) for path in left_out[:MAX_NAMED])
+    more = f" and {len(left_out) - MAX_NAMED} others" if len(left_out) > MAX_NAMED else ""
+    return f"These could not be read: {names}{more}. The log says why."
 
 
 def _files(folder: Path) -> Iterator[Path]:

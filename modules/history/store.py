@@ -453,7 +453,7 @@ class History:
         with self.file.using(changes=True):
             self.file.db.execute(
                 "INSERT OR REPLACE INTO imports VALUES (?, ?, ?, ?)",
-                (_text(str(folder)), state, json.dumps(counts), error),
+                (_text(str(folder)), state, json.dumps(counts), None if error is None else _text(error)),
             )
 
     def imports(self) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def write_notes(path: Path, changes: Mapping[str, Any], keeps: bool = False) -> 
     notes = {**kept, **{key: value for key, value in checked.items() if not (keeps and kept.get(key))}}
     notes = {key: value for key, value in notes.items() if key not in checked or value not in ("", None, 0.0)}
     try:
-        write_atomic(file, json.dumps(notes, indent=4, ensure_ascii=False).encode())
+        write_atomic(file, json.dumps(notes, indent=4, ensure_ascii=False).encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise output_error(f"The notes {file.name}", file.parent, error) from error
     return file

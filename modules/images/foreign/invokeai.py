@@ -16,6 +16,7 @@ KEYS = {
     "guidance": "Distilled CFG Scale",
 }
 OLD_KEYS = {"steps": "Steps", "cfg_scale": "CFG scale", "seed": "Seed", "sampler": "Sampler"}
+MAX_LINE_CHARS = 20_000  # of a command: it is read letter by letter
 DREAM = {"-s": "Steps", "-S": "Seed", "-C": "CFG scale", "-A": "Sampler", "-f": "Denoising strength"}
 
 
@@ -71,6 +72,8 @@ def old_invokeai_record(given: Mapping[str, Any]) -> ForeignRecord:
 
 def dream_record(text: str) -> ForeignRecord | None:
     """The record of a command line of version 1: `"a cat" -s 50 -S 1 -W 512 -H 512 -C 7.5 -A k_lms`."""
+    if len(text) > MAX_LINE_CHARS:
+        return None
     try:
         words = shlex.split(text)
     except ValueError:

@@ -21,7 +21,7 @@ from torch import Tensor
 from modules.bounded import read_json
 from modules.errors import CheckpointError
 
-MAX_DIMENSIONS = 64
+MAX_DIMENSIONS, MAX_NAME_CHARS = 64, 1000
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -165,6 +165,8 @@ def parse_header(path: Path, raw: bytes, size: int) -> tuple[dict[str, TensorEnt
     if not isinstance(metadata, dict):
         raise CheckpointError(f"{path.name}: the metadata in its header is not a table. {REMEDY}")
     data_begin = 8 + len(raw)
+    if any(len(name) > MAX_NAME_CHARS for name in header):
+        raise CheckpointError(f"{path.name}: a name in its header has more than {MAX_NAME_CHARS} characters. {REMEDY}")
     entries = {name: _entry(path, name, value, data_begin, size) for name, value in header.items()}
     if not entries:
         raise CheckpointError(f"{path.name}: holds no tensors. {REMEDY}")
@@ -187,8 +189,8 @@ def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int
     needed = math.prod(shape) * dtype.itemsize
     if end > file_size or end - begin != needed:
         raise CheckpointError(
-            f"{path.name}: the header places {name!r} at bytes {begin} to {end}, but its shape {tuple(shape)} needs "
-            f"{needed} bytes and the file has {file_size}. It is truncated or damaged. {REMEDY}"
+            f"{path.name}: the header places {name!r} at bytes {begin} to {end}, but its shape {str(shape)[:60]} needs "
+            f"{str(needed)[:40]} bytes and the file has {file_size}. It is truncated or damaged. {REMEDY}"
         )
     return TensorEntry(dtype, tuple(shape), begin, end)
 

@@ -152,7 +152,7 @@ def _yaml_loader() -> Any:
     from yaml.resolver import BaseResolver
     from yaml.scanner import Scanner
 
-    class Loader(Reader, Scanner, Parser, Composer, SafeConstructor, BaseResolver):
+    class Loader(Reader, Scanner, Parser, Composer, SafeConstructor, BaseResolver):  # type: ignore[misc]
         """Counts nodes as they are composed, those that an alias stands for again at each alias."""
 
         yaml_constructors = {
@@ -195,7 +195,7 @@ class _TarHeader(tarfile.TarInfo):
     """A header whose size is none that would lead the reader back, or to the end of a bomb."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         found = super().frombuf(buf, encoding, errors)
         is_about_the_next = found.type not in tarfile.SUPPORTED_TYPES or found.type in TAR_NOTES
         if found.size < 0 or (is_about_the_next and found.size > MAX_TAR_NOTE_BYTES):

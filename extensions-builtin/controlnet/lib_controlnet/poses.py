@@ -52,8 +52,8 @@ def drawn_all(poses: Sequence[Any]) -> Iterator[Pixels]:
             f"{len(poses)} poses with {people} people and {pixels / 1e6:.1f} million pixels are too many at a time; "
             f"allowed are {MAX_POSES}, {MAX_PEOPLE} and {MAX_PIXELS / 1e6:.1f} million. Ask for them in several calls."
         )
-    for number, (pose, size) in enumerate(zip(poses, canvases, strict=True)):
-        yield drawn(pose["people"], size, f"pose {number}")
+    for number, pose in enumerate(poses):
+        yield drawn(pose, f"pose {number}")
 
 
 def _canvas(pose: Any, name: str) -> tuple[int, int]:
@@ -66,10 +66,10 @@ def _canvas(pose: Any, name: str) -> tuple[int, int]:
     return _side(pose, "canvas_height", name), _side(pose, "canvas_width", name)
 
 
-def drawn(people: Sequence[Any], size: tuple[int, int], name: str) -> Pixels:
-    """People on a black canvas of a height and a width; `name` is for messages. Raises `InvalidValueError`."""
-    canvas = np.zeros((*size, 3), np.uint8)
-    for person in people:
+def drawn(pose: Any, name: str) -> Pixels:
+    """One entry of a caller's list as [H,W,3]; `name` is for messages. Raises `InvalidValueError`."""
+    canvas = np.zeros((*_canvas(pose, name), 3), np.uint8)
+    for person in pose["people"]:
         if not isinstance(person, dict):
             raise InvalidValueError(f"{name}: a person is {str(person)[:40]!r}; it takes an object of keypoints.")
         parts = {part: keypoints(person.get(part), canvas, f"{name}: {part}") for part in PARTS}

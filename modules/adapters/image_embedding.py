@@ -120,7 +120,7 @@ def _from_base64(path: Path, text: str) -> bytes:
 
 def _table(path: Path, text: bytes) -> dict[str, Any]:
     try:
-        found = _with_tensors(read_json(text))
+        found = _with_tensors(read_json(text, constant=float))
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # torch raises all four
         raise AdapterError(f"{path.name}: the embedding in the image is damaged.") from error
     if not isinstance(found, dict):

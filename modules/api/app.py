@@ -13,7 +13,6 @@ from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.downloads import download_routes
 from modules.api.errors import install_error_handlers
-from modules.api.extension_store import extension_store_routes
 from modules.api.extra_networks import extra_network_routes
 from modules.api.extras import extras_routes
 from modules.api.generation import generation_routes
@@ -75,7 +74,8 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
         app.include_router(download_routes(services))
         app.include_router(model_routes(services))
     app.include_router(extra_network_routes(services))
-    app.include_router(extension_store_routes(services))
+    for routes in services.foreign.api_routes(services) if services.foreign is not None else ():
+        app.include_router(routes)
     app.state.line = LineAccess(services)  # for routes of extensions
     add_docs_page(app)
     _close_the_rest(app)

@@ -10,8 +10,8 @@ from modules.api.documentation import documented
 from modules.api.reply_models import TaskItem, TrainingInfo
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
-from modules.assembly import training_of
 from modules.errors import InvalidValueError
+from modules.jobs.work.training import training_of
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services

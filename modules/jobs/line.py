@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from modules.access.roles import ANYBODY, Identity
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
@@ -25,6 +26,7 @@ from modules.jobs.turns import Turns
 from modules.jobs.waiting import WaitingEntries
 from modules.processing.record.recordings import Recordings
 from modules.processing.request.request import GenerationRequest
+from modules.settings.values import Settings
 
 KEPT_RECORDS = 1000
 MAX_WAITING = 256
@@ -41,6 +43,18 @@ class QueueOptions:
     groups: bool = True  # jobs of the loaded model first
     kept_records: int = KEPT_RECORDS
     starts_paused: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Read them."""
+        system = settings.system
+        return cls(
+            system.queue_limit,
+            system.queue_retries,
+            system.queue_groups_models,
+            system.queue_kept_jobs,
+            system.queue_starts_paused,
+        )
 
 
 @dataclass(frozen=True)

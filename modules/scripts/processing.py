@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from PIL import Image
 
 from modules.errors import InvalidValueError
-from modules.facades import names_from
 from modules.processing.request.hooks import PassComputing as PassComputing
 from modules.processing.request.hooks import PassStart as PassStart
 from modules.processing.request.parameters import Parameter, rows_of
@@ -56,6 +55,8 @@ class Making:
     settings: Callable[[], Settings]
     save_grid: SaveGrid | None = None
     read_styles: Callable[[], StyleBook] = lambda: StyleBook(())
+    model: Callable[[], Any] = lambda: None
+    """The model in use as scripts see it."""
 
 
 _MAKING: ContextVar[Making | None] = ContextVar("making", default=None)
@@ -84,11 +85,6 @@ def making_now() -> Making:
     if found is None:
         raise InvalidValueError("No images can be made here: no job runs and there is no queue.")
     return found
-
-
-def model_in_use() -> Any:
-    """What scripts for the reference UI call `shared.sd_model`."""
-    return names_from("shared")("sd_model")
 
 
 def making_of_run() -> Making | None:
@@ -172,6 +168,7 @@ class StableDiffusionProcessing:
         self._is_built = is_built
         self._make: Make = make or (now.make if now is not None else _unmade)
         self._save_grid = save_grid or (now.save_grid if now is not None and is_built else None)
+        self._model: Callable[[], Any] = now.model if now is not None else lambda: None
         self._read_styles = read_styles or (now.read_styles if now is not None else lambda: StyleBook(()))
         self._listed: tuple[list[Any], ...] = ([], [], [], [])
         self._hires_texts = (_HiresTexts(), _HiresTexts())
@@ -225,7 +222,7 @@ class StableDiffusionProcessing:
     @property
     def sd_model(self) -> Any:
         """The model in use, by its names alone: what is inside of it lies elsewhere here (docs/extensions.md)."""
-        return model_in_use()
+        return self._model()
 
     @sd_model.setter
     def sd_model(self, model: Any) -> None:
@@ -234,7 +231,7 @@ class StableDiffusionProcessing:
     @property
     def sd_model_name(self) -> str:
         """The checkpoint's name without suffix."""
-        return str(getattr(getattr(model_in_use(), "sd_checkpoint_info", None), "model_name", ""))
+        return str(getattr(getattr(self._model(), "sd_checkpoint_info", None), "model_name", ""))
 
     @sd_model_name.setter
     def sd_model_name(self, name: Any) -> None:
@@ -243,7 +240,7 @@ class StableDiffusionProcessing:
     @property
     def sd_model_hash(self) -> str:
         """The first 10 digits of its sha256, "" before that is known."""
-        return str(getattr(model_in_use(), "sd_model_hash", "") or "")
+        return str(getattr(self._model(), "sd_model_hash", "") or "")
 
     @sd_model_hash.setter
     def sd_model_hash(self, name: Any) -> None:

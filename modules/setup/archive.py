@@ -21,7 +21,7 @@ from modules.errors import InvalidValueError
 MAX_BYTES = 2_000_000_000
 MAX_FILES = 50_000
 NEEDED = ("launch.py", "webui.py", "requirements.txt", "modules/version.py")
-OWN_FOLDERS = ("modules", "extensions-builtin", "configs", "docs", "recipes", "benchmarks", "tests")
+OWN_FOLDERS = ("modules", "compat", "extensions-builtin", "configs", "docs", "recipes", "benchmarks", "tests")
 """Of the program alone: what an archive has not is removed from them."""
 OF_THE_USER = frozenset(
     (

@@ -216,6 +216,8 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
         found.fact("instructions", instructions or "not told")
         found.slow += slow_instructions(instructions, platform.machine(), os.environ)
     found.fact("rows in 8 bits", facts.get("rows", "not told"))
+    if decoding := facts.get("decoding"):
+        found.fact("8 bits on the GPU", decoding)
     if cards and facts["type"] == "cpu":
         found.fault(
             f"There is an NVIDIA GPU, and PyTorch {facts['version']} does not use it. Start python launch.py "

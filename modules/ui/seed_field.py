@@ -5,7 +5,7 @@ from typing import Any
 import gradio as gr
 
 from modules.processing.request.parameters import whole_number
-from modules.scripts.gradio_habits import write_no_interface_files
+from modules.ui.gradio_scripts import write_no_interface_files
 
 write_no_interface_files()
 

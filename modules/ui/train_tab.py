@@ -11,18 +11,17 @@ from typing import Any
 import gradio as gr
 from gradio.components.dataframe import DataframeData
 
-from modules.assembly import training_of
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
 from modules.jobs.work.captions import start_interrogation
-from modules.jobs.work.training import RATE_KIND, TRAINING_KIND
+from modules.jobs.work.training import RATE_KIND, TRAINING_KIND, training_of
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
-from modules.scripts.gradio_habits import write_no_interface_files
 from modules.services import Services
 from modules.texts import page_text
 from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig, config_of
 from modules.training.presets import PRESETS, count_images, is_small, preset_config
+from modules.ui.gradio_scripts import write_no_interface_files
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.tab_order import WhenOpened

@@ -72,7 +72,7 @@ has_flag = hasattr(cmd_opts, "no_such_flag"), "medvram" in cmd_opts, getattr(cmd
 def test_options_are_settings_of_the_program(program: Program) -> None:
     services = program({"words/scripts/words.py": OPTIONS})
     assert services.scripts.faults == []
-    from modules.compat.shared import opts
+    from compat.facades.shared import opts
 
     assert (opts.words_on, opts.words_count, opts.words_mode, opts.words_kinds) == (True, 3, "a", ["x"])
     assert opts.data.get("words_list") == "Euler" and "words_on" in opts.data
@@ -541,7 +541,7 @@ KDiffusionSampler.callback_state = callback
 def test_each_tab_has_its_own_script_which_hears_of_all_components(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from modules.compat.sd_samplers_kdiffusion import KDiffusionSampler
+    from compat.facades.sd_samplers_kdiffusion import KDiffusionSampler
 
     monkeypatch.setattr(KDiffusionSampler, "callback_state", KDiffusionSampler.callback_state)  # put back at the end
     services = program({"tabs/scripts/tabs.py": TABS})

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from compat.store import packages
+from compat.store.origin import Origin, origin_of
+from compat.store.packages import NotInstalledHere, install_now, missing_of, plan_for, why_not
+from compat.store.store import ExtensionStore, NotAgreed, NotAllowedHere, name_of, read_index, unpack
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.extension_store import packages
-from modules.extension_store.origin import Origin, origin_of
-from modules.extension_store.packages import NotInstalledHere, install_now, missing_of, plan_for, why_not
-from modules.extension_store.store import ExtensionStore, NotAgreed, NotAllowedHere, name_of, read_index, unpack
 from tests.compat.conftest import write
 
 PINS = {"torch": "2.13.0+cpu", "pydantic": "2.14.3", "numpy": "2.4.6"}

@@ -51,7 +51,7 @@ ONCE = {
     ("modules/downloads/storing.py", "self._listen"): "the answers of one process",
     ("modules/processing/engine/engine.py", "self._load_quietly"): "one load",
     ("modules/models/files/hashing.py", "self._take"): "one file",
-    ("modules/scripts/guards.py", "work"): "one call of an extension",
+    ("compat/loading/guards.py", "work"): "one call of an extension",
     ("webui.py", "_stop_when"): "waits for the end",
 }
 """Threads that end with one piece of work, by file and what they run."""
@@ -107,7 +107,12 @@ def test_no_exception_ends_a_loop(error: type[BaseException], caplog: pytest.Log
 
 def test_every_thread_is_a_loop_or_ends_with_its_work() -> None:
     found = set()
-    for path in (*ROOT.glob("*.py"), *(ROOT / "modules").rglob("*.py"), *(ROOT / "extensions-builtin").rglob("*.py")):
+    for path in (
+        *ROOT.glob("*.py"),
+        *(ROOT / "modules").rglob("*.py"),
+        *(ROOT / "compat").rglob("*.py"),
+        *(ROOT / "extensions-builtin").rglob("*.py"),
+    ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "Thread"):
                 target = next(ast.unparse(key.value) for key in node.keywords if key.arg == "target")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
+from compat.foreign import Foreign
 from modules.detection.detection import Detection
 from modules.detection.detectors import Detectors
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
@@ -59,7 +60,7 @@ def library(tmp_path: Path, engine: Engine) -> ScriptLibrary:
     (scripts / "probe.py").write_text(PROBE)
     detectors = Detectors(engine.faces.find, tmp_path / "adetailer")
     program = Program(detectors=lambda: list(detectors.names), detector=detectors.check, detect=find_boxes)
-    found = ScriptLibrary.load([tmp_path / "extensions"], program=program)
+    found = ScriptLibrary.load([tmp_path / "extensions"], program=program, foreign=Foreign())
     detailer = ScriptLibrary.load([BUILT_IN], [path.name for path in BUILT_IN.iterdir() if path.name != "detailer"])
     assert not found.faults and not detailer.faults
     for script in detailer.scripts:

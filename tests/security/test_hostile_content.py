@@ -16,6 +16,9 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from compat.store.origin import origin_of
+from compat.store.store import read_index
+from compat.store.store import unpack as unpack_extension
 from modules.access.auth_file import read_accounts
 from modules.adapters import image_embedding
 from modules.adapters.adapter_facts import read_metadata as adapter_metadata
@@ -26,9 +29,6 @@ from modules.downloads.parts import noted
 from modules.downloads.remote_file import RemoteFile, read_header
 from modules.downloads.storing import receipt_of
 from modules.errors import FeatherweightError
-from modules.extension_store.origin import origin_of
-from modules.extension_store.store import read_index
-from modules.extension_store.store import unpack as unpack_extension
 from modules.extra_folders import read_extra_folders
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
@@ -503,7 +503,7 @@ def test_nothing_reads_json_or_yaml_without_bounds() -> None:
     root = Path(__file__).parents[2]
     found = {
         path.relative_to(root).as_posix()
-        for folder in ("modules", "extensions-builtin")
+        for folder in ("modules", "compat", "extensions-builtin")
         for path in (root / folder).rglob("*.py")
         if any(
             word in path.read_text(encoding="utf-8")

@@ -23,6 +23,7 @@ from modules.images.metadata import read_metadata, writable
 from modules.images.naming import NameContext
 from modules.images.reading import open_image, read_image
 from modules.images.saving import OnPath, check_folder, samples_folder, save_image
+from modules.jobs.computing import Computing
 from modules.jobs.job import WorkerLostError
 from modules.jobs.line import Line
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
@@ -461,3 +462,10 @@ def unique_names(names: Sequence[str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         found.append(name if seen[name] == 1 else f"{Path(name).stem}-{seen[name]}{Path(name).suffix}")
     return found
+
+
+def extras_of(computing: Computing) -> Extras:
+    """Return the work of the Extras tab of this program."""
+    return Extras(
+        computing.queue, computing.operations, computing.settings, computing.paths.data_dir, computing.history_folders
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
+from modules.jobs.computing import Computing
 from modules.jobs.dispatch import Admission
 from modules.jobs.job import Job
 from modules.jobs.line import Line
@@ -315,3 +316,21 @@ def create_embedding(folder: Path, name: str, vectors: Mapping[int, Any], overwr
     except OSError as error:
         raise output_error(path.name, folder, error) from error
     return path
+
+
+def training_of(computing: Computing) -> TrainingWork:
+    """Return the trainings of this program; results lie in the first folder of LoRAs, and that of embeddings."""
+    paths = computing.paths
+    return TrainingWork(
+        computing.queue,
+        computing.catalogue,
+        computing.engine,
+        paths.root / "configs",
+        paths.lora_dirs[0],
+        paths.embeddings_dir,
+        paths.cache_dir,
+        paths.offload_dir,
+        computing.engine.lock,
+        computing.history_folders,
+        lambda job: computing.estimator.fits_beside(job.request),
+    )

@@ -215,6 +215,8 @@ class Downloads:
 
     def discard(self, folder: str, name: str) -> None:
         """Delete what came of a file that is not wanted any more. Raises `BusyError` while it is being downloaded."""
-        target = self.folders[self._folder(folder)] / clean_name(name, allows_pickles=True)
+        if folder not in self.folders:
+            raise UnknownNameError.of("folder", folder, self.folders)
+        target = self.folders[folder] / clean_name(name, allows_pickles=True)
         with self.claims.claim(target):
             discard(target)

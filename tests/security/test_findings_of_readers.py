@@ -137,6 +137,13 @@ def test_exports_and_configurations_of_other_shapes(client: TestClient) -> None:
     assert reply.status_code == 422 and "config.model" in reply.json()["detail"]
 
 
+def test_names_that_no_file_has(client: TestClient) -> None:
+    reply = client.post("/sdapi/v1/create/embedding", json={"name": "x" * 300_000})
+    assert reply.status_code == 422 and "longer than 200 bytes" in reply.json()["detail"]
+    reply = client.post("/featherweight/v1/downloads/discard", json={"folder": "", "name": "x.safetensors"})
+    assert reply.status_code == 404 and "folder" in reply.json()["detail"]
+
+
 def test_an_image_of_another_program_that_is_too_deep_is_an_image_without_an_infotext(client: TestClient) -> None:
     """Finding 5: it was a 500, and ended the import of its folder and all later ones."""
     reply = client.post("/sdapi/v1/png-info", json={"image": sent(png(8, 8, NOVELAI))})

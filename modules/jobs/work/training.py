@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from modules.training.run import Places, Progress
 
 TRAINING_KIND, RATE_KIND, EMBEDDING_KIND = "training", "learning-rate", "embedding"
+MAX_NAME_BYTES = 200  # of an embedding's file
 POINTS = 300  # of a curve, as a client gets it
 SHOWN_SIDE = 512
 
@@ -306,7 +307,11 @@ def create_embedding(folder: Path, name: str, vectors: Mapping[int, Any], overwr
     from modules.models.files.other_files import EMBEDDING_TABLES
 
     if not name.strip() or Path(name).name != name or name.startswith("."):
-        raise InvalidValueError(f"The embedding's name is {name!r}; it must be a file name without folders.")
+        raise InvalidValueError(f"The embedding's name is {name!r:.100}; it must be a file name without folders.")
+    if len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+        raise InvalidValueError(
+            f"The embedding's name is longer than {MAX_NAME_BYTES} bytes: {name[:40]!r}... Shorten it."
+        )
     path = folder / f"{name}.safetensors"
     if path.exists() and not overwrite:
         raise InvalidValueError(f"There is an embedding {name} already. Choose another name, or overwrite_old.")

@@ -32,13 +32,14 @@ ORDER = (
         "paths",
         "registry",
         "atomic_files",
+        "file_names",
         "folder_lock",
         "show_folder",
         "cores",
         "lean_imports",
         "public_addresses",
     ),
-    ("errors", "extra_folders", "model_folders", "version", "plots", "texts"),
+    ("errors", "extra_folders", "model_folders", "decoding", "version", "plots", "texts"),
     ("threads", "bounded"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
@@ -47,9 +48,11 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "models": (
         ("merging",),
         ("loading",),
+        ("placing", "opening"),
         ("families",),
         ("text_encoders", "autoencoders"),
         ("names",),
+        ("detection",),
         ("files", "libraries"),
     ),
     "jobs": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import string
@@ -15,16 +16,17 @@ from PIL import Image
 
 from compat.facades.refusal import refusing
 from compat.host import host_now
+from modules.file_names import sanitize_part
 from modules.images.filenames import apply_pattern, next_number, subfolder_of
 from modules.images.grid import grid_rows
 from modules.images.grid import image_grid as _image_grid
+from modules.images.legend import LegendStyle, grid_with_legend
 from modules.images.masks import flattened
 from modules.images.metadata import png_info, read_metadata
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
 from modules.images.resize import ResizeMode
 from modules.images.resize import resize_image as _resize_image
-from modules.images.sanitize import sanitize_part
 from modules.images.saving import check_folder
 from modules.images.saving import save_image as _save_image
 from modules.processing.record.output import name_context
@@ -32,6 +34,8 @@ from modules.scripts.acting import acting
 from modules.scripts.callbacks import ImageSaveParams, Moment
 from modules.scripts.processing import StableDiffusionProcessing, making_of_run
 from modules.settings.values import Settings
+
+log = logging.getLogger(__name__)
 
 __all__ = [
     "FilenameGenerator",
@@ -334,9 +338,14 @@ def apply_filename_pattern(x: str, p: Any, seed: Any, prompt: str) -> str:
 
 def get_font(fontsize: int) -> Any:
     """The font of captions."""
-    from modules.images.legend import LegendStyle
+    return _legend_style().font(fontsize)
 
-    return LegendStyle.of(_settings()).font(fontsize)
+
+def _legend_style() -> LegendStyle:
+    style = LegendStyle.of(_settings())
+    if style.notice:
+        log.warning("%s", style.notice)
+    return style
 
 
 class GridAnnotation:
@@ -351,8 +360,6 @@ def draw_grid_annotations(
     im: Image.Image, width: int, height: int, hor_texts: Any, ver_texts: Any, margin: int = 0
 ) -> Image.Image:
     """A grid with captions above its columns and left of its rows."""
-    from modules.images.legend import LegendStyle, grid_with_legend
-
     columns, rows = max(len(hor_texts), 1), max(len(ver_texts), 1)
     cells = [
         im.crop(
@@ -365,7 +372,7 @@ def draw_grid_annotations(
         ["\n".join(one.text for one in texts) for texts in both] for both in (hor_texts, ver_texts)
     )
     lines = [cells[row * columns : (row + 1) * columns] for row in range(rows)]
-    return grid_with_legend(lines, columns_text, rows_text, margin, style=LegendStyle.of(_settings()))
+    return grid_with_legend(lines, columns_text, rows_text, margin, style=_legend_style())
 
 
 def draw_prompt_matrix(

@@ -12,6 +12,7 @@ from PIL import Image
 
 from compat.facades.refusal import refusing
 from compat.host import has_host, host_now
+from modules.file_names import lies_in
 from modules.images.infotext import parse_infotext, quote, unquote
 from modules.images.infotext_settings import override_settings_from
 
@@ -185,10 +186,10 @@ def image_from_url_text(filedata: Any) -> Image.Image | None:
 
     from gradio.utils import get_upload_folder
 
-    path = Path(text.partition("?")[0]).resolve()
+    path = Path(text.partition("?")[0])
     paths = host_now().paths
     own = (paths.outputs_dir, paths.cache_dir, paths.extensions_dir, Path(get_upload_folder()))
-    if not any(path.is_relative_to(place.resolve()) for place in own):
+    if not lies_in(path, own):
         raise ValueError(f"{path} is no image of this program: it lies outside of its folders.")
     with Image.open(path) as image:
         image.load()

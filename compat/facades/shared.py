@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from compat.facades.shared_state import State, TotalTQDM, state
 from compat.facades.style_book import StyleDatabase, prompt_styles
 from compat.facades.upscaler import UpscalerData, UpscalerLanczos, sd_upscalers
 from compat.host import has_host, host_now
+from modules.model_folders import walk
 from modules.processing.request.upscaling import LATENT_UPSCALE_MODES
 
 __all__ = [
@@ -79,11 +79,10 @@ def listfiles(dirname: str) -> list[str]:
 def walk_files(path: str, allowed_extensions: Any = None) -> Iterator[str]:
     """All files below a folder, of these suffixes."""
     allowed = {one.lower() for one in allowed_extensions or ()}
-    for root, _, files in os.walk(path, followlinks=True):
-        for name in sorted(files, key=natural_sort_key):
-            file = Path(root, name)
-            if not allowed or file.suffix.lower() in allowed:
-                yield str(file)
+    for _, entries in walk(path):
+        for entry in sorted(entries, key=lambda entry: natural_sort_key(entry.name)):
+            if not entry.is_dir() and (not allowed or Path(entry.name).suffix.lower() in allowed):
+                yield entry.path
 
 
 def html_path(filename: str) -> str:

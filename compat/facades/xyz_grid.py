@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 
 from modules.errors import InvalidValueError
 from modules.scripts.acting import acting_now
-from modules.scripts.axes import AXES, Axis
+from modules.scripts.axes import AXES, Axis, split_words
 from modules.scripts.program import Program
 
 
@@ -165,7 +165,7 @@ def list_to_csv_string(data_list: Sequence[Any]) -> str:
 
 def csv_string_to_list_strip(data_str: str) -> list[str]:
     """The inverse."""
-    return [word.strip() for line in csv.reader(StringIO(data_str), skipinitialspace=True) for word in line]
+    return split_words(data_str)
 
 
 def _of_program(label: str) -> AxisOption:

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
+from modules.api.auth import user_of
 from modules.api.documentation import documented
 from modules.api.reply_models import Nothing
-from modules.errors import UnknownNameError
+from modules.errors import InvalidValueError, UnknownNameError
+from modules.file_names import lies_in, without_controls
 from modules.scripts.extension import MAX_FAULTS, Fault
 from modules.scripts.library import ScriptLibrary
 from modules.services import Services
@@ -94,12 +96,17 @@ def extension_files(services: Services) -> APIRouter:
         return FileResponse(found, media_type=kind, headers={"X-Content-Type-Options": "nosniff"})
 
     @routes.post("/internal/extension-fault", **documented(errors={404: "Unknown extension 'none'. Known: Lora."}))
-    def extension_fault(body: FaultBody) -> Nothing:
-        """A script of an extension failed in the browser: it is named among what failed."""
+    def extension_fault(body: FaultBody, request: Request) -> Nothing:
+        """A script of an extension failed in the browser: it is named among what failed, with whose page says so."""
         extension = services.scripts.extensions.get(body.extension)
         if extension is None:
             raise UnknownNameError.of("extension", body.extension, services.scripts.extensions)
-        fault = Fault("javascript", " ".join(body.reason.split()))
+        if not any(services.scripts.extension_of(file) is extension for file in services.scripts.page_scripts):
+            raise InvalidValueError(f"The extension {extension.name!r} has no script on the page that could fail.")
+        user = user_of(request)
+        fault = Fault(
+            f"javascript, on {user}'s page" if user else "javascript", without_controls(" ".join(body.reason.split()))
+        )
         if fault not in extension.faults and len(extension.faults) < MAX_FAULTS:
             extension.faults.append(fault)
         return Nothing()
@@ -127,15 +134,12 @@ def _file_of(library: ScriptLibrary, path: str, root: Path) -> Path | None:
             if Path(path).is_absolute() and Path(path).is_relative_to(folder):
                 candidates.append((extension, extension.folder / Path(path).relative_to(folder)))
     for extension, place in candidates:
-        inside = place.resolve()
+        inside = place.resolve() if lies_in(place, (extension.folder,)) else None
+        if inside is None or not extension.is_enabled:
+            continue
         is_hidden = inside.suffix.lower() in HIDDEN or any(
             part.startswith(".") for part in place.relative_to(extension.folder).parts
         )
-        if (
-            extension.is_enabled
-            and not is_hidden
-            and inside.is_relative_to(extension.folder.resolve())
-            and inside.is_file()
-        ):
+        if not is_hidden and inside.is_file():
             return inside
     return None

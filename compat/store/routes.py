@@ -71,7 +71,8 @@ class PackagesBody(AgreedName):
 def store_of(services: Services) -> ExtensionStore:
     """The store of this program; closed where other machines reach it, unless the command line says otherwise."""
     is_open = services.access.is_local or services.flags.enable_insecure_extension_access
-    return ExtensionStore(services.paths.extensions_dir, services.paths.cache_dir, is_open)
+    transport = services.downloads.transport if services.downloads else None
+    return ExtensionStore(services.paths.extensions_dir, services.paths.cache_dir, is_open, transport=transport)
 
 
 def installed_routes(services: Services) -> APIRouter:
@@ -125,7 +126,7 @@ def extension_store_routes(services: Services) -> APIRouter:
         """What an index file offers, from an address or a file of the server's machine; of these, what holds all words
         of `search`."""
         store.check_open()
-        offers = read_index(source, search)
+        offers = read_index(source, search, store.transport)
         return [
             ExtensionOffer(name=one.name, address=one.address, description=one.description, tags=list(one.tags))
             for one in offers

@@ -17,6 +17,7 @@ from modules.atomic_files import (
     write_atomic,
 )
 from modules.errors import OutputError
+from modules.file_names import lies_in, sanitize_name
 from modules.flags.flags import Flags
 from modules.images.claims import claim_number
 from modules.images.encode import Quality, encode_image, format_of, holds
@@ -24,7 +25,6 @@ from modules.images.filenames import apply_pattern, image_pattern, numbered_stem
 from modules.images.metadata import writable
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
-from modules.images.sanitize import sanitize_name
 from modules.paths import Paths
 from modules.settings.definitions import DIRECTORY_KEYS
 from modules.settings.sections.saving import SavingPathSettings
@@ -224,7 +224,7 @@ def check_output_folders(
 
 def check_folder(folder: Path, allowed: tuple[Path, ...] | None) -> None:
     """Raise `OutputError` for a folder outside of the allowed ones, links followed."""
-    if allowed is None or any(folder.resolve().is_relative_to(place.resolve()) for place in allowed):
+    if allowed is None or lies_in(folder, allowed):
         return
     raise OutputError(
         f"Images may not be saved in {folder}: other machines reach this server, so that its outputs stay in "

@@ -15,7 +15,7 @@ from typing import Self
 
 from modules.access.roles import ANYBODY, Identity
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
-from modules.images.sanitize import without_controls
+from modules.file_names import without_controls
 from modules.jobs.images import JobImages
 from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus, Progress
 from modules.jobs.known import Known
@@ -360,13 +360,16 @@ class Line:
 
 
 def fix_seeds(request: GenerationRequest) -> GenerationRequest:
-    """The request with drawn seeds instead of -1, so that the record on disk makes the same images again."""
+    """The request with drawn seeds instead of -1, so that the record on disk makes the same images again; it also says
+    which were drawn."""
     draw = random.SystemRandom()
-    return replace(
-        request,
-        seed=request.seed if request.seed >= 0 else draw.randrange(2**32),
-        subseed=request.subseed if request.subseed >= 0 else draw.randrange(2**32),
-    )
+    if request.seed < 0:
+        seed = draw.randrange(2**32)
+        request = replace(request, seed=seed, drawn_seed=seed)
+    if request.subseed < 0:
+        subseed = draw.randrange(2**32)
+        request = replace(request, subseed=subseed, drawn_subseed=subseed)
+    return request
 
 
 def _new_id() -> str:

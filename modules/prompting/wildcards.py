@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.bounded import ContentError, read_yaml
+from modules.decoding import decode_text
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.model_folders import Listing
 
@@ -97,7 +98,7 @@ def _read(path: Path) -> str:
         if path.stat().st_size > MAX_FILE_BYTES:
             log.warning("%s is larger than %d MB and was left out.", path, MAX_FILE_BYTES >> 20)
             return ""
-        return path.read_bytes().decode("utf-8-sig", "replace")
+        return decode_text(path.read_bytes())
     except OSError as error:
         log.warning("%s cannot be read and was left out: %s", path, error)
         return ""

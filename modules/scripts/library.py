@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -430,12 +431,18 @@ def _tabs_of(script: Script) -> list[bool]:
     return [is_img2img for is_img2img in (False, True) if script.is_on(is_img2img)]
 
 
+_BUILDING = threading.Lock()
+"""Gradio has one context of what is being built for the whole process."""
+
+
 def components_of(script: Script) -> list[Any]:
     """The script's components, built once outside of any page: for their defaults and limits."""
-    if script.built is None:
-        with ThreadPoolExecutor(1) as thread:
-            script.built = thread.submit(lambda: asyncio.run(_build(script))).result()
-        script.pasted = PastedFields.of(script.title(), script.built, script.infotext_fields)
+    with _BUILDING:
+        if script.built is None:
+            with ThreadPoolExecutor(1) as thread:
+                built = thread.submit(lambda: asyncio.run(_build(script))).result()
+            script.pasted = PastedFields.of(script.title(), built, script.infotext_fields)
+            script.built = built
     return script.built
 
 

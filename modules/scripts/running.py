@@ -21,7 +21,7 @@ from modules.processing.request.stages import Part, PartOf, Stage
 from modules.scripts.acting import acting
 from modules.scripts.hooks import JobHooks, ScriptRunner
 from modules.scripts.library import ScriptLibrary
-from modules.scripts.processing import Making, Processed, StableDiffusionProcessing, job_of, making
+from modules.scripts.processing import Making, Processed, SeedDraws, StableDiffusionProcessing, job_of, making
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
@@ -51,11 +51,14 @@ def run_with_scripts(
     def make(job: StableDiffusionProcessing) -> Processed:
         nonlocal depth
         depth += 1
+        asked = job.seed, job.subseed
         try:
             with script_runner.making(job):
                 return make_now(job)
         finally:
             depth -= 1
+            if is_foreign:  # as in the reference UI a job of -1 made again draws again
+                job.seed, job.subseed = asked
 
     def make_now(job: StableDiffusionProcessing) -> Processed:
         job.fix_seeds()
@@ -66,6 +69,7 @@ def run_with_scripts(
         hooks = JobHooks(script_runner, job)
         if depth > 1:  # a hook asked for it: its images are no images of the job
             result = generate(job.to_request(), engine, output, _Inside(events), hooks)
+            notices.extend(note for note in result.notices if note not in notices)
         else:
             cell = cells.next()
             recording = output.recordings.of(task_id, cell.prefix) if output.recordings and task_id else None
@@ -96,14 +100,21 @@ def run_with_scripts(
             notices.append(problem)
         return saved
 
-    now = Making(make, lambda: request.settings, save_grid, library.program.styles, library.foreign.model)
+    if request.script and not library.has_told_before_ui:
+        library.before_ui()
+    script = library.find(request.script, is_img2img) if request.script else None
+    asked = request.requested_seed, request.requested_subseed
+    drawn = [seed for seed, wanted in zip((request.seed, request.subseed), asked, strict=True) if wanted < 0]
+    is_foreign = script is not None and script.is_foreign
+    seeds = SeedDraws((request.seed, request.subseed), drawn if is_foreign else ())
+    styles, model = library.program.styles, library.foreign.model
+    now = Making(make, lambda: request.settings, save_grid, styles, model, seeds)
     with making(now), library.foreign.watch(events) as events:
         cells = _Cells(events)
         p = job_of(request, make, save_grid, library.program.styles)
+        if is_foreign:  # in the reference UI a script's run begins before seeds are drawn
+            p.seed, p.subseed = asked
         processed = None
-        if request.script and not library.has_told_before_ui:
-            library.before_ui()
-        script = library.find(request.script, is_img2img) if request.script else None
         if any(one.is_foreign for one in library.scripts):
             selected = (script, request.script_args) if script is not None else None
             library.foreign.begin_job(p, script_runner.all_args(), library.selectable_of(is_img2img), selected)

@@ -31,6 +31,7 @@ from modules.cores import (
     usable_cores,
 )
 from modules.flags.flags import PATHS, add_arguments
+from modules.model_folders import files_below
 from modules.paths import Paths, resolve_paths
 from modules.setup.environment import Environment, command_of
 from modules.setup.hardware import nvidia_smi
@@ -344,9 +345,8 @@ def model_folders(paths: Paths) -> dict[str, tuple[Path, ...]]:
 
 
 def count_models(folder: Path) -> int:
-    """Model files below a folder; links to folders are not followed."""
-    walked = os.walk(folder)
-    return sum(Path(name).suffix.lower() in MODEL_SUFFIXES for _, _, names in walked for name in names)
+    """Count the model files below a folder."""
+    return sum(path.suffix.lower() in MODEL_SUFFIXES for path in files_below(folder))
 
 
 def _models(found: Findings, paths: Paths) -> None:

@@ -80,13 +80,13 @@ def test_members_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> N
     packed = tmp_path / "a.zip"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr(name, "x")
-    with pytest.raises(InvalidValueError, match="leads out of its folder"):
+    with pytest.raises(InvalidValueError, match=r"is refused: .*leads out of its folder"):
         unpack(packed, tmp_path / "out")
     tape = tmp_path / "a.tar"
     with tarfile.open(tape, "w") as opened:
         entry = tarfile.TarInfo(name)
         opened.addfile(entry, io.BytesIO())
-    with pytest.raises(InvalidValueError, match="leads out of its folder"):
+    with pytest.raises(InvalidValueError, match=r"is refused: .*leads out of its folder"):
         unpack(tape, tmp_path / "out2")
 
 

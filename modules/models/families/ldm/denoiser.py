@@ -1,9 +1,7 @@
-"""What the families of the latent-diffusion layout share: the UNet, and what their files leave over."""
+"""The UNet of the families in the latent-diffusion layout: the module on the meta device, and how it is called."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -11,50 +9,15 @@ from torch.nn import functional as F
 
 from modules.models.families.architecture import UNetArchitecture
 from modules.models.families.denoiser_context import ModelInputs
-from modules.models.families.family import DenoiserInputSizes
+from modules.models.families.family import Blocks, Denoiser, DenoiserInputSizes
 from modules.models.libraries import library_name
 from modules.models.names import ldm_unet
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, on_meta
 
 if TYPE_CHECKING:
     from diffusers import UNet2DConditionModel
 
-LEFT_OVER = re.compile(
-    r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"
-    r"|^denoiser\.|^first_stage_model\.loss\.|\.position_ids$|\.attn_mask$|\.logit_scale$|^(v_pred|ztsnr)$"
-    r"|^cond_stage_model\.text_projection|^edm_(mean|std|vpred\.sigma_(min|max))$"
-)
 NORM_GROUPS = 32
-V_KEY, ZERO_SNR_KEY = "v_pred", "ztsnr"
-"""Empty tensors by which a file says that it predicts v, and that its last step is pure noise."""
-PREDICTION_KEY = "modelspec.prediction_type"  # in the metadata, after the standard ModelSpec
-PREDICTIONS = {
-    **{"epsilon": "epsilon", "v": "v_prediction", "v_prediction": "v_prediction"},
-    **{"flow": "flow", "rectified_flow": "flow", "rectified flow": "flow"},
-}
-
-
-def input_channels(header: Header) -> int | None:
-    """Channels that the UNet of a file takes: 4, and more for inpainting, edits, depth; None without a UNet."""
-    first = header.get(f"{ldm_unet.PREFIX}.input_blocks.0.0.weight")
-    return None if first is None or len(first.shape) != 4 else first.shape[1]
-
-
-def has_vector(header: Header) -> bool:
-    """Whether the UNet of a file adds a vector to its time embedding."""
-    return f"{ldm_unet.PREFIX}.label_emb.0.0.weight" in header
-
-
-def context_width(header: Header) -> int | None:
-    """Width of the tokens that the UNet of a file attends to."""
-    keys = (key for key in header if key.startswith(ldm_unet.PREFIX) and key.endswith("attn2.to_k.weight"))
-    return next((header[key].shape[-1] for key in keys if header[key].shape), None)
-
-
-def has_linear_projections(header: Header) -> bool:
-    """Whether linear layers are around the transformer blocks of a file's UNet, and not 1x1 convolutions."""
-    keys = (key for key in header if key.startswith(ldm_unet.PREFIX) and key.endswith(".1.proj_in.weight"))
-    return any(len(header[key].shape) == 2 for key in keys)
 
 
 def unet_component(architecture: UNetArchitecture) -> Component:
@@ -112,7 +75,7 @@ def _middle(architecture: UNetArchitecture) -> str | None:
 
 
 def run_unet(unet: Any, inputs: ModelInputs) -> Tensor:
-    """A UNet's prediction, see `ModelFamily.run`."""
+    """A UNet's prediction, see `Denoiser.run`."""
     extra = {name: list(value) if isinstance(value, tuple) else value for name, value in inputs.extra.items()}
     output: Tensor = unet(
         inputs.x,
@@ -126,20 +89,10 @@ def run_unet(unet: Any, inputs: ModelInputs) -> Tensor:
 
 
 def unet_inputs(unet: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = unet.config
     vector = config.projection_class_embeddings_input_dim
     return DenoiserInputSizes(config.in_channels, config.cross_attention_dim, vector)
-
-
-def prediction_in(metadata: Mapping[str, str]) -> str | None:
-    """What a file's metadata says that the model predicts."""
-    return PREDICTIONS.get(metadata.get(PREDICTION_KEY, "").lower())
-
-
-def is_left_over(key: str) -> bool:
-    """Whether a tensor is of the training, or follows from the YAML."""
-    return LEFT_OVER.search(key) is not None
 
 
 def _depths(depths: tuple[int, ...]) -> int | tuple[int, ...]:
@@ -175,3 +128,17 @@ def use_ldm_upsampling(unet: UNet2DConditionModel) -> UNet2DConditionModel:
         if block.upsamplers is not None:
             block.upsamplers = nn.ModuleList(LdmUpsample(upsampler.conv) for upsampler in block.upsamplers)
     return unet
+
+
+DENOISER = Denoiser(
+    build=lambda header, architecture: (unet_component(architecture.unet_sizes),),
+    run=run_unet,
+    sizes=unet_inputs,
+    blocks=Blocks(
+        decoded=("ResnetBlock2D", "Transformer2DModel", "TimestepEmbedding", "Downsample2D", "Upsample2D"),
+        compiled=("ResnetBlock2D",),
+        stacked="Transformer2DModel",
+        mergeable="BasicTransformerBlock",
+    ),
+    runs_on_meta=True,
+)

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
+from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import DenoiserInputSizes
-from modules.models.families.flow_family import DENOISER
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
+from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
 from modules.models.names.component import Component, Header, meta_module
 
 AXES = (32, 32, 32, 32)
-HEAD_WIDTH = sum(AXES)
 THETA = 2000
 REFERENCE_TIME = 10
 """The position in time of an image that is shown next to the one that is made, whose is 0."""
@@ -34,21 +34,16 @@ SKIP = (
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
-    assert rows is not None, "detected by another sign than its row map is"
     width = width_of(header)
     try:
-        channels = header[f"{DENOISER}img_in.weight"].shape[1]
-        context = header[f"{DENOISER}txt_in.weight"].shape[1]
-        out = header[f"{DENOISER}final_layer.linear.weight"].shape[0]
-        doubled, _ = header[f"{DENOISER}double_blocks.0.img_mlp.0.weight"].shape
-        time = header[f"{DENOISER}time_in.in_layer.weight"].shape[1]
+        channels = header[f"{PREFIX}img_in.weight"].shape[1]
+        context = header[f"{PREFIX}txt_in.weight"].shape[1]
+        out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
+        doubled, _ = header[f"{PREFIX}double_blocks.0.img_mlp.0.weight"].shape
+        time = header[f"{PREFIX}time_in.in_layer.weight"].shape[1]
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
-    if width < HEAD_WIDTH or width % HEAD_WIDTH:
-        raise CheckpointError(
-            f"its transformer is {width} wide, and that of such models is a multiple of {HEAD_WIDTH}. Choose another "
-            "file."
-        )
+    check_width(width)
     module = meta_module(
         "diffusers.Flux2Transformer2DModel",
         in_channels=channels,
@@ -64,11 +59,11 @@ def transformer_component(header: Header) -> Component:
         rope_theta=THETA,
         guidance_embeds=False,
     )
-    return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. Latents are packed already; the tokens of references follow the
+    """The velocity, see `Denoiser.run`. Latents are packed already; the tokens of references follow the
     image's, each at a time of its own."""
     height, width = inputs.x.shape[-2:]
     x, ids = inputs.x.flatten(2).transpose(1, 2), _places(inputs.x)
@@ -105,6 +100,16 @@ def _places(x: Tensor, time: int = 0) -> Tensor:
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = transformer.config
     return DenoiserInputSizes(config.in_channels, config.joint_attention_dim)
+
+
+DENOISER = Denoiser(
+    build=denoiser_alone(transformer_component),
+    run=run_transformer,
+    sizes=transformer_inputs,
+    rows=transformer_rows,
+    usual_settings=usual_by_name(("base",), UsualSettings(steps=20, cfg_scale=4.0), UsualSettings(steps=4)),
+    takes_references=lambda transformer, name: True,
+)

@@ -6,28 +6,26 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
+from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, text_lengths
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import DenoiserInputSizes
-from modules.models.families.flow_family import DENOISER
-from modules.models.families.flux1.layout import BLOCKS, OUTER, width_of
-from modules.models.families.flux1.layout import SIGN as BLOCK_SIGN
-from modules.models.families.flux1.transformer import (
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
+from modules.models.families.flux1.denoiser import (
     AXES,
     HEAD_WIDTH,
     MISSING_HINT,
     TRAINED_TIMESTEPS,
     check_width,
 )
+from modules.models.families.flux1.layout import BLOCKS, OUTER, width_of
 from modules.models.families.layer_table import Layer, LayerTable
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.libraries import library_name
 from modules.models.names.component import Component, Header, meta_module
 from modules.models.names.row_map import RowMap
 
-SIGN = "distilled_guidance_layer.in_proj.weight"
-"""The tensor by which a file is known: what the modulation of all blocks is approximated with."""
 APPROXIMATOR = "distilled_guidance_layer"
+"""The network that the modulation of all blocks is approximated with."""
 TABLE = LayerTable(
     (
         *BLOCKS,
@@ -44,26 +42,20 @@ SKIP = (rf"^{APPROXIMATOR}\.", r"^x_embedder$", r"^context_embedder$", r"^proj_o
 INDEX_CHANNELS = 4  # of the approximator's input the share of one sinusoidal embedding
 
 
-def is_transformer(header: Header) -> bool:
-    """Whether a checkpoint's denoiser is of this family."""
-    return f"{DENOISER}{SIGN}" in header and f"{DENOISER}{BLOCK_SIGN}" in header
-
-
-def transformer_rows(header: Header) -> RowMap | None:
-    """The row map of a checkpoint's transformer; None for other files."""
-    return TABLE.row_map(header, DENOISER, width_of(header)) if is_transformer(header) else None
+def transformer_rows(header: Header) -> RowMap:
+    """Return the row map of a checkpoint's transformer."""
+    return TABLE.row_map(header, PREFIX, width_of(header))
 
 
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
-    assert rows is not None, "detected by another sign than its row map is"
     width = width_of(header)
     try:
-        channels = header[f"{DENOISER}img_in.weight"].shape[1]
-        context = header[f"{DENOISER}txt_in.weight"].shape[1]
-        out = header[f"{DENOISER}final_layer.linear.weight"].shape[0]
-        hidden, inputs = header[f"{DENOISER}{SIGN}"].shape
+        channels = header[f"{PREFIX}img_in.weight"].shape[1]
+        context = header[f"{PREFIX}txt_in.weight"].shape[1]
+        out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
+        hidden, inputs = header[f"{PREFIX}{APPROXIMATOR}.in_proj.weight"].shape
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
@@ -82,7 +74,7 @@ def transformer_component(header: Header) -> Component:
         approximator_layers=TABLE.count(rows.sources, f"{APPROXIMATOR}.layers.{{}}.in_layer"),
     )
     _number_vectors(module, inputs)
-    return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
 
 
 def _number_vectors(module: Any, inputs: int) -> None:
@@ -97,7 +89,7 @@ def _number_vectors(module: Any, inputs: int) -> None:
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. Texts of unequal length are called one after the other, each without the
+    """The velocity, see `Denoiser.run`. Texts of unequal length are called one after the other, each without the
     padding that the mask leaves out: it has no position, so nothing else depends on it."""
     x, ids, (height, width) = packed(inputs.x)
     lengths = text_lengths(inputs)
@@ -122,6 +114,15 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = transformer.config
     return DenoiserInputSizes(config.in_channels // PATCH**2, config.joint_attention_dim)
+
+
+DENOISER = Denoiser(
+    build=denoiser_alone(transformer_component),
+    run=run_transformer,
+    sizes=transformer_inputs,
+    rows=transformer_rows,
+    usual_settings=usual_by_name(("flash",), UsualSettings(steps=12), UsualSettings(steps=26, cfg_scale=4.0)),
+)

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
+from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, text_lengths
-from modules.models.families.family import DenoiserInputSizes
-from modules.models.families.flow_family import DENOISER
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
 from modules.models.families.z_image.layout import transformer_rows
 from modules.models.names.component import Component, Header, meta_module, on_meta
 from modules.models.names.row_map import whole_shapes
@@ -28,20 +28,19 @@ TRAINED_TIMESTEPS = 1000.0
 
 def context_width(header: Header) -> int | None:
     """How wide the tokens are that the denoiser in a header takes; None for other files."""
-    entry = header.get(f"{DENOISER}cap_embedder.0.weight")
+    entry = header.get(f"{PREFIX}cap_embedder.0.weight")
     return entry.shape[0] if entry is not None and len(entry.shape) == 1 else None
 
 
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
-    assert rows is not None, "detected by another sign than its row map is"
-    shapes = whole_shapes({name: entry.shape for name, entry in header.items() if name.startswith(DENOISER)})
+    shapes = whole_shapes({name: entry.shape for name, entry in header.items() if name.startswith(PREFIX)})
     try:
-        width, patched = shapes[f"{DENOISER}{'x_embedder' if f'{DENOISER}x_embedder.weight' in shapes else X}.weight"]
-        (caption,) = shapes[f"{DENOISER}cap_embedder.0.weight"]
+        width, patched = shapes[f"{PREFIX}{'x_embedder' if f'{PREFIX}x_embedder.weight' in shapes else X}.weight"]
+        (caption,) = shapes[f"{PREFIX}cap_embedder.0.weight"]
         layers, refiners = _count(rows.sources, "layers."), _count(rows.sources, "noise_refiner.")
-        mlp, _ = shapes[f"{DENOISER}layers.0.feed_forward.w1.weight"]
+        mlp, _ = shapes[f"{PREFIX}layers.0.feed_forward.w1.weight"]
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     if width % HEAD_WIDTH:
@@ -66,7 +65,7 @@ def transformer_component(header: Header) -> Component:
             if hasattr(layer, "w1") and layer.w1.out_features != mlp:
                 layer.w1, layer.w3 = (torch.nn.Linear(width, mlp, bias=False) for _ in range(2))
                 layer.w2 = torch.nn.Linear(mlp, width, bias=False)
-    return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
 
 
 X = "all_x_embedder.2-1"
@@ -78,7 +77,7 @@ def _count(names: Any, level: str) -> int:
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. The transformer counts time from noise to image, and its velocity leads
+    """The velocity, see `Denoiser.run`. The transformer counts time from noise to image, and its velocity leads
     there. Latents of an odd side are continued by their last row or column for it.
 
     Raises `InvalidValueError` for an image that is larger than the model has positions for.
@@ -104,6 +103,15 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = transformer.config
     return DenoiserInputSizes(config.in_channels, config.cap_feat_dim)
+
+
+DENOISER = Denoiser(
+    build=denoiser_alone(transformer_component),
+    run=run_transformer,
+    sizes=transformer_inputs,
+    rows=transformer_rows,
+    usual_settings=usual_by_name(("turbo",), UsualSettings(steps=8), UsualSettings(steps=28, cfg_scale=4.0)),
+)

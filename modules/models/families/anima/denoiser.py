@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.families.anima.layout import ADAPTER, SIGN, adapter_keymap, blocks_of, transformer_keymap
+from modules.models.detection.families import PREFIX
+from modules.models.families.anima.layout import ADAPTER, ADAPTER_TABLE, adapter_keymap, blocks_of, transformer_keymap
 from modules.models.families.denoiser_context import ModelInputs
-from modules.models.families.family import DenoiserInputSizes
-from modules.models.families.flow_family import DENOISER
+from modules.models.families.family import Denoiser, DenoiserInputSizes
 from modules.models.names.component import Component, Header, meta_module
 from modules.models.text_encoders.llm import Rotation
 
@@ -22,6 +22,7 @@ NTK = (1.0, 4.0, 4.0)
 ADAPTER_THETA = 10_000.0
 TOKENS = 512
 TRAINED_TIMESTEPS = 1000.0
+ADAPTER_COMPONENT = "text_encoder_2"
 MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^patch_embed\.", r"^time_embed\.", r"^norm_out\.", r"^proj_out$")
 """Small layers at the ends, which 8-bit formats leave alone."""
@@ -36,7 +37,7 @@ def source_width(header: Header) -> int | None:
 def adapter_component(name: str, header: Header) -> Component:
     """The adapter on the meta device. Raises `CheckpointError` for one that is not whole."""
     try:
-        vocabulary, target = header[SIGN].shape
+        vocabulary, target = header[ADAPTER_TABLE].shape
         width, source = header[f"{ADAPTER}blocks.0.cross_attn.k_proj.weight"].shape
         mlp, _ = header[f"{ADAPTER}blocks.0.mlp.0.weight"].shape
         (head,) = header[f"{ADAPTER}blocks.0.cross_attn.q_norm.weight"].shape
@@ -61,14 +62,14 @@ def adapter_component(name: str, header: Header) -> Component:
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     blocks = blocks_of(header)
-    first = f"{DENOISER}blocks.0"
+    first = f"{PREFIX}blocks.0"
     try:
-        width, patched = header[f"{DENOISER}x_embedder.proj.1.weight"].shape
+        width, patched = header[f"{PREFIX}x_embedder.proj.1.weight"].shape
         _, text = header[f"{first}.cross_attn.k_proj.weight"].shape
         mlp, _ = header[f"{first}.mlp.layer1.weight"].shape
         modulation, _ = header[f"{first}.adaln_modulation_mlp.1.weight"].shape
         (head,) = header[f"{first}.self_attn.q_norm.weight"].shape
-        out, _ = header[f"{DENOISER}final_layer.linear.weight"].shape
+        out, _ = header[f"{PREFIX}final_layer.linear.weight"].shape
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     module = meta_module(
@@ -87,11 +88,11 @@ def transformer_component(header: Header) -> Component:
         concat_padding_mask=False,
         extra_pos_embed_type=None,
     )
-    return Component("unet", module, transformer_keymap(blocks), (DENOISER,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, transformer_keymap(blocks), (PREFIX,), MISSING_HINT, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. Latents of an odd side are continued by their last row or column for it.
+    """The velocity, see `Denoiser.run`. Latents of an odd side are continued by their last row or column for it.
 
     Raises `InvalidValueError` for an image that is larger than the model has positions for.
     """
@@ -114,6 +115,13 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = transformer.config
     return DenoiserInputSizes(config.out_channels, config.text_embed_dim)
+
+
+DENOISER = Denoiser(
+    build=lambda header, architecture: (adapter_component(ADAPTER_COMPONENT, header), transformer_component(header)),
+    run=run_transformer,
+    sizes=transformer_inputs,
+)

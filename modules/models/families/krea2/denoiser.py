@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError
+from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs
-from modules.models.families.family import DenoiserInputSizes
-from modules.models.families.flow_family import DENOISER
-from modules.models.families.krea2.layout import SIGN, transformer_keymap
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
+from modules.models.families.krea2.layout import PROJECTOR, transformer_keymap
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.names.component import Component, Header, meta_module, on_meta
 
@@ -20,10 +20,12 @@ HEAD_WIDTH = sum(AXES)
 THETA = 1000.0
 NORM_EPS = 1e-5
 TRAINED_TIMESTEPS = 1000.0
+SCALE = 5.5
+"""Guidance of 4.5 as the original counts it, from 0 on."""
 MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^img_in$", r"^time_embed\.", r"^time_mod_proj$", r"^txt_in\.", r"^text_fusion\.projector$", r"^final_layer\.")
 """Layers that 8-bit formats leave alone: those at the ends, and what the modulation of all blocks hangs on."""
-NUMBERED = re.compile(rf"^{re.escape(DENOISER)}(.*?blocks)\.(\d+)\.")
+NUMBERED = re.compile(rf"^{re.escape(PREFIX)}(.*?blocks)\.(\d+)\.")
 
 
 class WideNorm(nn.Module):
@@ -42,13 +44,13 @@ class WideNorm(nn.Module):
 
 def text_width(header: Header) -> int | None:
     """How wide the states of the language model are that the denoiser in a header takes; None for other files."""
-    entry = header.get(f"{DENOISER}txtmlp.0.scale")
+    entry = header.get(f"{PREFIX}txtmlp.0.scale")
     return entry.shape[0] if entry is not None and len(entry.shape) == 1 else None
 
 
 def context_width(header: Header) -> int | None:
     """The same of all its states side by side."""
-    entry, width = header.get(f"{DENOISER}{SIGN}"), text_width(header)
+    entry, width = header.get(f"{PREFIX}{PROJECTOR}"), text_width(header)
     return entry.shape[1] * width if entry is not None and width is not None and len(entry.shape) == 2 else None
 
 
@@ -59,11 +61,11 @@ def transformer_component(header: Header) -> Component:
         if match is not None:
             counts[match[1]] = max(counts.get(match[1], 0), int(match[2]) + 1)
     try:
-        width, channels = header[f"{DENOISER}first.weight"].shape
-        _, time = header[f"{DENOISER}tmlp.0.weight"].shape
+        width, channels = header[f"{PREFIX}first.weight"].shape
+        _, time = header[f"{PREFIX}tmlp.0.weight"].shape
         heads, kv_heads, head, mlp = _sizes(header, "blocks.0")
-        (text,) = header[f"{DENOISER}txtmlp.0.scale"].shape
-        _, states = header[f"{DENOISER}{SIGN}"].shape
+        (text,) = header[f"{PREFIX}txtmlp.0.scale"].shape
+        _, states = header[f"{PREFIX}{PROJECTOR}"].shape
         text_heads, text_kv_heads, _, text_mlp = _sizes(header, "txtfusion.layerwise_blocks.0")
         layerwise, refiners = counts["txtfusion.layerwise_blocks"], counts["txtfusion.refiner_blocks"]
     except (KeyError, ValueError) as error:
@@ -100,15 +102,15 @@ def transformer_component(header: Header) -> Component:
     )
     with on_meta():
         _widen_norms(module)
-    return Component("unet", module, transformer_keymap(header), (DENOISER,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, transformer_keymap(header), (PREFIX,), MISSING_HINT, skip=SKIP)
 
 
 def _sizes(header: Header, block: str) -> tuple[int, int, int, int]:
     """Heads, those of keys and values, their width, and the width of the feed-forward layer."""
-    query, _ = header[f"{DENOISER}{block}.attn.wq.weight"].shape
-    key, _ = header[f"{DENOISER}{block}.attn.wk.weight"].shape
-    (head,) = header[f"{DENOISER}{block}.attn.qknorm.qnorm.scale"].shape
-    mlp, _ = header[f"{DENOISER}{block}.mlp.gate.weight"].shape
+    query, _ = header[f"{PREFIX}{block}.attn.wq.weight"].shape
+    key, _ = header[f"{PREFIX}{block}.attn.wk.weight"].shape
+    (head,) = header[f"{PREFIX}{block}.attn.qknorm.qnorm.scale"].shape
+    mlp, _ = header[f"{PREFIX}{block}.mlp.gate.weight"].shape
     return query // head, key // head, head, mlp
 
 
@@ -119,7 +121,7 @@ def _widen_norms(module: nn.Module) -> None:
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. Latents of an odd side are continued by their last row or column for it."""
+    """The velocity, see `Denoiser.run`. Latents of an odd side are continued by their last row or column for it."""
     x, ids, (height, width) = packed(inputs.x)
     states = transformer.config.num_text_layers
     mask = None if inputs.mask is None or bool(inputs.mask.all()) else inputs.mask.to(x.device)
@@ -136,6 +138,14 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = transformer.config
     return DenoiserInputSizes(config.in_channels // PATCH**2, config.num_text_layers * config.text_hidden_dim)
+
+
+DENOISER = Denoiser(
+    build=denoiser_alone(transformer_component),
+    run=run_transformer,
+    sizes=transformer_inputs,
+    usual_settings=usual_by_name(("turbo",), UsualSettings(steps=8), UsualSettings(steps=28, cfg_scale=SCALE)),
+)

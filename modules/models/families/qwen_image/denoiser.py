@@ -7,10 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError
+from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import DenoiserInputSizes
-from modules.models.families.flow_family import DENOISER
+from modules.models.families.family import (
+    Denoiser,
+    DenoiserInputSizes,
+    GuidanceType,
+    UsualSettings,
+    denoiser_alone,
+    usual_by_name,
+)
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.families.qwen_image.layout import transformer_keymap
 from modules.models.names.component import Component, Header, meta_module
@@ -22,9 +29,11 @@ TRAINED_TIMESTEPS = 1000.0
 MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 LAYERED = "time_text_embed.addition_t_embedding.weight"
 """What Qwen-Image-Layered has beside the tensors of the others."""
+DISTILLED = ("lightning", "turbo", "rapid")
+"""In the names of models for few steps."""
 SKIP = (r"^img_in$", r"^txt_in$", r"^time_text_embed\.", r"^norm_out\.", r"^proj_out$")
 """Layers that 8-bit formats leave alone: those at both ends. The modulation inside of the blocks is a third of all."""
-NUMBERED = re.compile(rf"^{re.escape(DENOISER)}transformer_blocks\.(\d+)\.")
+NUMBERED = re.compile(rf"^{re.escape(PREFIX)}transformer_blocks\.(\d+)\.")
 
 
 class Positions(nn.Module):
@@ -57,23 +66,23 @@ def _rotations(positions: Tensor) -> Tensor:
 
 def text_width(header: Header) -> int | None:
     """How wide the tokens are that the denoiser in a header takes; None for other files."""
-    entry = header.get(f"{DENOISER}txt_norm.weight")
+    entry = header.get(f"{PREFIX}txt_norm.weight")
     return entry.shape[0] if entry is not None and len(entry.shape) == 1 else None
 
 
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole or another model."""
-    if f"{DENOISER}{LAYERED}" in header:
+    if f"{PREFIX}{LAYERED}" in header:
         raise CheckpointError(
             "it is Qwen-Image-Layered, which makes several layers of an image at once. That is not supported: choose "
             "Qwen-Image, or a model that was tuned from it."
         )
     blocks = max((int(match[1]) + 1 for match in map(NUMBERED.match, header) if match is not None), default=0)
     try:
-        width, patched = header[f"{DENOISER}img_in.weight"].shape
-        _, text = header[f"{DENOISER}txt_in.weight"].shape
-        (head,) = header[f"{DENOISER}transformer_blocks.0.attn.norm_q.weight"].shape
-        out, _ = header[f"{DENOISER}proj_out.weight"].shape
+        width, patched = header[f"{PREFIX}img_in.weight"].shape
+        _, text = header[f"{PREFIX}txt_in.weight"].shape
+        (head,) = header[f"{PREFIX}transformer_blocks.0.attn.norm_q.weight"].shape
+        out, _ = header[f"{PREFIX}proj_out.weight"].shape
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     if head != HEAD_WIDTH or width % head:
@@ -92,11 +101,11 @@ def transformer_component(header: Header) -> Component:
         axes_dims_rope=AXES,
     )
     module.pos_embed = Positions()
-    return Component("unet", module, transformer_keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, transformer_keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. Latents of an odd side are continued by their last row or column for it."""
+    """The velocity, see `Denoiser.run`. Latents of an odd side are continued by their last row or column for it."""
     x, _, (height, width) = packed(inputs.x)
     mask = None if inputs.mask is None or bool(inputs.mask.all()) else inputs.mask.to(x.device)
     times = inputs.timesteps / TRAINED_TIMESTEPS
@@ -114,6 +123,20 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = transformer.config
     return DenoiserInputSizes(config.in_channels // PATCH**2, config.joint_attention_dim)
+
+
+def is_distilled(name: str) -> bool:
+    """Return whether a checkpoint of this name was distilled to few steps."""
+    return any(word in name.lower() for word in DISTILLED)
+
+
+DENOISER = Denoiser(
+    build=denoiser_alone(transformer_component),
+    run=run_transformer,
+    sizes=transformer_inputs,
+    guidance=lambda transformer: GuidanceType.CFG_RESCALED,
+    usual_settings=usual_by_name(DISTILLED, UsualSettings(steps=8), UsualSettings(steps=30, cfg_scale=4.0)),
+)

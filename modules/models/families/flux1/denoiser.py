@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError
+from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import DenoiserInputSizes
-from modules.models.families.flow_family import DENOISER
-from modules.models.families.flux1.layout import GUIDANCE, TABLE, VECTOR_SIGN, transformer_rows, width_of
+from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
+from modules.models.families.flux1.layout import GUIDANCE, TABLE, VECTOR, transformer_rows, width_of
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.names.component import Component, Header, meta_module
 
@@ -31,13 +31,12 @@ SKIP = (r"^x_embedder$", r"^context_embedder$", r"^time_text_embed\.", r"^norm_o
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
-    assert rows is not None, "detected by another sign than its row map is"
     width = width_of(header)
     try:
-        channels = header[f"{DENOISER}img_in.weight"].shape[1]
-        context = header[f"{DENOISER}txt_in.weight"].shape[1]
-        vector = header[f"{DENOISER}{VECTOR_SIGN}"].shape[1]
-        out = header[f"{DENOISER}final_layer.linear.weight"].shape[0]
+        channels = header[f"{PREFIX}img_in.weight"].shape[1]
+        context = header[f"{PREFIX}txt_in.weight"].shape[1]
+        vector = header[f"{PREFIX}{VECTOR}"].shape[1]
+        out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
     except (KeyError, IndexError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
@@ -56,10 +55,10 @@ def transformer_component(header: Header) -> Component:
         num_attention_heads=width // HEAD_WIDTH,
         joint_attention_dim=context,
         pooled_projection_dim=vector,
-        guidance_embeds=f"{DENOISER}{GUIDANCE}" in header,
+        guidance_embeds=f"{PREFIX}{GUIDANCE}" in header,
         axes_dims_rope=AXES,
     )
-    return Component("unet", module, rows.keymap(), (DENOISER,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
 
 
 def check_width(width: int) -> None:
@@ -72,7 +71,7 @@ def check_width(width: int) -> None:
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. References are put together, each next to or below those before it,
+    """The velocity, see `Denoiser.run`. References are put together, each next to or below those before it,
     whichever leaves the canvas nearer to a square."""
     x, ids, (height, width) = packed(inputs.x)
     count, extra = len(ids), dict(inputs.extra)
@@ -100,13 +99,43 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
 
 
 def folded_mask(masked: Tensor, mask: Tensor) -> Tensor:
-    """See `ModelFamily.inpainting_input`: the masked latents and then the mask, 8 x 8 pixels of it as channels."""
+    """See `Denoiser.inpainting_input`: the masked latents and then the mask, 8 x 8 pixels of it as channels."""
     size = [side * MASK_FOLD for side in masked.shape[-2:]]
     sized = mask if list(mask.shape[-2:]) == size else F.interpolate(mask, size=size)
     return torch.cat([masked, F.pixel_unshuffle(sized, MASK_FOLD).to(masked).expand(len(masked), -1, -1, -1)], dim=1)
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = transformer.config
     return DenoiserInputSizes(config.in_channels // PATCH**2, config.joint_attention_dim, config.pooled_projection_dim)
+
+
+def _guidance(transformer: Any) -> GuidanceType:
+    return GuidanceType.DISTILLED if transformer.config.guidance_embeds else GuidanceType.CFG
+
+
+def _takes_references(transformer: Any, name: str) -> bool:
+    """Tell Kontext by its name, as it has the tensors of dev."""
+    return "kontext" in name.lower()
+
+
+def _usual_settings(transformer: Any, name: str) -> UsualSettings:
+    """Give Fill and Kontext the scales that they were distilled to."""
+    if not transformer.config.guidance_embeds:
+        return UsualSettings(steps=4)
+    if transformer_inputs(transformer).channels > LATENT_CHANNELS:
+        return UsualSettings(steps=28, distilled_cfg_scale=30.0)
+    return UsualSettings(steps=20, distilled_cfg_scale=2.5 if _takes_references(transformer, name) else 3.5)
+
+
+DENOISER = Denoiser(
+    build=denoiser_alone(transformer_component),
+    run=run_transformer,
+    sizes=transformer_inputs,
+    rows=transformer_rows,
+    guidance=_guidance,
+    usual_settings=_usual_settings,
+    takes_references=_takes_references,
+    inpainting_input=folded_mask,
+)

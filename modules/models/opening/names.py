@@ -1,22 +1,17 @@
-"""What other programs call the tensors of files that hold less than a checkpoint, or one under names of their own.
+"""What other programs call the tensors of a whole checkpoint.
 
-A denoiser alone has the names of a whole checkpoint without their beginning, or those of diffusers.
 stable-diffusion.cpp puts the text encoders of a converted checkpoint under transformers' names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from modules.models.families.family import ModelFamily
+from modules.models.detection.families import PREFIX
+from modules.models.families.registry import denoiser_family_of
 from modules.models.names.folder_layout import Header
 
-DENOISER = "model.diffusion_model."
-LEVELS = (f"{DENOISER}net.", DENOISER, "diffusion_model.", "net.", "model.", "module.", "_orig_mod.", "dit.")
-"""What is before the names of a denoiser in files of different programs, and where a module was saved with what was put
-around it."""
-VAE = "vae."
 SECOND_ENCODER = re.compile(r"^cond_stage_model\.1\.transformer\.text_model\.")
 FIRST_ENCODER = re.compile(r"^cond_stage_model\.transformer\.text_model\.")
 OPEN_CLIP_WIDTH = 1024  # of the one whose original layout is OpenCLIP's and that is the only encoder
@@ -43,27 +38,6 @@ LAYER_PARTS = {
 """Of a layer: transformers' name, and OpenCLIP's with a place for "weight" or "bias"."""
 
 
-def denoiser_names(header: Header, families: Sequence[ModelFamily]) -> Mapping[str, str] | None:
-    """Names in a whole checkpoint by those in the file of a denoiser alone; None for other files."""
-    for level in LEVELS:
-        if level != DENOISER and any(key.startswith(level) for key in header):
-            names = {key: f"{DENOISER}{key.removeprefix(level)}" if key.startswith(level) else key for key in header}
-            renamed = {names[key]: entry for key, entry in header.items()}
-            if any(family.detects_denoiser(renamed) for family in families):
-                return names
-    if any(family.detects_denoiser(header) for family in families):
-        return None
-    prefixed = {f"{DENOISER}{key}": entry for key, entry in header.items()}
-    if any(family.detects_denoiser(prefixed) for family in families):
-        return {key: f"{DENOISER}{key}" for key in header}
-    for level in ("", *LEVELS):
-        for family in families:
-            if all(f"{level}{sign}" in header for sign in family.folder.signs):
-                ours = f"{family.folder.denoiser}."
-                return {key: f"{ours}{key.removeprefix(level)}" if key.startswith(level) else key for key in header}
-    return None
-
-
 def checkpoint_names(header: Header) -> Mapping[str, str]:
     """Names in the original layout by those that stable-diffusion.cpp gave a checkpoint; no others."""
     two = any(SECOND_ENCODER.match(key) for key in header)
@@ -82,22 +56,20 @@ def checkpoint_names(header: Header) -> Mapping[str, str]:
     return names
 
 
-def part_names(header: Header, families: Sequence[ModelFamily]) -> Mapping[str, str] | None:
-    """Other names of the tensors of a whole checkpoint that calls its VAE `vae.`, or a part by an alias of its family;
-    None for other files."""
-    if not any(key.startswith(DENOISER) for key in header):
-        return None
-    beginnings = [(VAE, "first_stage_model.")]
-    for family in families:
-        if family.aliases and family.detects_denoiser(header):
-            beginnings += [(f"{alias}.", f"{ours}.") for alias, ours in family.aliases]
-    names = {
+def part_names(header: Header) -> Mapping[str, str]:
+    """Return other names of the tensors of a whole checkpoint that calls its VAE `vae.`, or a part by an alias of its
+    family; none for other files."""
+    if not any(key.startswith(PREFIX) for key in header):
+        return {}
+    family = denoiser_family_of(header)
+    aliases = () if family is None else family.aliases
+    beginnings = [("vae.", "first_stage_model."), *((f"{alias}.", f"{ours}.") for alias, ours in aliases)]
+    return {
         key: f"{ours}{key.removeprefix(theirs)}"
         for theirs, ours in beginnings
         for key in header
         if key.startswith(theirs)
     }
-    return names or None
 
 
 def _open_clip(name: str) -> str:

@@ -6,9 +6,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
+from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs
-from modules.models.families.family import DenoiserInputSizes
-from modules.models.families.sd3.layout import PREFIX, SIGN, dual_layers_of, layers_of, transformer_rows
+from modules.models.families.family import Denoiser, DenoiserInputSizes
+from modules.models.families.sd3.layout import EMBEDDING, dual_layers_of, layers_of, transformer_rows
 from modules.models.names.component import Component, Header, meta_module
 
 CHANNELS_PER_HEAD = 64
@@ -19,9 +20,8 @@ def transformer_component(header: Header, latent_side: int) -> Component:
     """The transformer; `latent_side` is that of the images it was trained on."""
     rows = transformer_rows(header)
     try:
-        assert rows is not None, "detected by another sign than its row map is"
         keymap, layers, dual = rows.keymap(), layers_of(rows.sources), tuple(sorted(dual_layers_of(rows.sources)))
-        width, in_channels, patch, _ = header[SIGN].shape
+        width, in_channels, patch, _ = header[EMBEDDING].shape
         context, text_width = header[f"{PREFIX}context_embedder.weight"].shape
         vector = header[f"{PREFIX}y_embedder.mlp.0.weight"].shape[1]
         out = header[f"{PREFIX}final_layer.linear.weight"].shape[0] // patch**2
@@ -49,7 +49,7 @@ def transformer_component(header: Header, latent_side: int) -> Component:
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `ModelFamily.run`. Latents of an odd side are continued by their last row or column for it.
+    """The velocity, see `Denoiser.run`. Latents of an odd side are continued by their last row or column for it.
 
     Raises `InvalidValueError` for an image that is larger than the model's table of positions.
     """
@@ -74,6 +74,14 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
-    """See `ModelFamily.input_sizes`."""
+    """See `Denoiser.sizes`."""
     config = transformer.config
     return DenoiserInputSizes(config.in_channels, config.joint_attention_dim, config.pooled_projection_dim)
+
+
+DENOISER = Denoiser(
+    build=lambda header, architecture: (transformer_component(header, architecture.latent_side),),
+    run=run_transformer,
+    sizes=transformer_inputs,
+    rows=transformer_rows,
+)

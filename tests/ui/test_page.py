@@ -176,6 +176,23 @@ def test_the_whole_image_is_shown_and_walked_through_by_keys(page: sync_api.Page
     assert page.input_value("#txt2img_seed input") in ("5", "6")
 
 
+def test_a_seed_above_what_a_browser_counts_to_stays_exact(page: sync_api.Page) -> None:
+    """Pasted, sent, shown and reused."""
+    seed = "18446744073709551615"
+    page.fill(PROMPT, f"the largest seed\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: {seed}, Size: 64x64")
+    page.click("#paste")
+    page.wait_for_function(f"document.querySelector('#txt2img_seed input').value === '{seed}'")
+    page.click("#txt2img_generate")
+    page.wait_for_selector(f"#txt2img_infotext:has-text('Seed: {seed},')")
+    page.click("#txt2img_random_seed")
+    page.wait_for_function("document.querySelector('#txt2img_seed input').value === '-1'")
+    page.click("#txt2img_reuse_seed")
+    assert page.input_value("#txt2img_seed input") == seed
+    page.fill("#txt2img_seed input", "a seed")
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_notice .fw-error:has-text('is no whole number')")
+
+
 def test_a_narrow_page_has_one_column_and_generate_in_reach(page: sync_api.Page) -> None:
     wide = page.viewport_size
     assert wide is not None

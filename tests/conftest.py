@@ -9,12 +9,14 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from modules.devices import freeze_gc
+from tests.costs import Costs
 from tests.thorough import is_thorough
 
 if TYPE_CHECKING:
@@ -26,11 +28,26 @@ LONGEST_FIRST = ("tests/processing/", "tests/ui/", "tests/training/", "tests/mod
 
 # One thread for each process, child processes too: the recordings were made so, tiny models gain nothing from several,
 # and the tests run side by side. Set here because the conftest.py of a folder may import torch before any hook runs.
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile("quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("featherweight")
+    group.addoption("--costs", action="store_true", help="print the tests and files that take most CPU seconds")
+    group.addoption("--bounds", metavar="FILE", help="write which numbers come near their bounds, see tests/bounds.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--costs"):
+        config.pluginmanager.register(Costs())
+    if file := config.getoption("--bounds"):
+        from tests.bounds import Bounds  # imports torch
+
+        config.pluginmanager.register(Bounds(Path(file).resolve()))
 
 
 @pytest.hookimpl(wrapper=True)

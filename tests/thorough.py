@@ -30,17 +30,19 @@ def thoroughly(*values: Any, held_by: str | None = None) -> Any:
     return pytest.param(*values, marks=pytest.mark.thorough(held_by=held_by))
 
 
-def usually(values: Iterable[str], is_usual: Callable[[str], bool], held_by: str | None = None) -> list[Any]:
-    """The cases of `parametrize`, of which only the usual ones are run by default."""
-    return [value if is_usual(value) else thoroughly(value, held_by=held_by) for value in values]
-
-
-def pairs(
-    firsts: Iterable[str], seconds: Iterable[str], usual: Collection[tuple[str, str]], held_by: str | None = None
+def usually(
+    values: Iterable[str],
+    is_usual: Callable[[str], bool],
+    held_by: Callable[[str], str | None] = lambda value: None,
 ) -> list[Any]:
+    """The cases of `parametrize`, of which only the usual ones are run by default."""
+    return [value if is_usual(value) else thoroughly(value, held_by=held_by(value)) for value in values]
+
+
+def pairs(firsts: Iterable[str], seconds: Iterable[str], usual: Collection[tuple[str, str]]) -> list[Any]:
     """The cases of `parametrize` over two names: all pairs, of which only the usual ones are run by default."""
     every = [(first, second) for second in seconds for first in firsts]
-    return [pair if pair in usual else thoroughly(*pair, held_by=held_by) for pair in every]
+    return [pair if pair in usual else thoroughly(*pair) for pair in every]
 
 
 def is_left_out(item: pytest.Item) -> bool:

@@ -114,9 +114,10 @@ def browser() -> Iterator[sync_api.Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine that finds the recorded tiny checkpoint and its networks; files with other wants have their own."""
+    """An engine that finds the recorded tiny checkpoint and its networks, which stays loaded: a test puts back what it
+    changes of it. Files with other wants have their own."""
     from tests.recordings import tiny_engine  # imports torch
 
     engine = tiny_engine(tmp_path_factory.mktemp("cache"))

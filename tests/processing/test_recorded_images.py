@@ -4,7 +4,7 @@ By default some are left out that differ from others in the walk alone: `tests/s
 all of those to their recorded latents, which are finer than pixels. Infotexts are held for all, without sampling.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,12 @@ from modules.processing.request.events import Silent
 from modules.processing.request.result import Result
 from modules.sampling.plan import SamplingRun
 from tests.processing.recorded import CHAOTIC, levels_apart, request_of, txt2img_cases
-from tests.recordings import REFERENCE, tiny_engine
+from tests.recordings import REFERENCE
 from tests.thorough import usually
 
 LATENTS = "tests/sampling/test_recorded_latents.py"
 OF_THE_WALK = ("sampler/", "scheduler/", "eta/", "cfg/", "rng/", "seed/", "steps/", "churn/", "unipc/")
 """Groups that it holds in full."""
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the recordings were made
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
 
 
 CASES = {str(case["id"]): case for case in txt2img_cases()}

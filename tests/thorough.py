@@ -84,12 +84,11 @@ def listed(held: dict[str, str]) -> str:
 
 
 class _Writer:
-    """A plugin that writes `LIST` from what is collected."""
+    """A plugin that writes `LIST` after the collection."""
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        LIST.write_text(listed(holders(items)), encoding="utf-8")
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        LIST.write_text(listed(session.config.stash[HOLDERS]), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    pytest.main(["--collect-only", "-qq", str(Path(__file__).parent)], plugins=[_Writer()])
+    pytest.main(["--collect-only", "-qqq", str(Path(__file__).parent)], plugins=[_Writer()])

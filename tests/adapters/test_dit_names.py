@@ -9,6 +9,7 @@ from modules.models.families.header_sizes import sized_by_header
 from modules.models.families.registry import FAMILIES
 from modules.models.loading.assembled import with_whole_names
 from modules.models.names.fused import unfused
+from tests.cases import for_each
 from tests.models.dit_files import HeaderOnly, full_header
 from tests.recordings import CONFIGS
 
@@ -100,7 +101,7 @@ KLEIN = {
 OF_CHROMA = {"lora_te3_encoder_block_3_layer_0_SelfAttention_q.alpha": "encoder.block.3.layer.0.SelfAttention.q"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("family", "key", "path"),
     [
         *(("flux1_dev", key, path) for key, path in {**FLUX, **OF_DEV}.items()),

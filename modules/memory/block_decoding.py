@@ -2,11 +2,16 @@
 
 A GPU decodes a weight of a million numbers in microseconds, and asking it to takes longer than that. So what a block's
 layers store in 8 bits, plain or with a scale per row, is decoded into one piece of memory when the block is called, and
-let go when it returns. The numbers are those of `StorageFormat.decode`, to the bit.
+let go when it returns: by a kernel of ours where there is one (`modules.memory.kernels.decoding`), else by PyTorch. The
+numbers are those of `StorageFormat.decode`, bit for bit.
 
 A weight of more than `MAX_ELEMENTS` is worth a launch of its own: it is decoded when its layer is called, as it is
-without this module, and then lies in the GPU's cache for the product that follows. So are weights beyond `MAX_BYTES` of
-a block, the smallest of which are taken first. That is what a block holds more at a time than its largest weight.
+without this module. So are weights beyond `MAX_BYTES` of a block, the smallest of which are taken first. That is what a
+block holds more at a time than its largest weight.
+
+Where memory is to spare, blocks keep what they have decoded (`DecodedWeights`), the largest ones first. While a CUDA
+graph is recorded, the block that was called next before is decoded on a stream of its own meanwhile: decoding is bound
+by the GPU's memory, and the products that run at the same time are bound by its arithmetic.
 
 Not decoded so are weights that are streamed, packed, rotated, changed by an adapter, or multiplied as they are stored;
 nothing is while gradients are on, and while a graph is traced. Side branches of adapters only read a weight, and stay.
@@ -18,21 +23,25 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from modules.memory.formats.decoding import is_dense
 from modules.memory.formats.format import StorageFormat, by_row
 from modules.memory.formats.plain import PlainFormat
 from modules.memory.formats.rowwise import RowFormat
 from modules.memory.hook_chain import HookOrder, hooks_of, register_hook
+from modules.memory.kernels.decoding import DECODING
 from modules.memory.layer import SCALE_SUFFIX, Product, Stored, stored_state
 
 CLASSES = ("ResnetBlock2D", "Transformer2DModel", "TimestepEmbedding", "Downsample2D", "Upsample2D")
 """Blocks besides those that the libraries name."""
-MAX_ELEMENTS = 4 << 20
-"""Of one weight: decoding that many takes a fast GPU some 10 us, as long as it takes to ask for it."""
+MAX_ELEMENTS = 16 << 20
+"""Of one weight: decoding that many takes a fast GPU some 25 us, as long as it takes to ask for it."""
 MAX_BYTES = 64 << 20
 """Of the decoded weights of one block."""
 ALIGNMENT = 256  # bytes, as the allocator's: kernels take the same path as for a tensor of its own
@@ -81,29 +90,86 @@ def decoded_peak_bytes(root: nn.Module, dtype: torch.dtype) -> int:
     return peak
 
 
+class DecodedWeights:
+    """What blocks of a model keep decoded, for as long as their stored weights are what they were."""
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[nn.Module, _Decoded] = WeakKeyDictionary()
+
+    @property
+    def bytes(self) -> int:
+        """Memory that is held."""
+        return sum(memory.nbytes for decoded in self._kept.values() for memory in decoded.memories)
+
+    def drop(self) -> None:
+        """Let go of all of it."""
+        self._kept.clear()
+
+    def keep_only(self, blocks: Collection[nn.Module]) -> None:
+        """Let go of what other blocks keep."""
+        for block in [each for each in self._kept if each not in blocks]:
+            del self._kept[block]
+
+    def get(self, block: nn.Module, prepared: _Prepared) -> _Decoded | None:
+        """What a block keeps; None: nothing, or of other weights, which is let go."""
+        decoded = self._kept.get(block)
+        if decoded is not None and decoded.prepared is not prepared:
+            del self._kept[block]
+            return None
+        return decoded
+
+    def put(self, block: nn.Module, decoded: _Decoded) -> None:
+        """Keep what a block has decoded."""
+        self._kept[block] = decoded
+
+    def prepared(self, block: nn.Module) -> _Prepared | None:
+        """What the weights that a block keeps were decoded from."""
+        decoded = self._kept.get(block)
+        return None if decoded is None else decoded.prepared
+
+    def addresses(self, block: nn.Module) -> tuple[int, ...]:
+        """Where they are."""
+        decoded = self._kept.get(block)
+        return () if decoded is None else tuple(memory.data_ptr() for memory in decoded.memories)
+
+
 @contextmanager
 def decoding_blocks(
-    root: nn.Module, classes: Collection[str], applies: Callable[[torch.device], bool] = is_on_cuda
+    root: nn.Module,
+    classes: Collection[str],
+    applies: Callable[[torch.device], bool] = is_on_cuda,
+    kept: DecodedWeights | None = None,
+    kept_bytes: int = 0,
+    ahead: bool = True,
 ) -> Iterator[int]:
     """While open, the weights of each block inside `root` (a module whose class, or a base of it, has one of these
     names) are decoded together when it is called; of blocks in each other each decodes what is in no inner one. Gives
     how many blocks there are. Blocks that are compiled are left out, and those that store nothing in 8 bits now.
 
-    `applies` says for which devices, of stored weights that lie where they are used. One job at a time may compute with
-    the model.
+    `applies` says for which devices, of stored weights that lie where they are used. Blocks keep up to `kept_bytes` of
+    decoded weights in `kept`, also for a later call of this function. `ahead`: in a CUDA graph the next block is decoded
+    while one computes. One job at a time may compute with the model.
     """
     with ExitStack() as undo:
-        count = 0
+        hooks = list[_BlockDecoding]()
+        kept, order = kept or DecodedWeights(), _Ahead(ahead)
         for block in _all_blocks(_blocks(root, classes)):
             module = block.module
             if module is None or not any(map(_stores_narrow, block.layers)):
                 continue
             if any(handle.order is HookOrder.COMPILED for handle in hooks_of(module)):
                 continue
-            hook = _BlockDecoding(tuple(block.layers), applies)
+            hook = _BlockDecoding(module, tuple(block.layers), applies, kept, order)
             undo.callback(register_hook(module, hook, HookOrder.COMPUTE).remove)
-            count += 1
-        yield count
+            hooks.append(hook)
+        left = kept_bytes
+        for hook in sorted(hooks, key=lambda each: each.wide_bytes, reverse=True):
+            hook.keeps = 0 < hook.wide_bytes <= left
+            left -= hook.wide_bytes if hook.keeps else 0
+        kept.keep_only({hook.module for hook in hooks if hook.keeps})
+        if hooks:
+            undo.callback(register_hook(root, order, HookOrder.COMPUTE).remove)
+        yield len(hooks)
 
 
 def _stores_narrow(layer: nn.Module) -> bool:
@@ -209,12 +275,15 @@ class _SeenWeight:
     dtype: torch.dtype
     device: torch.device
     shape: torch.Size
+    addresses: tuple[int, int]
 
     @classmethod
     def of(cls, layer: nn.Module, state: Stored, name: str, data: Tensor) -> _SeenWeight:
         scale = layer._buffers.get(name + SCALE_SUFFIX)
         kept = None if scale is None else weakref.ref(scale)
-        return cls(layer, state, name, weakref.ref(data), kept, data.dtype, data.device, data.shape)
+        return cls(
+            layer, state, name, weakref.ref(data), kept, data.dtype, data.device, data.shape, _addresses(data, scale)
+        )
 
     def now(self) -> Tensor | None:
         """The parameter; None: it is another one, elsewhere, or its scale is."""
@@ -223,32 +292,47 @@ class _SeenWeight:
         if data is None or self.data() is not data or scale is not (None if self.scale is None else self.scale()):
             return None
         is_same = data.dtype is self.dtype and data.device == self.device and data.shape == self.shape
-        return data if is_same else None
+        return data if is_same and _addresses(data, scale) == self.addresses else None
+
+
+def _addresses(data: Tensor, scale: Tensor | None) -> tuple[int, int]:
+    return data.data_ptr(), 0 if scale is None else scale.data_ptr()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Batch:
     """Weights of one format that are decoded into one piece of memory of `count` elements, on one device. `places`:
-    shape, strides and offset of each there. `scales` are shaped to multiply them."""
+    shape, strides and offset of each there. `scales` are shaped to multiply them. `kernel` writes that memory, where
+    there is one."""
 
     weights: list[_SeenWeight]
     places: list[tuple[torch.Size, tuple[int, ...], int]]
     count: int
     dtype: torch.dtype
     scales: list[Tensor]
+    kernel: Callable[[Tensor], None] | None
 
-    def decode(self, stored: list[Tensor]) -> list[Tensor]:
-        """The weights; the stored ones are in the same order."""
-        whole = torch.empty(self.count, dtype=self.dtype, device=stored[0].device)
-        views = [whole.as_strided(*place) for place in self.places]
+    def empty(self) -> Tensor:
+        """Memory for the weights."""
+        return torch.empty(self.count, dtype=self.dtype, device=self.weights[0].device)
+
+    def views(self, memory: Tensor) -> list[Tensor]:
+        """The weights in that memory."""
+        return [memory.as_strided(*place) for place in self.places]
+
+    def decode(self, stored: list[Tensor], memory: Tensor) -> None:
+        """Write the weights; the stored ones are in their order."""
+        if self.kernel is not None:
+            self.kernel(memory)
+            return
+        views = self.views(memory)
         if self.scales and stored[0].dtype == torch.int8:
             for data, scale, view in zip(stored, self.scales, views, strict=True):
                 torch.mul(data, scale, out=view)  # as `decode_narrow`
-            return views
+            return
         torch._foreach_copy_(views, stored)
         if self.scales:
             torch._foreach_mul_(views, self.scales)
-        return views
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -272,19 +356,34 @@ class _Prepared:
             found.append(tensors)
         return found
 
-    def decode(self, stored: list[list[Tensor]]) -> list[Stored]:
-        """Have the layers find their weights decoded; gives the states that say so."""
-        ready: dict[int, tuple[Stored, dict[str, Tensor]]] = {}
-        for batch, tensors in zip(self.batches, stored, strict=True):
-            for weight, view in zip(batch.weights, batch.decode(tensors), strict=True):
-                state = weight.state
-                ready.setdefault(id(state), (state, {}))[1][weight.name] = view
-        for state, weights in ready.values():
-            state.ready = weights
-        return [state for state, _ in ready.values()]
+    def empty(self) -> _Decoded:
+        """Memory for the weights."""
+        return _Decoded(self, [batch.empty() for batch in self.batches])
+
+    def decode(self, stored: list[list[Tensor]], into: _Decoded) -> None:
+        """Write the weights; `stored` is what `stored()` gave."""
+        for batch, tensors, memory in zip(self.batches, stored, into.memories, strict=True):
+            batch.decode(tensors, memory)
 
 
-def _prepare(layers: Sequence[nn.Module], applies: Callable[[torch.device], bool]) -> _Prepared:
+@dataclass(frozen=True, eq=False)
+class _Decoded:
+    """Memory with the decoded weights of a block."""
+
+    prepared: _Prepared
+    memories: list[Tensor]
+
+    @cached_property
+    def ready(self) -> list[tuple[Stored, dict[str, Tensor]]]:
+        """The layers' states, each with its weights by name."""
+        found: dict[int, tuple[Stored, dict[str, Tensor]]] = {}
+        for batch, memory in zip(self.prepared.batches, self.memories, strict=True):
+            for weight, view in zip(batch.weights, batch.views(memory), strict=True):
+                found.setdefault(id(weight.state), (weight.state, {}))[1][weight.name] = view
+        return list(found.values())
+
+
+def _prepare(layers: Sequence[nn.Module], applies: Callable[[torch.device], bool], keeps: bool = False) -> _Prepared:
     seen: list[_SeenLayer] = []
     fitting: list[_SeenWeight] = []
     others: list[_SeenWeight] = []
@@ -306,7 +405,7 @@ def _prepare(layers: Sequence[nn.Module], applies: Callable[[torch.device], bool
     for weight in sorted(fitting, key=lambda each: each.shape.numel()):
         dtype, count = weight.state.compute_dtype, weight.shape.numel()
         size = _room(count, dtype) * dtype.itemsize
-        if count > MAX_ELEMENTS or held + size > MAX_BYTES:
+        if not keeps and (count > MAX_ELEMENTS or held + size > MAX_BYTES):
             others.append(weight)
             continue
         held += size
@@ -320,15 +419,28 @@ def _prepare(layers: Sequence[nn.Module], applies: Callable[[torch.device], bool
 
 
 def _batch(weights: list[_SeenWeight]) -> _Batch:
-    dtype, places, offset, scales = weights[0].state.compute_dtype, [], 0, list[Tensor]()
+    dtype, offset = weights[0].state.compute_dtype, 0
+    places, scales, sources = list[tuple[torch.Size, tuple[int, ...], int]](), list[Tensor](), list[_Source]()
     for weight in weights:
-        strides = torch.empty(weight.shape, device="meta").stride()
-        places.append((weight.shape, strides, offset))
-        offset += _room(weight.shape.numel(), dtype)
-        scale = None if weight.scale is None else weight.scale()
+        data, scale = weight.data(), None if weight.scale is None else weight.scale()
+        assert data is not None
+        places.append((weight.shape, data.stride(), offset))
+        sources.append((data.detach(), None if scale is None else scale.view(-1), offset))
         if scale is not None:
             scales.append(by_row(scale, len(weight.shape)))
-    return _Batch(weights, places, offset, dtype, scales)
+        offset += _room(weight.shape.numel(), dtype)
+    return _Batch(weights, places, offset, dtype, scales, _kernel(sources, dtype))
+
+
+_Source = tuple[Tensor, Tensor | None, int]
+
+
+def _kernel(sources: Sequence[_Source], dtype: torch.dtype) -> Callable[[Tensor], None] | None:
+    decoder = DECODING.on(sources[0][0].device)
+    if decoder is None or not all(decoder.fits(data, scale, dtype) for data, scale, _ in sources):
+        return None
+    kernel: Callable[[Tensor], None] = decoder.of_block(sources)
+    return kernel
 
 
 def _fits(layer: nn.Module, state: Stored, name: str, data: Tensor, applies: Callable[[torch.device], bool]) -> bool:
@@ -339,39 +451,143 @@ def _fits(layer: nn.Module, state: Stored, name: str, data: Tensor, applies: Cal
         return False
     if (scale is not None) != storage.scaled or (scale is not None and scale.device != data.device):
         return False
-    if not data.is_contiguous() or not data.ndim or not data.numel() or not applies(data.device):
+    if not is_dense(data) or not data.ndim or not data.numel() or not applies(data.device):
         return False
     return state.device is None or torch.empty(0, device=state.device).device == data.device
 
 
 @dataclass(eq=False)
 class _BlockDecoding:
-    """The hook of one block."""
+    """The hook of one block. `keeps`: what it decodes stays for the next call."""
 
-    computes: ClassVar[str] = "what the block computes"
+    module: nn.Module
     layers: tuple[nn.Module, ...]
     applies: Callable[[torch.device], bool]
+    kept: DecodedWeights
+    ahead: _Ahead
+    keeps: bool = False
     prepared: _Prepared | None = None
     is_decoded: bool = False
+
+    @property
+    def computes(self) -> tuple[object, ...]:
+        """What a recorded call depends on: where weights that are kept are."""
+        return ("what the block computes", *self.kept.addresses(self.module))
+
+    @property
+    def wide_bytes(self) -> int:
+        """Bytes of the block's 8-bit weights once they are decoded."""
+        states = [(layer, state) for layer in self.layers if (state := stored_state(layer)) is not None]
+        return sum(
+            _room(parameter.numel(), state.compute_dtype) * state.compute_dtype.itemsize
+            for layer, state in states
+            if _is_free(state)
+            for name, storage in state.formats.items()
+            if (parameter := layer._parameters.get(name)) is not None and is_narrow(storage)
+        )
 
     def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if self.is_decoded or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return inner(*args, **kwargs)
-        states = self._decode()
-        if not states:
+        decoded = self._decoded()
+        if not decoded.memories:
             return inner(*args, **kwargs)
+        for state, weights in decoded.ready:
+            state.ready = weights
+        self.ahead.begin_next(self)
         self.is_decoded = True
         try:
             return inner(*args, **kwargs)
         finally:
             self.is_decoded = False
-            for state in states:
+            for state, _ in decoded.ready:
                 state.ready = None
 
-    def _decode(self) -> list[Stored]:
+    def _decoded(self) -> _Decoded:
+        prepared, stored = self.look()
+        kept = self.kept.get(self.module, prepared) if self.keeps else None
+        decoded = kept or self.ahead.take(self, prepared)
+        if decoded is None:
+            decoded = prepared.empty()
+            prepared.decode(stored, decoded)
+        if self.keeps and kept is None:
+            self.kept.put(self.module, decoded)
+        return decoded
+
+    def look(self) -> tuple[_Prepared, list[list[Tensor]]]:
+        """What there is to decode now, and the stored weights."""
+        self.prepared = self.prepared or (self.kept.prepared(self.module) if self.keeps else None)
         stored = None if self.prepared is None else self.prepared.stored()
         if stored is None:
-            self.prepared = _prepare(self.layers, self.applies)
+            self.prepared = _prepare(self.layers, self.applies, self.keeps)
             stored = self.prepared.stored()
         assert stored is not None and self.prepared is not None
-        return self.prepared.decode(stored)
+        return self.prepared, stored
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether nothing need be decoded at the next call."""
+        return self.keeps and self.prepared is not None and self.kept.get(self.module, self.prepared) is not None
+
+
+class _Ahead:
+    """Decodes the next block on a stream of its own while one computes, if that is being recorded as a CUDA graph. The
+    hook of the module that all blocks are in: it learns in which order they are called."""
+
+    computes: ClassVar[str] = "what the model computes"
+
+    def __init__(self, is_on: bool) -> None:
+        self._is_on = is_on
+        self._next: dict[_BlockDecoding, _BlockDecoding] = {}
+        self._last: _BlockDecoding | None = None
+        self._waiting: tuple[_BlockDecoding, _Decoded] | None = None
+        self._stream: Any = None
+
+    def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        self._last = None
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            self._last = None
+            if self._waiting is not None:  # a recording ends with all streams together
+                self._join()
+
+    def take(self, block: _BlockDecoding, prepared: _Prepared) -> _Decoded | None:
+        """What was decoded for a block; None: nothing, or something else, which is let go."""
+        if self._last is not None:
+            self._next[self._last] = block
+        self._last = block
+        if self._waiting is None:
+            return None
+        expected, decoded = self._waiting
+        self._join()
+        return decoded if expected is block and decoded.prepared is prepared else None
+
+    def begin_next(self, block: _BlockDecoding) -> None:
+        """Decode the block that was called after `block` before."""
+        following = self._next.get(block)
+        if following is None or following.is_decoded or following.has_kept or self._waiting is not None:
+            return
+        if not self._is_on or not _is_recording(block):
+            return
+        prepared, stored = following.look()
+        decoded = prepared.empty()
+        if decoded.memories:
+            device = decoded.memories[0].device
+            self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(self._stream):
+                prepared.decode(stored, decoded)
+            self._waiting = following, decoded
+
+    def _join(self) -> None:
+        assert self._waiting is not None
+        torch.cuda.current_stream(self._waiting[1].memories[0].device).wait_stream(self._stream)
+        self._waiting = None
+
+
+def _is_recording(block: _BlockDecoding) -> bool:
+    prepared = block.prepared
+    if prepared is None or not prepared.batches or prepared.batches[0].weights[0].device.type != "cuda":
+        return False
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from modules.devices import autocast, recorder_of
 from modules.errors import InvalidValueError
+from modules.memory.block_decoding import DecodedWeights
 from modules.memory.graphs import DenoiserGraphs
 from modules.memory.layer import shape_of, stored_state
 from modules.memory.recovery import Recovery
@@ -63,6 +64,7 @@ class LoadedModel:
     recovery: Recovery = field(init=False)  # calls again what memory did not last for; a job puts its own here
     unet_runner: UnetRunner = field(init=False)
     graphs: DenoiserGraphs = field(init=False)  # of the denoiser's calls, where a job wants them
+    decoded_weights: DecodedWeights = field(init=False, default_factory=DecodedWeights)  # kept by the denoiser's blocks
     vae_runner: VaeRunner = field(init=False)
 
     def __post_init__(self) -> None:

@@ -90,5 +90,12 @@ class _Writer:
         LIST.write_text(listed(session.config.stash[HOLDERS]), encoding="utf-8")
 
 
+def write_list(*tests: str) -> None:
+    """Write `LIST` from what these files of tests hold."""
+    pytest.main(["--collect-only", "-qq", *tests], plugins=[_Writer()])
+
+
 if __name__ == "__main__":
-    pytest.main(["--collect-only", "-qqq", str(Path(__file__).parent)], plugins=[_Writer()])
+    from tests import thorough  # pytest's own module, whose key conftest.py uses
+
+    thorough.write_list(str(Path(__file__).parent))

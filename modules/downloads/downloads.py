@@ -26,6 +26,8 @@ from modules.downloads.storing import Storage, check_storage, refuse_unstorable,
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.file_names import place_inside
+from modules.model_folders import files_below
 from modules.paths import Paths
 
 
@@ -109,6 +111,11 @@ class Downloads:
         remote = look(source_named(request.source, known), self.transport)
         name = clean_name(request.name or remote.name, request.allows_pickles)
         header = read_header(remote, self.transport)
+        if header.format == "pickle" and not request.allows_pickles:
+            raise InvalidValueError(
+                f"{name} is called as if it were none and is a pickle, which can hold code. Get it elsewhere; or allow "
+                "pickles for this file: it is read without running anything in it."
+            )
         kind = kind_of(remote, header)
         if self._folder(request.folder):
             kind = Kind(request.folder, kind.what)
@@ -165,7 +172,7 @@ class Downloads:
         remote = found.remote
         if not remote.sha256:
             return None
-        for path in sorted(self.folders[found.kind.folder].rglob(f"*{Path(found.name).suffix}")):
+        for path in self._files_of(found, Path(found.name).suffix):
             if path.name.startswith(".") or not path.is_file() or path.stat().st_size != remote.size_bytes:
                 continue
             with path.open("rb") as stream:
@@ -176,8 +183,7 @@ class Downloads:
     def stored_file(self, found: Found) -> Downloaded | None:
         """A file that was stored in the wanted format from the announced bytes; None where there is none, or nothing
         was announced. Raises `InvalidValueError` where the announced file itself is here."""
-        paths = sorted(self.folders[found.kind.folder].rglob("*.safetensors"))
-        for path in paths:
+        for path in self._files_of(found, ".safetensors"):
             there = None if path.name.startswith(".") else stored_from(path, found.remote.sha256, found.storage)
             if there is not None:
                 return there
@@ -188,6 +194,10 @@ class Downloads:
                 "launch.py convert, makes the smaller file without a download."
             )
         return None
+
+    def _files_of(self, found: Found, suffix: str) -> list[Path]:
+        """The files with this suffix in the folder that something belongs into."""
+        return sorted(path for path in files_below(self.folders[found.kind.folder]) if path.suffix == suffix)
 
     def unfinished(self) -> list[tuple[str, Unfinished]]:
         """What was begun and nobody gets now, with the name of its folder."""
@@ -215,6 +225,8 @@ class Downloads:
 
     def discard(self, folder: str, name: str) -> None:
         """Delete what came of a file that is not wanted any more. Raises `BusyError` while it is being downloaded."""
-        target = self.folders[self._folder(folder)] / clean_name(name, allows_pickles=True)
+        if folder not in self.folders:
+            raise UnknownNameError.of("folder", folder, self.folders)
+        target = place_inside(self.folders[folder], clean_name(name, allows_pickles=True))
         with self.claims.claim(target):
             discard(target)

@@ -17,6 +17,8 @@ PROBE_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024 * 1024
 SHA256 = re.compile(r'"?([0-9a-fA-F]{64})"?')
 GGUF_MAGIC = b"GGUF"
+PICKLED = re.compile(rb"PK\x03\x04|\x80[\x02-\x05]")
+"""How a pickle begins, in an archive as PyTorch writes it or alone."""
 WIDE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of the types that 8 bits replace."""
 STAYING = ("first_stage_model.", "vae.", "token_embedding", "embed_tokens", "shared.weight")
@@ -27,13 +29,14 @@ WORTHWHILE = 0.2
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file as its server describes it. `etag`: what tells another version of it; `sha256`: what the server says that
+    """A file as its server describes it. `version`: what tells another version of it, its strong ETag or the date of
+    its last change; `sha256`: what the server says that
     its bytes are; "" where it says nothing. `begins`: its first bytes."""
 
     source: Source
     name: str
     size_bytes: int
-    etag: str
+    version: str
     sha256: str
     has_ranges: bool
     begins: bytes = field(repr=False, default=b"")
@@ -41,7 +44,7 @@ class RemoteFile:
 
 def look(source: Source, transport: FileTransport) -> RemoteFile:
     """Ask for the first bytes of a file. Raises `DownloadError` where it is none, and as `FileTransport.get`."""
-    with transport.get(source.url, 0, PROBE_BYTES - 1) as reply:
+    with transport.get(source.url, 0, PROBE_BYTES - 1, may_be_local=source.is_typed) as reply:
         if reply.status == 416:
             raise DownloadError(f"{source.label} is empty.")
         kind = reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -56,16 +59,22 @@ def look(source: Source, transport: FileTransport) -> RemoteFile:
             begins += chunk
             if len(begins) >= min(PROBE_BYTES, size):
                 break
-        etag = reply.headers.get("ETag", "")
         return RemoteFile(
             source,
             source.file or _attachment(reply) or "",
             size,
-            "" if etag.startswith("W/") else etag,
+            version_of(reply),
             _sha256(reply),
             reply.status == 206,
             begins[:PROBE_BYTES],
         )
+
+
+def version_of(reply: Reply) -> str:
+    """What tells the version of a file from others, as `If-Range` takes it: a strong ETag, else the date of its last
+    change; "" where the server says neither."""
+    etag = reply.headers.get("ETag", "")
+    return etag if etag and not etag.startswith("W/") else reply.headers.get("Last-Modified", "")
 
 
 def _size(reply: Reply, source: Source) -> int:
@@ -129,12 +138,13 @@ def read_header(remote: RemoteFile, transport: FileTransport) -> Header:
     """The header by a range request of its size. Raises `CheckpointError` for a file of weights that is none."""
     if remote.begins.startswith(GGUF_MAGIC):
         return Header("gguf")
-    if remote.begins[:2] in (b"PK", b"\x80\x02"):
-        return Header("pickle")
     if len(remote.begins) < 8:
         raise CheckpointError(f"{remote.source.label}: {remote.size_bytes} bytes are no model.")
     length = int.from_bytes(remote.begins[:8], "little")
-    if not 2 <= length <= min(MAX_HEADER_BYTES, remote.size_bytes - 8) or remote.begins[8:9] != b"{":
+    is_safetensors = 2 <= length <= min(MAX_HEADER_BYTES, remote.size_bytes - 8) and remote.begins[8:9] == b"{"
+    if not is_safetensors and PICKLED.match(remote.begins):
+        return Header("pickle")
+    if not is_safetensors:
         raise CheckpointError(
             f"{remote.source.label}: it does not begin as a safetensors or GGUF file does. It may be a web page, an "
             "archive or another kind of file."
@@ -157,7 +167,8 @@ def _entry(entry: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
 
 def read_range(remote: RemoteFile, transport: FileTransport, begin: int, end: int) -> bytes:
     """The bytes from `begin` up to and with `end`. Raises `DownloadError` where they do not come."""
-    with transport.get(remote.source.url, begin, end, remote.etag or None) as reply:
+    source = remote.source
+    with transport.get(source.url, begin, end, remote.version or None, may_be_local=source.is_typed) as reply:
         if reply.status != 206:
             raise DownloadError(
                 f"{remote.source.label}: the server does not give parts of the file, and its header is longer."

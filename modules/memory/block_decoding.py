@@ -9,9 +9,8 @@ A weight of more than `MAX_ELEMENTS` is worth a launch of its own: it is decoded
 without this module. So are weights beyond `MAX_BYTES` of a block, the smallest of which are taken first. That is what a
 block holds more at a time than its largest weight.
 
-Where memory is to spare, blocks keep what they have decoded (`DecodedWeights`), the largest ones first. While a CUDA
-graph is recorded, the block that was called next before is decoded on a stream of its own meanwhile: decoding is bound
-by the GPU's memory, and the products that run at the same time are bound by its arithmetic.
+Where memory is to spare, blocks keep what they have decoded (`DecodedWeights`), the largest ones first. (Decoding the
+next block on a second stream while one computes gained nothing on an H100: its products leave no units idle.)
 
 Not decoded so are weights that are streamed, packed, rotated, changed by an adapter, or multiplied as they are stored;
 nothing is while gradients are on, and while a graph is traced. Side branches of adapters only read a weight, and stay.
@@ -24,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -42,8 +41,8 @@ CLASSES = ("ResnetBlock2D", "Transformer2DModel", "TimestepEmbedding", "Downsamp
 """Blocks besides those that the libraries name."""
 MAX_ELEMENTS = 16 << 20
 """Of one weight: decoding that many takes a fast GPU some 25 us, as long as it takes to ask for it."""
-MAX_BYTES = 64 << 20
-"""Of the decoded weights of one block."""
+MAX_BYTES = 80 << 20
+"""Of the decoded weights of one block: all those of a transformer block of SDXL."""
 ALIGNMENT = 256  # bytes, as the allocator's: kernels take the same path as for a tensor of its own
 NARROW = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.int8})
 WIDE = frozenset({torch.float16, torch.bfloat16, torch.float32})
@@ -95,15 +94,17 @@ class DecodedWeights:
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[nn.Module, _Decoded] = WeakKeyDictionary()
+        self.is_paused = False
 
     @property
     def bytes(self) -> int:
         """Memory that is held."""
         return sum(memory.nbytes for decoded in self._kept.values() for memory in decoded.memories)
 
-    def drop(self) -> None:
-        """Let go of all of it."""
+    def pause(self) -> None:
+        """Let go of all of it, and keep nothing more in this job: memory has run out."""
         self._kept.clear()
+        self.is_paused = True
 
     def keep_only(self, blocks: Collection[nn.Module]) -> None:
         """Let go of what other blocks keep."""
@@ -140,35 +141,32 @@ def decoding_blocks(
     applies: Callable[[torch.device], bool] = is_on_cuda,
     kept: DecodedWeights | None = None,
     kept_bytes: int = 0,
-    ahead: bool = True,
 ) -> Iterator[int]:
     """While open, the weights of each block inside `root` (a module whose class, or a base of it, has one of these
     names) are decoded together when it is called; of blocks in each other each decodes what is in no inner one. Gives
     how many blocks there are. Blocks that are compiled are left out, and those that store nothing in 8 bits now.
 
     `applies` says for which devices, of stored weights that lie where they are used. Blocks keep up to `kept_bytes` of
-    decoded weights in `kept`, also for a later call of this function. `ahead`: in a CUDA graph the next block is decoded
-    while one computes. One job at a time may compute with the model.
+    decoded weights in `kept`, also for a later call of this function. One job at a time may compute with the model.
     """
     with ExitStack() as undo:
         hooks = list[_BlockDecoding]()
-        kept, order = kept or DecodedWeights(), _Ahead(ahead)
+        kept = kept or DecodedWeights()
         for block in _all_blocks(_blocks(root, classes)):
             module = block.module
             if module is None or not any(map(_stores_narrow, block.layers)):
                 continue
             if any(handle.order is HookOrder.COMPILED for handle in hooks_of(module)):
                 continue
-            hook = _BlockDecoding(module, tuple(block.layers), applies, kept, order)
+            hook = _BlockDecoding(module, tuple(block.layers), applies, kept)
             undo.callback(register_hook(module, hook, HookOrder.COMPUTE).remove)
             hooks.append(hook)
         left = kept_bytes
         for hook in sorted(hooks, key=lambda each: each.wide_bytes, reverse=True):
             hook.keeps = 0 < hook.wide_bytes <= left
             left -= hook.wide_bytes if hook.keeps else 0
+        kept.is_paused = False
         kept.keep_only({hook.module for hook in hooks if hook.keeps})
-        if hooks:
-            undo.callback(register_hook(root, order, HookOrder.COMPUTE).remove)
         yield len(hooks)
 
 
@@ -270,33 +268,33 @@ class _SeenWeight:
     layer: nn.Module
     state: Stored
     name: str
+    scale_name: str
     data: weakref.ref[Tensor]
     scale: weakref.ref[Tensor] | None
     dtype: torch.dtype
     device: torch.device
     shape: torch.Size
-    addresses: tuple[int, int]
+    data_address: int
+    scale_address: int
 
     @classmethod
     def of(cls, layer: nn.Module, state: Stored, name: str, data: Tensor) -> _SeenWeight:
-        scale = layer._buffers.get(name + SCALE_SUFFIX)
-        kept = None if scale is None else weakref.ref(scale)
-        return cls(
-            layer, state, name, weakref.ref(data), kept, data.dtype, data.device, data.shape, _addresses(data, scale)
-        )
+        scale_name = name + SCALE_SUFFIX
+        scale = layer._buffers.get(scale_name)
+        references = weakref.ref(data), None if scale is None else weakref.ref(scale)
+        addresses = data.data_ptr(), 0 if scale is None else scale.data_ptr()
+        return cls(layer, state, name, scale_name, *references, data.dtype, data.device, data.shape, *addresses)
 
     def now(self) -> Tensor | None:
-        """The parameter; None: it is another one, elsewhere, or its scale is."""
+        """The parameter; None: it is another one, elsewhere, or its scale is. Asked for each weight at each call."""
         data = self.layer._parameters.get(self.name)
-        scale = self.layer._buffers.get(self.name + SCALE_SUFFIX)
-        if data is None or self.data() is not data or scale is not (None if self.scale is None else self.scale()):
+        if data is None or self.data() is not data or data.data_ptr() != self.data_address:
             return None
-        is_same = data.dtype is self.dtype and data.device == self.device and data.shape == self.shape
-        return data if is_same and _addresses(data, scale) == self.addresses else None
-
-
-def _addresses(data: Tensor, scale: Tensor | None) -> tuple[int, int]:
-    return data.data_ptr(), 0 if scale is None else scale.data_ptr()
+        scale = self.layer._buffers.get(self.scale_name)
+        if scale is None:
+            return data if self.scale is None else None
+        is_same = self.scale is not None and self.scale() is scale and scale.data_ptr() == self.scale_address
+        return data if is_same else None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -464,7 +462,6 @@ class _BlockDecoding:
     layers: tuple[nn.Module, ...]
     applies: Callable[[torch.device], bool]
     kept: DecodedWeights
-    ahead: _Ahead
     keeps: bool = False
     prepared: _Prepared | None = None
     is_decoded: bool = False
@@ -494,7 +491,6 @@ class _BlockDecoding:
             return inner(*args, **kwargs)
         for state, weights in decoded.ready:
             state.ready = weights
-        self.ahead.begin_next(self)
         self.is_decoded = True
         try:
             return inner(*args, **kwargs)
@@ -504,17 +500,19 @@ class _BlockDecoding:
                 state.ready = None
 
     def _decoded(self) -> _Decoded:
-        prepared, stored = self.look()
+        if self.keeps and self.kept.is_paused:
+            self.keeps, self.prepared = False, None
+        prepared, stored = self._look()
         kept = self.kept.get(self.module, prepared) if self.keeps else None
-        decoded = kept or self.ahead.take(self, prepared)
-        if decoded is None:
-            decoded = prepared.empty()
-            prepared.decode(stored, decoded)
-        if self.keeps and kept is None:
+        if kept is not None:
+            return kept
+        decoded = prepared.empty()
+        prepared.decode(stored, decoded)
+        if self.keeps:
             self.kept.put(self.module, decoded)
         return decoded
 
-    def look(self) -> tuple[_Prepared, list[list[Tensor]]]:
+    def _look(self) -> tuple[_Prepared, list[list[Tensor]]]:
         """What there is to decode now, and the stored weights."""
         self.prepared = self.prepared or (self.kept.prepared(self.module) if self.keeps else None)
         stored = None if self.prepared is None else self.prepared.stored()
@@ -523,71 +521,3 @@ class _BlockDecoding:
             stored = self.prepared.stored()
         assert stored is not None and self.prepared is not None
         return self.prepared, stored
-
-    @property
-    def has_kept(self) -> bool:
-        """Whether nothing need be decoded at the next call."""
-        return self.keeps and self.prepared is not None and self.kept.get(self.module, self.prepared) is not None
-
-
-class _Ahead:
-    """Decodes the next block on a stream of its own while one computes, if that is being recorded as a CUDA graph. The
-    hook of the module that all blocks are in: it learns in which order they are called."""
-
-    computes: ClassVar[str] = "what the model computes"
-
-    def __init__(self, is_on: bool) -> None:
-        self._is_on = is_on
-        self._next: dict[_BlockDecoding, _BlockDecoding] = {}
-        self._last: _BlockDecoding | None = None
-        self._waiting: tuple[_BlockDecoding, _Decoded] | None = None
-        self._stream: Any = None
-
-    def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        self._last = None
-        try:
-            return inner(*args, **kwargs)
-        finally:
-            self._last = None
-            if self._waiting is not None:  # a recording ends with all streams together
-                self._join()
-
-    def take(self, block: _BlockDecoding, prepared: _Prepared) -> _Decoded | None:
-        """What was decoded for a block; None: nothing, or something else, which is let go."""
-        if self._last is not None:
-            self._next[self._last] = block
-        self._last = block
-        if self._waiting is None:
-            return None
-        expected, decoded = self._waiting
-        self._join()
-        return decoded if expected is block and decoded.prepared is prepared else None
-
-    def begin_next(self, block: _BlockDecoding) -> None:
-        """Decode the block that was called after `block` before."""
-        following = self._next.get(block)
-        if following is None or following.is_decoded or following.has_kept or self._waiting is not None:
-            return
-        if not self._is_on or not _is_recording(block):
-            return
-        prepared, stored = following.look()
-        decoded = prepared.empty()
-        if decoded.memories:
-            device = decoded.memories[0].device
-            self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            self._stream.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(self._stream):
-                prepared.decode(stored, decoded)
-            self._waiting = following, decoded
-
-    def _join(self) -> None:
-        assert self._waiting is not None
-        torch.cuda.current_stream(self._waiting[1].memories[0].device).wait_stream(self._stream)
-        self._waiting = None
-
-
-def _is_recording(block: _BlockDecoding) -> bool:
-    prepared = block.prepared
-    if prepared is None or not prepared.batches or prepared.batches[0].weights[0].device.type != "cuda":
-        return False
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

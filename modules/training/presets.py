@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.errors import UnknownNameError
+from modules.file_names import given_path
 from modules.training.config import TrainingConfig, config_of
 
 STEPS_PER_IMAGE = 60
@@ -68,9 +69,10 @@ MIN_SMALL_STEPS = 100
 
 
 def count_images(folder: str | Path) -> int:
-    """Images in a folder and its subfolders; 0 for one that is not there."""
-    place = Path(folder).expanduser()
-    found = [*place.glob("*"), *place.glob("*/*")] if str(folder) and place.is_dir() else []
+    """Count the images in a folder and its subfolders; 0 for one that is not there. Raises `InvalidValueError` for what
+    is no path."""
+    place = given_path(str(folder)) if str(folder).strip() else None
+    found = [*place.glob("*"), *place.glob("*/*")] if place and place.is_dir() else []
     return sum(path.suffix.lower() in SUFFIXES for path in found)
 
 

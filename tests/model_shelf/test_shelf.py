@@ -126,8 +126,8 @@ def test_a_file_moves_with_what_lies_beside_it(house: House) -> None:
     house.put("Lora", "a.safetensors", LORA)
     with pytest.raises(InvalidValueError, match="is in Lora already"):
         house.shelf.move(moved.key, "")
-    for folder in ("..", "a/../../b", "/etc/x:y", "a\0b"):
-        with pytest.raises(InvalidValueError, match="no name for a folder"):
+    for folder in ("..", "a/../../b", "/etc/x:y", "/etc", "/", "a\0b"):
+        with pytest.raises(InvalidValueError, match=r"leads out|cannot be the name"):
             house.shelf.move(moved.key, folder)
 
 

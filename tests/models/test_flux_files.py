@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from modules.adapters.adapter_file import split_key
 from modules.adapters.targets import TargetTable
@@ -14,12 +14,16 @@ from modules.errors import CheckpointError
 from modules.models.families.architecture import read_architecture
 from modules.models.families.family import ModelFamily
 from modules.models.families.registry import FAMILIES, detect_family
+from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.load_model import load_model
+from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import assign_tensors
 from modules.models.loading.open_checkpoint import open_checkpoint, registered
+from modules.models.loading.precision import PrecisionPlan
 from modules.models.names.component import Component, Header
 from modules.models.names.fused import unfused
 from tests.models.dit_files import HeaderOnly, full_header, recipe_tensors
-from tests.models.dit_models import TINY, write_parts
+from tests.models.dit_models import TINY, write_in_one, write_parts
 from tests.recordings import CONFIGS
 
 DENOISER = "model.diffusion_model."
@@ -144,6 +148,23 @@ def test_missing_parts_are_named_with_size_and_place(tmp_path: Path) -> None:
         components = components_of(family, file)
         with pytest.raises(CheckpointError, match=r"no vae found.*VAE of FLUX\.2 \(flux2-vae\.safetensors.*models/VAE"):
             assign_tensors(file, components, family.is_ignored)
+
+
+def test_a_vae_may_lack_what_only_training_reads(tmp_path: Path) -> None:
+    """The count of batches behind the means and variances of FLUX.2's latents."""
+    path = write_in_one(tmp_path, TINY["klein"])
+    plan = PrecisionPlan(device=torch.device("cpu"), compute_dtype=torch.float32, vae_dtype=torch.float32)
+
+    def loaded(without: str) -> LoadedModel:
+        tensors = {name: tensor for name, tensor in load_file(path).items() if not name.endswith(without)}
+        save_file(tensors, path)
+        catalogue = CheckpointCatalogue([path.parent], HashCache(tmp_path / "hashes.json"))
+        return load_model(catalogue.get(path.name), CONFIGS, lambda _: plan)
+
+    norm = loaded("bn.num_batches_tracked").vae.bn
+    assert norm.num_batches_tracked.tolist() == 0 and not norm.running_var.is_meta
+    with pytest.raises(CheckpointError, match=r"1 tensors are missing: .*bn\.running_var\."):
+        loaded("bn.running_var")
 
 
 def test_a_vae_of_another_family_is_named(tmp_path: Path) -> None:

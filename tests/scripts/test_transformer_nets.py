@@ -97,6 +97,7 @@ def controlled(engine: Engine, model: Any, path: Path, inputs: ModelInputs, pain
         size_px=facts.size_px,
         shown_maps={},
         is_reference=False,
+        takes_part=lambda is_hires: True,
     )
     job = SimpleNamespace(settings=Settings(), iteration=0, width=8 * SIDE, height=8 * SIDE)
     rows = len(inputs.x)

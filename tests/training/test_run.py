@@ -264,7 +264,7 @@ def test_a_base_that_vanishes_in_the_middle_is_named(images: Path, tmp_path: Pat
     ("sections", "message"),
     [
         ({"data": {"folders": ["/nowhere/at/all"]}}, "is no folder"),
-        ({"output": {"name": "../evil"}}, "a name, or a whole path"),
+        ({"output": {"name": "../evil"}}, "leads out of its folder"),
         ({"output": {"name": ""}}, "output.name is missing"),
         ({"training": {"optimizer": "adamw8bit"}, "model": {"device": "auto"}}, "needs an NVIDIA GPU"),
     ],

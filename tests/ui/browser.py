@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 from playwright import sync_api
+from starlette.types import Receive, Scope, Send
 
 from modules.api.guard import install_guard
 from modules.services import Services
@@ -44,13 +45,21 @@ ALL_COUNTED = """prompts => prompts.every(
 
 
 @contextmanager
-def served(services: Services) -> Iterator[str]:
-    """API and page on a free port; yields the address."""
+def served(services: Services, root_path: str = "", host: str = "") -> Iterator[str]:
+    """API and page on a free port; yields the address. With `host` as behind a reverse proxy that calls the server by
+    that name."""
     app = mounted_page(services)
     install_guard(app, services.flags, services.access)
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        if host and scope["type"] != "lifespan":
+            others = [pair for pair in scope["headers"] if pair[0] != b"host"]
+            scope = {**scope, "headers": [*others, (b"host", host.encode())]}
+        await app(scope, receive, send)
+
     listener = socket.socket(proto=socket.IPPROTO_TCP)  # as webui.py's: replies are sent at once
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(called, log_level="error", root_path=root_path))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
@@ -75,11 +84,12 @@ def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[syn
 def visit(page: sync_api.Page, address: str) -> Iterator[None]:
     """The page as a new visitor finds it, in a window that may have shown another; afterwards nothing may have failed
     or left the machine, and what a test changed of the window is put back: its size, media, routes, what is stored."""
+    server = "://".join(urlsplit(address)[:2])
     foreign: list[str] = []
     errors: list[str] = []
 
     def note_request(request: sync_api.Request) -> None:
-        if not request.url.startswith((address, "data:", "blob:")):
+        if not request.url.startswith((server, "data:", "blob:")):
             foreign.append(request.url)
 
     def note_error(error: sync_api.Error) -> None:
@@ -104,7 +114,7 @@ def visit(page: sync_api.Page, address: str) -> Iterator[None]:
     page.set_default_timeout(WAIT_MS)
     if size is not None:
         page.set_viewport_size(size)
-    assert foreign == [], "a request left the machine"
+    assert foreign == [], f"requests left the machine: {foreign}"
     assert not errors, errors
 
 

@@ -1,6 +1,8 @@
 """The size of the form follows the model in use, unless the user has chosen another."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright import sync_api
@@ -45,6 +47,20 @@ def test_the_model_in_use_says_its_size_better_than_the_yaml(services: Services)
     load(services, 1024, title)
     assert default_size(services, title) == 1024
     assert default_size(services, "unknown") == 512
+
+
+@needs_browser[0]
+@needs_browser[1]
+def test_the_page_works_below_a_path_of_a_proxy_that_calls_the_server_by_another_name(
+    tmp_path: Path, window: sync_api.Page
+) -> None:
+    services = fake_services(tmp_path, allow_host=("127.0.0.1",))
+    with served(services, "/below", "localhost:1") as address, visit(window, f"{address}/below"):
+        assert urlsplit(window.url).path == "/below/"
+        window.fill("#txt2img_prompt textarea", "a cat")
+        window.click("#txt2img_generate")
+        window.wait_for_selector("#txt2img_gallery img")
+    services.dispatcher.close()
 
 
 @needs_browser[0]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from compat.foreign import Foreign
 from modules.assembly import build_services
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import Flags
@@ -53,7 +54,7 @@ FORM: dict[str, Any] = {
 
 @pytest.fixture
 def services(tmp_path: Path) -> Iterator[Services]:
-    services = build_services(Flags(data_dir=str(tmp_path)))
+    services = build_services(Flags(data_dir=str(tmp_path)), foreign=Foreign())
     yield services
     services.dispatcher.close()
 

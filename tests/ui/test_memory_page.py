@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright import sync_api
 
+from compat.foreign import Foreign
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.services import Services
@@ -41,7 +42,7 @@ TOO_MUCH = {
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     flags = Flags(data_dir=str(tmp_path_factory.mktemp("data")), ckpt=str(TINY), use_cpu=("all",), no_hashing=True)
-    services = build_services(flags)
+    services = build_services(flags, foreign=Foreign())
     services.dispatcher.start()
     services.engine.model(None)
     yield services

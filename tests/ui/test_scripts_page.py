@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from playwright import sync_api
 
+from compat.foreign import Foreign
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.images.metadata import read_metadata
@@ -34,7 +35,9 @@ KEEP = os.environ.get("FEATHERWEIGHT_SCREENSHOTS")
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     folder = tmp_path_factory.mktemp("data")
-    services = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_half=True))
+    services = build_services(
+        Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_half=True), foreign=Foreign()
+    )
     services.dispatcher.start()
     yield services
     services.dispatcher.close()

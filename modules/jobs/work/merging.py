@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.jobs.computing import Computing
 from modules.jobs.line import Line
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.autoencoders.files import VaeCatalogue
@@ -120,3 +121,15 @@ def merge_starters(merger: Merger) -> Mapping[str, Starter]:
             merger, MergeOptions(**asked["options"]), tuple(asked["skip"]), bool(asked["text_encoders"])
         )
     }
+
+
+def merger_of(computing: Computing) -> Merger:
+    """Return the merges of this program; results lie in the first folder of checkpoints."""
+    return Merger(
+        computing.catalogue,
+        computing.engine.vaes,
+        computing.paths.checkpoint_dirs[0],
+        computing.paths.root / "configs",
+        hashing=not computing.flags.no_hashing,
+        import_lock=computing.engine.lock,
+    )

@@ -65,3 +65,11 @@ class WeightDecoder:
 
 
 DECODING: Operation[Any] = Operation("decoding 8-bit weights", (Backend("Triton", triton_problem, WeightDecoder),))
+
+
+def what_decodes(device: torch.device) -> str:
+    """Say what decodes 8-bit weights on a GPU, and why if it is PyTorch; nothing for the CPU."""
+    if device.type == "cpu":
+        return ""
+    problem = DECODING.problem(device)
+    return "decoded by a kernel in Triton" if problem is None else f"decoded by PyTorch: {problem}"

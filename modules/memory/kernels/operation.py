@@ -39,18 +39,18 @@ class Operation(Generic[Work]):
 
     def on(self, device: torch.device) -> Work | None:
         """Return what computes the operation on `device`; None: PyTorch's own way."""
-        work: Work | None = _chosen(self, device.type, device.index)[0]
+        work: Work | None = _chosen(self, device)[0]
         return work
 
     def problem(self, device: torch.device) -> str | None:
         """Say why PyTorch computes the operation on `device`; None where a backend does. Compiles the backend."""
-        work, problems = _chosen(self, device.type, device.index)
+        work, problems = _chosen(self, device)
         return None if work is not None else "; ".join(problems)
 
 
 @cache
-def _chosen(operation: Operation[Any], device_type: str, index: int | None) -> tuple[Any, tuple[str, ...]]:
-    device, problems = torch.device(device_type, index), []
+def _chosen(operation: Operation[Any], device: torch.device) -> tuple[Any, tuple[str, ...]]:
+    problems = list[str]()
     for backend in operation.backends:
         problem = backend.problem(device)
         if problem is None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from modules.errors import CheckpointError
+from modules.model_folders import files_below
 from modules.models.autoencoders.autoencoder import PREFIX as VAE_PREFIX
 from modules.models.autoencoders.held import autoencoder_in, own_channels
 from modules.models.autoencoders.registry import holds_autoencoder
@@ -164,9 +165,7 @@ def _near_vae(checkpoint: Path, vae: ExternalVae) -> Path | None:
 
 def _files_below(folder: Path) -> list[Path]:
     """Files with parts of models in a folder, by name."""
-    if not folder.is_dir():
-        return []
-    paths = [path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()]
+    paths = [path for path in files_below(folder) if path.suffix.lower() in SUFFIXES and path.is_file()]
     return sorted(without_later_pieces(paths), key=lambda path: path.name.lower())
 
 

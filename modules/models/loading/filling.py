@@ -27,7 +27,7 @@ from modules.models.files.coded_file import read_rotated
 from modules.models.files.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.files.gguf_file import read_packed
 from modules.models.files.tensor_source import TensorSource, has_offset
-from modules.models.loading.matching import Assignment
+from modules.models.loading.matching import COUNTERS, Assignment
 from modules.models.loading.offloading import OffloadPlan
 from modules.models.loading.preparing import MAX_AHEAD, Preparation, Work, as_dtype, mapped
 from modules.models.names.component import Component
@@ -368,11 +368,15 @@ def set_tensor(layer: nn.Module, name: str, tensor: Tensor) -> None:
 
 
 def finish_buffers(module: nn.Module, device: torch.device) -> None:
-    """Give a value to the buffers that no checkpoint holds: CLIP's `position_ids` counts up from 0."""
+    """Give a value to the buffers that no checkpoint holds, and to those of training that this one does without:
+    CLIP's `position_ids` counts up from 0, what counts batches is 0."""
     for name, buffer in list(module.named_buffers()):
         if not buffer.is_meta:
             continue
-        assert name.endswith("position_ids"), f"no rule for the buffer {name}"
         path, _, own_name = name.rpartition(".")
-        positions = torch.arange(buffer.shape[-1], device=device).expand(tuple(buffer.shape))
-        set_tensor(module.get_submodule(path), own_name, positions)
+        if name.endswith(COUNTERS):
+            value = torch.zeros(tuple(buffer.shape), dtype=buffer.dtype, device=device)
+        else:
+            assert name.endswith("position_ids"), f"no rule for the buffer {name}"
+            value = torch.arange(buffer.shape[-1], device=device).expand(tuple(buffer.shape))
+        set_tensor(module.get_submodule(path), own_name, value)

@@ -345,7 +345,7 @@ def architecture_of(
     nothing but the header is looked at, and noise levels and scales of latents stay the family's."""
     own = info.config_path or default_yaml
     if own is not None:
-        return read_architecture(own)
+        return read_architecture(own, configs_dir / family.config_name)
     known = sized_by_header(file.entries, read_architecture(configs_dir / family.config_name))
     if info.is_folder:
         known = refined(info.path, known)

@@ -9,6 +9,8 @@ from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Component
 
 LISTED_NAMES = 12
+COUNTERS = ("num_batches_tracked",)
+"""Last names of buffers that only training reads: files may do without them."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def assign_tensors(
         for key in scales - used
         if not is_ignored(key) and not is_ignored(f"{key.rpartition('.')[0]}.weight") and not key.startswith(unused)
     ]
-    missing = [_original_name(components, name, key) for name, key in wanted]
+    missing = [_original_name(components, name, key) for name, key in wanted if not key.endswith(COUNTERS)]
     if missing or surplus or misshapen:
         raise CheckpointError(_complaint(file, components, assignments, missing, surplus, misshapen))
     return assignments

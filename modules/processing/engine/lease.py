@@ -13,7 +13,7 @@ from modules.models.loading.load_model import HeaderFacts
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.attention import attention_of, using_attention
-from modules.processing.engine.block_decoding import using_block_decoding
+from modules.processing.engine.block_decoding import kept_bytes, using_block_decoding
 from modules.processing.engine.compiling import using_compiled_blocks
 from modules.processing.engine.conditioning import Conditioner, EncodedPrompts
 from modules.processing.engine.engine import Engine
@@ -125,10 +125,11 @@ class ModelInUse:
         contexts.enter_context(using_split_feed_forward(model.unet, settings.optimizations.split_feed_forward))
         wanted_compiled = settings.optimizations.torch_compile
         contexts.enter_context(using_compiled_blocks(model, wanted_compiled, engine.compiled, self._tell))
-        contexts.enter_context(using_block_decoding(model))
+        machine, headroom, wanted_gb = engine.machine, headroom_bytes(settings), settings.optimizations.decoded_keep_gb
+        kept = kept_bytes(model, wanted_gb, headroom, machine.read_memory(model.device))
+        contexts.enter_context(using_block_decoding(model, kept))
         contexts.enter_context(using_graphs(model, settings.optimizations.cuda_graphs, self._tell))
-        machine = engine.machine
-        self._watch = watch = GpuWatch(model, headroom_bytes(settings), lambda: machine.read_memory(model.device))
+        self._watch = watch = GpuWatch(model, headroom, lambda: machine.read_memory(model.device))
         watch.begin_job()
         contexts.enter_context(
             recovering(model, way.attention, self.upscaling, watch=watch, auxiliaries=engine.auxiliaries)

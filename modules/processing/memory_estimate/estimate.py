@@ -229,7 +229,7 @@ class MemoryEstimator:
 
     def fits_beside(self, request: GenerationRequest) -> bool:
         """Whether the job can be done while something else that is no model of images, such as a training, keeps all
-        the memory that it holds now. False where that is not known. Raises as `plan`."""
+        the memory that it holds now. False where that is not known, or cannot be estimated."""
         from modules.memory.timeline import read_memory
 
         device = self._engine.machine.device
@@ -238,7 +238,10 @@ class MemoryEstimator:
             return False
         with self._lock:
             held = (now.rss or 0) - self._program(device) if device.type == "cpu" else now.allocated or 0
-        return self.plan(request, there - max(0, held)).fits
+        try:
+            return self.plan(request, there - max(0, held)).fits
+        except FeatherweightError:
+            return False
 
     def _needs(self, case: _Case, item: StageOfJob, auxiliary: tuple[int, int]) -> Iterator[StageNeed]:
         """Of one stage, with upscaler and face restorer in memory; nothing where it is not known to need any."""

@@ -523,7 +523,7 @@ def test_what_the_planner_said_is_read(
     assert (verdict.fits, verdict.text, verdict.step_seconds) == (fits, text, seconds)
 
 
-@pytest.mark.thorough  # a process that imports PyTorch; `test_what_the_planner_said_is_read` has its words
+@pytest.mark.thorough(held_by="test_what_the_planner_said_is_read")  # which has no process that imports PyTorch
 def test_the_planner_is_asked_with_the_header_alone(downloads: Downloads) -> None:
     header = (ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors").read_bytes()
     length = 8 + header_length(header)

@@ -1,6 +1,6 @@
 """The API against what its own description allows and forbids: whatever is sent, nothing is our mistake.
 
-About 150 cases by default, 2,000 in all of Schemathesis' phases with `--hypothesis-profile=thorough`.
+About 150 cases by default, 2,000 in all of Schemathesis' phases with `--thorough`.
 """
 
 import json
@@ -12,15 +12,15 @@ import pytest
 import schemathesis
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from hypothesis import settings
 from schemathesis import Case, HookContext
 from schemathesis.engine import events, from_schema
 from schemathesis.schemas import BaseSchema
 
 from modules.ui.routes import page_routes
 from tests.fakes import fake_services, whole_api
+from tests.thorough import is_thorough
 
-IS_THOROUGH = settings.default is not None and settings.default.max_examples >= 1000
+IS_THOROUGH = is_thorough()
 LARGEST = {"steps": 2, "width": 64, "height": 64, "batch_size": 2, "n_iter": 2, "hr_scale": 2.0}
 """Larger jobs are refused or take long, and neither is what is looked for here."""
 STARTED = "/featherweight/v1/"

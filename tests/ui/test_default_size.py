@@ -10,7 +10,7 @@ from modules.processing.engine.status import EngineState, EngineStatus, ModelFac
 from modules.services import Services
 from modules.ui.defaults import default_size, wanted_checkpoint
 from tests.fakes import fake_services
-from tests.ui.browser import needs_browser, served, visit
+from tests.ui.browser import needs_browser
 
 WIDTH, HEIGHT = "#txt2img_width input[type=number]", "#txt2img_height input[type=number]"
 
@@ -50,20 +50,19 @@ def test_the_model_in_use_says_its_size_better_than_the_yaml(services: Services)
 @needs_browser[0]
 @needs_browser[1]
 def test_an_untouched_size_follows_the_model_and_a_chosen_one_stays(
-    services: Services, window: sync_api.Page, monkeypatch: pytest.MonkeyPatch
+    page: sync_api.Page, fakes: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = window
-    with served(services) as address, visit(page, address):
-        sync_api.expect(page.locator(WIDTH)).to_have_value("512")
-        load(services, 1024)
-        sync_api.expect(page.locator(WIDTH)).to_have_value("1024", timeout=60_000)
-        sync_api.expect(page.locator(HEIGHT)).to_have_value("1024")
-        page.fill(HEIGHT, "640")
-        page.press(HEIGHT, "Tab")
-        load(services, 512)
-        sync_api.expect(page.locator(WIDTH)).to_have_value("512", timeout=60_000)
-        sync_api.expect(page.locator(HEIGHT)).to_have_value("640")
-        monkeypatch.setattr(type(services.engine), "hashing", HashProgress("x.safetensors", 0.5))
-        sync_api.expect(page.locator("#fw_scales")).to_have_attribute(
-            "data-hashing", "hash of x.safetensors 50 %", timeout=60_000
-        )
+    monkeypatch.setattr(fakes.engine, "_status", fakes.engine._status)  # put back at the end
+    load(fakes, 512)
+    page.wait_for_function("featherweight.tab('txt2img').proposedSize === 512")
+    sync_api.expect(page.locator(WIDTH)).to_have_value("512")
+    load(fakes, 1024)
+    sync_api.expect(page.locator(WIDTH)).to_have_value("1024")
+    sync_api.expect(page.locator(HEIGHT)).to_have_value("1024")
+    page.fill(HEIGHT, "640")
+    page.press(HEIGHT, "Tab")
+    load(fakes, 512)
+    sync_api.expect(page.locator(WIDTH)).to_have_value("512")
+    sync_api.expect(page.locator(HEIGHT)).to_have_value("640")
+    monkeypatch.setattr(type(fakes.engine), "hashing", HashProgress("x.safetensors", 0.5))
+    sync_api.expect(page.locator("#fw_scales")).to_have_attribute("data-hashing", "hash of x.safetensors 50 %")

@@ -85,6 +85,18 @@ def test_waiting_jobs_are_ordered_changed_and_cancelled(client: TestClient) -> N
     assert client.post(f"{OURS}/clear").json() == {"count": 3}
 
 
+def test_two_browsers_move_one_job(client: TestClient) -> None:
+    left, right = (submit(client, name) for name in ("left", "right"))
+    for _ in range(2):
+        assert client.post(f"{OURS}/move", json={"task_id": right, "before": left}).status_code == 200
+    assert line(client) == ["right", "left"]
+    assert client.post(f"{OURS}/move", json={"task_id": left, "before": left}).status_code in (200, 422)
+    assert client.post(f"{OURS}/cancel", json={"task_id": right}).status_code == 200
+    assert client.post(f"{OURS}/move", json={"task_id": right}).status_code == 404
+    assert client.post(f"{OURS}/move", json={"task_id": left, "before": right}).status_code in (200, 404), "it has gone"
+    client.post(f"{OURS}/cancel", json={"task_id": left})
+
+
 @pytest.mark.parametrize(
     ("route", "body", "status", "text"),
     [

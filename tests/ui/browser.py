@@ -4,7 +4,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -123,24 +123,22 @@ class Watch:
 
 
 @contextmanager
-def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
-    """A page of its own as a new visitor finds it; afterwards nothing may have failed or left the machine."""
-    page = context.new_page()
-    with visit(page, address):
-        yield page
-    page.close()
-
-
-@contextmanager
 def visit(page: sync_api.Page, address: str) -> Iterator[None]:
-    """The page as a new visitor finds it, in a window that may have shown another, with what tests change of a window
-    put back; afterwards nothing may have failed or left the machine."""
-    put_window_back(page)
+    """The page as a new visitor finds it; afterwards nothing may have failed or left the machine."""
     watch = Watch(page, address)
     open_page(page, address)
     yield
     forget(page)
     watch.end()
+
+
+@contextmanager
+def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """A page of its own, for `visit`."""
+    page = context.new_page()
+    with visit(page, address):
+        yield page
+    page.close()
 
 
 def put_window_back(page: sync_api.Page) -> None:
@@ -176,9 +174,21 @@ def _address(page: sync_api.Page) -> str:
 def open_page(page: sync_api.Page, address: str) -> None:
     """Go there, and wait until it stands and what was kept is back in its form."""
     page.goto(address)
+    wait_until_open(page)
+
+
+def wait_until_open(page: sync_api.Page) -> None:
     page.wait_for_selector("#txt2img_generate")
     page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
     page.wait_for_function("featherweight.tab('txt2img').hasKeptForm !== undefined")
+
+
+def until(page: sync_api.Page, happened: Callable[[], bool]) -> None:
+    """Wait for something that the page does not show."""
+    end = time.monotonic() + WAIT_MS / 1000
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        page.wait_for_timeout(20)  # which lets the page and its server work
 
 
 def tidy(page: sync_api.Page) -> None:

@@ -7,7 +7,7 @@ from playwright import sync_api
 
 from modules.services import Services
 from tests.fakes import downloading_services
-from tests.ui.browser import SIZE, WAIT_MS, Watch, empty_form, open_page, reopen, served, tidy
+from tests.ui.browser import SIZE, WAIT_MS, Watch, empty_form, open_page, put_window_back, reopen, served, tidy
 
 LEFT_BY_A_FAILURE: set[sync_api.Page] = set()
 """Windows in the middle of what a failed test did: with a dialog open, or a mouse button down."""
@@ -48,10 +48,16 @@ def context(browser: sync_api.Browser) -> Iterator[sync_api.BrowserContext]:
 
 
 @pytest.fixture(scope="session")
-def window(context: sync_api.BrowserContext) -> sync_api.Page:
+def other_window(context: sync_api.BrowserContext) -> sync_api.Page:
+    return context.new_page()
+
+
+@pytest.fixture(scope="module")
+def window(other_window: sync_api.Page) -> sync_api.Page:
     """A window for the pages of other programs, see `visit`: it has read the page's scripts before, and opens them in
     half the time of a new one."""
-    return context.new_page()
+    put_window_back(other_window)
+    return other_window
 
 
 @pytest.fixture(scope="session")

@@ -3,21 +3,20 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright import sync_api
+from fastapi.testclient import TestClient
 
+from modules.api.app import build_api
 from modules.models.files.hashing import HashProgress
 from modules.processing.engine.status import EngineState, EngineStatus, ModelFacts
 from modules.services import Services
 from modules.ui.defaults import default_size, wanted_checkpoint
+from modules.ui.routes import page_routes
 from tests.fakes import fake_services
-from tests.ui.browser import needs_browser
-
-WIDTH, HEIGHT = "#txt2img_width input[type=number]", "#txt2img_height input[type=number]"
 
 
 @pytest.fixture
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    services = fake_services(tmp_path_factory.mktemp("data"))
+    services = fake_services(tmp_path_factory.mktemp("data"), start=False)
     yield services
     services.dispatcher.close()
 
@@ -47,22 +46,13 @@ def test_the_model_in_use_says_its_size_better_than_the_yaml(services: Services)
     assert default_size(services, "unknown") == 512
 
 
-@needs_browser[0]
-@needs_browser[1]
-def test_an_untouched_size_follows_the_model_and_a_chosen_one_stays(
-    page: sync_api.Page, fakes: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fakes.engine, "_status", fakes.engine._status)  # put back at the end
-    load(fakes, 512)
-    page.wait_for_function("featherweight.tab('txt2img').proposedSize === 512")
-    sync_api.expect(page.locator(WIDTH)).to_have_value("512")
-    load(fakes, 1024)
-    sync_api.expect(page.locator(WIDTH)).to_have_value("1024")
-    sync_api.expect(page.locator(HEIGHT)).to_have_value("1024")
-    page.fill(HEIGHT, "640")
-    page.press(HEIGHT, "Tab")
-    load(fakes, 512)
-    sync_api.expect(page.locator(WIDTH)).to_have_value("512")
-    sync_api.expect(page.locator(HEIGHT)).to_have_value("640")
-    monkeypatch.setattr(type(fakes.engine), "hashing", HashProgress("x.safetensors", 0.5))
-    sync_api.expect(page.locator("#fw_scales")).to_have_attribute("data-hashing", "hash of x.safetensors 50 %")
+def test_the_page_is_told_the_size_and_what_is_hashed(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page makes of it is in `js/page.test.mjs`."""
+    app = build_api(services)
+    app.include_router(page_routes(services))
+    with TestClient(app) as client:
+        assert client.get("/internal/engine").json()["size"] is None
+        load(services, 1024)
+        monkeypatch.setattr(type(services.engine), "hashing", HashProgress("x.safetensors", 0.5))
+        told = client.get("/internal/engine").json()
+    assert (told["size"], told["hashing"]) == (1024, "hash of x.safetensors 50 %")

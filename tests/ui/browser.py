@@ -183,12 +183,12 @@ def wait_until_open(page: sync_api.Page) -> None:
     page.wait_for_function("featherweight.tab('txt2img').hasKeptForm !== undefined")
 
 
-def until(page: sync_api.Page, happened: Callable[[], bool]) -> None:
+def until(page: sync_api.Page, happened: Callable[[], bool], seconds: float = WAIT_MS / 1000) -> None:
     """Wait for something that the page does not show."""
-    end = time.monotonic() + WAIT_MS / 1000
+    end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end, "it did not happen"
-        page.wait_for_timeout(20)  # which lets the page and its server work
+        page.wait_for_timeout(50)  # which lets the page and its server work
 
 
 def tidy(page: sync_api.Page) -> None:

@@ -6,7 +6,7 @@ import pytest
 from playwright import sync_api
 
 from modules.services import Services
-from tests.fakes import downloading_services
+from tests.fakes import downloading_services, settings_kept
 from tests.ui.browser import SIZE, WAIT_MS, Watch, empty_form, open_page, put_window_back, reopen, served, tidy
 
 LEFT_BY_A_FAILURE: set[sync_api.Page] = set()
@@ -73,14 +73,13 @@ def opened_page(context: sync_api.BrowserContext, address: str) -> tuple[sync_ap
 def shared_page(opened_page: tuple[sync_api.Page, Watch], fakes: Services) -> Iterator[sync_api.Page]:
     """The shared page without what the files before changed of it; tests use `page`."""
     page, watch = opened_page
-    settings = fakes.settings.current
     if page in LEFT_BY_A_FAILURE:
         LEFT_BY_A_FAILURE.discard(page)
         reopen(page)
     tidy(page)
-    yield page
+    with settings_kept(fakes):
+        yield page
     watch.check()
-    fakes.settings.update({key: settings[key] for key in settings if settings[key] != fakes.settings.current[key]})
 
 
 @pytest.fixture

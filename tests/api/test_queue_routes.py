@@ -16,25 +16,10 @@ from modules.api.queue import worker_replies
 from modules.jobs.workers.executor import WorkerFacts, WorkerState
 from modules.jobs.workers.group import Workers
 from modules.services import Services
-from tests.fakes import fake_services, whole_api
 
 OURS = "/featherweight/v1/queue"
 THEIRS = "/agent-scheduler/v1"
 SMALL = {"width": 64, "height": 64, "steps": 1}
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    services = fake_services(tmp_path_factory.mktemp("data"))
-    yield services
-    services.dispatcher.close()
-    services.history.close()
-
-
-@pytest.fixture(scope="module")
-def client(services: Services) -> Iterator[TestClient]:
-    with TestClient(whole_api(services), raise_server_exceptions=False) as client:
-        yield client
 
 
 @pytest.fixture(autouse=True)

@@ -94,10 +94,10 @@ def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
     image = fakes.queue.submit(GenerationRequest(steps=1, width=64, height=64))
     assert image.wait(120) and image.is_let_in
     page.wait_for_selector("#train_start:disabled")  # nothing is started beside a training
-    assert_nothing_serious(page, axe)
+    assert_nothing_serious(page, axe, "#tab_train")
     page.click("#train_pause:has-text('Pause')")
     page.wait_for_selector("#train_result >> text=/Paused at step \\d+/", timeout=TRAINED_MS)
-    assert_nothing_serious(page, axe)
+    assert_nothing_serious(page, axe, "#tab_train")
     page.click("#train_pause:has-text('Resume')")
     page.wait_for_selector("#train_result >> text=Resumed at step", timeout=TRAINED_MS)
     page.click("#train_pause:has-text('Pause')")

@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
 
         from modules.setup.launcher import launch
 
-        return launch(Path(__file__).resolve().parent, argv, os.environ)
+        return launch(Path(__file__).resolve().parent, argv, os.environ, _foreign)
     python = find_python()
     if python is None:
         print(
@@ -59,11 +59,18 @@ def main(argv: list[str]) -> int:
     return subprocess.call([python, os.path.abspath(__file__), *argv])  # noqa: PTH100 - see the docstring
 
 
+def _foreign() -> object:
+    """What loads extensions of the reference UI; imported when the program starts, not while it is set up."""
+    from compat.foreign import Foreign
+
+    return Foreign()
+
+
 def __getattr__(name: str) -> object:
     """What install.py of extensions calls: `launch.is_installed`, `launch.run_pip`."""
     if name.startswith("__"):  # asked by Python itself while it imports
         raise AttributeError(name)
-    from modules.compat import launch_utils
+    from compat.facades import launch_utils
 
     return getattr(launch_utils, name)
 

@@ -32,7 +32,7 @@ from modules.lean_imports import import_when_used, without_garbage_collection
 from modules.paths import resolve_paths
 from modules.processing.engine.chosen_checkpoint import store_first_loaded, stored_checkpoint
 from modules.scripts.callbacks import Moment
-from modules.services import Services
+from modules.services import ForeignProgram, Services
 
 log = logging.getLogger("featherweight")
 
@@ -42,8 +42,8 @@ END_S = 4.5
 DEFAULT_WORKERS = 1
 
 
-def main(flags: Flags) -> int:
-    """Serve until stopped; returns the exit code."""
+def main(flags: Flags, foreign: ForeignProgram | None = None) -> int:
+    """Serve until stopped; returns the exit code. `foreign`: what loads extensions of another program."""
     logging.basicConfig(level=flags.loglevel or "INFO", format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with ExitStack() as opened:
@@ -53,7 +53,7 @@ def main(flags: Flags) -> int:
             lock = FolderLock(resolve_paths(flags, ROOT).data_dir, f"port {flags.port}")
             opened.callback(lock.close)
             began = time.monotonic()
-            services = build_services(with_workers(flags))
+            services = build_services(with_workers(flags), foreign=foreign)
             services.startup_s["settings, folders and scripts"] = time.monotonic() - began
         except FeatherweightError as error:
             print(f"Error: {error}", file=sys.stderr)
@@ -203,6 +203,6 @@ def __getattr__(name: str) -> object:
     """What extensions import from here, as the reference UI had it: `webui.wrap_gradio_gpu_call`."""
     if name.startswith("__"):  # asked by Python itself while it imports
         raise AttributeError(name)
-    from modules.compat import call_queue
+    from compat.facades import call_queue
 
     return getattr(call_queue, name)

@@ -4,6 +4,8 @@ import errno
 import hashlib
 import os
 import secrets
+import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -103,6 +105,59 @@ def rename_without_replacing(source: Path, target: Path) -> None:
         source.replace(target)
     else:
         source.unlink()
+
+
+def move_whole(source: Path, target: Path) -> None:
+    """Move a file, a folder or a link itself to a name that is free, also to another disk: then it is copied first,
+    and the source leaves its place only when the copy is whole. Raises OSError, FileExistsError for a name that is
+    taken; then the source is where it was.
+    """
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    try:
+        source.rename(target)
+        return
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    token = secrets.token_hex(4)
+    copied, gone = (path.with_name(f".{path.name}.{token}.moving") for path in (target, source))
+    try:
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(source, copied, symlinks=True)
+        else:
+            shutil.copy2(source, copied, follow_symlinks=False)
+        source.rename(gone)
+        try:
+            copied.rename(target)
+        except BaseException:
+            gone.rename(source)
+            raise
+    except BaseException:
+        remove_own(copied)
+        raise
+    remove_own(gone)
+
+
+def move_together(moves: Sequence[tuple[Path, Path]]) -> None:
+    """Do all moves, each as `move_whole`, in their order; if one fails, take back those before it. Raises OSError."""
+    done: list[tuple[Path, Path]] = []
+    try:
+        for source, target in moves:
+            move_whole(source, target)
+            done.append((source, target))
+    except BaseException:
+        for source, target in reversed(done):
+            move_whole(target, source)
+        raise
+
+
+def remove_own(path: Path) -> None:
+    """Delete a file, a folder or a link itself that this program made, if it is there. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

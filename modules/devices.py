@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modules.errors import InvalidValueError
-from modules.facades import names_from
 
 if TYPE_CHECKING:
     import torch
@@ -616,6 +615,3 @@ GPUS: MutableMapping[str, Gpu] = {"cuda": TorchGpu("cuda"), "mps": AppleGpu("mps
 def gpu_of(device: torch.device) -> Gpu | None:
     """What is asked of the type of this device; None for the CPU and for devices without computation."""
     return GPUS.get(device.type)
-
-
-__getattr__ = names_from("devices")  # what extensions import besides

@@ -7,8 +7,6 @@ shows it next to the button that was pressed. Our own mistakes stay `AssertionEr
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from modules.facades import names_from
-
 
 class FeatherweightError(Exception):
     """Base of every error meant for a user's eyes. `status` is the HTTP status the API answers with."""
@@ -83,6 +81,3 @@ class Skipped(FeatherweightError):  # noqa: N818 - see Interrupted
     """Raised inside a step when the user pressed Skip: this batch ends, the next one starts."""
 
     status = 409
-
-
-__getattr__ = names_from("errors")  # what extensions import besides

@@ -1,6 +1,5 @@
 """`from modules import extra_networks`: how an extension adds a type of prompt tag and a page of cards."""
 
-from modules.facades import names_from
 from modules.model_cards.cards import CardPage, ModelFile, OtherVersions
 from modules.model_cards.few_steps import FewSteps, adapter_few_steps, few_steps_json
 from modules.processing.engine.adapters import AdapterJob
@@ -23,5 +22,3 @@ __all__ = [
     "register_extra_network",
     "register_page",
 ]
-
-__getattr__ = names_from("extra_networks")  # what extensions import besides

@@ -4,7 +4,8 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,10 +21,7 @@ def as_folders(folders: Path | Iterable[Path] | None) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Listing:
-    """What one look found: every directory below `roots` with its files by name.
-
-    Links to files are listed, links to directories are not followed, so that a look always ends.
-    """
+    """What one look found: every directory below `roots` with its files by name, as `walk` finds them."""
 
     roots: tuple[Path, ...]
     directories: Mapping[str, Mapping[str, os.DirEntry[str]]] = field(default_factory=dict)
@@ -32,7 +30,14 @@ class Listing:
     def of(cls, roots: Iterable[Path]) -> "Listing":
         """Look now. Folders that do not exist or may not be read are empty."""
         wanted = tuple(roots)
-        return cls(wanted, {path: files for root in wanted for path, files in _walk(str(root))})
+        return cls(
+            wanted,
+            {
+                path: {entry.name: entry for entry in entries if _is_file(entry)}
+                for root in wanted
+                for path, entries in walk(root)
+            },
+        )
 
     def with_suffix(self, suffixes: tuple[str, ...]) -> Iterator[os.DirEntry[str]]:
         """The files of these suffixes (lower case, with dot), folder by folder in the order of names."""
@@ -91,10 +96,13 @@ class Near:
 
 
 def inside(path: Path, roots: Iterable[Path]) -> Path | None:
-    """The real file behind `path`, or None if it is no file, or lies outside of `roots` once links are followed."""
+    """The real file behind `path`, or None if it is no file, or a link to a file outside of `roots`. A file in a linked
+    folder below `roots` is inside."""
     try:
-        real = path.resolve(strict=True)
-        if real.is_file() and any(real.is_relative_to(root.resolve()) for root in roots):
+        real, roots = path.resolve(strict=True), tuple(roots)
+        is_below = ".." not in path.parts and any(path.is_relative_to(root) for root in roots)
+        is_below = is_below and real.parent == path.parent.resolve()
+        if real.is_file() and (is_below or any(real.is_relative_to(root.resolve()) for root in roots)):
             return real
     except (OSError, RuntimeError):  # RuntimeError: a ring of links
         return None
@@ -109,8 +117,8 @@ class FilesBelow:
     faults: tuple[str, ...] = ()
 
     def of(self, folders: Iterable[Path], suffixes: Collection[str]) -> list[tuple[Path, list[Path]]]:
-        """By folder the files of these suffixes (lower case, with dot) below it, by name without regard to case. Links
-        to folders are not followed. A folder that is not there is empty."""
+        """By folder the files of these suffixes (lower case, with dot) below it, by name without regard to case. A
+        folder that is not there is empty."""
         faults: list[str] = []
 
         def failed(error: OSError) -> None:
@@ -123,10 +131,7 @@ class FilesBelow:
         found = []
         for folder in folders:
             files = [
-                path
-                for place, _, names in os.walk(folder, onerror=failed)
-                for path in (Path(place, name) for name in names)
-                if path.suffix.lower() in suffixes and _is_there(path)
+                path for path in files_below(folder, failed) if path.suffix.lower() in suffixes and _is_there(path)
             ]
             found.append((folder, sorted(files, key=lambda path: str(path).lower())))
         for fault in set(faults) - set(self.faults):
@@ -142,16 +147,50 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _walk(directory: str) -> Iterator[tuple[str, dict[str, os.DirEntry[str]]]]:
+def walk(
+    root: Path | str, failed: Callable[[OSError], object] = lambda error: None
+) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+    """Every directory below `root` with its entries. Links to directories are followed, after the directories
+    themselves; each real directory is listed once, and a link that leads above `root` not at all, so that a walk
+    always ends. `failed` is told what cannot be listed."""
+    real_root = os.path.realpath(root)
+    seen = set(map(str, Path(real_root).parents))
+    pending, linked = [(str(root), real_root)], list[tuple[str, str]]()
+    while pending or linked:
+        directory, real = pending.pop() if pending else linked.pop(0)
+        if real in seen:
+            continue
+        seen.add(real)
+        try:
+            with os.scandir(directory) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            failed(error)
+            continue
+        yield directory, found
+        inner = [entry for entry in found if _is_directory(entry)]
+        linked += [(entry.path, os.path.realpath(entry.path)) for entry in inner if _is_link(entry)]
+        pending += [(entry.path, str(Path(real, entry.name))) for entry in reversed(inner) if not _is_link(entry)]
+
+
+def files_below(root: Path | str, failed: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
+    """All that is no directory below `root`, as `walk` finds it."""
+    for _, entries in walk(root, failed):
+        yield from (Path(entry.path) for entry in entries if not _is_directory(entry))
+
+
+def _is_link(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry leads elsewhere, junctions of Windows included."""
+    if sys.platform == "win32" and entry.stat(follow_symlinks=False).st_reparse_tag:
+        return True
+    return entry.is_symlink()
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
-        with os.scandir(directory) as entries:
-            found = list(entries)
-    except OSError:
-        return
-    yield directory, {entry.name: entry for entry in found if _is_file(entry)}
-    for entry in sorted(found, key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
+        return entry.is_dir()
+    except OSError:  # a ring of links
+        return False
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from modules.errors import OutputError
 from modules.extra_folders import FILE, read_extra_folders
-from modules.facades import names_from
 
 # Kinds of upscaler files, which are also their folders below models/, and the flag that names another folder.
 UPSCALER_FLAGS = {
@@ -264,6 +263,3 @@ def _distinct(*paths: Path | None) -> tuple[Path, ...]:
 
 def _existing(paths: Iterable[Path | None]) -> Iterable[Path]:
     return (path for path in paths if path is not None)
-
-
-__getattr__ = names_from("paths")  # what extensions import besides

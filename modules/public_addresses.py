@@ -5,6 +5,9 @@ import socket
 from collections.abc import Callable, Sequence
 
 NAT64 = ipaddress.ip_network("64:ff9b::/96")  # holds an IPv4 address in its last 32 bits (RFC 6052)
+GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+"""What IANA gives to the Internet. Python's own `is_global` takes NAT64 for local use (64:ff9b:1::/48), site-local
+addresses (fec0::/10) and IPv4 addresses in ::/96 for public ones, each version others."""
 
 Resolve = Callable[[str, int], Sequence[str]]
 """(host, port) -> its addresses; raises `OSError` where there are none."""
@@ -28,8 +31,10 @@ def is_public(text: str) -> bool:
             held.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
         if any(inner is not None and not is_public(str(inner)) for inner in held):
             return False
-        if address.ipv4_mapped is not None:
+        if address.ipv4_mapped is not None or address in NAT64:
             return True
+        if address not in GLOBAL_UNICAST:
+            return False
     return address.is_global and not address.is_multicast
 
 

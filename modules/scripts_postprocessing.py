@@ -3,9 +3,6 @@
 A subclass of `ScriptPostprocessing` in a file below `scripts/` of an extension is an operation; see docs/extensions.md.
 """
 
-from modules.facades import names_from
 from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
 
 __all__ = ["Field", "PostprocessedImage", "ScriptPostprocessing"]
-
-__getattr__ = names_from("scripts_postprocessing")  # what extensions import besides

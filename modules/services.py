@@ -1,55 +1,80 @@
-"""The long-lived objects of one running program, built in `webui.py` and handed to the edges. Holds, does nothing."""
+"""The long-lived objects of one running program, built by `modules.assembly` and handed to the edges. Holds, does
+nothing."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modules.access import Access
-from modules.captioning.captioners import Captioners
 from modules.downloads.downloads import Downloads
-from modules.flags.flags import Flags
 from modules.history.service import HistoryService
 from modules.jobs.batch import Batches
+from modules.jobs.computing import Computing
 from modules.jobs.dispatch import Dispatcher
-from modules.jobs.line import Line
 from modules.jobs.workers.group import ModelHost, Workers
 from modules.model_cards.cards import CardLibrary
-from modules.models.files.catalogue import CheckpointCatalogue
-from modules.paths import Paths
-from modules.postprocessing.operations import Operations
-from modules.processing.engine.engine import Engine
-from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.memory_estimate.planner import LocalPlanner, Planner
 from modules.processing.record.spool import Spool
+from modules.scripts.foreign import ForeignLoading
 from modules.scripts.library import ScriptLibrary
-from modules.settings.store import SettingsStore
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
 
 
-@dataclass(frozen=True)
-class Services:
+class ForeignProgram(ForeignLoading, Protocol):
+    """Extensions of another program in a whole one: what they reach of it, and what page and API show of them."""
+
+    def enter(self, computing: Computing) -> None:
+        """Have extensions of this process reach it, before they are loaded."""
+
+    def serve(self, services: Services) -> None:
+        """Have them reach the server, once it is built."""
+
+    def api_routes(self, services: Services) -> Sequence[APIRouter]:
+        """Return the routes that list, install and switch extensions."""
+
+    def page_routes(self, services: Services) -> APIRouter:
+        """Return the routes of the files that extensions bring for the page."""
+
+    def frame_hosts(self, library: ScriptLibrary) -> tuple[str, ...]:
+        """Name the sites that extensions show in frames of the page."""
+
+    def page_facts(self, library: ScriptLibrary) -> Mapping[str, Any]:
+        """Return what the page's script knows of extensions' scripts; empty where there are none."""
+
+    def telling_of_components(self, library: ScriptLibrary) -> AbstractContextManager[None]:
+        """Tell extensions of all components that are made while this is open, where they listen."""
+
+    def build_tab(self) -> None:
+        """Build the Extensions tab inside of the tab that is open now."""
+
+    def build_results(self, tab: str) -> None:
+        """Build the components that extensions look for among the results of a tab."""
+
+    def build_sources(self) -> None:
+        """Build the components that extensions look for among img2img's images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services(Computing):
     """What the page, the HTTP API and the command line work with."""
 
-    flags: Flags
-    paths: Paths
-    settings: SettingsStore
-    catalogue: CheckpointCatalogue
-    engine: Engine
-    queue: Line
-    dispatcher: Dispatcher
     version: str
-    estimator: MemoryEstimator
-    captioners: Captioners
+    dispatcher: Dispatcher
     history: HistoryService
     spool: Spool
-    scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
     batches: Batches = field(default_factory=Batches)
-    operations: Operations = field(default_factory=Operations)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
     workers: Workers = field(default_factory=Workers)
     downloads: Downloads | None = None
+    foreign: ForeignProgram | None = None
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the start by what they went into; written while the program starts."""
-    history_folders: tuple[Path, ...] | None = None  # that may be imported; None: any
     notices: tuple[str, ...] = ()  # what the user should know about this start: damaged files, an open door
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI
 from PIL import Image
 
+from compat.foreign import Foreign
 from modules.api.app import build_api
 from modules.api.extensions import add_extension_routes
 from modules.assembly import build_services
@@ -76,7 +77,7 @@ def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
 
     `flags` are fields of `Flags`. Close it with `services.dispatcher.close()`.
     """
-    built = build_services(Flags(data_dir=str(data_dir), ckpt=str(TINY), use_cpu=("all",), **flags))
+    built = build_services(Flags(data_dir=str(data_dir), ckpt=str(TINY), use_cpu=("all",), **flags), foreign=Foreign())
     built.catalogue.with_hash(built.catalogue.get(TINY.name))  # its title gets the hash now, not halfway
     built.dispatcher.close()
     queue = JobQueue(FakeExecutor(), JobStore(None))

@@ -10,12 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MODULES = ROOT / "modules"
 ORDER = (
-    ("compat",),
     ("setup", "ui"),
     ("api", "cli"),
     ("assembly",),
     ("services",),
-    ("extension_store", "jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
+    ("jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
     ("training",),
     ("scripts", "history"),
     ("postprocessing",),
@@ -33,14 +32,14 @@ ORDER = (
         "paths",
         "registry",
         "atomic_files",
+        "file_names",
         "folder_lock",
         "show_folder",
         "cores",
         "lean_imports",
         "public_addresses",
     ),
-    ("errors", "extra_folders", "model_folders", "version", "plots", "texts"),
-    ("facades",),
+    ("errors", "extra_folders", "model_folders", "decoding", "version", "plots", "texts"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}
@@ -48,16 +47,18 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "models": (
         ("merging",),
         ("loading",),
+        ("placing", "opening"),
         ("families",),
         ("text_encoders", "autoencoders"),
         ("names",),
+        ("detection",),
         ("files", "libraries"),
     ),
     "jobs": (
         ("workers", "batch"),
         ("work",),
         ("restart",),
-        ("dispatch", "needed_models", "editing", "ownership"),
+        ("computing", "dispatch", "needed_models", "editing", "ownership"),
         ("line",),
         ("turns",),
         ("images", "waiting", "repeats", "when_done"),
@@ -96,6 +97,20 @@ def imported_by(path: Path, files: dict[str, Path], own: str) -> Iterator[tuple[
         for name in names:
             if name in files and name != own:
                 yield name, node.lineno
+
+
+def test_the_program_knows_nothing_of_what_hangs_on_it() -> None:
+    """`compat` and the extensions import the program, never the other way round."""
+    names = {path.stem for path in (ROOT / "extensions-builtin").glob("*/*") if path.is_dir()} | {"compat"}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in MODULES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
+        if name.partition(".")[0] in names
+    ]
+    assert found == []
 
 
 def room(name: str) -> str:

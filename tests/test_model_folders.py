@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from modules.extra_folders import extra_folders_text, read_extra_folders
-from modules.model_folders import FilesBelow
+from modules.model_folders import FilesBelow, Listing, inside
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 
@@ -64,3 +64,33 @@ def test_a_folder_above_the_data_folder_is_no_folder_of_models(tmp_path: Path) -
     file.write_bytes(extra_folders_text({"VAE": [Path("/"), tmp_path, tmp_path / "vae"]}))
     folders, faults = read_extra_folders(file)
     assert folders == {"VAE": (tmp_path / "vae",)} and len(faults) == 2
+
+
+def test_linked_folders_are_followed_once_and_rings_end(tmp_path: Path) -> None:
+    models, other = tmp_path / "models", tmp_path / "other disk"
+    for file in (models / "a.safetensors", models / "z" / "b.safetensors", other / "deep" / "c.safetensors"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x")
+    links = {
+        models / "ring": models,
+        models / "above": tmp_path,
+        models / "m": models / "z",
+        models / "more": other,
+        models / "more again": other,
+        other / "back": models,
+        models / "nowhere": tmp_path / "not there",
+    }
+    for link, target in links.items():
+        link.symlink_to(target, target_is_directory=True)
+    names = ["a.safetensors", "more/deep/c.safetensors", "z/b.safetensors"]
+    ((_, files),) = FilesBelow().of((models,), (".safetensors",))
+    assert [file.relative_to(models).as_posix() for file in files] == names
+    listed = [Path(entry.path) for entry in Listing.of([models]).with_suffix((".safetensors",))]
+    assert sorted(file.relative_to(models).as_posix() for file in listed) == names
+    checkpoints = CheckpointCatalogue((models,), HashCache(tmp_path / "hashes.json"))
+    assert [info.name for info in checkpoints.entries] == names
+    assert inside(models / "more" / "deep" / "c.safetensors", [models])
+    (other / "secret.png").symlink_to(tmp_path / "secret.png")
+    (tmp_path / "secret.png").write_bytes(b"x")
+    assert inside(models / "more" / "secret.png", [models]) is None
+    assert inside(models / "more" / ".." / "secret.png", [models]) is None

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from modules.flags.flags import Flags
 from tests.recordings import TINY
 
 ROOT = Path(__file__).parent.parent
+SSL = ssl.create_default_context()
 
 
 def test_a_taken_port_is_an_error_that_names_the_way_out() -> None:
@@ -62,11 +64,21 @@ def free_port() -> int:
         return port
 
 
+def certificate(folder: Path) -> Path:
+    """A certificate for this machine, its key next to it."""
+    made = folder / "cert.pem"
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(folder / "key.pem"), "-out", str(made)]
+    words += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(["openssl", *words], check=True, capture_output=True)
+    return made
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     port = free_port()
     data = tmp_path_factory.mktemp("data")
     words = ["--port", str(port), "--data-dir", str(data), "--ckpt", str(TINY), "--no-half", "--use-cpu", "all"]
+    words += ["--tls-keyfile", str(data / "key.pem"), "--tls-certfile", str(certificate(data)), "--subpath", "sd"]
     process = subprocess.Popen(
         [sys.executable, "launch.py", "--skip-install", "--api", *words],
         cwd=ROOT,
@@ -80,7 +92,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "sub
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    yield f"http://127.0.0.1:{port}", process
+    SSL.load_verify_locations(data / "cert.pem")
+    yield f"https://127.0.0.1:{port}", process
     process.kill()
     process.wait(10)
 
@@ -89,7 +102,7 @@ def get(address: str, body: object = None) -> tuple[int, str]:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=60, context=SSL) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -118,6 +131,8 @@ def test_page_and_api_answer_and_an_image_is_made(server: tuple[str, "subprocess
     assert status == 200, reply
     assert len(json.loads(reply)["images"]) == 1
     assert get(f"{address}/sdapi/v1/nothing")[0] == 404
+    assert get(f"{address}/sd/sdapi/v1/txt2img/", {**body, "steps": "many"})[0] in (307, 422)
+    assert get(f"{address}/sd/internal/ping")[0] == 200
 
 
 def test_a_signal_ends_the_server(server: tuple[str, "subprocess.Popen[bytes]"]) -> None:

@@ -23,6 +23,7 @@ from modules.access.passwords import check_entry, is_password, waste_time
 from modules.access.roles import DEFAULT_SEES, Identity, Role, Sees
 from modules.atomic_files import write_atomic
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
+from modules.file_names import check_name as check_file_name
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,6 @@ KEY_MARK = "fw_"
 MAX_KEYS = 32  # of one user
 MAX_REMEMBERED = 256
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,62}[A-Za-z0-9_]|[A-Za-z0-9_]")
-RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-"""Names that Windows gives to devices: a user's name is the name of a folder."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,11 @@ Accounts = Mapping[str, Account]
 
 def check_name(name: str) -> None:
     """Raise `InvalidValueError` for a name that cannot be that of a user and a folder."""
-    if not NAME.fullmatch(name) or RESERVED.fullmatch(name):
+    try:
+        is_name = bool(NAME.fullmatch(check_file_name(name)))
+    except InvalidValueError:
+        is_name = False
+    if not is_name:
         raise InvalidValueError(
             f"{name!r} cannot be a user's name: 1 to 64 letters (a to z), digits, and _ . @ - inside, because images "
             "are saved in a folder of that name."

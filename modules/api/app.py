@@ -1,9 +1,14 @@
 """The HTTP API on one FastAPI app; the page is mounted on the same app afterwards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
 
 from modules.api.about import about_routes
 from modules.api.again import again_routes
@@ -12,8 +17,8 @@ from modules.api.boards import board_routes
 from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.downloads import download_routes
-from modules.api.errors import install_error_handlers
-from modules.api.extension_store import extension_store_routes
+from modules.api.errors import install_error_handlers, reply
+from modules.api.extensions import CATCH_ALL, answers_everything, routes_of
 from modules.api.extra_networks import extra_network_routes
 from modules.api.extras import extras_routes
 from modules.api.generation import generation_routes
@@ -26,6 +31,7 @@ from modules.api.login import login_routes
 from modules.api.memory import memory_routes
 from modules.api.model_files import model_routes
 from modules.api.options import option_routes
+from modules.api.permissions import METHODS, PREFIXES
 from modules.api.planning import planning_routes
 from modules.api.precision import precision_routes
 from modules.api.progress import progress_routes
@@ -75,7 +81,8 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
         app.include_router(download_routes(services))
         app.include_router(model_routes(services))
     app.include_router(extra_network_routes(services))
-    app.include_router(extension_store_routes(services))
+    for routes in services.foreign.api_routes(services) if services.foreign is not None else ():
+        app.include_router(routes)
     app.state.line = LineAccess(services)  # for routes of extensions
     add_docs_page(app)
     _close_the_rest(app)
@@ -83,11 +90,59 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
 
 
 def _close_the_rest(app: FastAPI) -> None:
-    """A 404 with a sentence for API paths that do not exist; otherwise the page would answer them."""
+    """Answer requests that come near a route, and have a 404 with a sentence for API paths that do not exist; otherwise
+    the page would answer them."""
+    app.router.routes.append(NearRoute(app))
+    for prefix in PREFIXES:
 
-    for prefix in ("sdapi", "featherweight", "agent-scheduler"):
-
-        @app.api_route(f"/{prefix}/{{path:path}}", methods=["GET", "POST", "PUT", "DELETE"], include_in_schema=False)
+        @app.api_route(f"/{prefix}/{{path:path}}", methods=list(METHODS[:4]), include_in_schema=False)
         def missing(request: Request) -> None:
             path = request.url.path
             raise HTTPException(404, f"There is no {path} in this version. /docs lists what there is.")
+
+
+class NearRoute(BaseRoute):
+    """What answers a request that no route takes, but that is nearly one: another method is told the right ones, a
+    slash behind the path leads to the route without it."""
+
+    path = f"/{CATCH_ALL}"
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._first_parts: tuple[int, frozenset[str]] = 0, frozenset()  # of all paths, and of how many routes they are
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match only what `handle` has an answer to, so that the page and later routes get everything else."""
+        return (Match.FULL if scope["type"] == "http" and self._answer(scope) is not None else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with 405 or a redirect."""
+        answer = self._answer(scope)
+        assert answer is not None
+        await answer(scope, receive, send)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        path = get_route_path(scope)
+        routes = [route for route in self._app.router.routes if not answers_everything(route)]
+        if self._first_parts[0] != len(routes):
+            paths = (path for route in routes for path, _ in routes_of(route))
+            self._first_parts = len(routes), frozenset(path.split("/")[1] for path in paths)
+        if path.split("/")[1] not in self._first_parts[1] or _takes(routes, scope):
+            return None
+        methods = [method for method in METHODS if _takes(routes, {**scope, "method": method})]
+        if methods:
+            text = f"{path} takes {' and '.join(methods)}, not {scope['method']}. /docs lists what there is."
+            return reply(405, "HTTPException", text, headers={"Allow": ", ".join(methods)})
+        short = scope["path"].removesuffix("/")
+        if short == scope["path"] or short.endswith("/"):
+            return None
+        if not any(_takes(routes, {**scope, "path": short, "method": method}) for method in METHODS):
+            return None
+        query = scope["query_string"].decode("latin-1")
+        # Relative, because a proxy may have other names for what comes before.
+        place = f"../{quote(short.rpartition('/')[2])}{f'?{query}' if query else ''}"
+        return RedirectResponse(place, 307)
+
+
+def _takes(routes: Sequence[BaseRoute], scope: Scope) -> bool:
+    return any(route.matches(scope)[0] is Match.FULL for route in routes)

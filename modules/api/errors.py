@@ -1,5 +1,6 @@
 """The one place where our errors become HTTP replies: status, class name and the same sentence a page would show."""
 
+import json
 import logging
 from typing import Any
 
@@ -17,10 +18,17 @@ FASTAPI_UNPARSED = "There was an error parsing the body"
 """What FastAPI says of a body that breaks its parser in another way than bad JSON does."""
 
 
+class ErrorReply(JSONResponse):
+    """JSON in ASCII: what an error quotes may hold half of a character, which UTF-8 cannot say."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
 def reply(status: int, name: str, text: str, headers: dict[str, str] | None = None, detail: Any = None) -> JSONResponse:
     """An error reply in the shape the reference UI's clients read: error, detail, body, errors."""
     content = {"error": name, "detail": text if detail is None else detail, "body": "", "errors": text}
-    return JSONResponse(content, status_code=status, headers=headers)
+    return ErrorReply(content, status_code=status, headers=headers)
 
 
 def install_error_handlers(app: FastAPI) -> None:

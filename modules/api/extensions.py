@@ -8,10 +8,10 @@ from fastapi import FastAPI
 from starlette.routing import compile_path
 
 from modules.access.roles import Role, role_of_function
-from modules.api.permissions import API_PATHS, OpenRoute
+from modules.api.permissions import API_PATHS, METHODS, OpenRoute
 from modules.scripts.callbacks import Callbacks, Moment
 
-METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "WEBSOCKET")
+ANY_METHOD = (*METHODS, "WEBSOCKET")
 CATCH_ALL = "{path:path}"
 
 
@@ -30,10 +30,10 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
     added = [route for route in routes if id(route) not in known]
     if not added:
         return
-    end = next((at for at, route in enumerate(before) if _answers_everything(route)), len(before))
+    end = next((at for at, route in enumerate(before) if answers_everything(route)), len(before))
     routes[:] = [*before[:end], *added, *before[end:]]
     app.openapi_schema = None
-    found = [one for route in added for one in _routes_of(route)]
+    found = [one for route in added for one in routes_of(route)]
     paths = (path.partition("{")[0] for path, _ in found)
     app.state.extension_paths = tuple(
         path for path in paths if path not in ("", "/") and not path.startswith(API_PATHS)
@@ -41,25 +41,26 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
     app.state.open_routes = tuple(_open_route(path, route) for path, route in found)
 
 
-def _routes_of(route: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def routes_of(route: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """A route with its path; all that an included router has, which FastAPI keeps as one route without a path."""
     if hasattr(route, "path"):
         yield prefix + route.path, route
         return
     inner = prefix + route.include_context.prefix
     for one in route.original_router.routes:
-        yield from _routes_of(one, inner)
+        yield from routes_of(one, inner)
 
 
 def _open_route(path: str, route: Any) -> OpenRoute:
     """Who may use a route of an extension. A mounted app is for admins, with all below."""
     is_mount = not hasattr(route, "methods") and hasattr(route, "app")
     pattern = compile_path(f"{path.rstrip('/')}/{{path:path}}" if is_mount else path)[0]
-    methods = frozenset(getattr(route, "methods", None) or METHODS)
+    methods = frozenset(getattr(route, "methods", None) or ANY_METHOD)
     return OpenRoute(methods, pattern, role_of_function(getattr(route, "endpoint", None)) or Role.ADMIN)
 
 
-def _answers_everything(route: Any) -> bool:
+def answers_everything(route: Any) -> bool:
+    """Whether a route is the page, or one for all paths that there are not."""
     path = getattr(route, "path", None)
     return path in ("", "/") or str(path).endswith(CATCH_ALL)
 

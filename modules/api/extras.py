@@ -12,10 +12,18 @@ from modules.api.generation import wait_for
 from modules.api.replies import REPLY_FORMATS
 from modules.api.reply_models import ExtrasBatchReply, ExtrasSingleReply, FailureItem
 from modules.api.schemas import ExtrasBatchBody, ExtrasBody, ExtrasSingleBody
-from modules.assembly import extras_of
 from modules.errors import InvalidValueError
 from modules.images.encode import Quality, to_base64
-from modules.jobs.work.extras import ExtrasImage, ExtrasRequest, ExtrasRun, Source, chunks_of, text_of, unique_names
+from modules.jobs.work.extras import (
+    ExtrasImage,
+    ExtrasRequest,
+    ExtrasRun,
+    Source,
+    chunks_of,
+    extras_of,
+    text_of,
+    unique_names,
+)
 from modules.services import Services
 from modules.settings.values import Settings
 

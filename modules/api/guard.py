@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from modules.access import Access, is_loopback
@@ -104,10 +104,13 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        scope = self._proxies.heard(scope, self._names.includes)
+        scope = _below_subpath(self._proxies.heard(scope, self._names.includes))
         connection = HTTPConnection(scope)
         address = connection.client.host if connection.client else ""
         refusal = self._refusal(connection, address)
+        root = scope.get("root_path", "")
+        if refusal is None and root and scope["path"] == root and scope["type"] == "http":
+            refusal = RedirectResponse(f"{root.rpartition('/')[2]}/", 307)  # relative, as the links of the page
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -155,7 +158,8 @@ class Guard:
         if origin is not None and self._is_foreign(origin, host) and not self._origins.include(origin):
             return _refused(
                 f"A page of {origin} may not call this server. If it is yours, start the server with "
-                f"--cors-allow-origins {origin}."
+                f"--cors-allow-origins {origin}; if a reverse proxy shows this server there, with --allow-host "
+                f"{host_name(urlsplit(origin).netloc) or 'NAME'}."
             )
         if origin is None and headers.get("sec-fetch-site") in OTHER_SITES and not _is_visit(connection):
             return _refused("Another site's page may not use what this server holds (Sec-Fetch-Site).")
@@ -240,6 +244,16 @@ def page_policy(origins: Origins) -> str:
         "connect-src 'self' data: blob:; worker-src 'self' blob:; frame-src 'self' blob: data:; object-src 'none'; "
         f"base-uri 'self'; form-action 'self'; frame-ancestors {frames}"
     )
+
+
+def _below_subpath(scope: Scope) -> Scope:
+    """The request as if its proxy had taken --subpath off, which the server puts before every path; some proxies do
+    not."""
+    root = scope.get("root_path", "")
+    if not root or not f"{scope['path']}/".startswith(f"{root}{root}/"):
+        return scope
+    raw = scope.get("raw_path") or b""
+    return {**scope, "path": scope["path"].removeprefix(root), "raw_path": raw.removeprefix(root.encode())}
 
 
 def host_name(host: str) -> str:

@@ -1,7 +1,6 @@
 """The history over HTTP: searching, thumbnails, stars, tags, the trash, imports, and how far two images are apart."""
 
 from io import BytesIO
-from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
@@ -20,6 +19,7 @@ from modules.api.reply_models import (
 )
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, OutputError
+from modules.file_names import given_path
 from modules.history.difference import Difference, difference
 from modules.history.store import PAGE
 from modules.history.thumbnails import media_type_of
@@ -187,7 +187,7 @@ def history_routes(services: Services) -> APIRouter:
     @routes.post("/import", **documented(errors={422: "/old is not a folder on this machine."}))
     def import_folder(body: FolderBody) -> list[ImportItem]:
         """Take the images of a folder and all below into the history, in the background."""
-        folder = Path(body.folder).expanduser()
+        folder = given_path(body.folder)
         try:
             check_folder(folder, allowed)
         except OutputError as error:

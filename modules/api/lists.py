@@ -6,7 +6,6 @@ from modules.api.documentation import documented
 from modules.api.reply_models import (
     CheckpointItem,
     EmbeddingsReply,
-    ExtensionItem,
     FaceRestorerItem,
     FewStepsItem,
     HypernetworkItem,
@@ -20,13 +19,11 @@ from modules.api.reply_models import (
     UpscalerItem,
     VaeItem,
 )
-from modules.extension_store.origin import origin_of
 from modules.faces.restorer_types import RESTORERS
 from modules.model_cards.few_steps import checkpoint_few_steps, few_steps_json
 from modules.processing.request.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
-from modules.scripts.extension import Extension
 from modules.scripts.library import script_info
 from modules.services import Services
 
@@ -155,12 +152,6 @@ def list_routes(services: Services) -> APIRouter:
         found = [(restorer.name, services.engine.faces.file_of(restorer)) for restorer in RESTORERS]
         return [FaceRestorerItem(name=name, cmd_dir=str(path.parent) if path else None) for name, path in found]
 
-    @routes.get("/extensions")
-    def extensions() -> list[ExtensionItem]:
-        """The extensions of the user's folder, those that are switched off too."""
-        found = [one for one in services.scripts.extensions.values() if not one.is_built_in]
-        return [_extension_item(one) for one in found]
-
     @routes.post("/refresh-checkpoints", **documented())
     def refresh_checkpoints() -> None:
         """Look for checkpoints again."""
@@ -182,16 +173,3 @@ def list_routes(services: Services) -> APIRouter:
 def _few_steps(name: str) -> FewStepsItem | None:
     found = few_steps_json(checkpoint_few_steps(name))
     return None if found is None else FewStepsItem.model_validate(found)
-
-
-def _extension_item(extension: Extension) -> ExtensionItem:
-    origin = origin_of(extension.folder)
-    return ExtensionItem(
-        name=extension.name,
-        remote=origin.address,
-        branch=origin.branch,
-        commit_hash=origin.commit,
-        version=origin.version,
-        commit_date=int(extension.folder.stat().st_mtime),
-        enabled=extension.is_enabled,
-    )

@@ -11,11 +11,11 @@ from modules.api.downloads import known_item
 from modules.api.reply_models import AboutReply, ModelFileItem, ModelFilesReply, TaskItem, TrashedItem
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
-from modules.assembly import shelf_of
 from modules.downloads.about import About, about_file, read_preview_of
 from modules.downloads.storing import source_sha256_of
 from modules.images.reading import open_image
 from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.jobs.workers.host import refresh_files
 from modules.model_cards.notes import write_notes
 from modules.model_cards.previews import write_preview
 from modules.model_shelf.shelf import Shelf, ShelfFile
@@ -59,7 +59,12 @@ def model_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/featherweight/v1/models", tags=["models"])
     downloads = services.downloads
     assert downloads is not None, "this server was built without downloads"
-    shelf = shelf_of(services)
+    shelf = Shelf(
+        services.paths,
+        services.catalogue.cache,
+        services.history.history.last_uses,
+        lambda: refresh_files(services.engine),
+    )
 
     @routes.get("")
     def files() -> ModelFilesReply:
@@ -109,9 +114,9 @@ def model_routes(services: Services) -> APIRouter:
             has_preview = bool(found.preview_url) and not any(
                 one.path.with_name(one.path.stem + ending).exists() for ending in (".preview.png", ".png")
             )
+            put_notes(one, found)  # first: they stay where the preview is refused
             if has_preview:
                 write_preview(one.path, preview_png(read_preview_of(found, downloads.transport)))
-            put_notes(one, found)
             return AboutReply(
                 source=found.source,
                 name=found.name,

@@ -5,7 +5,7 @@ What is not listed is for admins. Extensions say it at their own functions (`mod
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from re import Pattern
@@ -13,6 +13,11 @@ from re import Pattern
 from starlette.routing import compile_path
 
 from modules.access.roles import Role
+
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
+PREFIXES = ("sdapi", "featherweight", "agent-scheduler")
+NOT_THERE = tuple(f"{method} /{prefix}/{{path:path}}" for method in METHODS[:4] for prefix in PREFIXES)
+"""Paths of the API that do not exist; a route that is not listed would fit here too."""
 
 OPEN = (
     *("GET /login", "POST /login", "GET /favicon.ico", "GET /robots.txt"),
@@ -33,7 +38,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("GET /gradio_api/theme.css", "GET /gradio_api/startup-events"),
         "GET /gradio_api/custom_component/{id}/{environment}/{type}/{file_name}",
         # scripts and pictures in the folders of extensions
-        *("GET /file={path:path}", "GET /page-files/{digest}/{name}", "POST /internal/extension-fault"),
+        *("GET /file={path:path}", "GET /page-files/{digest}/{name}"),
         # files of Gradio's cache: the names are hashes of what they hold
         *("GET /gradio_api/file={path_or_url:path}", "GET /gradio_api/file/{path:path}"),
         *("POST /gradio_api/upload", "GET /gradio_api/upload_progress"),
@@ -71,7 +76,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         # making images
         *("POST /sdapi/v1/txt2img", "POST /sdapi/v1/img2img", "POST /sdapi/v1/extra-single-image"),
         *("POST /sdapi/v1/extra-batch-images", "POST /sdapi/v1/interrogate", "POST /sdapi/v1/plan"),
-        *("POST /sdapi/v1/interrupt", "POST /sdapi/v1/skip"),
+        *("POST /sdapi/v1/interrupt", "POST /sdapi/v1/skip", "POST /internal/extension-fault"),
         *("POST /internal/token-count", "POST /internal/memory-estimate"),
         *("POST /internal/upload", "GET /internal/upload/{key}"),
         *("GET /internal/batch", "POST /internal/stop-batch"),
@@ -166,12 +171,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /gradio_api/undo-vibe-edit", "POST /gradio_api/undo-vibe-edit/", "GET /gradio_api/vibe-code"),
         *("GET /gradio_api/vibe-code/", "POST /gradio_api/vibe-code", "POST /gradio_api/vibe-code/"),
         *("POST /gradio_api/vibe-starter-queries", "POST /gradio_api/vibe-starter-queries/"),
-        # paths that do not exist; a route that is not listed would fit here too
-        *(
-            f"{method} /{prefix}/{{path:path}}"
-            for prefix in ("sdapi", "featherweight", "agent-scheduler")
-            for method in ("GET", "POST", "PUT", "DELETE")
-        ),
+        *NOT_THERE,
     ),
 }
 
@@ -293,7 +293,20 @@ UNLISTED = Rule(Role.ADMIN, is_listed=False)
 
 
 def rule_for(method: str, path: str, more: "tuple[OpenRoute, ...]" = ()) -> Rule:
-    """The rule of a request: the first row that fits its method and its path. `more` are those of extensions."""
+    """The rule of a request: the first row that fits its method and its path. `more` are those of extensions.
+
+    For another method of a route of ours, or a slash behind it, whoever may use the route is let in: to be told of the
+    right method (405), or sent there (307), which asks again.
+    """
+    found = _row_for(method, path, more)
+    short = path.removesuffix("/")
+    if found.is_listed or not short.strip("/"):
+        return found
+    rules = [rule for other in METHODS if (rule := _row_for(other, short)).is_listed]
+    return min(rules, key=lambda rule: (None, *Role).index(rule.least), default=found)
+
+
+def _row_for(method: str, path: str, more: "tuple[OpenRoute, ...]" = ()) -> Rule:
     method = "GET" if method == "HEAD" else method
     plain, patterns = _rows()
     row = plain.get(f"{method} {path}")
@@ -305,7 +318,7 @@ def rule_for(method: str, path: str, more: "tuple[OpenRoute, ...]" = ()) -> Rule
     for wanted, pattern, rule in patterns:
         found = pattern.match(path) if wanted == method else None
         if found:
-            return Rule(rule.least, True, rule.is_looking, found.groupdict())
+            return replace(rule, parameters=found.groupdict())
     return UNLISTED
 
 
@@ -338,13 +351,14 @@ class OpenRoute:
 
 @cache
 def _rows() -> tuple[dict[str, Rule], list[tuple[str, Pattern[str], Rule]]]:
-    """The table by path for paths without parameters, and the others as patterns, those that fit everything last."""
+    """The table by path for paths without parameters, and the others as patterns, those that fit everything last; of
+    these the ones that say what is not there count as not listed."""
     plain: dict[str, Rule] = {row: Rule(None) for row in OPEN}
     patterns = []
     for role, rows in ROUTES.items():
         for row in rows:
             method, path = row.split(" ", 1)
-            rule = Rule(role, True, row in LOOKING)
+            rule = Rule(role, row not in NOT_THERE, row in LOOKING)
             if "{" in path:
                 patterns.append((path.endswith("/{path:path}"), method, compile_path(path)[0], rule))
             else:

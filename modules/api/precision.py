@@ -10,8 +10,7 @@ from modules.api.documentation import documented
 from modules.api.reply_models import ReportItem, TaskItem
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
-from modules.assembly import precision_work
-from modules.jobs.work.precision import COMPARED_BY_DEFAULT, ComparisonRequest, StorageOptions
+from modules.jobs.work.precision import COMPARED_BY_DEFAULT, ComparisonRequest, StorageOptions, precision_work
 from modules.plots.drawing import script_source
 from modules.services import Services
 

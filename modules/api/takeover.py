@@ -9,6 +9,7 @@ from modules.api.documentation import documented
 from modules.api.reply_models import TakeoverReply
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, OutputError
+from modules.file_names import given_path
 from modules.images.saving import check_folder
 from modules.services import Services
 from modules.takeover.takeover import Report, Target, take_over
@@ -37,7 +38,7 @@ def takeover_routes(services: Services) -> APIRouter:
 def taken_over(services: Services, folder: str) -> Report:
     """Take over a folder into the running program. Raises `InvalidValueError`, also for a folder that this server may
     not read."""
-    path = Path(folder.strip()).expanduser()
+    path = given_path(folder)
     history = services.history
 
     def check(place: Path) -> None:

@@ -1,20 +1,22 @@
 """Training over HTTP: ours as tasks, and what the reference UI has for embeddings. Hypernetworks are refused."""
 
+import asyncio
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import ConfigDict, Field
 
 from modules.api.documentation import documented
+from modules.api.generation import wait_for
 from modules.api.reply_models import TaskItem, TrainingInfo
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
-from modules.assembly import training_of
 from modules.errors import InvalidValueError
+from modules.jobs.work.training import training_of
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services
-from modules.training.config import config_of
+from modules.training.config import TrainingConfig, config_of
 from modules.training.presets import count_images, is_small, preset_config
 
 HYPERNETWORKS = (
@@ -124,10 +126,12 @@ def training_routes(services: Services) -> APIRouter:
         "/sdapi/v1/create/embedding",
         **documented(errors={422: "There is an embedding x already. Choose another name, or overwrite_old."}),
     )
-    def new_embedding(body: EmbeddingBody) -> TrainingInfo:
+    async def new_embedding(body: EmbeddingBody, request: Request) -> TrainingInfo:
         """Write an embedding whose vectors are those of `init_text`, for the checkpoint that is chosen."""
-        task = work.create_embedding(body.name, body.num_vectors_per_token, body.init_text, body.overwrite_old)
-        task.wait()
+        task = await asyncio.to_thread(
+            work.create_embedding, body.name, body.num_vectors_per_token, body.init_text, body.overwrite_old
+        )
+        await wait_for(task, request, services.queue)
         return TrainingInfo(info=f"create embedding filename: {task.result()['path']}")
 
     def known(name: str) -> dict[str, Any]:
@@ -137,14 +141,9 @@ def training_routes(services: Services) -> APIRouter:
             raise InvalidValueError(f"The embedding {name} cannot be trained on: {found['skipped'][name]['reason']}")
         return {"start": name, "vectors": found["loaded"][name]["vectors"]} if name in found["loaded"] else {}
 
-    @routes.post("/sdapi/v1/train/embedding", **documented(errors=errors))
-    def train_embedding(body: TrainEmbeddingBody) -> TrainingInfo:
-        """Train an embedding, and wait until it is done. Options of the reference UI that mean nothing here are
-        ignored; `data_root` holds images with captions in which the embedding's name stands, or gets it put before."""
-        if not body.embedding_name:
-            raise InvalidValueError("embedding_name is missing: which embedding shall be trained?")
+    def embedding_config(body: TrainEmbeddingBody) -> TrainingConfig:
         rate = _first_rate(body.learn_rate)
-        config = config_of(
+        return config_of(
             {
                 "model": {"checkpoint": checkpoint().title},
                 "adapter": {"type": "textual_inversion", "token": body.embedding_name, **known(body.embedding_name)},
@@ -165,8 +164,15 @@ def training_routes(services: Services) -> APIRouter:
                 "output": {"name": body.embedding_name, "save_every": max(body.save_embedding_every, 0)},
             }
         )
-        task = work.start(config)
-        task.wait()
+
+    @routes.post("/sdapi/v1/train/embedding", **documented(errors=errors))
+    async def train_embedding(body: TrainEmbeddingBody, request: Request) -> TrainingInfo:
+        """Train an embedding, and wait until it is done. Options of the reference UI that mean nothing here are
+        ignored; `data_root` holds images with captions in which the embedding's name stands, or gets it put before."""
+        if not body.embedding_name:
+            raise InvalidValueError("embedding_name is missing: which embedding shall be trained?")
+        task = await asyncio.to_thread(lambda: work.start(embedding_config(body)))
+        await wait_for(task, request, services.queue, stays=True)
         outcome = task.result()
         files = ", ".join(outcome.get("files", []))
         return TrainingInfo(info=f"train embedding complete: filename: {files} error: None")

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from modules.devices import choose_device
 from modules.errors import CheckpointError, UnknownNameError
+from modules.flags.flags import Flags
 from modules.model_folders import FilesBelow
+from modules.paths import Paths
 from modules.settings.values import Settings
 
 if TYPE_CHECKING:
@@ -50,6 +53,12 @@ class Captioners:
         self._ranks: ClipRanks | None = None
         self._tagger: Tagger | DeepDanbooru | None = None
         self._tagger_of: Path | None = None
+
+    @classmethod
+    def of(cls, flags: Flags, paths: Paths) -> Captioners:
+        """Use the models that the user has."""
+        clip_dir = Path(flags.clip_models_path).expanduser().absolute() if flags.clip_models_path else None
+        return cls(paths.models_dir, lambda part: choose_device(flags, part), clip_dir)
 
     def caption(self, image: Image.Image, name: str, settings: Settings) -> str:
         """`name`: clip, deepbooru or deepdanbooru. Raises `UnknownNameError`, and `CheckpointError` for models that

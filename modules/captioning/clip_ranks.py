@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from modules.captioning.blip import loaded, pixel_values
+from modules.decoding import decode_text
 
 BATCH = 256
 _TOP = re.compile(r"\.top(\d+)$")
@@ -41,7 +42,7 @@ class ClipRanks:
             top = _TOP.search(file.stem)
             if _TOP.sub("", file.stem) in skip:
                 continue
-            lines = [line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+            lines = [line.strip() for line in decode_text(file.read_bytes()).splitlines()]
             lines = [line for line in lines if line][: limit or None]
             if lines:
                 shares = (100.0 * seen @ self._texts(lines).T).softmax(-1)[0]

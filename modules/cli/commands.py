@@ -1,14 +1,15 @@
 """The subcommands of `launch.py`: name -> "module:function", imported only when called.
 
-A function takes the words after its name and returns the exit code: `main(argv: Sequence[str]) -> int`.
+A function takes the words after its name and returns the exit code: `main(argv: Sequence[str]) -> int`. Those in
+`WITH_EXTENSIONS` also take what loads extensions of another program, as `foreign`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 
 from modules.errors import UnknownNameError
 
-Command = Callable[[Sequence[str]], int]
+Command = Callable[..., int]
 
 COMMANDS: dict[str, str] = {
     "txt2img": "modules.cli.txt2img:main",
@@ -28,6 +29,8 @@ COMMANDS: dict[str, str] = {
     "doctor": "modules.setup.doctor:main",
     "update": "modules.setup.update:main",
 }
+WITH_EXTENSIONS = frozenset({"txt2img", "img2img", "plan", "convert", "merge", "texts", "train", "import"})
+WITH_EXTENSIONS |= {"precision-report", "precision-compare"}
 WITHOUT_SET_UP = frozenset({"doctor", "update"})
 """Those that need nothing installed: they run in the Python that was started, before any set-up."""
 

@@ -20,9 +20,10 @@ from modules.processing.record.output import Output
 from modules.processing.request.checking import check_names
 from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
+from modules.services import ForeignProgram
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """Run the command; exit code 0, or 1 for errors."""
     parser = argparse.ArgumentParser(
         prog="launch.py precision-compare", description="Make the same images in several precisions and compare them."
@@ -43,13 +44,13 @@ def main(argv: Sequence[str]) -> int:
     add_settings_words(parser, fp8=False)
     add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
     arguments = parser.parse_args(argv)
-    return run_guarded(lambda: _run(arguments, flags_of(arguments)))
+    return run_guarded(lambda: _run(arguments, flags_of(arguments), foreign))
 
 
-def _run(arguments: argparse.Namespace, flags: Flags) -> int:
+def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | None) -> int:
     if arguments.output.suffix != ".html":
         raise InvalidValueError(f"--output {arguments.output}: the name must end in .html.")
-    services = build_services(flags)
+    services = build_services(flags, foreign=foreign)
     try:
         settings = settings_of(arguments, services.settings.current)
         checkpoint = named_checkpoint(arguments)

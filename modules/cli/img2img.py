@@ -22,14 +22,15 @@ from modules.flags.flags import Flags
 from modules.processing.request.checking import check_names
 from modules.processing.request.request import IMG2IMG_PARAMETERS, MIN_SIDE_PX, GenerationRequest
 from modules.processing.request.source_images import MASK_PREFIX, FromImage, Mask, SourceImage, check_start
+from modules.services import ForeignProgram
 
 SIDE_STEP_PX = 8
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """Run the command; returns the exit code (0 done, 1 failed, 2 wrong arguments, 130 interrupted)."""
     arguments = _parser().parse_args(argv)
-    return run_guarded(lambda: _run(arguments, flags_of(arguments)))
+    return run_guarded(lambda: _run(arguments, flags_of(arguments), foreign))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,10 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(arguments: argparse.Namespace, flags: Flags) -> int:
+def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | None) -> int:
     check_output(arguments.output)
     _check_masks(arguments)
-    services = build_services(flags)
+    services = build_services(flags, foreign=foreign)
     try:
         script = script_of(arguments, services, is_img2img=True)
         settings = settings_of(arguments, services.settings.current)

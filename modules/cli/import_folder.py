@@ -4,34 +4,37 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.assembly import load_scripts
 from modules.cli.running import flags_of, run_guarded
 from modules.flags.flags import PATHS, add_arguments
 from modules.folder_lock import FolderLock
 from modules.history.importing import RUNNING
 from modules.history.store import History
 from modules.paths import resolve_paths
+from modules.scripts.foreign import PLAIN
+from modules.scripts.library import ScriptLibrary
 from modules.scripts.settings import add_settings
+from modules.services import ForeignProgram
 from modules.settings.store import SettingsStore
 from modules.takeover.takeover import Target, take_over
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """Take over and say what. Exit code 0, or 1 for errors, such as a server that uses the data folder."""
     arguments = _parser().parse_args(argv)
-    return run_guarded(lambda: _run(arguments))
+    return run_guarded(lambda: _run(arguments, foreign))
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace, foreign: ForeignProgram | None) -> int:
     flags = flags_of(arguments)
     paths = resolve_paths(flags, ROOT)
     lock = FolderLock(paths.data_dir, "import")  # a running server has a button for this in Settings
     try:
         paths.ensure()
         settings = SettingsStore(paths.config_file)
-        add_settings(load_scripts(flags, paths, settings.current).callbacks)  # extensions have settings too
+        scripts = ScriptLibrary(foreign=foreign or PLAIN).add_enabled(flags, paths, settings.current)
+        add_settings(scripts.callbacks)  # extensions have settings too
         settings.adopt()
         history = History(paths.data_dir / "history.sqlite", paths.outputs_dir / "trash")
         try:

@@ -15,6 +15,7 @@ from modules.memory.formats.catalog import all_formats
 from modules.models.autoencoders.files import BUILT_IN
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.merging.request import SUFFIX, ConfigSource, MergeMethod, MergeOptions
+from modules.services import ForeignProgram
 
 METHODS = {
     "none": MergeMethod.NO_INTERPOLATION,
@@ -25,11 +26,11 @@ BY_COUNT = {method.models: name for name, method in METHODS.items()}
 CONFIGS = {"any": ConfigSource.ANY, "b": ConfigSource.B, "c": ConfigSource.C, "none": ConfigSource.NONE}
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """Run the command; returns the exit code (0 done, 1 failed, 2 wrong arguments, 130 interrupted)."""
     arguments = _parser().parse_args(argv)
     try:
-        return run_guarded(lambda: _run(arguments, flags_of(arguments)))
+        return run_guarded(lambda: _run(arguments, flags_of(arguments), foreign))
     except KeyboardInterrupt:
         print("\nInterrupted; nothing was written.", file=sys.stderr)
         return 130
@@ -62,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(arguments: argparse.Namespace, flags: Flags) -> int:
-    services = build_services(flags)
+def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | None) -> int:
+    services = build_services(flags, foreign=foreign)
     try:
         paths = services.paths
         folder, name = _target(arguments.output, paths.checkpoint_dirs[0])

@@ -17,14 +17,15 @@ from modules.processing.memory_estimate.proposals import Proposal
 from modules.processing.memory_estimate.step_time import StepTime
 from modules.processing.memory_estimate.words import GB, plan_line, plan_reply
 from modules.processing.request.request import GenerationRequest
+from modules.services import ForeignProgram
 
 MAX_GB = 1_000_000
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """Print the plan. Exit code 0 where it fits, 2 where it does not, 1 for errors."""
     arguments = _parser().parse_args(argv)
-    return run_guarded(lambda: _run(arguments, flags_of(arguments)))
+    return run_guarded(lambda: _run(arguments, flags_of(arguments), foreign))
 
 
 def report(plan: MemoryEstimate, proposals: Sequence[Proposal], time: StepTime | None = None) -> str:
@@ -55,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(arguments: argparse.Namespace, flags: Flags) -> int:
-    services = build_services(flags)
+def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | None) -> int:
+    services = build_services(flags, foreign=foreign)
     try:
         settings = settings_of(arguments, services.settings.current)
         checkpoint, stored = named_checkpoint(arguments), stored_checkpoint(settings, services.catalogue)

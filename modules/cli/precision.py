@@ -14,14 +14,14 @@ from modules.memory.storage import StorageRules
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.merging.conversion import PrecisionReport, report_precision, save_as
 from modules.processing.engine.precision import BUDGET_FORMAT, storage_rules
-from modules.services import Services
+from modules.services import ForeignProgram, Services
 
 DEFAULT_FORMAT = "fp8_e4m3fn_row"
 WORST_SHOWN = 10
 MB = 1e6
 
 
-def report(argv: Sequence[str]) -> int:
+def report(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """The dry run: what is cast, what stays, bytes before and after, errors by tensor. Exit code 0, or 1 for errors."""
     parser = _parser("precision-report", "Say what a storage format would make of a checkpoint; changes nothing.")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -39,10 +39,10 @@ def report(argv: Sequence[str]) -> int:
         print(json.dumps(found.as_dict(), indent=1) if arguments.json else summary(found))
         return 0
 
-    return _guarded(arguments, run)
+    return _guarded(arguments, run, foreign)
 
 
-def convert(argv: Sequence[str]) -> int:
+def convert(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """Save a checkpoint in another format. Exit code 0, or 1 for errors."""
     parser = _parser("convert", "Save a checkpoint in another precision, in the same layout.")
     parser.add_argument("--output", type=Path, required=True, help="the .safetensors or .gguf file to write")
@@ -70,7 +70,7 @@ def convert(argv: Sequence[str]) -> int:
         print(arguments.output)
         return 0
 
-    return _guarded(arguments, run)
+    return _guarded(arguments, run, foreign)
 
 
 def summary(found: PrecisionReport) -> str:
@@ -125,12 +125,14 @@ def _budget_bytes(arguments: argparse.Namespace) -> int | None:
     return round(arguments.budget_gb * 1e9) or None
 
 
-def _guarded(arguments: argparse.Namespace, run: Callable[[Services, CheckpointInfo], int]) -> int:
+def _guarded(
+    arguments: argparse.Namespace, run: Callable[[Services, CheckpointInfo], int], foreign: ForeignProgram | None
+) -> int:
     file = Path(arguments.checkpoint)
     flags = flags_of(arguments, **({"ckpt": str(file)} if file.is_file() else {}))
 
     def work() -> int:
-        services = build_services(flags)
+        services = build_services(flags, foreign=foreign)
         try:
             return run(services, services.catalogue.get(str(file) if file.is_file() else arguments.checkpoint))
         finally:

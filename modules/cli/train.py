@@ -14,7 +14,7 @@ from modules.cli.running import flags_of, run_guarded
 from modules.errors import InvalidValueError
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
-from modules.services import Services
+from modules.services import ForeignProgram, Services
 from modules.training.config import TrainingConfig, changes_of, describe, read_config
 from modules.training.presets import PRESETS, count_images, is_small, preset_config
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from modules.training.run import Finished, Progress
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """Run the command; returns the exit code (0 done, 1 failed, 2 wrong arguments, 130 interrupted)."""
     if "--describe" in argv:
         print(describe(), end="")
         return 0
     arguments = _parser().parse_args(argv)
     try:
-        return run_guarded(lambda: _run(arguments, flags_of(arguments)))
+        return run_guarded(lambda: _run(arguments, flags_of(arguments), foreign))
     except KeyboardInterrupt:
         print("\nStopped; the same command goes on from the last step.", file=sys.stderr)
         return 130
@@ -85,8 +85,8 @@ def _preset_config(
     )
 
 
-def _run(arguments: argparse.Namespace, flags: Flags) -> int:
-    services = build_services(flags)
+def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | None) -> int:
+    services = build_services(flags, foreign=foreign)
     try:
         config = _config(arguments, services)
         if arguments.restart:

@@ -26,7 +26,7 @@ from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import GeneratedImage, Result
 from modules.processing.request.source_images import FromNoise, SourceImage
 from modules.scripts.library import filled_args, named_args
-from modules.services import Services
+from modules.services import ForeignProgram, Services
 
 BAR_WIDTH = 30
 REFRESH_S = 0.1
@@ -34,11 +34,11 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".avif")
 EXAMPLE_ARGS = """'{"X type": "Seed", "X values": "1-4"}'"""
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """Run the command; returns the exit code (0 done, 1 failed, 2 wrong arguments, 130 interrupted)."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    return run_guarded(lambda: _run(arguments, flags_of(arguments)))
+    return run_guarded(lambda: _run(arguments, flags_of(arguments), foreign))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,9 +78,9 @@ def check_output(output: Path | None) -> None:
         )
 
 
-def _run(arguments: argparse.Namespace, flags: Flags) -> int:
+def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | None) -> int:
     check_output(arguments.output)
-    services = build_services(flags)
+    services = build_services(flags, foreign=foreign)
     try:
         script = script_of(arguments, services)
         settings = settings_of(arguments, services.settings.current)

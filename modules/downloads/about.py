@@ -14,11 +14,12 @@ import yaml
 
 from modules.downloads.addresses import CIVITAI
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError
-from modules.errors import InvalidValueError
 
 MAX_REPLY_BYTES = 2 << 20
 MAX_PREVIEW_BYTES = 24 << 20
 MAX_TEXT_CHARS = 4000
+LIMIT_S = 120.0
+"""Until a page or an image is there."""
 BASES = (
     ("xl", "SDXL"),
     *((name, "SDXL") for name in ("pony", "illustrious", "noobai", "ssd-1b")),
@@ -44,10 +45,11 @@ class About:
     base: str = ""
     description: str = ""
     preview_url: str = ""
+    is_preview_typed: bool = False  # it lies on the very site that a person typed
 
 
 def about_file(sha256: str, came_from: str, transport: FileTransport, civitai: str = CIVITAI) -> About:
-    """What is known of a file with this hash that came from this address ("": nobody knows).
+    """What is known of a file with this hash that came from this address, which a person typed ("": nobody knows).
 
     Raises `DownloadError` where no source knows it, and as `FileTransport.get`.
     """
@@ -55,7 +57,7 @@ def about_file(sha256: str, came_from: str, transport: FileTransport, civitai: s
     if hub is not None:
         return _of_hub(hub, transport)
     try:
-        reply = _json(f"{civitai}/api/v1/model-versions/by-hash/{sha256}", transport)
+        reply = _json(f"{civitai}/api/v1/model-versions/by-hash/{sha256}", transport, civitai != CIVITAI)
     except GoneAwayError:
         raise
     except DownloadError as error:
@@ -94,7 +96,7 @@ def _first_image(images: object) -> str:
 
 def _of_hub(hub: re.Match[str], transport: FileTransport) -> About:
     page = f"{hub['site']}/{hub['repo']}/resolve/{hub['revision']}/"
-    text = _read(f"{page}README.md", transport, MAX_REPLY_BYTES).decode("utf-8", "replace")
+    text = _read(f"{page}README.md", transport, MAX_REPLY_BYTES, True).decode("utf-8", "replace")
     front = FRONT_MATTER.match(text)
     try:
         facts: Any = yaml.safe_load(front[1]) if front else {}
@@ -110,7 +112,8 @@ def _of_hub(hub: re.Match[str], transport: FileTransport) -> About:
         triggers=(prompt,) if prompt else (),
         base=base_word(_text(base)),
         description=_first_paragraph(text[front.end() :] if front else text),
-        preview_url=_hub_image(facts, page),
+        preview_url=(preview := _hub_image(facts, page)),
+        is_preview_typed=preview.startswith(f"{hub['site']}/"),
     )
 
 
@@ -137,12 +140,12 @@ def base_word(said: str) -> str:
 
 def read_preview_of(about: About, transport: FileTransport) -> bytes:
     """The bytes of its image, of whatever format."""
-    return _read(about.preview_url, transport, MAX_PREVIEW_BYTES)
+    return _read(about.preview_url, transport, MAX_PREVIEW_BYTES, about.is_preview_typed)
 
 
-def _json(url: str, transport: FileTransport) -> Mapping[str, Any]:
+def _json(url: str, transport: FileTransport, is_typed: bool) -> Mapping[str, Any]:
     try:
-        found = json.loads(_read(url, transport, MAX_REPLY_BYTES))
+        found = json.loads(_read(url, transport, MAX_REPLY_BYTES, is_typed))
     except (ValueError, RecursionError) as error:
         raise DownloadError(f"{url[:80]} answers with something else than JSON; try again later.") from error
     if not isinstance(found, dict):
@@ -150,16 +153,9 @@ def _json(url: str, transport: FileTransport) -> Mapping[str, Any]:
     return found
 
 
-def _read(url: str, transport: FileTransport, limit: int) -> bytes:
-    kept = b""
-    with transport.get(url) as reply:
-        for chunk in reply.chunks():
-            kept += chunk
-            if len(kept) > limit:
-                raise InvalidValueError(
-                    f"{reply.host} sends more than {limit >> 20} MB for what is a page or an image."
-                )
-    return kept
+def _read(url: str, transport: FileTransport, limit: int, is_typed: bool) -> bytes:
+    with transport.get(url, may_be_local=is_typed, within_s=LIMIT_S) as reply:
+        return reply.read(limit)
 
 
 def _text(value: object) -> str:

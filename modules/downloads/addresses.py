@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from modules.errors import InvalidValueError
+from modules.file_names import check_name, sanitize_name, without_controls
 
 HUB = "https://huggingface.co"
 CIVITAI = "https://civitai.com"
@@ -16,16 +17,19 @@ HUB_PAGE = re.compile(r"/(?P<repo>[\w.-]+/[\w.-]+)/(?:blob|resolve)/(?P<revision
 SUFFIXES = (".safetensors", ".sft", ".gguf")
 """Of files that cannot run code."""
 PICKLES = (".ckpt", ".pt", ".pth", ".bin")
-MAX_NAME_CHARS = 160
+MAX_STEM_BYTES = 150
+"""Of a name before its suffix: what is kept next to a part of a file has longer ones."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file on a server: its address, the name that the user sees, and "" or the name of its file."""
+    """A file on a server: its address, the name that the user sees, and "" or the name of its file. `is_typed`: a
+    person typed the address as it is, which may be this machine's."""
 
     url: str
     label: str
     file: str = ""
+    is_typed: bool = False
 
 
 def source_of(text: str) -> Source:
@@ -61,7 +65,7 @@ def _of_address(text: str) -> Source:
         kept = "&".join(f"{key}={quote(query[key][0])}" for key in ("type", "format", "size", "fp") if key in query)
         return Source(f"{CIVITAI}/api/download/models/{version}{f'?{kept}' if kept else ''}", f"Civitai {version}")
     name = unquote(place.path.rpartition("/")[2])
-    return Source(text, name or host, name if "." in name else "")
+    return Source(text, name or host, name if "." in name else "", is_typed=True)
 
 
 def _hub(repo: str, revision: str, file: str) -> Source:
@@ -72,22 +76,21 @@ def _hub(repo: str, revision: str, file: str) -> Source:
 
 
 def clean_name(name: str, allows_pickles: bool = False) -> str:
-    """A name as a file of ours may have it: no folders, no control characters, a suffix of a model file. Raises
-    `InvalidValueError`."""
-    kept = re.sub(r'[\x00-\x1f\x7f<>:"|?*\\/]', "_", name.replace("\\", "/").rpartition("/")[2]).strip(" .")
-    suffix = f".{kept.rpartition('.')[2].lower()}"
-    if not kept.rpartition(".")[0].strip(" ._"):
+    """Make of a name one that a file of ours may have: no folders, no control characters, no device of Windows, a
+    suffix of a model file. Raises `InvalidValueError`."""
+    plain = without_controls(name.replace("\\", "/").rpartition("/")[2]).strip(" .")
+    stem, _, ending = plain.rpartition(".")
+    suffix = f".{ending.lower()}"
+    if not stem.strip(" ._"):
         raise InvalidValueError(f"{name[:80]!r} is no name for a file; give one with --name.")
     if suffix in PICKLES and not allows_pickles:
         raise InvalidValueError(
-            f"{kept[:80]} is a pickle, which can hold code. Get the .safetensors file of the model; or allow pickles "
+            f"{plain[:80]} is a pickle, which can hold code. Get the .safetensors file of the model; or allow pickles "
             "for this file: it is read without running anything in it."
         )
     if suffix not in (*SUFFIXES, *PICKLES):
         raise InvalidValueError(
-            f"{kept[:80]} is no model file; those end in {', '.join(SUFFIXES)} (and, allowed each time, "
+            f"{plain[:80]} is no model file; those end in {', '.join(SUFFIXES)} (and, allowed each time, "
             f"{', '.join(PICKLES)})."
         )
-    if len(kept) <= MAX_NAME_CHARS:
-        return kept
-    return kept[: MAX_NAME_CHARS - len(suffix)].removesuffix(suffix) + suffix
+    return check_name(f"{sanitize_name(stem, MAX_STEM_BYTES)}.{ending}")

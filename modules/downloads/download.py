@@ -14,9 +14,9 @@ from pathlib import Path
 
 from modules.atomic_files import output_error
 from modules.downloads.parts import NOTE_SUFFIX, PART_SUFFIX, STATE_SUFFIX, Part, PlainPart, StoredPart, discard, noted
-from modules.downloads.remote_file import RemoteFile, look
+from modules.downloads.remote_file import RemoteFile, look, version_of
 from modules.downloads.storing import Storage, receipt_of
-from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError
+from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError, TooSlowError
 from modules.errors import BusyError, CheckpointError, InvalidValueError
 
 TRIES = 6
@@ -68,8 +68,8 @@ def download(
                 try:
                     digest = _transfer(remote, part, transport, on_progress)
                     break
-                except GoneAwayError:
-                    fails = 0 if part.done > before else fails + 1
+                except GoneAwayError as error:
+                    fails = 0 if part.done > before and not isinstance(error, TooSlowError) else fails + 1
                     if fails >= TRIES:
                         raise
                 except BusyError:
@@ -87,6 +87,11 @@ def download(
             raise
         finally:
             part.close()
+        if part.first_bytes(len(remote.begins)) not in (None, remote.begins):
+            discard(target)
+            raise DownloadError(
+                f"{name}: the file does not begin as it did when it was looked at. It was thrown away; try again."
+            )
         if remote.sha256 and digest != remote.sha256:
             discard(target)
             raise DownloadError(
@@ -127,10 +132,16 @@ def _transfer(remote: RemoteFile, part: Part, transport: FileTransport, on_progr
     part.begin(remote)
     on_progress(part.done, remote.size_bytes)
     if part.done < remote.size_bytes:
-        begin = part.done or None
-        with transport.get(remote.source.url, begin, None, (remote.etag or None) if begin else None) as reply:
+        if not (remote.version or remote.sha256):
+            part.forget()  # nothing says that the rest is of the same file
+        source, begin = remote.source, part.done or None
+        wanted = (remote.version or None) if begin else None
+        with transport.get(source.url, begin, None, wanted, may_be_local=source.is_typed) as reply:
             if reply.status == 416:
                 raise DownloadError(f"{remote.name}: the file on the server is smaller than it was announced.")
+            if reply.status == 206 and remote.version and version_of(reply) not in ("", remote.version):
+                part.forget()
+                raise GoneAwayError("The file on the server has changed meanwhile; it is begun again.")
             begins = int(reply.headers.get("Content-Range", "bytes 0-").split()[-1].partition("-")[0] or 0)
             if part.done and (reply.status == 200 or begins != part.done):
                 part.forget()  # the server knows no ranges, or has another version of the file by now

@@ -18,14 +18,27 @@ from modules.downloads.download import (
     stored_from,
     unfinished_in,
 )
-from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES, Kind, kind_of
 from modules.downloads.known import KnownModel, known_models, source_named
 from modules.downloads.parts import discard
-from modules.downloads.remote_file import Header, RemoteFile, look, read_header
+from modules.downloads.remote_file import RemoteFile, look, read_header
 from modules.downloads.storing import Storage, check_storage, refuse_unstorable, stored_name
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
-from modules.errors import InvalidValueError, UnknownNameError
+from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
+from modules.file_names import place_inside
+from modules.model_folders import files_below
+from modules.models.detection.files import (
+    CHECKPOINTS,
+    CONTROL,
+    EMBEDDINGS,
+    ENCODERS,
+    LORAS,
+    UPSCALERS,
+    VAES,
+    Detected,
+    detected,
+)
+from modules.models.files.header import Header
 from modules.paths import Paths
 
 
@@ -36,7 +49,7 @@ class Found:
 
     remote: RemoteFile
     header: Header
-    kind: Kind
+    kind: Detected
     name: str
     line: str
     parts: tuple[KnownModel, ...] = ()
@@ -109,9 +122,16 @@ class Downloads:
         remote = look(source_named(request.source, known), self.transport)
         name = clean_name(request.name or remote.name, request.allows_pickles)
         header = read_header(remote, self.transport)
-        kind = kind_of(remote, header)
+        if header.format == "pickle" and not request.allows_pickles:
+            raise InvalidValueError(
+                f"{name} is called as if it were none and is a pickle, which can hold code. Get it elsewhere; or allow "
+                "pickles for this file: it is read without running anything in it."
+            )
+        kind = detected(header)
+        if kind.refusal:
+            raise CheckpointError(f"{remote.source.label} {kind.refusal}")
         if self._folder(request.folder):
-            kind = Kind(request.folder, kind.what)
+            kind = replace(kind, folder=request.folder)
         entry = known.get(request.source.strip().lower())
         if entry is not None and not remote.sha256:
             remote = replace(remote, sha256=entry.sha256)
@@ -165,7 +185,7 @@ class Downloads:
         remote = found.remote
         if not remote.sha256:
             return None
-        for path in sorted(self.folders[found.kind.folder].rglob(f"*{Path(found.name).suffix}")):
+        for path in self._files_of(found, Path(found.name).suffix):
             if path.name.startswith(".") or not path.is_file() or path.stat().st_size != remote.size_bytes:
                 continue
             with path.open("rb") as stream:
@@ -176,8 +196,7 @@ class Downloads:
     def stored_file(self, found: Found) -> Downloaded | None:
         """A file that was stored in the wanted format from the announced bytes; None where there is none, or nothing
         was announced. Raises `InvalidValueError` where the announced file itself is here."""
-        paths = sorted(self.folders[found.kind.folder].rglob("*.safetensors"))
-        for path in paths:
+        for path in self._files_of(found, ".safetensors"):
             there = None if path.name.startswith(".") else stored_from(path, found.remote.sha256, found.storage)
             if there is not None:
                 return there
@@ -188,6 +207,10 @@ class Downloads:
                 "launch.py convert, makes the smaller file without a download."
             )
         return None
+
+    def _files_of(self, found: Found, suffix: str) -> list[Path]:
+        """The files with this suffix in the folder that something belongs into."""
+        return sorted(path for path in files_below(self.folders[found.kind.folder]) if path.suffix == suffix)
 
     def unfinished(self) -> list[tuple[str, Unfinished]]:
         """What was begun and nobody gets now, with the name of its folder."""
@@ -215,6 +238,8 @@ class Downloads:
 
     def discard(self, folder: str, name: str) -> None:
         """Delete what came of a file that is not wanted any more. Raises `BusyError` while it is being downloaded."""
-        target = self.folders[self._folder(folder)] / clean_name(name, allows_pickles=True)
+        if folder not in self.folders:
+            raise UnknownNameError.of("folder", folder, self.folders)
+        target = place_inside(self.folders[folder], clean_name(name, allows_pickles=True))
         with self.claims.claim(target):
             discard(target)

@@ -30,7 +30,7 @@ class PartNote:
 
     url: str
     size_bytes: int
-    etag: str
+    version: str
     sha256: str
     storage: str = ""
 
@@ -83,7 +83,7 @@ class Part(ABC):
     def begin(self, remote: RemoteFile) -> None:
         """Be ready for the bytes of this file from `done` on; what came of another version of it is thrown away. Raises
         `OutputError` where there is no room."""
-        wanted = PartNote(remote.source.url, remote.size_bytes, remote.etag, remote.sha256, self.storage)
+        wanted = PartNote(remote.source.url, remote.size_bytes, remote.version, remote.sha256, self.storage)
         if wanted == self._wanted:
             return
         is_new = noted(self._note) != wanted
@@ -111,6 +111,10 @@ class Part(ABC):
     @abstractmethod
     def receiving(self) -> Pieces:
         """What takes the next bytes; they count as `done` when the caller says so."""
+
+    @abstractmethod
+    def first_bytes(self, size_bytes: int) -> bytes | None:
+        """The first bytes of the source as they came; None: they are not kept."""
 
     @abstractmethod
     def end(self) -> str:
@@ -159,6 +163,10 @@ class PlainPart(Part):
         assert self._stream is not None
         return Pieces(self._digest.update, SyncedFile(self._stream).write)
 
+    def first_bytes(self, size_bytes: int) -> bytes:
+        with self._path.open("rb") as stream:
+            return stream.read(size_bytes)
+
     def end(self) -> str:
         assert self._stream is not None
         self._stream.flush()
@@ -199,6 +207,9 @@ class StoredPart(Part):
     def receiving(self) -> Pieces:
         assert self._process is not None
         return Pieces(self._process.write)
+
+    def first_bytes(self, size_bytes: int) -> None:
+        return None
 
     def end(self) -> str:
         assert self._process is not None

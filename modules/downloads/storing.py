@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.downloads.kinds import CHECKPOINTS, Kind
-from modules.downloads.remote_file import SHA256, WORTHWHILE, Header, RemoteFile, saved_by_eight_bits
+from modules.downloads.remote_file import SHA256, WORTHWHILE, RemoteFile, saved_by_eight_bits
 from modules.errors import (
     BusyError,
     CheckpointError,
@@ -26,6 +25,8 @@ from modules.errors import (
     UnknownNameError,
 )
 from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats
+from modules.models.detection.files import CHECKPOINTS, Detected
+from modules.models.files.header import Header, read_metadata
 
 PROCESS = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -36,7 +37,6 @@ READY_S = 180.0  # until it has imported torch, and a process before it has let 
 ANSWER_S = 120.0
 NARROW = ("F8_E4M3", "F8_E5M2", "I8", "U8")
 RECEIPT_KEY = "featherweight"
-MAX_RECEIPT_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def check_storage(name: str) -> str:
     return name
 
 
-def refuse_unstorable(remote: RemoteFile, header: Header, kind: Kind) -> None:
+def refuse_unstorable(remote: RemoteFile, header: Header, kind: Detected) -> None:
     """Raises `InvalidValueError` for files that are not stored in 8 bits while they come."""
     label = remote.source.label
     if header.format == "gguf":
@@ -73,7 +73,7 @@ def refuse_unstorable(remote: RemoteFile, header: Header, kind: Kind) -> None:
         raise InvalidValueError(f"{label} holds its weights in 8 bits already ({types}): get it as it is.")
 
 
-def stored_bytes(remote: RemoteFile, header: Header, kind: Kind) -> int:
+def stored_bytes(remote: RemoteFile, header: Header, kind: Detected) -> int:
     """About what a checkpoint weighs in 8 bits: its matrices in one byte a value, the rest as it is. 0 for files that
     are not stored so, and where that saves little."""
     try:
@@ -93,12 +93,8 @@ def stored_name(name: str, storage: str) -> str:
 def receipt_of(path: Path) -> Mapping[str, Any]:
     """What a file of ours says of how it was made; empty for others and for what cannot be read."""
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= min(MAX_RECEIPT_BYTES, path.stat().st_size):
-                return {}
-            found = json.loads(json.loads(file.read(length))["__metadata__"][RECEIPT_KEY])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads(read_metadata(path).get(RECEIPT_KEY, ""))
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.images.sanitize import without_controls
+from modules.file_names import without_controls
 from modules.sqlite_files import Database
 
 BOARDS_SCHEMA = """

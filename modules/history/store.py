@@ -8,7 +8,6 @@ of a search is one lookup in one index.
 import json
 import logging
 import os
-import shutil
 import sqlite3
 import time
 from collections import deque
@@ -18,12 +17,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import fingerprint, output_error
+from modules.atomic_files import fingerprint, move_together, output_error
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
+from modules.file_names import without_controls
 from modules.history.boards import BOARDS_SCHEMA, Boards, put_on_board
 from modules.history.facets import number_of, searchable
 from modules.history.query import Query, Value, Words, parse_query
-from modules.images.sanitize import without_controls
 from modules.processing.request.result import GeneratedImage
 from modules.sqlite_files import Database, DatabaseWords, add_columns, check_whole
 
@@ -601,12 +600,11 @@ def _moved(path: Path, folder: Path, name: str | None = None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         number = 0
-        while target.exists():
+        while target.exists() or target.with_suffix(".txt").exists():
             number += 1
             target = folder / f"{Path(name or path.name).stem}-{number}{path.suffix}"
-        for before, after in ((path, target), (path.with_suffix(".txt"), target.with_suffix(".txt"))):
-            if before is path or before.is_file():
-                shutil.move(before, after)  # copies where it is another disk
+        pairs = ((path, target), (path.with_suffix(".txt"), target.with_suffix(".txt")))
+        move_together([(before, after) for before, after in pairs if before is path or before.is_file()])
     except OSError as error:
         raise output_error(f"{path.name}", folder, error) from error
     return target

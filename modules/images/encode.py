@@ -13,7 +13,7 @@ from PIL import Image
 
 from modules.errors import InvalidValueError
 from modules.images.metadata import exif_bytes, fits_jpeg, png_info
-from modules.images.reading import MAX_PIXELS, read_image
+from modules.images.reading import MAX_PIXELS, in_8_bits, read_image
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,7 @@ def _in_mode_of(image: Image.Image, name: str) -> Image.Image:
     if image.mode in _MODES[name]:
         return image
     if image.mode.startswith("I"):
-        # Pillow cuts off instead of scaling: 16 bits to 8 by hand.
-        return image.point(lambda value: value / 256).convert("L").convert(_MODES[name][0])
+        return in_8_bits(image).convert(_MODES[name][0])
     has_alpha = "A" in image.getbands() or "transparency" in image.info
     if not has_alpha:
         return image.convert("RGB")

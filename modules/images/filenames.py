@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePath
 
+from modules.file_names import sanitize_name
 from modules.images.patterns import PATTERNS, Source
-from modules.images.sanitize import sanitize_name
 from modules.settings.values import Settings
 
 _BRACKETED = re.compile(r"\[([^\[\]]+)\]")

@@ -16,34 +16,38 @@ FONT_FILE = Path(__file__).parent / "fonts" / "Roboto-Regular.ttf"
 """By Christian Robertson for Google, Apache License 2.0."""
 FONT_SHARE = 25  # of a cell's width and height together is the size of the font
 STRIKE_PX = 4
+MAX_MARGIN_PX = 500
 
 
 @dataclass(frozen=True)
 class LegendStyle:
-    """Colors as "#rrggbb", and a font file; "": Roboto."""
+    """Colors as "#rrggbb", and a font file; "": Roboto. `notice`: why it is Roboto although the settings name another
+    file."""
 
     ink: str = "#000000"
     faint_ink: str = "#999999"
     paper: str = "#ffffff"
     font_file: str = ""
+    notice: str = ""
 
     @classmethod
     def of(cls, settings: Settings) -> "LegendStyle":
-        """As the settings for grids say."""
+        """Read the settings for grids. A font that cannot be used is replaced: a grid is worth more than its font."""
         saving = settings.saving
-        return cls(
-            saving.grid_text_active_color, saving.grid_text_inactive_color, saving.grid_background_color, saving.font
-        )
+        colors = saving.grid_text_active_color, saving.grid_text_inactive_color, saving.grid_background_color
+        try:
+            cls(font_file=saving.font).font(FONT_SHARE)
+        except OSError as error:
+            notice = (
+                f"The font {saving.font!r} cannot be used: {error}. Legends are in Roboto; choose a TrueType file, or "
+                "none, in Settings > Saving images/grids."
+            )
+            return cls(*colors, notice=notice)
+        return cls(*colors, saving.font)
 
     def font(self, size_px: int) -> ImageFont.FreeTypeFont:
-        """The font at a size; raises `InvalidValueError` for a file that is none."""
-        try:
-            return ImageFont.truetype(self.font_file or str(FONT_FILE), max(1, size_px))
-        except OSError as error:
-            raise InvalidValueError(
-                f"The font {self.font_file!r} cannot be used: {error}. Choose a TrueType file, or none, in Settings > "
-                "Saving images/grids."
-            ) from error
+        """The font at a size. Raises OSError for a file that is none."""
+        return ImageFont.truetype(self.font_file or str(FONT_FILE), max(1, size_px))
 
 
 PLAIN = LegendStyle()
@@ -120,6 +124,17 @@ class _Writer:
             size_px -= 1
             font = self._style.font(size_px)
         return font
+
+
+def checked_margin(value: object) -> int:
+    """The pixels between the cells of a grid, as a script was given them. Raises `InvalidValueError`."""
+    try:
+        margin_px = int(str(value or 0))
+    except ValueError:
+        margin_px = -1
+    if not 0 <= margin_px <= MAX_MARGIN_PX:
+        raise InvalidValueError(f"Grid margins (px): {value!r} is no whole number from 0 to {MAX_MARGIN_PX}.")
+    return margin_px
 
 
 def grid_with_legend(

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from PIL import Image
 
+from modules.file_names import sanitize_part
 from modules.images.naming import NameContext
-from modules.images.sanitize import sanitize_part
 from modules.registry import Registry
 
 Pattern = Callable[["Source", tuple[str, ...]], str | None]

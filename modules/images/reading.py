@@ -31,8 +31,8 @@ _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, Ty
 def open_image(
     source: bytes | Path, what: str = "The image", max_pixels: int = MAX_PIXELS, enough_px: int | None = None
 ) -> Image.Image:
-    """Open and decode an image as it is stored, with its `info`. With `enough_px` a JPEG may be decoded smaller, which
-    is quicker, as long as its shorter side has so many pixels.
+    """Open and decode an image as it is stored, grey ones of 16 bits in 8, with its `info`. With `enough_px` a JPEG may
+    be decoded smaller, which is quicker, as long as its shorter side has so many pixels.
 
     Raises InvalidValueError, beginning with `what`, for bytes that are no image, damaged, or larger than
     `max_pixels`; a missing file is one too.
@@ -56,7 +56,7 @@ def open_image(
         raise _too_large(what, "far too many pixels", max_pixels) from error
     except _DAMAGED as error:
         raise InvalidValueError(f"{what} is damaged or cut off: {error}. Give the whole file.") from error
-    return image
+    return in_8_bits(image)
 
 
 def read_image(
@@ -98,8 +98,6 @@ def _too_large(what: str, size: str, max_pixels: int) -> InvalidValueError:
 
 
 def in_8_bits(image: Image.Image) -> Image.Image:
-    """An image of 16 or 32 bits a channel, or of another color model, as RGB in 8 bits. Whole numbers count as 16 bits,
-    as in PNG files of depth."""
-    if image.mode.startswith("I;16") or image.mode == "I":
-        return image.point(lambda value: value / 256).convert("L").convert("RGB")
-    return image.convert("RGB")
+    """A grey image of 16 or 32 bits in 8 bits, others unchanged. Pillow's own conversion cuts off at 255. Whole numbers
+    count as 16 bits, as in PNG files of depth."""
+    return image.convert("I").point(lambda value: value / 256).convert("L") if image.mode.startswith("I") else image

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -17,13 +17,16 @@ from modules.atomic_files import (
     write_atomic,
 )
 from modules.errors import OutputError
+from modules.file_names import lies_in, sanitize_name
+from modules.flags.flags import Flags
 from modules.images.claims import claim_number
 from modules.images.encode import Quality, encode_image, format_of, holds
 from modules.images.filenames import apply_pattern, image_pattern, numbered_stem, subfolder_of
 from modules.images.metadata import writable
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
-from modules.images.sanitize import sanitize_name
+from modules.paths import Paths
+from modules.settings.definitions import DIRECTORY_KEYS
 from modules.settings.sections.saving import SavingPathSettings
 from modules.settings.values import Settings
 
@@ -200,9 +203,28 @@ def large_copy(
     return encode_image(image, "jpg", infotext, Quality.of(settings)) if holds("jpg", image.size, None) else None
 
 
+_OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
+
+
+def output_folders(flags: Flags, paths: Paths, settings: Settings) -> tuple[Path, ...]:
+    """Where images may go when other machines reach the server: the data folder, those of the command line, and what
+    the settings named before the start."""
+    named = (paths.data_dir / settings.text(key) for key in _OUTPUT_KEYS if settings.text(key))
+    given = (Path(folder).expanduser().absolute() for folder in flags.gradio_allowed_path)
+    return tuple(dict.fromkeys((paths.data_dir, *given, *named)))
+
+
+def check_output_folders(
+    settings: Settings, changed: Collection[str], data_dir: Path, allowed: tuple[Path, ...] | None
+) -> None:
+    """Refuse a change that would have images saved elsewhere; raising takes it back."""
+    for key in _OUTPUT_KEYS.intersection(changed):
+        check_folder(data_dir / settings.text(key), allowed)
+
+
 def check_folder(folder: Path, allowed: tuple[Path, ...] | None) -> None:
     """Raise `OutputError` for a folder outside of the allowed ones, links followed."""
-    if allowed is None or any(folder.resolve().is_relative_to(place.resolve()) for place in allowed):
+    if allowed is None or lies_in(folder, allowed):
         return
     raise OutputError(
         f"Images may not be saved in {folder}: other machines reach this server, so that its outputs stay in "

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped, UnknownNameError
-from modules.images.sanitize import without_controls
+from modules.file_names import without_controls
 from modules.processing.record.made import Made, MadeImage
 from modules.processing.record.spool import SavedLate
 from modules.processing.request.request import GenerationRequest, request_to_json
@@ -333,13 +333,16 @@ class Job(Entry):
             self._done_steps = done
 
     def wants_preview(self, done: int) -> bool:
-        return self.preview_every > 0 and done > 0 and done - self._preview_step >= self.preview_every
+        # Fewer steps than at the last preview: another batch, after one that made more than were planned.
+        wants = self.preview_every > 0 and done > 0 and abs(done - self._preview_step) >= self.preview_every
+        if wants:
+            self._preview_step = done
+        return wants
 
     def preview(self, image: Image.Image) -> None:
         with self._lock:
             self._preview = image
             self._preview_id += 1
-            self._preview_step = self._done_steps
 
     def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
         if self._listener is not None:

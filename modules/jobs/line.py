@@ -11,10 +11,11 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from modules.access.roles import ANYBODY, Identity
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
-from modules.images.sanitize import without_controls
+from modules.file_names import without_controls
 from modules.jobs.images import JobImages
 from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus, Progress
 from modules.jobs.known import Known
@@ -25,6 +26,7 @@ from modules.jobs.turns import Turns
 from modules.jobs.waiting import WaitingEntries
 from modules.processing.record.recordings import Recordings
 from modules.processing.request.request import GenerationRequest
+from modules.settings.values import Settings
 
 KEPT_RECORDS = 1000
 MAX_WAITING = 256
@@ -41,6 +43,18 @@ class QueueOptions:
     groups: bool = True  # jobs of the loaded model first
     kept_records: int = KEPT_RECORDS
     starts_paused: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Read them."""
+        system = settings.system
+        return cls(
+            system.queue_limit,
+            system.queue_retries,
+            system.queue_groups_models,
+            system.queue_kept_jobs,
+            system.queue_starts_paused,
+        )
 
 
 @dataclass(frozen=True)
@@ -346,13 +360,16 @@ class Line:
 
 
 def fix_seeds(request: GenerationRequest) -> GenerationRequest:
-    """The request with drawn seeds instead of -1, so that the record on disk makes the same images again."""
+    """The request with drawn seeds instead of -1, so that the record on disk makes the same images again; it also says
+    which were drawn."""
     draw = random.SystemRandom()
-    return replace(
-        request,
-        seed=request.seed if request.seed >= 0 else draw.randrange(2**32),
-        subseed=request.subseed if request.subseed >= 0 else draw.randrange(2**32),
-    )
+    if request.seed < 0:
+        seed = draw.randrange(2**32)
+        request = replace(request, seed=seed, drawn_seed=seed)
+    if request.subseed < 0:
+        subseed = draw.randrange(2**32)
+        request = replace(request, subseed=subseed, drawn_subseed=subseed)
+    return request
 
 
 def _new_id() -> str:

@@ -11,7 +11,8 @@ output hangs on small inputs; what each layer loses on made-up inputs with chann
 at its first use, and one that loses too much decodes from then on.
 
 On the CPU inputs are rounded and sums are scaled in one pass each where compiled kernels are at hand, see
-`modules.memory.kernels.product_support`, else by PyTorch's operations.
+`modules.memory.kernels.product_support`; on GPUs inputs are rounded in one pass and sums are scaled inside the product,
+see `modules.memory.kernels.gpu_products`. Elsewhere PyTorch's operations do both.
 
 Layers that are given one input (query, key and value of an attention) share it rounded.
 """
@@ -32,6 +33,7 @@ from torch.nn import functional as F
 from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.formats.format import StorageFormat
 from modules.memory.formats.rotation import rotate
+from modules.memory.kernels.gpu_products import INT8_PRODUCT, ROUNDING
 from modules.memory.kernels.product_support import product_kernels
 from modules.memory.layer import Stored, stored_state, stored_tensors
 from modules.memory.recovery import is_out_of_memory
@@ -329,6 +331,9 @@ def _round_into(made: Rounded, rows: Tensor, group: int) -> bool:
     for where in _spans(len(rows), step):
         some = rotate(rows[where].float(), group) if group else rows[where]
         data, factors = made.data[where], made.factors[where]
+        rounding = None if on_cpu else ROUNDING.on(some.device)
+        if rounding is not None and rounding.round(some, data, factors, LARGEST, SMALLEST_PEAK):
+            continue
         kernels = product_kernels(some.device, some.dtype, some.numel())
         if kernels is not None and some.stride(1) == 1:
             if not kernels.round_rows(some, data, factors):
@@ -351,6 +356,9 @@ def _multiply_into(
     On the CPU the sums come to lie in memory that is used again. Without a compiled kernel they are widened where they
     stay: to multiply int32 with float32, PyTorch makes two more copies of them."""
     if out.device.type != "cpu":
+        product = INT8_PRODUCT.on(out.device)
+        if product is not None and product.multiply(left, right.t(), factors, scale, bias, out):
+            return
         sums = torch._int_mm(left, right)
         numbers = sums.float() if factors is None else sums * factors
     else:

@@ -301,7 +301,10 @@ def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Te
     if not data.is_floating_point() and scale is None and not is_packed(storage):
         return data
     if out is None or out.device != device:
-        out = torch.empty(weight_shape(storage, data), dtype=state.compute_dtype, device=device)
+        if device.type == "cuda" and data.ndim == 4 and data.shape == weight_shape(storage, data):
+            out = torch.empty_like(data, dtype=state.compute_dtype)  # a convolution's may be channels-last
+        else:
+            out = torch.empty(weight_shape(storage, data), dtype=state.compute_dtype, device=device)
     if data.dtype != storage.dtype:  # somebody assigned another parameter, or moved the layer to another dtype
         return out.copy_(data)
     return storage.decode(data, scale, out)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from modules.memory.kernels.gpu_products import ROUNDING
 from modules.memory.layer import Stored, stored_state, stored_tensors
 
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
@@ -41,14 +42,26 @@ def fp8_product(layer: nn.Module, state: Stored, x: Tensor, bias: Tensor | None)
         return None
     device = state.device or data.device
     data = data.to(device, non_blocking=True)
-    rows = x.reshape(-1, x.shape[-1]).float()
-    row_scale = rows.abs().amax(dim=1, keepdim=True).clamp_min(SMALLEST_ROW) / LARGEST
-    sums = scaled_product((rows / row_scale).to(torch.float8_e4m3fn), data, state.compute_dtype)
+    rounded, row_scale = rounded_rows(x.reshape(-1, x.shape[-1]))
+    sums = scaled_product(rounded, data, state.compute_dtype)
     sums *= row_scale
     if scale is not None:
         sums *= scale.to(device, torch.float32).reshape(1, -1)
     product = sums.to(state.compute_dtype).reshape(*x.shape[:-1], data.shape[0])
     return product if bias is None else product + bias
+
+
+def rounded_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `rows` [M, K] as e4m3, and float32 [M, 1] that multiply them back."""
+    rounding = ROUNDING.on(rows.device)
+    if rounding is not None:
+        data = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=rows.device)
+        factors = torch.empty(len(rows), 1, device=rows.device)
+        if rounding.round(rows, data, factors, LARGEST, SMALLEST_ROW):
+            return data, factors
+    wide = rows.float()
+    row_scale = wide.abs().amax(dim=1, keepdim=True).clamp_min(SMALLEST_ROW) / LARGEST
+    return (wide / row_scale).to(torch.float8_e4m3fn), row_scale
 
 
 def scaled_product(rows: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:

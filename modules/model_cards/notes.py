@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import output_error, write_atomic
+from modules.decoding import decode_text
 from modules.downloads.about import of_civitai
 from modules.errors import InvalidValueError
 from modules.model_folders import Near
@@ -135,7 +136,7 @@ def _read(path: Path, size: int) -> Any:
         return None
     data = path.read_bytes()
     if path.suffix not in (".json", ".info"):
-        return data.decode("utf-8-sig", "replace").strip()[:MAX_TEXT]
+        return decode_text(data).strip()[:MAX_TEXT]
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

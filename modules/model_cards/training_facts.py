@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from modules.models.families.adapter_versions import adapter_versions, version_of_metadata
+from modules.models.detection.families import adapter_versions, version_of_metadata
 
 MAX_TAGS = 2000
 

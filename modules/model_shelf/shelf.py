@@ -3,20 +3,20 @@ deleting."""
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.atomic_files import output_error
+from modules.atomic_files import move_together, output_error
 from modules.downloads.addresses import PICKLES, SUFFIXES
-from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES
 from modules.downloads.known import KnownModel, known_models
 from modules.downloads.remote_file import WORTHWHILE, saved_by_eight_bits
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.file_names import place_inside
+from modules.model_folders import files_below
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
+from modules.models.detection.files import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES
 from modules.models.files.catalogue import HashCache
 from modules.paths import Paths
 
@@ -24,7 +24,6 @@ LastUses = Callable[[str], Mapping[str, float]]
 """By "model" or "lora": when an image was made last with each name, in seconds since 1970."""
 OnHash = Callable[[int, int], None]
 """(bytes read, bytes to read); raises to stop."""
-FOLDER_NAME = re.compile(r"[\w .()+-]{1,60}")
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Shelf:
         found: dict[Path, ShelfFile] = {}
         for kind, roots in self.roots.items():
             for number, root in enumerate(roots):
-                for path in sorted(root.rglob("*")):
+                for path in sorted(files_below(root)):
                     if path in found or path.suffix.lower() not in (*SUFFIXES, *PICKLES) or path.name.startswith("."):
                         continue
                     try:
@@ -135,7 +134,7 @@ class Shelf:
     def _saves(self, one: ShelfFile) -> int:
         if one.kind != CHECKPOINTS:
             return 0
-        saved = saved_by_eight_bits(self._headers.tensors(one.path))
+        saved = saved_by_eight_bits(self._headers.of(one.path).header.tensors)
         return saved if saved > WORTHWHILE * one.size_bytes else 0
 
     def file(self, key: str) -> ShelfFile:
@@ -173,28 +172,25 @@ class Shelf:
         Raises `InvalidValueError` for names that are none and where a file of that name is, `OutputError`.
         """
         one = self._own(key)
-        names = [name for name in folder.replace("\\", "/").split("/") if name]
-        if any(FOLDER_NAME.fullmatch(name) is None or name.strip(" .") != name for name in names):
-            raise InvalidValueError(f"{folder[:80]!r} is no name for a folder: letters, digits, spaces, - _ . ( ) + .")
         number = int(key.split("/")[1])
         root = self.roots[one.kind][number]
-        target = root.joinpath(*names)
+        folder = folder.rstrip("/") if folder.strip("/") else folder
+        target = place_inside(root, folder) if folder else root
+        if any(name.startswith(".") for name in target.relative_to(root).parts):
+            raise InvalidValueError(f"{folder[:80]!r} begins with a dot: the folder would be hidden.")
         pairs = [(file, target / file.name) for file in (*beside(one.path), one.path)]
         taken = next((new.name for old, new in pairs if new.exists() and old != new), None)
         if target == one.path.parent or taken:
             raise InvalidValueError(f"{taken or one.name} is in {folder or root.name} already.")
         try:
             target.mkdir(parents=True, exist_ok=True)
-            if not target.resolve().is_relative_to(root.resolve()):
-                raise InvalidValueError(f"{folder} leads out of the folder of models.")
-            for old, new in pairs:
-                shutil.move(old, new)
+            move_together(pairs)
         except OSError as error:
             raise output_error(one.name, target, error) from error
         if one.sha256:
             self._hashes.remember(target / one.name, "sha256", one.sha256)
         self._refresh()
-        return self.file(f"{one.kind}/{number}/{'/'.join((*names, one.name))}")
+        return self.file(f"{one.kind}/{number}/{(target / one.name).relative_to(root).as_posix()}")
 
     def delete(self, key: str) -> Trashed:
         """Put a file into the trash. Raises `InvalidValueError` for those of the program, `OutputError`."""

@@ -4,13 +4,14 @@ back or deleted for good."""
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from modules.atomic_files import output_error, write_atomic
+from modules.atomic_files import move_together, output_error, write_atomic
 from modules.errors import InvalidValueError, UnknownNameError
 
 NOTE = "trashed.json"
@@ -51,8 +52,7 @@ class Trash:
         place = self._folder / name
         try:
             write_atomic(place / NOTE, json.dumps({**asdict(trashed), "path": str(path)}).encode())
-            for file in (*beside(path), path):  # the model last: if that fails it is still whole where it was
-                shutil.move(file, place / file.name)
+            move_together([(file, place / file.name) for file in (*beside(path), path)])
         except OSError as error:
             raise output_error(path.name, place, error) from error
         return trashed
@@ -65,15 +65,12 @@ class Trash:
     def restore(self, trash_id: str) -> Path:
         """Put a file back where it was. Raises `UnknownNameError`, and `InvalidValueError` where another one is."""
         entry, place = self._found(trash_id)
-        if entry.path.exists():
+        if os.path.lexists(entry.path):
             raise InvalidValueError(f"{entry.path.name} is there again: move that one away first.")
         try:
             entry.path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(place / entry.path.name, entry.path)
-            for file in place.iterdir():
-                target = entry.path.with_name(file.name)
-                if file.name != NOTE and not target.exists():
-                    shutil.move(file, target)
+            pairs = [(file, entry.path.with_name(file.name)) for file in place.iterdir() if file.name != NOTE]
+            move_together([(file, target) for file, target in pairs if not os.path.lexists(target)])
         except OSError as error:
             raise output_error(entry.path.name, entry.path.parent, error) from error
         shutil.rmtree(place)

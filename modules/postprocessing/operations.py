@@ -32,6 +32,17 @@ class Operations:
             raise InvalidValueError(f"There is a postprocessing operation {operation.name!r} already.")
         self._by_name[operation.name] = operation
 
+    def add_others(self, operations: Iterable[ScriptPostprocessing]) -> list[str]:
+        """Add those of extensions; one that cannot be added is left out. Returns what is wrong, by files."""
+        faults = []
+        for operation in operations:
+            try:
+                self.add(operation)
+            except InvalidValueError as error:
+                log.error("%s: %s", operation.filename, error)
+                faults.append(f"{operation.filename}: {error}")
+        return faults
+
     @property
     def names(self) -> tuple[str, ...]:
         """Of all, by their own order."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.atomic_files import keep_aside, write_atomic
+from modules.decoding import marked_encoding
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
 
 PLACEHOLDER = "{prompt}"
@@ -171,13 +172,17 @@ def _unwrap(style_text: str, prompt: str) -> str | None:
 
 
 def _read_file(path: Path) -> list[Style]:
-    """Styles of one file; a missing file has none. Old files call the prompt `text`. Raises OSError, `csv.Error` and
-    UnicodeDecodeError."""
+    """Read the styles of one file; a missing or empty one has none. Old files call the prompt `text`. Raises OSError,
+    `csv.Error` (also for a first line that names other columns) and UnicodeDecodeError."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file, skipinitialspace=True))
+        with path.open(encoding=marked_encoding(path), newline="") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            rows = list(reader)
     except FileNotFoundError:
         return []
+    columns = reader.fieldnames or ()
+    if columns and not ("name" in columns and {"prompt", "text", "negative_prompt"} & set(columns)):
+        raise csv.Error(f"its first line is not {','.join(_COLUMNS)}, but {','.join(columns)[:80]!r}")
     styles = []
     for row in rows:
         name = row.get("name") or ""

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.decoding import marked_encoding
+
 log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -42,7 +44,7 @@ def read_tags(path: Path) -> list[Tag]:
         log.warning("%s is larger than %d MB and was left out.", path, MAX_FILE_BYTES >> 20)
         return []
     tags = []
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
+    with path.open(encoding=marked_encoding(path), errors="replace", newline="") as stream:
         rows = csv.reader(line.replace("\0", "") for line in stream)
         try:
             for number, row in enumerate(rows):

@@ -5,7 +5,8 @@
     {2$$ and $$a|b|c}    with this between them         __colors__        a text of a wildcard (wildcards.py)
     \\{ \\} \\| \\__       as they stand
 
-Choices may stand in choices and in the texts of wildcards. Braces that hold no choice are text, as they are without.
+Choices may stand in choices and in the texts of wildcards. A word such as bad__hands__v2 is text. Braces that hold no
+choice are text, as they are without.
 The grammar is that of the dynamic prompts of other Stable Diffusion web UIs.
 """
 
@@ -21,6 +22,7 @@ from modules.errors import InvalidValueError
 MAX_CHARACTERS = 1_000_000  # of a prompt that a template becomes
 MAX_NESTING = 64
 SEPARATOR = ", "
+FIRST_WITHOUT_BLANKS = "\u0e00"  # the scripts from here on (Thai, Chinese, Japanese) put no blanks between words
 TOO_LONG = f"The template becomes a prompt of more than {MAX_CHARACTERS:,} characters; shorten its lists."
 
 _COUNT = re.compile(r"\s*(?:(\d{1,4})|(\d{0,4})\s*-\s*(\d{0,4}))\s*\$\$")
@@ -62,10 +64,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Wildcard:
-    """A text of the wildcard of this name. In a tag such as <lora:...> one that is not there is text."""
+    """A text of the wildcard of this name. One that is not there `may_be_text`: in a tag such as <lora:...>, and where
+    a letter touches it."""
 
     name: str
-    is_in_tag: bool = False
+    may_be_text: bool = False
 
 
 Part: TypeAlias = str | Choice | Wildcard
@@ -131,8 +134,7 @@ class _Reader:
             if sign == "{" and depth < MAX_NESTING:
                 part = self._choice(at, depth + 1)
             elif sign == "_":
-                match = _WILDCARD.match(text, at)
-                part = (Wildcard(match[1], angle > 0), match.end()) if match and match[1][-1] not in "_ " else None
+                part = self._wildcard(at, angle > 0)
             if part is None:
                 plain.append(sign)
                 at += 1
@@ -142,6 +144,17 @@ class _Reader:
             at = part[1]
         close()
         return tuple(found), at
+
+    def _wildcard(self, start: int, is_in_tag: bool) -> tuple[Wildcard, int] | None:
+        """The wildcard whose underscores open at `start`, and where it ends; None where there is none."""
+        match = _WILDCARD.match(self._text, start)
+        if match is None or match[1][-1] in "_ ":
+            return None
+        around = self._text[start - 1 : start], self._text[match.end() : match.end() + 1]
+        touching = [sign for sign in around if sign.isalnum()]
+        if len(touching) == 2 and max(touching) < FIRST_WITHOUT_BLANKS:
+            return None
+        return Wildcard(match[1], is_in_tag or bool(touching)), match.end()
 
     def _choice(self, start: int, depth: int) -> tuple[Choice, int] | None:
         """The choice in the braces that open at `start`, and where it ends; None where they hold none."""
@@ -224,7 +237,7 @@ def _texts(wildcard: Wildcard, wildcards: Wildcards) -> tuple[Option, ...]:
 
 
 def _is_text(wildcard: Wildcard, wildcards: Wildcards) -> bool:
-    return wildcard.is_in_tag and not wildcards.matching(wildcard.name)
+    return wildcard.may_be_text and not wildcards.matching(wildcard.name)
 
 
 class _Drawing:

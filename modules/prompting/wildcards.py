@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from modules.decoding import decode_text
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.model_folders import Listing
 
@@ -98,7 +99,7 @@ def _read(path: Path) -> str:
         if path.stat().st_size > MAX_FILE_BYTES:
             log.warning("%s is larger than %d MB and was left out.", path, MAX_FILE_BYTES >> 20)
             return ""
-        return path.read_bytes().decode("utf-8-sig", "replace")
+        return decode_text(path.read_bytes())
     except OSError as error:
         log.warning("%s cannot be read and was left out: %s", path, error)
         return ""

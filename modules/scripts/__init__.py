@@ -1,6 +1,5 @@
 """The extension API; `import modules.scripts as scripts` gives an extension what it subclasses."""
 
-from modules.facades import names_from
 from modules.scripts.loading import program_now
 from modules.scripts.program import Program
 from modules.scripts.script import (
@@ -26,5 +25,3 @@ __all__ = [
     "Script",
     "program_now",
 ]
-
-__getattr__ = names_from("scripts")  # basedir, scripts_data, scripts_txt2img ...

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from io import StringIO
 from typing import Any
 
@@ -26,8 +29,10 @@ from modules.scripts.program import Program, one_of
 from modules.settings.definitions import SETTINGS
 
 MAX_VALUES = 200
-_NUMBER = r"[+-]?\d+(?:\.\d*)?"
-_RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})(?:\s*\(\s*({_NUMBER})\s*\))?(?:\s*\[\s*(\d+)\s*\])?\s*")
+MAX_DIGITS = 40  # of a written number: 2^64 has 20
+_NUMBER = rf"[+-]?\d{{1,{MAX_DIGITS}}}(?:\.\d{{0,{MAX_DIGITS}}})?"
+_COUNT = rf"\d{{1,{MAX_DIGITS}}}"
+_RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})(?:\s*\(\s*({_NUMBER})\s*\))?(?:\s*\[\s*({_COUNT})\s*\])?\s*")
 
 Apply = Callable[[Job, Any, Sequence[Any]], None]
 
@@ -51,8 +56,8 @@ class Axis:
     extension: str = ""  # whose it is; set by the program
 
     def values(self, text: str) -> list[Any]:
-        """All values of a text: separated by commas (quotes as in CSV), numbers also as ranges `1-5`, `1-9 (+2)`,
-        `0-1 [5]`. Raises `InvalidValueError`."""
+        """Read all values of a text: separated by commas or line breaks (quotes as in CSV), numbers also as ranges
+        `1-5`, `1-9 (+2)`, `0-1 [5]`. Raises `InvalidValueError`."""
         words = split_words(text)
         words = [word for word in words if word or not self.is_number]
         if self.is_number:
@@ -87,48 +92,71 @@ def add_axis(axis: Axis) -> None:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a line of comma-separated values; quotes keep a comma inside of one."""
-    return [word.strip() for word in next(csv.reader(StringIO(text), skipinitialspace=True), [])]
+    """Read comma-separated values, in any number of lines. Quotes keep a comma or a line break inside of a value;
+    a quote in them is doubled, as in CSV. Raises `InvalidValueError`."""
+    try:
+        rows = list(csv.reader(StringIO(text, newline=None), skipinitialspace=True))
+    except csv.Error as error:
+        raise InvalidValueError(
+            f"The values {text[:80]!r} cannot be read: {error}. Separate them by commas."
+        ) from error
+    return [word.strip() for row in rows for word in row]
 
 
 def join_words(words: Sequence[Any]) -> str:
     """The inverse of `split_words`."""
-    return ", ".join(f'"{word}"' if "," in str(word) else str(word) for word in words)
+    return ", ".join(_quoted(str(word)) for word in words)
+
+
+def _quoted(word: str) -> str:
+    return '"' + word.replace('"', '""') + '"' if any(sign in word for sign in ',"\r\n') else word
 
 
 def _spread(word: str, label: str, whole: bool) -> list[str]:
-    """The numbers that a range means; any other word is itself."""
+    """The numbers that a range means; any other word is itself. Whole numbers with a count are cut off, as in the
+    reference UI: 1-10 [5] is 1, 3, 5, 7, 10."""
     match = _RANGE.fullmatch(word)
     if match is None:
         return [word]
-    first, last = float(match[1]), float(match[2])
+    first, last = Fraction(match[1]), Fraction(match[2])
     if match[4]:
         count = int(match[4])
         if not 1 <= count <= MAX_VALUES:
             raise InvalidValueError(f"{label}: {word}: the count must be 1 to {MAX_VALUES}.")
         numbers = [first + (last - first) * i / max(count - 1, 1) for i in range(count)]
-        return [str(round(number)) if whole else f"{number:.10g}" for number in numbers]
-    step = float(match[3]) if match[3] else (1.0 if last >= first else -1.0)
+        return [str(int(number)) if whole else _written(number) for number in numbers]
+    step = Fraction(match[3]) if match[3] else Fraction(1 if last >= first else -1)
     if step == 0 or (last - first) / step < 0:
         raise InvalidValueError(f"{label}: {word}: the step {match[3]} never reaches {match[2]}.")
-    count = int((last - first) / step + 1e-9) + 1
+    count = int((last - first) / step) + 1
     if count > MAX_VALUES:
         raise InvalidValueError(f"{label}: {word}: {count} values; at most {MAX_VALUES} are allowed.")
-    return [f"{first + i * step:.10g}" for i in range(count)]
+    return [_written(first + i * step) for i in range(count)]
+
+
+def _written(number: Fraction) -> str:
+    return str(number.numerator) if number.denominator == 1 else f"{float(number):.10g}"
 
 
 def _whole(text: str) -> int:
+    """Read a whole number, exactly; 20.0 and 1e3 are some too."""
     try:
-        return int(float(text))
-    except (ValueError, OverflowError) as error:
-        raise InvalidValueError(f"{text!r} is no whole number. Write 1, 2, 3 or a range like 1-5 (+2).") from error
+        number = Decimal(text)
+        if number.is_finite() and number.adjusted() < MAX_DIGITS and number == number.to_integral_value():
+            return int(number)
+    except InvalidOperation:
+        pass
+    raise InvalidValueError(f"{text!r} is no whole number. Write 1, 2, 3 or a range like 1-5 (+2).")
 
 
 def _number(text: str) -> float:
     try:
-        return float(text)
-    except ValueError as error:
-        raise InvalidValueError(f"{text!r} is no number. Write 0.5, 1, or a range like 0-1 [5].") from error
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidValueError(f"{text!r} is no number. Write 0.5, 1, or a range like 0-1 [5].")
+    return number
 
 
 def _one_of(what: str, names: Callable[[], list[str]]) -> Callable[[str], str]:
@@ -237,14 +265,12 @@ def _add_styles(p: Job, value: tuple[str, ...], values: Sequence[Any]) -> None:
     p.apply_styles(value)
 
 
-def _styles(text: str) -> tuple[str, ...]:
-    """Several styles of one value are separated by commas, inside of quotes; none: the prompt as it is."""
-    return tuple(name for part in text.split(",") if (name := part.strip()) and name.lower() != "none")
-
-
-def _known_styles(value: tuple[str, ...], program: Program) -> tuple[str, ...]:
+def _known_styles(value: str, program: Program) -> tuple[str, ...]:
+    """The styles of a value: one by its whole name, or several with commas between them (the value in quotes); none:
+    the prompt unchanged."""
     known = list(program.styles().styles)
-    return tuple(one_of("Styles", name, known) for name in value)
+    names = [value] if value in known else [name for part in value.split(",") if (name := part.strip())]
+    return tuple(one_of("Styles", name, known) for name in names if name in known or name.lower() != "none")
 
 
 class PromptOrder(Axis):
@@ -369,7 +395,7 @@ def _register() -> None:
         ),
         Axis(
             "Styles",
-            _styles,
+            str,
             _add_styles,
             choices=lambda program: list(program.styles().styles),
             show=lambda names: ", ".join(names) or "None",

@@ -34,7 +34,7 @@ def missing_of(error: BaseException) -> str:
     """The module, package or name whose absence an error is about; "" for other errors."""
     text = str(error)
     if found := _NO_NAME.search(text):
-        return f"{found[2]}.{found[1]}".replace("modules.compat.", "modules.")
+        return f"{_imported_name(found[2])}.{found[1]}"
     if found := _NO_ATTRIBUTE.search(text):
         return f"{found[1]}.{found[2]}"
     if isinstance(error, ImportError):
@@ -42,6 +42,13 @@ def missing_of(error: BaseException) -> str:
     if isinstance(error, AttributeError) and error.name:
         return error.name
     return ""
+
+
+def _imported_name(module: str) -> str:
+    """The name by which extensions import a module: that of the program's where it has both."""
+    found = sys.modules.get(module)
+    names = [name for name, one in list(sys.modules.items()) if found is not None and one is found]
+    return next((name for name in names if name.startswith("modules.")), module)
 
 
 def _said_of_name(error: BaseException) -> str:

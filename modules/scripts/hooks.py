@@ -36,6 +36,7 @@ from modules.scripts.callbacks import (
     ImageSaveParams,
     Moment,
 )
+from modules.scripts.foreign import PLAIN, ForeignLoading
 from modules.scripts.library import default_args
 from modules.scripts.processing import StableDiffusionProcessing, StableDiffusionProcessingImg2Img
 from modules.scripts.script import (
@@ -46,7 +47,6 @@ from modules.scripts.script import (
     PostSampleArgs,
     Script,
 )
-from modules.scripts.step_sampler import KDiffusionSampler, is_watched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,12 +64,19 @@ class ScriptRunner:
     of the rest of the job, with a notice. A script of the user's that the request does not name gets the defaults of
     its controls."""
 
-    def __init__(self, scripts: list[Script], callbacks: Callbacks, request: GenerationRequest) -> None:
+    def __init__(
+        self,
+        scripts: list[Script],
+        callbacks: Callbacks,
+        request: GenerationRequest,
+        foreign: ForeignLoading = PLAIN,
+    ) -> None:
         given = {title.lower(): args for title, args in request.alwayson_args.items()}
         self._scripts: dict[str, tuple[Script, Sequence[Any] | None]] = {
             script.title(): (script, given.get(script.title().lower())) for script in scripts
         }
         self._callbacks = callbacks
+        self.foreign = foreign
         self._faulty: set[int] = set()
         self._working: list[str] = []  # those in one of their hooks
         self._jobs: list[StableDiffusionProcessing] = []  # those that are made now, the innermost last
@@ -236,8 +243,7 @@ class JobHooks:
         self._script_runner.call("before_hr", self._p)
 
     def step(self, info: StepInfo) -> None:
-        if is_watched():
-            KDiffusionSampler(self._p).tell(info.index, info.total, info.x, info.denoised, info.sigma)
+        self._script_runner.foreign.step(self._p, info)
 
     def before_sampling(self, start: PassStart) -> None:
         self._p.is_hr_pass = start.is_hires

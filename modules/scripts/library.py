@@ -7,8 +7,9 @@ import importlib.util
 import inspect
 import logging
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,24 +17,22 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.flags.flags import Flags
+from modules.paths import Paths
 from modules.postprocessing.operation import ScriptPostprocessing
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage
-from modules.scripts import gradio_habits
 from modules.scripts.acting import Acting, acting
 from modules.scripts.adapters import ExtraNetworks
 from modules.scripts.callbacks import Callbacks, Moment
 from modules.scripts.extension import Extension, Fault
+from modules.scripts.foreign import PLAIN, ForeignLoading
 from modules.scripts.form_operations import FormOperation
-from modules.scripts.form_stand_in import tell_of_form
-from modules.scripts.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, within
-from modules.scripts.loading import Loading, remember_file, while_loading
-from modules.scripts.own_folder import offer_folders, own_folder
+from modules.scripts.loading import Loading, mark_module, while_loading
 from modules.scripts.pasting import PastedFields
-from modules.scripts.preload import extension_flags
 from modules.scripts.program import Program
 from modules.scripts.script import OnComponent, Script
-from modules.scripts.twins import instead_of, twin_of
+from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +40,8 @@ C = TypeVar("C")
 BUILT_IN = Path(__file__).resolve().parents[2] / "extensions-builtin"
 IDS_OF_IMG2IMG = ("img2img", "img2mask", "img_inpaint", "inpaint_sketch")
 """How ids of components of the tab img2img begin."""
+Compute = Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
+"""(name, values, user) -> values; see `Program.compute`."""
 CUSTOM_CODE = "custom code"  # a script of the reference UI, in lower case
 
 
@@ -56,6 +57,8 @@ class ScriptLibrary:
     callbacks: Callbacks = field(default_factory=Callbacks)
     program: Program = field(default_factory=Program)
     adapters: ExtraNetworks = field(default_factory=ExtraNetworks)
+    foreign: ForeignLoading = PLAIN
+    in_line: Compute | None = None  # does work of extensions in its turn; None: it is done at once
     page_scripts: list[Path] = field(default_factory=list)  # javascript/*.js, which run in the page after ours
     page_styles: list[Path] = field(default_factory=list)  # style.css
     extensions: dict[str, Extension] = field(default_factory=dict)  # by name, the disabled ones too
@@ -67,10 +70,14 @@ class ScriptLibrary:
 
     @classmethod
     def load(
-        cls, folders: Iterable[Path], disabled: Iterable[str] = (), program: Program | None = None
+        cls,
+        folders: Iterable[Path],
+        disabled: Iterable[str] = (),
+        program: Program | None = None,
+        foreign: ForeignLoading = PLAIN,
     ) -> ScriptLibrary:
         """A library with `FOLDER/EXTENSION/scripts/*.py` of every extension that is not disabled."""
-        library = cls(program=program or Program())
+        library = cls(program=program or Program(), foreign=foreign)
         library.add(folders, disabled)
         return library
 
@@ -80,12 +87,20 @@ class ScriptLibrary:
         folders, off = list(folders), set(disabled)
         foreign = [folder for folder in folders if not is_built_in(folder)]
         if any(folder.is_dir() and any(folder.iterdir()) for folder in foreign):
-            offer_folders(foreign)
-            limit_printing()
-            gradio_habits.understand()
+            self.foreign.begin(foreign)
         for extension in self._find(folders, off):
             if extension.is_enabled and not extension.replaced_by:
                 self._load_extension(extension)
+
+    def add_enabled(self, flags: Flags, paths: Paths, settings: Settings) -> ScriptLibrary:
+        """Load the extensions that are neither disabled one by one nor all at once. Returns the library."""
+        mode = settings.hidden.disable_all_extensions
+        if flags.disable_all_extensions or mode == "all":
+            return self
+        is_ours_alone = flags.disable_extra_extensions or mode == "extra"
+        folders = (paths.builtin_extensions_dir,) if is_ours_alone else paths.extension_dirs
+        self.add(folders, settings.hidden.disabled_extensions)
+        return self
 
     def _find(self, folders: Iterable[Path], off: set[str]) -> list[Extension]:
         """The extensions of some folders, those that are switched off too, and what their flags are."""
@@ -103,7 +118,7 @@ class ScriptLibrary:
                 if extension.is_enabled and not extension.is_built_in:
                     self._compare(extension)
         found = list(self.extensions.values())
-        self.flags.update(extension_flags(found))
+        self.flags.update(self.foreign.read_flags(found))
         return found
 
     def _built_in(self) -> set[str]:
@@ -111,7 +126,7 @@ class ScriptLibrary:
 
     def _compare(self, extension: Extension) -> None:
         """Leave out what the program does itself."""
-        twin = twin_of(extension.name, self._built_in())
+        twin = self.foreign.twin_of(extension.name, self._built_in())
         extension.replaced_by = twin
         if twin:
             extension.notices.append(
@@ -125,13 +140,13 @@ class ScriptLibrary:
             self._load_file(file, extension)
         extension.start_s = time.monotonic() - began
         if extension.faults and not extension.files and not extension.is_built_in:
-            extension.replaced_by = instead_of(extension.name, self._built_in())
+            extension.replaced_by = self.foreign.instead_of(extension.name, self._built_in())
             if extension.replaced_by:
                 extension.notices.append(
                     f"It could not be loaded; the program's own extension {extension.replaced_by!r} does its work."
                 )
         elif not extension.faults and not extension.is_built_in:
-            self._step_aside(instead_of(extension.name, self._built_in()), extension)
+            self._step_aside(self.foreign.instead_of(extension.name, self._built_in()), extension)
         if not extension.faults:
             found = sorted((extension.folder / "javascript").glob("*"))
             self.page_scripts += [file for file in found if file.suffix in (".js", ".mjs")]
@@ -233,6 +248,13 @@ class ScriptLibrary:
         known = [script.title() for script in self.alwayson_of(is_img2img)]
         raise UnknownNameError.of("always-on script", title, known)
 
+    def compute(self, name: str, values: Mapping[str, Any], user: str = "") -> Mapping[str, Any]:
+        """Have the work of an extension done: in its turn where there is a line, else here. Raises `UnknownNameError`,
+        and what the work raises."""
+        if self.in_line is not None:
+            return self.in_line(name, values, user)
+        return self.callbacks.compute(name, values)
+
     def before_ui(self) -> None:
         """Call what extensions have done before a page is built: in the server for its page, in a worker before its
         first job with a selected script, because axes of grids are added there."""
@@ -295,14 +317,14 @@ class ScriptLibrary:
     def _load_file(self, file: Path, extension: Extension) -> None:
         label = f"{extension.name}/{file.name}"
         name = f"featherweight_scripts.{extension.name.replace('-', '_')}.{file.stem}"
-        loading = Loading(label, self.callbacks, self.adapters, self.program, owner=extension)
-        remember_file(file, loading)
+        loading = Loading(label, self.callbacks, self.adapters, self.program, self.foreign, owner=extension)
 
         def run() -> tuple[list[Script], list[ScriptPostprocessing]]:
             spec = importlib.util.spec_from_file_location(name, file)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
+            mark_module(module, loading)
             sys.modules[name] = module
             with while_loading(loading):
                 spec.loader.exec_module(module)
@@ -322,11 +344,7 @@ class ScriptLibrary:
             )
 
         try:
-            if extension.is_built_in:
-                found, operations = run()
-            else:
-                with own_folder(extension.folder), unpatched_torch(patched):
-                    found, operations = within(LOADING_LIMIT_S, run)
+            found, operations = run() if extension.is_built_in else self.foreign.load(extension, run, patched)
         except (Exception, SystemExit) as error:  # an extension may do anything; the program goes on without it
             loading.is_left_out = True
             sys.modules.pop(name, None)
@@ -413,12 +431,18 @@ def _tabs_of(script: Script) -> list[bool]:
     return [is_img2img for is_img2img in (False, True) if script.is_on(is_img2img)]
 
 
+_BUILDING = threading.Lock()
+"""Gradio has one context of what is being built for the whole process."""
+
+
 def components_of(script: Script) -> list[Any]:
     """The script's components, built once outside of any page: for their defaults and limits."""
-    if script.built is None:
-        with ThreadPoolExecutor(1) as thread:
-            script.built = thread.submit(lambda: asyncio.run(_build(script))).result()
-        script.pasted = PastedFields.of(script.title(), script.built, script.infotext_fields)
+    with _BUILDING:
+        if script.built is None:
+            with ThreadPoolExecutor(1) as thread:
+                built = thread.submit(lambda: asyncio.run(_build(script))).result()
+            script.pasted = PastedFields.of(script.title(), built, script.infotext_fields)
+            script.built = built
     return script.built
 
 
@@ -427,7 +451,8 @@ async def _build(script: Script) -> list[Any]:
     import gradio as gr
 
     with gr.Blocks(analytics_enabled=False):
-        tell_of_form(script)
+        if isinstance(script.acting, Loading):
+            script.acting.foreign.before_form(script)
         return build_ui(script, not script.is_on(False))
 
 

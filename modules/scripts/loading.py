@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from modules.errors import InvalidValueError
 from modules.scripts.acting import Acting, acting, acting_now
 from modules.scripts.adapters import ExtraNetwork, ExtraNetworks, MakePage
 from modules.scripts.callbacks import Callbacks, Moment, Registered
+from modules.scripts.foreign import PLAIN, ForeignLoading
 from modules.scripts.program import Program
 
 
@@ -27,12 +28,13 @@ class Loading(Acting):
     callbacks: Callbacks
     adapters: ExtraNetworks
     program: Program
+    foreign: ForeignLoading = PLAIN
     is_left_out: bool = False
 
 
 _LOADING: ContextVar[Loading | None] = ContextVar("loading", default=None)
-_FILES: dict[str, Loading] = {}
-"""By the path of its file, for callbacks that are registered where nothing says whose code runs."""
+_FILE = "__featherweight_file__"
+"""The name of a script's module that says which file it is, where callbacks are registered while nothing else does."""
 
 
 @contextmanager
@@ -46,9 +48,9 @@ def while_loading(loading: Loading) -> Iterator[None]:
         _LOADING.reset(token)
 
 
-def remember_file(file: Path, loading: Loading) -> None:
-    """Callbacks that this file registers later belong to `loading`."""
-    _FILES[str(file)] = loading
+def mark_module(module: ModuleType, loading: Loading) -> None:
+    """Have callbacks that this module registers later belong to `loading`."""
+    vars(module)[_FILE] = loading
 
 
 def loading_now(what: str) -> Loading:
@@ -65,8 +67,8 @@ def calling_file() -> Loading | None:
     """The extension's file among those that are called now, the innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
-        found = _FILES.get(frame.f_code.co_filename)
-        if found is not None:
+        found = frame.f_globals.get(_FILE)
+        if isinstance(found, Loading):
             return found
         if frame.f_back is None:
             break

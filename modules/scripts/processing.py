@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from PIL import Image
 
 from modules.errors import InvalidValueError
-from modules.facades import names_from
 from modules.processing.request.hooks import PassComputing as PassComputing
 from modules.processing.request.hooks import PassStart as PassStart
 from modules.processing.request.parameters import Parameter, rows_of
@@ -48,14 +47,31 @@ SaveGrid = Callable[[GeneratedImage, GenerationRequest, Result], GeneratedImage]
 """Saves a grid and gives it back with its path."""
 
 
+class SeedDraws:
+    """Seeds for -1 in a job: the `recorded` ones, then others that follow from `origin`, so that the job makes the same
+    images whenever it is repeated."""
+
+    def __init__(self, origin: object, recorded: Sequence[int] = ()) -> None:
+        self._recorded = list(recorded)
+        self._chance = random.Random(str(origin))
+
+    def next(self) -> int:
+        """The next seed, 0 to 2^32 - 1 where it is drawn."""
+        return self._recorded.pop(0) if self._recorded else self._chance.randrange(2**32)
+
+
 @dataclass(frozen=True)
 class Making:
-    """What makes the images of jobs that a script builds itself: in a hook the run around it, elsewhere the queue."""
+    """What makes the images of jobs that a script builds itself: in a hook the run around it, elsewhere the queue.
+    Without `seeds` each -1 draws by chance."""
 
     make: Make
     settings: Callable[[], Settings]
     save_grid: SaveGrid | None = None
     read_styles: Callable[[], StyleBook] = lambda: StyleBook(())
+    model: Callable[[], Any] = lambda: None
+    """The model in use as scripts see it."""
+    seeds: SeedDraws | None = None
 
 
 _MAKING: ContextVar[Making | None] = ContextVar("making", default=None)
@@ -84,11 +100,6 @@ def making_now() -> Making:
     if found is None:
         raise InvalidValueError("No images can be made here: no job runs and there is no queue.")
     return found
-
-
-def model_in_use() -> Any:
-    """What scripts for the reference UI call `shared.sd_model`."""
-    return names_from("shared")("sd_model")
 
 
 def making_of_run() -> Making | None:
@@ -172,6 +183,7 @@ class StableDiffusionProcessing:
         self._is_built = is_built
         self._make: Make = make or (now.make if now is not None else _unmade)
         self._save_grid = save_grid or (now.save_grid if now is not None and is_built else None)
+        self._model: Callable[[], Any] = now.model if now is not None else lambda: None
         self._read_styles = read_styles or (now.read_styles if now is not None else lambda: StyleBook(()))
         self._listed: tuple[list[Any], ...] = ([], [], [], [])
         self._hires_texts = (_HiresTexts(), _HiresTexts())
@@ -207,6 +219,9 @@ class StableDiffusionProcessing:
         """Which scripts take part: `alwayson_scripts`, `selectable_scripts`, each with its `args_from` and `args_to` in
         `script_args`. None: for a job that a script built, none does."""
         self.script_args: Sequence[Any] = []
+        self.requested_seed, self.requested_subseed = request.requested_seed, request.requested_subseed
+        """What the job was asked for with: -1 for a random one, in whose place `seed` and `subseed` were drawn. A copy
+        of the job with -1 gets a seed of its own, which is the same when the job is repeated."""
         self.user = request.user
         self.__dict__.update({name: value for name, value in _unused().items() if name not in self.__dict__})
         self._take_start(request)
@@ -225,7 +240,7 @@ class StableDiffusionProcessing:
     @property
     def sd_model(self) -> Any:
         """The model in use, by its names alone: what is inside of it lies elsewhere here (docs/extensions.md)."""
-        return model_in_use()
+        return self._model()
 
     @sd_model.setter
     def sd_model(self, model: Any) -> None:
@@ -234,7 +249,7 @@ class StableDiffusionProcessing:
     @property
     def sd_model_name(self) -> str:
         """The checkpoint's name without suffix."""
-        return str(getattr(getattr(model_in_use(), "sd_checkpoint_info", None), "model_name", ""))
+        return str(getattr(getattr(self._model(), "sd_checkpoint_info", None), "model_name", ""))
 
     @sd_model_name.setter
     def sd_model_name(self, name: Any) -> None:
@@ -243,7 +258,7 @@ class StableDiffusionProcessing:
     @property
     def sd_model_hash(self) -> str:
         """The first 10 digits of its sha256, "" before that is known."""
-        return str(getattr(model_in_use(), "sd_model_hash", "") or "")
+        return str(getattr(self._model(), "sd_model_hash", "") or "")
 
     @sd_model_hash.setter
     def sd_model_hash(self, name: Any) -> None:
@@ -348,7 +363,11 @@ class StableDiffusionProcessing:
     def get_token_merging_ratio(self, for_hr: bool = False) -> float:
         """The ratio of the settings for a pass."""
         options = self.settings.optimizations
-        return float((options.token_merging_ratio_hr if for_hr else 0) or options.token_merging_ratio)
+        if hasattr(self, "init_images"):
+            own = 0.0 if self.override_settings.get("token_merging_ratio") else options.token_merging_ratio_img2img
+        else:
+            own = options.token_merging_ratio_hr if for_hr else 0.0
+        return float(own or options.token_merging_ratio)
 
     def setup_prompts(self) -> None:
         """Fill `all_prompts` and the like."""
@@ -639,12 +658,15 @@ _NO_IMAGE = SourceImage.of(Image.new("RGB", (64, 64)))
 
 
 def fixed_seed(seed: Any) -> int:
-    """The seed as a number; a drawn one for -1, None, "" and what is no number."""
+    """The seed as a number; a drawn one for -1, None, "" and what is no number: in a run the next of its seeds."""
     try:
         number = int(seed)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1
-    return number if number >= 0 else random.SystemRandom().randrange(2**32)
+    if number >= 0:
+        return number
+    now = _MAKING.get()
+    return now.seeds.next() if now is not None and now.seeds is not None else random.SystemRandom().randrange(2**32)
 
 
 def _plain(row: Parameter, value: Any) -> Any:
@@ -715,7 +737,7 @@ class Processed:
             return
         self.job = p
         texts = list(infotexts or ())
-        first = p.seed if seed in (-1, None) else seed
+        first = fixed_seed(p.seed if seed in (-1, None) else seed)
         lists = (all_seeds or p.all_seeds or p.seeds, all_subseeds or p.all_subseeds or p.subseeds)
         self.generated = [
             GeneratedImage(

@@ -7,16 +7,26 @@ from typing import Any
 
 from PIL import Image
 
+from modules.adapters.preset_file import FILE as PRESETS_OF_BLOCK_WEIGHTS
+from modules.captioning.captioners import Captioners
 from modules.detection.detection import Detection
+from modules.detection.detectors import FOLDER as DETECTORS_FOLDER
+from modules.detection.detectors import Detectors
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.faces.face import Face
+from modules.models.files.catalogue import CheckpointCatalogue
+from modules.paths import Paths
 from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.adapter_files import AdapterFiles
+from modules.processing.engine.engine import Engine
 from modules.processing.request.result import Result
-from modules.processing.request.upscaling import PIXEL_UPSCALERS, upscale_image
+from modules.processing.request.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.prompting.styles import StyleBook
+from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
 
+BROUGHT_ALONG = ("wildcards", "tags", PRESETS_OF_BLOCK_WEIGHTS)
+"""What extensions have in their folders, or beside their scripts."""
 Names = Callable[[], list[str]]
 
 
@@ -86,3 +96,70 @@ def one_of(what: str, text: str, names: list[str]) -> str:
         if name.lower() == text.lower():
             return name
     raise InvalidValueError(f"{what}: {text!r} is none of: {', '.join(names)}.")
+
+
+def program_of(
+    paths: Paths,
+    catalogue: CheckpointCatalogue,
+    engine: Engine,
+    settings: SettingsStore,
+    captioners: Captioners,
+    compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]],
+    measured: Callable[[Result], Measured],
+    report: Callable[[SeriesReport], str],
+) -> Program:
+    """The names that extensions may ask for, looked up when they ask."""
+    detectors = Detectors(engine.faces.find, paths.models_dir / DETECTORS_FOLDER)
+    return Program(
+        checkpoints=lambda: [info.title for info in catalogue.entries],
+        checkpoint=lambda name: catalogue.get(name).title,
+        vaes=engine.vaes.choices,
+        upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
+        pixel_upscalers=lambda: [*PIXEL_UPSCALERS, *engine.upscalers.catalogue.names],
+        enlarge=lambda image, name, size_px, settings: _enlarged(engine, image, name, size_px, settings),
+        loras=lambda: [info.name for info in engine.adapters.files.catalogue.entries],
+        styles=lambda: StyleBook.read(paths.styles_files),
+        adapters=lambda: engine.adapters.files,
+        folders=folders_of(paths),
+        settings=lambda: settings.current,
+        caption=captioners.caption,
+        find_faces=engine.faces.find,
+        detectors=lambda: list(detectors.names),
+        detector=detectors.check,
+        detect=detectors.find,
+        compute=compute,
+        measured=measured,
+        report=report,
+    )
+
+
+def _enlarged(
+    engine: Engine, image: Image.Image, name: str, size_px: tuple[int, int], settings: Settings
+) -> Image.Image:
+    for known in PIXEL_UPSCALERS:
+        if known.lower() == name.lower():
+            return upscale_image(image, known, *size_px)
+    return engine.upscalers.enlarge(image, name, size_px, settings, lambda index, count: None)
+
+
+def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
+    """The folders by their names below models/; for other names a folder of that name next to them. Wildcards and
+    tags lie in the data folder, among the models, or in folders of extensions."""
+    known = {
+        "Stable-diffusion": paths.checkpoint_dirs,
+        "VAE": paths.vae_dirs,
+        "Lora": paths.lora_dirs,
+        "embeddings": paths.embeddings_dirs,
+        "hypernetworks": paths.hypernetwork_dirs,
+        "ControlNet": tuple(dict.fromkeys((paths.models_dir / "ControlNet", paths.root / "models" / "ControlNet"))),
+    }
+
+    def folders(name: str) -> tuple[Path, ...]:
+        if name in BROUGHT_ALONG:
+            patterns = (f"*/{name}", f"*/scripts/{name}")
+            found = [sorted(place.glob(pattern)) for place in paths.extension_dirs for pattern in patterns]
+            brought = (path for each in found for path in each)
+            return (paths.data_dir / name, paths.models_dir / name, *brought)
+        return known.get(name, (paths.models_dir / Path(name).name,))
+
+    return folders

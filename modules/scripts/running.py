@@ -9,9 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
-
-from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
+from modules.errors import FeatherweightError, InvalidValueError
 from modules.processing.engine.engine import Engine
 from modules.processing.record.made import Made, made_in
 from modules.processing.record.output import Output, name_context
@@ -22,9 +20,8 @@ from modules.processing.request.source_images import FromImage
 from modules.processing.request.stages import Part, PartOf, Stage
 from modules.scripts.acting import acting
 from modules.scripts.hooks import JobHooks, ScriptRunner
-from modules.scripts.job_scripts import JobScripts
 from modules.scripts.library import ScriptLibrary
-from modules.scripts.processing import Making, Processed, StableDiffusionProcessing, job_of, making
+from modules.scripts.processing import Making, Processed, SeedDraws, StableDiffusionProcessing, job_of, making
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
@@ -46,21 +43,22 @@ def run_with_scripts(
     from modules.processing.pipeline.generate import generate
 
     is_img2img = isinstance(request.start, FromImage)
-    events = watched = Watched(events)
-    cells = _Cells(events)
     taking_part = library.taking_part(is_img2img, request.alwayson_args) if request.runs_scripts else []
-    script_runner = ScriptRunner(taking_part, library.callbacks, request)
+    script_runner = ScriptRunner(taking_part, library.callbacks, request, library.foreign)
     notices = script_runner.notices
     depth = 0
 
     def make(job: StableDiffusionProcessing) -> Processed:
         nonlocal depth
         depth += 1
+        asked = job.seed, job.subseed
         try:
             with script_runner.making(job):
                 return make_now(job)
         finally:
             depth -= 1
+            if is_foreign:  # as in the reference UI a job of -1 made again draws again
+                job.seed, job.subseed = asked
 
     def make_now(job: StableDiffusionProcessing) -> Processed:
         job.fix_seeds()
@@ -71,6 +69,7 @@ def run_with_scripts(
         hooks = JobHooks(script_runner, job)
         if depth > 1:  # a hook asked for it: its images are no images of the job
             result = generate(job.to_request(), engine, output, _Inside(events), hooks)
+            notices.extend(note for note in result.notices if note not in notices)
         else:
             cell = cells.next()
             recording = output.recordings.of(task_id, cell.prefix) if output.recordings and task_id else None
@@ -101,16 +100,24 @@ def run_with_scripts(
             notices.append(problem)
         return saved
 
-    now = Making(make, lambda: request.settings, save_grid, library.program.styles)
-    with making(now), watched:
+    if request.script and not library.has_told_before_ui:
+        library.before_ui()
+    script = library.find(request.script, is_img2img) if request.script else None
+    asked = request.requested_seed, request.requested_subseed
+    drawn = [seed for seed, wanted in zip((request.seed, request.subseed), asked, strict=True) if wanted < 0]
+    is_foreign = script is not None and script.is_foreign
+    seeds = SeedDraws((request.seed, request.subseed), drawn if is_foreign else ())
+    styles, model = library.program.styles, library.foreign.model
+    now = Making(make, lambda: request.settings, save_grid, styles, model, seeds)
+    with making(now), library.foreign.watch(events) as events:
+        cells = _Cells(events)
         p = job_of(request, make, save_grid, library.program.styles)
+        if is_foreign:  # in the reference UI a script's run begins before seeds are drawn
+            p.seed, p.subseed = asked
         processed = None
-        if request.script and not library.has_told_before_ui:
-            library.before_ui()
-        script = library.find(request.script, is_img2img) if request.script else None
         if any(one.is_foreign for one in library.scripts):
-            p.scripts = JobScripts.of(library, is_img2img, script_runner, script, request.script_args)
-            p.script_args = p.scripts.args
+            selected = (script, request.script_args) if script is not None else None
+            library.foreign.begin_job(p, script_runner.all_args(), library.selectable_of(is_img2img), selected)
         if script is not None:
             expected = getattr(script, "expected_cells", None)
             if expected is not None:
@@ -143,65 +150,6 @@ def _run(script: Script, p: StableDiffusionProcessing, args: tuple[Any, ...]) ->
 
 USERS_MISTAKES = (TypeError, ValueError, IndexError, KeyError, AttributeError)
 """What scripts of ours raise for arguments that are none."""
-
-
-class Watched(ForwardedEvents):
-    """Events that also say how far the job is, and through which a script stops it."""
-
-    def __init__(self, events: Events) -> None:
-        super().__init__(events)
-        self.steps = self.step_now = self.images_done = 0
-        self.preview_now: Any = None
-        self.interrupted = self.skipped = False
-
-    def __enter__(self) -> Watched:
-        _RUNNING.append(self)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        _RUNNING.remove(self)
-
-    def check(self) -> None:
-        if self.interrupted:
-            raise Interrupted("A script stopped the job.")
-        if self.skipped:
-            self.skipped = False
-            raise Skipped("A script skipped the batch.")
-        super().check()
-
-    def is_asked_to_stop(self) -> bool:
-        """Whether the user stopped the job. That a batch was skipped is kept for the next check."""
-        try:
-            super().check()
-        except Skipped:
-            self.skipped = True
-        except FeatherweightError:
-            return True
-        return False
-
-    def plan(self, total_steps: int) -> None:
-        self.steps = total_steps
-        super().plan(total_steps)
-
-    def step(self, done: int, info: StepInfo | None = None) -> None:
-        self.step_now = done
-        super().step(done, info)
-
-    def preview(self, image: Image.Image) -> None:
-        self.preview_now = image
-        super().preview(image)
-
-    def finished_image(self, image: GeneratedImage) -> None:
-        self.images_done += 1
-        super().finished_image(image)
-
-
-_RUNNING: list[Watched] = []
-
-
-def running_now() -> Watched | None:
-    """The events of the job that runs in this process, the one begun last; None: none runs."""
-    return _RUNNING[-1] if _RUNNING else None
 
 
 class _Inside(ForwardedEvents):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.memory.hook_chain import HookOrder
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from modules.processing.request.model_use import ModelUse
 
 Change = Callable[["Tensor"], "Tensor"]
+Size = tuple[int, int]
+"""Height and width."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class UnetBlocks:
     inputs: list[Block]
     outputs: list[Block]
     skips: list[tuple[int, int, int]] = field(default_factory=list)  # channels, height, width
+    sample_size: tuple[int, int] = (0, 0)  # height, width
 
     @classmethod
     def of(cls, unet: Any, use: ModelUse | None = None) -> UnetBlocks | None:
@@ -61,6 +65,50 @@ class UnetBlocks:
             for upsampler in (level.upsamplers or ()) if output < len(self.outputs) else ():
                 use.hook(upsampler, self._fitting(output), HookOrder.ADAPTER)
 
+    def match_skips(self, unet: Any, use: ModelUse) -> None:
+        """Have what every output block gives repeat or leave out cells until it has the size of the skip that comes
+        next, as the reference UI does."""
+        ends = [block.last for block in self.outputs]
+        output = 0
+        for level in unet.up_blocks:
+            output += len(level.resnets)
+            for upsampler in level.upsamplers or ():
+                ends[output - 1] = upsampler
+                use.hook(upsampler, _doubling, HookOrder.OBSERVE)
+        for number, end in enumerate(ends):
+            use.hook(end, after(partial(self._matched, number + 1)))
+
+    def _matched(self, output: int, x: Tensor) -> Tensor:
+        return matched(x, self.skip_of(output)[1:] if output < len(self.outputs) else self.sample_size)
+
+    def fit_residuals(self, unet: Any, use: ModelUse, changed: Callable[[int, Size], Size]) -> None:
+        """Have what control networks add be of the size of the features, which `changed` gives for those in front of an
+        input block."""
+        levels = [len(level.resnets) for level in unet.down_blocks]
+        ends = [sum(levels[: place + 1]) + place for place in range(len(levels))]  # behind each level's last block
+        halving = [each for level in unet.down_blocks for each in level.downsamplers or ()]
+
+        def fit(module: nn.Module, inner: Callable[..., Any], /, sample: Tensor, *args: Any, **rest: Any) -> Any:
+            height, width = sample.shape[-2:]
+            sizes: list[Size] = []
+            for place, block in enumerate(self.inputs):
+                height, width = changed(place, (height, width))
+                if block.first in halving:
+                    height, width = (height + 1) // 2, (width + 1) // 2
+                sizes.append((height, width))
+            for name, wanted in (
+                ("down_block_additional_residuals", sizes),
+                ("down_intrablock_additional_residuals", [*(sizes[end] for end in ends), sizes[-1]]),
+            ):
+                if rest.get(name) is not None:
+                    rest[name] = [_fitted(x, size) for x, size in zip(rest[name], wanted, strict=False)]
+            middle = rest.get("mid_block_additional_residual")
+            if middle is not None:
+                rest["mid_block_additional_residual"] = _fitted(middle, sizes[-1])
+            return inner(sample, *args, **rest)
+
+        use.hook(unet, fit, HookOrder.ADAPTER)
+
     def _fitting(self, output: int) -> Callable[..., Any]:
         def fit(module: nn.Module, inner: Callable[..., Any], /, x: Tensor, *args: Any, **kwargs: Any) -> Any:
             size = self.skip_of(output)[1:]
@@ -70,9 +118,11 @@ class UnetBlocks:
 
         return fit
 
-    def _begin(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _begin(self, module: nn.Module, inner: Callable[..., Any], /, sample: Tensor, **kwargs: Any) -> Any:
         self.skips.clear()
-        return inner(*args, **kwargs)
+        height, width = sample.shape[-2:]
+        self.sample_size = (height, width)
+        return inner(sample, **kwargs)
 
     def _note(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         output = inner(*args, **kwargs)
@@ -85,6 +135,18 @@ class UnetBlocks:
         return self.skips[len(self.inputs) - 1 - output]
 
 
+def matched(x: Tensor, size: Size) -> Tensor:
+    """Repeat or leave out cells of features until they have this size."""
+    from torch.nn.functional import interpolate
+
+    return x if tuple(x.shape[-2:]) == size else interpolate(x, size=size, mode="nearest")
+
+
+def _fitted(residual: Tensor, size: Size) -> Tensor:
+    """Bring what is added to features to their size; a single cell counts everywhere as it is."""
+    return residual if tuple(residual.shape[-2:]) == (1, 1) else matched(residual, size)
+
+
 def _pairs(level: Any) -> list[Block]:
     attentions = getattr(level, "attentions", None) or [None] * len(level.resnets)
     return [Block(resnet, attention or resnet) for resnet, attention in zip(level.resnets, attentions, strict=True)]
@@ -93,6 +155,11 @@ def _pairs(level: Any) -> list[Block]:
 def _features(output: Any) -> Tensor:
     features: Tensor = output[0] if isinstance(output, tuple) else output
     return features
+
+
+def _doubling(module: nn.Module, inner: Callable[..., Any], /, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Have an upsampler double, whatever size it is asked for."""
+    return inner(x)
 
 
 def before(change: Change) -> Callable[..., Any]:

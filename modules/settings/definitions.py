@@ -4,6 +4,7 @@ line here; `Settings` (`values.py`) then has an attribute of that name."""
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from modules.flags.flags import Flags
 from modules.registry import Registry
 from modules.settings.group import SettingsGroup
 from modules.settings.sections import without_effect
@@ -111,3 +112,16 @@ def visible_sections(settings: Registry[Setting] = SETTINGS) -> dict[Section, tu
         if not setting.hidden:
             page.setdefault(setting.section, []).append(setting)
     return {section: tuple(rows) for section, rows in page.items()}
+
+
+def locked_settings(flags: Flags) -> frozenset[str]:
+    """The settings that the command line forbids to change."""
+    if flags.freeze_settings:
+        return frozenset(SETTINGS)
+    locked = set((flags.freeze_specific_settings or "").split(",")) - {""}
+    locked |= {key for key, setting in SETTINGS.items() if setting.by_hand}
+    sections = set((flags.freeze_settings_in_sections or "").split(",")) - {""}
+    for key, setting in SETTINGS.items():
+        if setting.section.id in sections or (flags.hide_ui_dir_config and key in DIRECTORY_KEYS):
+            locked.add(key)
+    return frozenset(locked)

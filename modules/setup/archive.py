@@ -16,20 +16,22 @@ from typing import IO
 
 from modules.atomic_files import write_atomic
 from modules.errors import InvalidValueError
+from modules.file_names import place_inside
 
 MAX_BYTES = 2_000_000_000
 MAX_FILES = 50_000
 NEEDED = ("launch.py", "webui.py", "requirements.txt", "modules/version.py")
-OWN_FOLDERS = ("modules", "extensions-builtin", "configs", "docs", "recipes", "benchmarks", "tests")
+OWN_FOLDERS = ("modules", "compat", "extensions-builtin", "configs", "docs", "recipes", "benchmarks", "tests")
 """Of the program alone: what an archive has not is removed from them."""
 OF_THE_USER = frozenset(
     (
         *(".git", ".venv", "outputs", "cache", "log", "tmp", "backups", "extensions", "embeddings", "training-data"),
         *("config.json", "ui-config.json", "styles.csv", "users.json", "user.css", "params.txt", "model-folders.json"),
+        *("webui-user.sh", "webui-user.bat", "tokens.txt"),
         *("jobs.sqlite", "history.sqlite", "server.lock"),
     )
 )
-"""Never written, whatever an archive holds."""
+"""Never written, whatever an archive holds, in whatever case: Windows and macOS know no other."""
 REPLACED = "program"  # folder of a backup: files as they were
 
 
@@ -45,20 +47,23 @@ class Member:
 def unpack(archive: Path, folder: Path) -> list[str]:
     """Unpack the program's files of an archive into a new folder; returns their places.
 
-    Raises `InvalidValueError` for what is no archive of this program, for damaged ones, and for names or links that
-    lead out of it; then nothing is left.
+    Raises `InvalidValueError` for what is no archive of this program, for damaged ones, for names or links that lead
+    out of it, and for a folder that is there; then nothing is left of what was unpacked.
     """
+    made = False
     try:
         with ExitStack() as opened:
             members = _program_files(list(_members(archive, opened)), archive)
             folder.mkdir()
+            made = True
             for member in members:
                 target = folder / member.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with member.open() as source, target.open("wb") as file:
                     shutil.copyfileobj(source, file)
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, OSError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
         raise InvalidValueError(f"{archive} cannot be unpacked: {error}. Download it again.") from error
     return [str(member.path) for member in members]
 
@@ -90,10 +95,11 @@ def _tape_file(tape: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
 
 def _place(name: str, archive: Path) -> PurePosixPath:
     """Where a member goes. Raises `InvalidValueError` for a name that leads out of the folder."""
-    plain = name.replace("\\", "/")
-    path = PurePosixPath(plain)
-    if path.is_absolute() or ".." in path.parts or ":" in plain or "\0" in plain or not path.parts:
-        raise InvalidValueError(f"{archive.name} is refused: {name!r} leads out of its folder.")
+    path = PurePosixPath(name.replace("\\", "/"))
+    try:
+        place_inside(Path(), str(path))
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{archive.name} is refused: {error}") from error
     return path
 
 
@@ -108,7 +114,11 @@ def _program_files(members: list[Member], archive: Path) -> list[Member]:
     missing = [name for name in NEEDED if name not in found]
     if missing:
         raise InvalidValueError(f"{archive.name} is no archive of Featherweight: {', '.join(missing)} is not in it.")
-    return [member for member in members if member.path.parts[0] not in OF_THE_USER]
+    return [member for member in members if not _is_of_the_user(member.path.parts[0])]
+
+
+def _is_of_the_user(top: str) -> bool:
+    return top.casefold() in OF_THE_USER or "~" in top  # GIT~1 is .git on Windows
 
 
 def changes_of(new: Path, names: list[str], root: Path) -> dict[str, list[str]]:

@@ -1,6 +1,7 @@
 """Copies of settings and databases before an update, in `backups/` of the data folder. Standard library only."""
 
 import json
+import secrets
 import shutil
 import sqlite3
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import output_error, write_atomic
+from modules.atomic_files import move_together, output_error, write_atomic
 from modules.errors import InvalidValueError, OutputError
 from modules.paths import Paths
 
@@ -86,11 +87,14 @@ class Backup:
             try:
                 after = self.folder / AFTER
                 after.mkdir(exist_ok=True)
-                for ending in ("", "-wal", "-shm"):
-                    beside = target.with_name(target.name + ending)
-                    if beside.exists():
-                        shutil.move(beside, after / beside.name)
-                shutil.copy2(source, target)
+                present = (target.with_name(target.name + ending) for ending in ("", "-wal", "-shm"))
+                moves = [(path, after / path.name) for path in present if path.exists()]
+                copied = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+                try:
+                    shutil.copy2(source, copied)
+                    move_together([*moves, (copied, target)])
+                finally:
+                    copied.unlink(missing_ok=True)
             except OSError as error:
                 raise output_error(target.name, target.parent, error) from error
             names.append(target.name)

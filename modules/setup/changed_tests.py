@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.errors import InvalidValueError
 
-CODE = ("modules", "tests", "benchmarks", "recipes", "extensions-builtin")
+CODE = ("modules", "compat", "tests", "benchmarks", "recipes", "extensions-builtin")
 LOADERS = {"modules.scripts.library": "extensions-builtin/", "modules.ui.app": "modules/ui/"}
 """Modules that read other files than those they import: all below a folder."""
 EVERYTHING = ("requirements", "pyproject.toml", "tests/conftest.py", "tests/reference/")

@@ -31,6 +31,7 @@ from modules.cores import (
     usable_cores,
 )
 from modules.flags.flags import PATHS, add_arguments
+from modules.model_folders import files_below
 from modules.paths import Paths, resolve_paths
 from modules.setup.environment import Environment, command_of
 from modules.setup.hardware import nvidia_smi
@@ -216,6 +217,8 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
         found.fact("instructions", instructions or "not told")
         found.slow += slow_instructions(instructions, platform.machine(), os.environ)
     found.fact("rows in 8 bits", facts.get("rows", "not told"))
+    if decoding := facts.get("decoding"):
+        found.fact("8 bits on the GPU", decoding)
     if cards and facts["type"] == "cpu":
         found.fault(
             f"There is an NVIDIA GPU, and PyTorch {facts['version']} does not use it. Start python launch.py "
@@ -342,9 +345,8 @@ def model_folders(paths: Paths) -> dict[str, tuple[Path, ...]]:
 
 
 def count_models(folder: Path) -> int:
-    """Model files below a folder; links to folders are not followed."""
-    walked = os.walk(folder)
-    return sum(Path(name).suffix.lower() in MODEL_SUFFIXES for _, _, names in walked for name in names)
+    """Count the model files below a folder."""
+    return sum(path.suffix.lower() in MODEL_SUFFIXES for path in files_below(folder))
 
 
 def _models(found: Findings, paths: Paths) -> None:

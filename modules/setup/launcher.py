@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from modules.cli.commands import COMMANDS, WITHOUT_SET_UP, load_command, require_command
+from modules.cli.commands import COMMANDS, WITH_EXTENSIONS, WITHOUT_SET_UP, load_command, require_command
 from modules.errors import FeatherweightError, UnknownNameError
 from modules.flags.flags import Flags, UsageError, parse_flags, without_effect
 from modules.lean_imports import without_garbage_collection
@@ -65,15 +66,18 @@ def parse_invocation(argv: Sequence[str], environ: Mapping[str, str]) -> Invocat
         raise UsageError(f"{error} If {command} is the command, it comes first: python launch.py {whole}") from None
 
 
-def launch(root: Path, argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Parse, set up, start; returns the exit code: 2 for a wrong command line, 1 for a failed set-up."""
+def launch(
+    root: Path, argv: Sequence[str], environ: MutableMapping[str, str], foreign: Callable[[], Any] = lambda: None
+) -> int:
+    """Parse, set up, start; returns the exit code: 2 for a wrong command line, 1 for a failed set-up. `foreign` gives
+    what loads extensions of another program (`modules.services.ForeignProgram`)."""
     try:
         invocation = parse_invocation(argv, environ)
         if invocation.command in WITHOUT_SET_UP:
-            return start(invocation)
+            return start(invocation, foreign)
         environment = Environment.of(root, environ)
         _set_up(root, environment, invocation, environ)
-        return _start_in(environment, root, argv, invocation, environ)
+        return _start_in(environment, root, argv, invocation, environ, foreign)
     except UsageError as error:
         print(f"launch.py: {error}", file=sys.stderr)
         return 2
@@ -108,6 +112,7 @@ def _start_in(
     argv: Sequence[str],
     invocation: Invocation,
     environ: MutableMapping[str, str],
+    foreign: Callable[[], Any],
 ) -> int:
     """Start in the environment: here if this process runs in it (or there is none), else in its Python."""
     if invocation.flags.exit:
@@ -118,22 +123,24 @@ def _start_in(
     if invocation.tests:
         return run_checks(environment.python if exists else Path(sys.executable), root, invocation.words, environ)
     if environment.is_active() or not exists:
-        return start(invocation)
+        return start(invocation, foreign)
     command = [str(environment.python), str(root / "launch.py"), *argv]
     return replace_process(command, {**environ, PREPARED: str(environment.folder)})
 
 
-def start(invocation: Invocation) -> int:
+def start(invocation: Invocation, foreign: Callable[[], Any] = lambda: None) -> int:
     """Run the subcommand or the server in this process, after naming the flags that have no effect."""
     if invocation.command is not None:
         with without_garbage_collection():
             command = load_command(invocation.command)
-        return command(invocation.words)
+            more = {"foreign": foreign()} if invocation.command in WITH_EXTENSIONS else {}
+        return command(invocation.words, **more)
     for flag, reason in without_effect(invocation.flags).items():
         say(f"{flag} is accepted and has no effect: {reason}")
     with without_garbage_collection():
-        serve: Callable[[Flags], int] = import_module("webui").main
-    return serve(invocation.flags)
+        serve: Callable[..., int] = import_module("webui").main
+        given = foreign()
+    return serve(invocation.flags, given)
 
 
 def replace_process(command: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from modules.errors import InvalidValueError
 from modules.extra_folders import FILE as MODEL_FOLDERS_FILE
+from modules.file_names import lies_in
 from modules.paths import FACE_FLAGS, UPSCALER_FLAGS
 
 MODEL_SUFFIXES = frozenset((".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".onnx", ".sft", ".gguf"))
@@ -114,7 +115,7 @@ class ReferenceFolder:
     def _add_models(self, kind: str | None, path: Path) -> None:
         if not path.exists():
             return
-        if not self._is_inside(path):
+        if not lies_in(path, (self.folder,)):
             self.faults.append(
                 f"{path} leads to {path.resolve()}, outside of the folder. If its models shall be read, write it into "
                 f"{MODEL_FOLDERS_FILE} of the data folder."
@@ -159,7 +160,7 @@ class ReferenceFolder:
             path = Path(os.path.normpath(self.folder / text.replace("\\", "/")))
             if not path.is_dir() or any(path.is_relative_to(known) for known in found):
                 continue
-            if not self._is_inside(path):
+            if not lies_in(path, (self.folder,)):
                 self.faults.append(
                     f"{path} lies outside of the folder, so that its images may not be imported with it; the History "
                     "tab imports them."
@@ -167,13 +168,6 @@ class ReferenceFolder:
                 continue
             found.append(path)
         self.outputs = found
-
-    def _is_inside(self, path: Path) -> bool:
-        """Whether a path is in this folder, links followed."""
-        try:
-            return path.resolve().is_relative_to(self.folder.resolve())
-        except (OSError, RuntimeError):  # a ring of links
-            return False
 
 
 def count_models(folder: Path, until: float, images: bool = False) -> int:

@@ -6,10 +6,8 @@ its words are the caption.
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,9 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from modules.atomic_files import output_error, write_atomic
+from modules.decoding import decode_text
+from modules.file_names import given_path
+from modules.images.reading import in_8_bits
 from modules.texts import page_text
 from modules.training.config import DataConfig, FolderConfig
 from modules.training.failures import TrainingError
@@ -27,13 +28,6 @@ from modules.training.presets import SUFFIXES
 CAPTION_SUFFIXES = (".txt", ".caption")
 MASK_END = ".mask.png"
 REPEATS = re.compile(r"^(\d+)_(.*)$")
-MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 NAMED = 5
 MIN_IMAGES = 5
 ALIKE_SIDE = 8
@@ -75,8 +69,8 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
     looks: dict[bytes, str] = {}
     broken, doubles, alike, small = [], [], [], []
     for folder in data.folders:
-        place = Path(folder.path).expanduser()
-        if not folder.path or not place.is_dir():
+        place = given_path(folder.path)
+        if not place.is_dir():
             raise TrainingError(f"{folder.path or 'data.folders'} is no folder. Name one with images and captions.")
         for path, repeats, words in _images(place):
             try:
@@ -166,39 +160,11 @@ def write_captions(image: Path, captions: Sequence[str]) -> None:
         raise output_error(path.name, path.parent, error) from error
 
 
-def decode_text(data: bytes) -> str:
-    """Text of an unknown encoding: by its byte order mark, as UTF-8, as UTF-16 where every second byte is zero, else as
-    `charset_normalizer` guesses, or as Windows has it in western Europe."""
-    for mark, name in MARKS:
-        if data.startswith(mark):
-            return data.decode(name, errors="replace")
-    try:
-        if b"\0" not in data:
-            return data.decode("utf-8")
-    except UnicodeDecodeError:
-        pass
-    if data[1::2].count(0) * 4 > len(data):
-        return data.decode("utf-16-le", errors="replace")
-    if data[::2].count(0) * 4 > len(data):
-        return data.decode("utf-16-be", errors="replace")
-    western = data.decode("cp1252", errors="replace")
-    try:
-        from charset_normalizer import from_bytes
-    except ImportError:
-        return western
-    guess = from_bytes(data).best()
-    if guess is None:
-        return western
-    letters = [letter for letter in str(guess) if letter.isalpha()]
-    is_latin = all("LATIN" in unicodedata.name(letter, "") for letter in letters)
-    return western if is_latin else str(guess)  # few letters do not tell one Latin alphabet from another
-
-
 def open_image(path: Path) -> Image.Image:
     """An RGB image, upright, transparency on white. Raises `TrainingError` for a file that cannot be read any more."""
     try:
         with Image.open(path) as opened:
-            upright = ImageOps.exif_transpose(opened).convert("RGBA")
+            upright = in_8_bits(ImageOps.exif_transpose(opened)).convert("RGBA")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise TrainingError(
             f"{path.name} can no longer be read ({_reason(error)}). Take it out of the folder."
@@ -229,6 +195,7 @@ def _look(path: Path) -> tuple[tuple[int, int], bytes]:
     with Image.open(path) as opened:
         upright = ImageOps.exif_transpose(opened)
         upright.load()
+        upright = in_8_bits(upright)
         grey = np.asarray(upright.convert("L").resize((ALIKE_SIDE + 1, ALIKE_SIDE), Image.Resampling.BOX), np.int16)
         color = np.asarray(upright.convert("RGB").resize((4, 4), Image.Resampling.BOX), np.uint8) // 16
         return upright.size, np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes() + color.tobytes()

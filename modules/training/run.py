@@ -15,6 +15,7 @@ from PIL import Image
 
 from modules.devices import best_device, collect_garbage, is_available, release_memory
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
+from modules.file_names import place_inside
 from modules.models.loading.loaded import LoadedModel
 from modules.texts import page_text
 from modules.training.base_model import PLAIN, encodes_apart, load_base
@@ -301,7 +302,7 @@ class TrainingRun:
         """A grid: a row for each prompt, without and with the adapter."""
         captions = self.sample_captions
         conditionings = None if self.trainer.trains_text else self.texts.get(captions)
-        usual = self.model.family.usual_settings(self.model.unet, self.model.info.name) or UNUSUAL
+        usual = self.model.family.denoiser.usual_settings(self.model.unet, self.model.info.name) or UNUSUAL
         pairs = [SamplePair(caption, settings=usual) for caption in captions[:-1]]
         return draw_pairs(self.trainer, pairs, captions[-1], conditionings)
 
@@ -448,13 +449,10 @@ def target_of(config: TrainingConfig, places: Places) -> Path:
     name = config.output.name
     is_embedding = config.adapter.type == "textual_inversion"
     folder = places.embeddings if is_embedding else places.adapters
-    path = Path(name)
-    if ".." in path.parts:
-        raise InvalidValueError(f"output.name is {name!r}; it is a name, or a whole path.")
+    path = Path(name) if Path(name).is_absolute() else place_inside(folder, name)
     if path.suffix in (".safetensors", ".pt"):
         path = path.with_suffix("")
-    whole = path if path.is_absolute() else folder / path
-    return whole.with_name(f"{whole.name}.safetensors")
+    return path.with_name(f"{path.name}.safetensors")
 
 
 def start_of(config: TrainingConfig, places: Places) -> Path:

@@ -11,14 +11,11 @@ from fastapi import FastAPI
 from modules.api.auth import identity_of
 from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment, UiTrainTabParams
-from modules.scripts.gradio_habits import telling_of_components
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
 from modules.ui.compression import compress
-from modules.ui.extension_files import extension_files, extension_scripts, frame_hosts, places_wanted
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
-from modules.ui.extensions_tab import build_extensions_tab
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
 from modules.ui.first_files import first_script
@@ -59,9 +56,9 @@ class BuiltPage:
 
 def build_page(services: Services) -> BuiltPage:
     """The Gradio page; loads no model."""
-    if not services.scripts.is_page_extended:
+    if services.foreign is None:
         return _build_page(services)
-    with telling_of_components(services.scripts.page_component):
+    with services.foreign.telling_of_components(services.scripts):
         return _build_page(services)
 
 
@@ -92,7 +89,7 @@ def _build_page(services: Services) -> BuiltPage:
             "getmodels": build_models_tab,
             "queue": build_queue_tab,
             "history": build_history_tab,
-            "extensions": build_extensions_tab,
+            "extensions": services.foreign.build_tab if services.foreign is not None else lambda: None,
             "settings": lambda: wire_defaults.append(build_settings_tab(services)),
         }
         with gr.Tabs(elem_id="tabs"):
@@ -132,12 +129,13 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     """Put the page at "/" of `app`; its own routes are declared first, because the page answers every other path."""
     app.include_router(page_routes(services))
     app.include_router(extras_routes(services))
-    app.include_router(extension_files(services))
+    if services.foreign is not None:
+        app.include_router(services.foreign.page_routes(services))
+        app.state.extension_frames = services.foreign.frame_hosts(services.scripts)
     app.include_router(page_files(services.scripts))
     start = PageStart()
     app.include_router(reload_routes(app, lambda fresh: _mount_again(fresh, services, start)))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
-    app.state.extension_frames = frame_hosts(services.scripts)
     mounted, page = _mount(app, services, start)
     app.add_middleware(PlainEventsMiddleware, start=start)
     app.add_middleware(GradioScriptsMiddleware)
@@ -188,7 +186,5 @@ def _scripts(services: Services, faults: Sequence[str], switches: Mapping[str, S
         "theme": services.flags.theme or "",
         "faults": list(faults),
     }
-    theirs = extension_scripts(services.scripts)
-    if theirs:
-        known |= {"extensionScripts": theirs, "extensionPlaces": places_wanted(services.scripts)}
-    return page_scripts(known, services.scripts, is_extended=bool(theirs))
+    theirs = services.foreign.page_facts(services.scripts) if services.foreign is not None else {}
+    return page_scripts(known | theirs, services.scripts, is_extended=bool(theirs))

@@ -12,6 +12,7 @@ from typing import Any
 from PIL import Image
 
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.file_names import given_path, lies_in
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
 from modules.images.reading import read_image
@@ -100,14 +101,14 @@ class BatchForm:
         text = str(self._form.get(field) or "").strip()
         if not text:
             return None
-        folder = Path(text).expanduser()
+        folder = given_path(text)
         self._check(folder, what)
         if not folder.is_dir():
             raise InvalidValueError(f"{what} {folder} is no folder of the machine that the server runs on.")
         return folder
 
     def _check(self, folder: Path, what: str) -> None:
-        if self._allowed is None or any(folder.resolve().is_relative_to(place.resolve()) for place in self._allowed):
+        if self._allowed is None or lies_in(folder, self._allowed):
             return
         raise InvalidValueError(
             f"{what} {folder} may not be used: other machines reach this server. Start it with "
@@ -140,7 +141,7 @@ class BatchForm:
         if not self._output:
             return request
         is_several = request.batch_size * request.batch_count > 1
-        folder = Path(self._output).expanduser()
+        folder = given_path(self._output)
         settings = named_after(source.name, folder, request.settings, is_several)
         return replace(request, settings=settings, save_grid=False)  # a grid would lie among the results
 

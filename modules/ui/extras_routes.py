@@ -7,10 +7,9 @@ from fastapi import APIRouter, Request, Response
 from modules.api.auth import identity_of
 from modules.api.documentation import documented
 from modules.api.replies import shown_as
-from modules.assembly import extras_of
 from modules.errors import UnknownNameError
 from modules.images.encode import FORMATS, encode_image
-from modules.jobs.work.extras import ExtrasImage, chunks_of
+from modules.jobs.work.extras import ExtrasImage, chunks_of, extras_of
 from modules.services import Services
 
 NO_TASK = "No task has the id 'abc'; it may have ended long ago."

@@ -13,10 +13,9 @@ from typing import Any
 import gradio as gr
 
 from modules.access.roles import Role
-from modules.assembly import extras_of
 from modules.errors import FeatherweightError
 from modules.jobs.tasks import Task
-from modules.jobs.work.extras import EXTRAS_TYPE, ExtrasRequest, ExtrasRun, Source, unique_names
+from modules.jobs.work.extras import EXTRAS_TYPE, ExtrasRequest, ExtrasRun, Source, extras_of, unique_names
 from modules.services import Services
 from modules.texts import page_text
 from modules.ui.callers import identity_of_page

@@ -26,13 +26,13 @@ from modules.api.replies import attached_as
 from modules.api.reply_models import DeletedImageReply, HiresImageReply, OpenedFolderReply, SavedImageReply
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import BusyError, InvalidValueError
+from modules.file_names import sanitize_name
 from modules.images.encode import encode_image
 from modules.images.filenames import apply_pattern
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
-from modules.images.sanitize import sanitize_name
 from modules.images.saving import samples_folder, save_image
 from modules.jobs.job import Job
 from modules.jobs.ownership import own_folders

@@ -100,3 +100,17 @@ class GradioScriptsMiddleware:
             await send({"type": "http.response.body", "body": body})
 
         await self._app({**scope, "headers": plain}, receive, sent)
+
+
+def write_no_interface_files() -> None:
+    """Gradio writes a `.pyi` file beside each file with a component: only beside its own from now on."""
+    from gradio import component_meta
+
+    describe = component_meta.create_or_modify_pyi
+    if describe.__module__ == component_meta.__name__:
+        component_meta.create_or_modify_pyi = lambda made, *more: describe(made, *more) if is_gradios(made) else None
+
+
+def is_gradios(made: type) -> bool:
+    """Whether a class is Gradio's own: it writes a description beside the file of each class of components."""
+    return made.__module__.partition(".")[0] == "gradio"

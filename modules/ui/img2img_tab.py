@@ -15,8 +15,8 @@ from typing import Any
 import gradio as gr
 
 from modules.access.roles import Identity, Role
-from modules.assembly import output_folders
 from modules.errors import InvalidValueError
+from modules.images.saving import output_folders
 from modules.processing.request.parameters import Section, Tab
 from modules.processing.request.request import GenerationRequest
 from modules.scripts.library import read_args
@@ -42,7 +42,6 @@ from modules.ui.image_tab import (
 )
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import ScriptFields, build_scripts
-from modules.ui.stand_ins import build_source_stand_ins
 from modules.ui.start_form import Mode, Pictures, mode_of, references_of, sized, start_of
 from modules.ui.uploads import Uploads
 
@@ -82,10 +81,10 @@ def build_img2img_tab(services: Services) -> ImageTab:
         with gr.Column(scale=1, elem_id="img2img_source", elem_classes=["fw-source"]):
             pictures = gr.Textbox(visible="hidden", elem_id="img2img_pictures")
             modes = _build_modes(form)
-            if services.scripts.is_page_extended:
-                build_source_stand_ins()
+            if services.foreign is not None and services.scripts.is_page_extended:
+                services.foreign.build_sources()
         with gr.Column(scale=1, elem_id="img2img_results", elem_classes=["fw-results"]):
-            build_output_panel(tab, services.scripts.is_page_extended)
+            build_output_panel(tab, services)
 
     def submit(
         values: Mapping[str, Any],

@@ -10,19 +10,19 @@ from typing import Any
 from modules.assembly import build_services
 from modules.cli.running import run_guarded
 from modules.flags.flags import Flags
-from modules.services import Services
+from modules.services import ForeignProgram, Services
 from modules.ui.app import build_page
 from modules.ui.localization import find_localizations, localization_folders, read_localization
 from modules.ui.texts import page_texts
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:
     """Print a JSON object to be filled in, `{text: ""}`; without a name, of all texts. Exit code 0, or 1 for errors."""
     parser = argparse.ArgumentParser(prog="launch.py texts", description="List texts that are not translated.")
     parser.add_argument("name", nargs="?", default="", help="of a translation, such as de")
     parser.add_argument("--part", help="only this part of the page: txt2img, settings, browser ...")
     arguments = parser.parse_args(argv)
-    return run_guarded(lambda: _run(arguments.name, arguments.part))
+    return run_guarded(lambda: _run(arguments.name, arguments.part, foreign))
 
 
 def _config(services: Services) -> dict[str, Any]:
@@ -34,9 +34,9 @@ def _config(services: Services) -> dict[str, Any]:
     return asyncio.run(build())
 
 
-def _run(name: str, part: str | None) -> int:
+def _run(name: str, part: str | None, foreign: ForeignProgram | None) -> int:
     with tempfile.TemporaryDirectory() as folder:  # nothing of the user's is opened or changed
-        services = build_services(Flags(data_dir=folder))
+        services = build_services(Flags(data_dir=folder), foreign=foreign)
         try:
             texts = page_texts(_config(services))
             files = find_localizations(localization_folders(services.paths)).get(name, [])

@@ -5,11 +5,10 @@ from typing import Any
 
 import gradio as gr
 
-from modules.assembly import merger_of
 from modules.errors import FeatherweightError
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import TaskState
-from modules.jobs.work.merging import MERGE_TYPE, start_merge
+from modules.jobs.work.merging import MERGE_TYPE, merger_of, start_merge
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.models.autoencoders.files import BUILT_IN
 from modules.models.merging.request import ConfigSource, MergeMethod, MergeOptions

@@ -2,7 +2,7 @@
 
 import gradio as gr
 
-from modules.ui.stand_ins import build_result_stand_ins
+from modules.services import Services
 
 PANEL = """
 <section class="fw-output" aria-label="Images">
@@ -52,12 +52,11 @@ UPSCALE = """<button type="button" id="{tab}_upscale" data-do="upscale" data-job
             >Hires this</button>"""
 
 
-def build_output_panel(tab: str, is_extended: bool = False) -> None:
-    """The panel: progress, stage, thumbnails, tools, memory, infotext. `tab` begins the ids of its elements;
-    `is_extended`: extensions look for the reference UI's components."""
+def build_output_panel(tab: str, services: Services) -> None:
+    """The panel: progress, stage, thumbnails, tools, memory, infotext. `tab` begins the ids of its elements."""
     upscale = UPSCALE.format(tab=tab) if tab == "txt2img" else ""
     gr.HTML(PANEL.format(tab=tab, upscale=upscale), elem_id=f"{tab}_output")
-    if is_extended:
-        build_result_stand_ins(tab)
+    if services.foreign is not None and services.scripts.is_page_extended:
+        services.foreign.build_results(tab)
     # The last control of a tab, by whose id extensions know that all others are there.
     gr.Button("", visible=False, elem_id=f"{tab}_generation_info_button")

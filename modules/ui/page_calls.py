@@ -3,11 +3,13 @@
 
 import json
 import logging
+import re
 from typing import Any
 
 from fastapi import Request, Response
 from gradio.route_utils import FnIndexInferError
 from gradio.routes import App as GradioApp
+from pydantic import TypeAdapter, ValidationError
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,6 +24,9 @@ from modules.ui.callers import least_role
 log = logging.getLogger(__name__)
 
 FUNCTIONS = ("/queue/join", "/run/", "/api/", "/call/")
+STREAM = re.compile(r"/call/(?:v2/)?[^/]+/(?P<event>[^/]+)")
+NUMBER: TypeAdapter[int | None] = TypeAdapter(int | None)
+"""Reads the number of a function as Gradio does: "3" and 3.0 are 3."""
 CALLS = (*FUNCTIONS, "/component_server")
 """Gradio's routes that look a function up. What the function itself raises does not leave them: it becomes the
 function's result."""
@@ -36,15 +41,41 @@ def refuse_unknown_calls(page: GradioApp, services: Services) -> None:
         if not path.startswith(CALLS):
             raise error
         log.info("%s %s names no function of the page: %r", request.method, request.url.path, error)
-        text = page_text(
-            "The page has no such function, or not with these arguments. If the server was restarted, reload the page."
-        )
-        return reply(404, "UnknownNameError", text)
+        return _no_such_function()
 
+    page.add_middleware(KnownStreams, page=page)
     for error_type in (KeyError, FnIndexInferError, TypeError, ValueError):
         page.add_exception_handler(error_type, unknown)
     if services.access.page_is_closed:
         page.add_middleware(AllowedCalls, page=page, services=services)
+
+
+def _no_such_function() -> JSONResponse:
+    text = page_text(
+        "The page has no such function, or not with these arguments. If the server was restarted, reload the page."
+    )
+    return reply(404, "UnknownNameError", text)
+
+
+class KnownStreams:
+    """ASGI middleware that answers 404 where the stream of a call is asked for that nobody made. Gradio finds that out
+    when its reply has begun, which ends as an internal error."""
+
+    def __init__(self, app: ASGIApp, page: GradioApp) -> None:
+        self._app = app
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = STREAM.fullmatch(str(scope.get("path", "")).partition("/gradio_api")[2])
+        if scope["type"] == "http" and scope["method"] == "GET" and asked and not self._is_known(asked["event"]):
+            await _no_such_function()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_known(self, event: str) -> bool:
+        queue = self._page.get_blocks()._queue
+        sessions = queue.pending_event_ids_session.values()
+        return event in queue.event_ids_to_events or any(event in events for events in sessions)
 
 
 class AllowedCalls:
@@ -102,8 +133,11 @@ class AllowedCalls:
 
     def _function(self, path: str, called: dict[str, Any]) -> Any:
         functions = self._page.get_blocks().fns
-        index = called.get("fn_index")
-        if isinstance(index, int):
+        try:
+            index = NUMBER.validate_python(called.get("fn_index"))
+        except ValidationError:  # Gradio refuses it too
+            return None
+        if index is not None:
             return functions.get(index)
         name = path.strip("/").rpartition("/")[2]
         return next((function for function in functions.values() if function.api_name == name), None)

@@ -16,7 +16,6 @@ from modules.plots.drawing import SCRIPT as PLOT_SCRIPT
 from modules.plots.drawing import STYLE as PLOT_STYLE
 from modules.scripts.library import ScriptLibrary
 from modules.ui.compression import KEPT
-from modules.ui.extension_files import own_scripts
 from modules.ui.page_styles import below_root
 from modules.ui.tooltips import tooltips
 
@@ -90,8 +89,10 @@ def _files(library: ScriptLibrary, is_extended: bool) -> dict[str, str]:
     looks = _text(*(ASSETS / name for name in LOOKS))
     help_texts = f"window.featherweightHelp = {json.dumps(tooltips())};\n"
     found = {"page.css": styles, "looks.css": looks, f"page{is_extended:d}.js": help_texts + _text(*ours)}
-    for file in own_scripts(library):
-        found[f"{library.extension_of(file).name}-{file.name}"] = _text(file)
+    for file in library.page_scripts:
+        extension = library.extension_of(file)
+        if extension.is_built_in:
+            found[f"{extension.name}-{file.name}"] = _text(file)
     return found
 
 

@@ -5,6 +5,7 @@ the page's 1,500 components, and through proxies that is a third of the time unt
 of other classes as they are, and the events of a page never change.
 """
 
+import re
 from dataclasses import dataclass
 
 from starlette.datastructures import MutableHeaders
@@ -12,12 +13,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEAD = b"<style>"
 """The first in the head of Gradio's page that is not about the page alone; the page's data are behind it."""
-PAGE_SCRIPT = b'<script type="module"'
-"""The first of Gradio's own scripts, which runs when the whole document was read."""
+PAGE_SCRIPT = b"<script>window.gradio_api_info"
+"""The first script of Gradio's page behind the page's data."""
 KEEP_PLAIN = b"""<script>{
 const events = window.gradio_config?.dependencies;
 if (Array.isArray(events)) Object.setPrototypeOf(events, class extends Array {}.prototype);
+if (window.gradio_config) window.gradio_config.root = new URL(".", location.href).href.slice(0, -1);
 }</script>"""
+"""The root is where the browser found the page: a reverse proxy need not say by which name it was called."""
+ROOT = re.compile(rb'const root = "[^"\n]*";')
+"""Where another script of Gradio's page has the root; a dot is the page's own place."""
 
 
 @dataclass
@@ -64,6 +69,7 @@ def _with_scripts(start: Message, body: Message, first: bytes) -> Message:
     """Put the scripts into a whole page, and its length into what goes before; gives that."""
     page: bytes = body.get("body", b"")
     if PAGE_SCRIPT in page and not body.get("more_body"):
+        page = ROOT.sub(b'const root = ".";', page, count=1)
         body["body"] = page.replace(PAGE_SCRIPT, KEEP_PLAIN + PAGE_SCRIPT, 1).replace(HEAD, first + HEAD, 1)
         headers = MutableHeaders(raw=list(start["headers"]))
         headers["content-length"] = str(len(body["body"]))

@@ -6,7 +6,6 @@ from typing import Any
 import gradio as gr
 
 from modules.api.name_lists import shown_samplers
-from modules.assembly import precision_work
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
@@ -21,6 +20,7 @@ from modules.jobs.work.precision import (
     SAVED,
     ComparisonRequest,
     StorageOptions,
+    precision_work,
 )
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.processing.engine.precision import INT8_FORMATS, split_patterns

@@ -11,18 +11,18 @@ from typing import Any
 import gradio as gr
 from gradio.components.dataframe import DataframeData
 
-from modules.assembly import training_of
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.file_names import given_path, lies_in
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
 from modules.jobs.work.captions import start_interrogation
-from modules.jobs.work.training import RATE_KIND, TRAINING_KIND
+from modules.jobs.work.training import RATE_KIND, TRAINING_KIND, training_of
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
-from modules.scripts.gradio_habits import write_no_interface_files
 from modules.services import Services
 from modules.texts import page_text
 from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig, config_of
 from modules.training.presets import PRESETS, count_images, is_small, preset_config
+from modules.ui.gradio_scripts import write_no_interface_files
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.tab_order import WhenOpened
@@ -304,7 +304,7 @@ def look_at(services: Services, place: str) -> tuple[str, list[list[str]], list[
     words = "".join(note_box(problem) for problem in found.problems)
     count = f"{len(found.samples)} {'image' if len(found.samples) == 1 else 'images'}"
     said = f"<p>{count}</p>" if found.problems else page_text(f"<p>{count} · Nothing is wrong with them.</p>")
-    root = Path(place).expanduser()
+    root = given_path(place)
     images = []
     for sample in found.samples[:MAX_TABLE]:
         with Image.open(sample.path) as opened:
@@ -358,11 +358,11 @@ def replaced(rows: list[list[str]], find: str, replacement: str) -> list[list[st
 
 
 def _pairs(place: str, rows: list[list[str]]) -> list[tuple[Path, str]]:
-    root = Path(place).expanduser().resolve()
+    root = given_path(place).resolve()
     found = []
     for row in rows:
-        image = (root / str(row[0])).resolve()
-        if not image.is_relative_to(root) or not image.is_file():
+        image = root / str(row[0])
+        if not lies_in(image, (root,)) or not image.is_file():
             raise InvalidValueError(f"{row[0]} is not in the folder any more. Look at it again.")
         found.append((image, str(row[1] or "")))
     return found
@@ -370,10 +370,10 @@ def _pairs(place: str, rows: list[list[str]]) -> list[tuple[Path, str]]:
 
 def _check_folder(services: Services, place: str) -> None:
     allowed = services.history_folders
-    folder = Path(place).expanduser().resolve()
-    if not place.strip() or not folder.is_dir():
+    folder = given_path(place).resolve()
+    if not folder.is_dir():
         raise InvalidValueError(f"{place or 'The folder'} is no folder. Name one with images.")
-    if allowed is not None and not any(folder.is_relative_to(root.resolve()) for root in allowed):
+    if allowed is not None and not lies_in(folder, allowed):
         raise InvalidValueError(
             f"{place} is outside of the folders that may be read while other machines reach this server."
         )

@@ -59,7 +59,7 @@ def build_txt2img_tab(services: Services) -> ImageTab:
             ):
                 heads, scripts = _build_parameters(services, controls)
         with gr.Column(scale=1, elem_id="txt2img_results", elem_classes=["fw-results"]):
-            build_output_panel(tab, services.scripts.is_page_extended)
+            build_output_panel(tab, services)
 
     def submit(
         values: Mapping[str, Any],

@@ -1,8 +1,10 @@
 """Bad input gets a sentence and a 4xx, never a 500, and never a silent change."""
 
+import re
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from modules.api.requests import request_from
@@ -97,3 +99,22 @@ def test_a_body_beyond_the_limit_is_refused(client: TestClient) -> None:
 
 def test_every_reply_says_how_long_it_took(client: TestClient) -> None:
     assert float(client.get("/sdapi/v1/samplers").headers["X-Process-Time"]) >= 0
+
+
+def test_another_method_and_a_slash_behind_a_route_lead_to_it(client: TestClient, app: FastAPI) -> None:
+    for path, operations in app.openapi()["paths"].items():
+        address, methods = re.sub(r"{[^}]*}", "x", path), sorted(method.upper() for method in operations)
+        wrong = "PATCH" if "PATCH" not in methods else "DELETE"
+        reply = client.request(wrong, address)
+        allowed = reply.headers["Allow"].split(", ")
+        assert reply.status_code == 405 and {*methods} <= {*allowed} and wrong not in allowed, path
+        assert f"{address} takes {' and '.join(allowed)}, not {wrong}." in reply.json()["errors"], path
+        reply = client.request(methods[0], f"{address}/?a=b%20c", follow_redirects=False)
+        assert reply.headers["Location"] == f"../{address.rpartition('/')[2]}?a=b%20c", path
+        assert reply.status_code == 307, path
+    assert client.head("/sdapi/v1/txt2img").status_code == 405
+    for path in ("/sdapi/v1/none", "/sdapi/v1/none/", "/sdapi/v1/options//", "/sdapi/", "/nothing/"):
+        assert client.get(path).status_code == 404, path
+    reply = client.post("/sdapi/v1/txt2img/", json={"steps": "many"})
+    assert reply.status_code == 422 and "steps" in reply.text
+    assert client.get("/sdapi/v1/options/").json() == client.get("/sdapi/v1/options").json()

@@ -10,9 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from modules.assembly import extras_of
 from modules.images.encode import encode_image
-from modules.jobs.work.extras import ExtrasRequest, Source
+from modules.jobs.work.extras import ExtrasRequest, Source, extras_of
 from modules.services import Services
 from tests.recordings import REFERENCE, cases
 

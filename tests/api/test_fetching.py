@@ -115,10 +115,10 @@ def test_an_image_is_fetched_and_redirects_are_followed(port: int) -> None:
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        ("gone", "answers 404"),
-        ("round", "redirected more than 5 times"),
-        ("file", "allowed are addresses with http"),
-        ("large", "larger than 1000 bytes"),
+        ("gone", "answer 404"),
+        ("round", "redirects more than 5 times"),
+        ("file", "is no address of a file"),
+        ("large", "sends more than 1000 bytes"),
     ],
 )
 def test_what_goes_wrong_is_said(port: int, path: str, sentence: str) -> None:
@@ -127,7 +127,7 @@ def test_what_goes_wrong_is_said(port: int, path: str, sentence: str) -> None:
 
 def test_a_slow_answer_ends_in_time(port: int) -> None:
     began = time.monotonic()
-    assert "took longer than 0.3 s" in refused(f"http://example.org:{port}/slow", limits=FetchLimits(1000, 0.3))
+    assert "took too long" in refused(f"http://example.org:{port}/slow", limits=FetchLimits(1000, 0.3))
     assert time.monotonic() - began < 20
 
 
@@ -139,7 +139,7 @@ def test_other_addresses_are_refused(url: str) -> None:
 
 
 def test_a_host_of_this_network_is_refused_also_behind_a_redirect(port: int) -> None:
-    assert "this machine or one of its network" in refused(f"http://example.org:{port}/a.png", ON)
+    assert "leads to this machine or its network" in refused(f"http://example.org:{port}/a.png", ON)
     asked: list[str] = []
 
     def first_public(host: str, port: int) -> list[str]:
@@ -152,7 +152,7 @@ def test_a_host_of_this_network_is_refused_also_behind_a_redirect(port: int) -> 
 
 
 def test_every_address_of_a_name_must_be_public() -> None:
-    with pytest.raises(InvalidValueError, match="this machine or one of its network"):
+    with pytest.raises(InvalidValueError, match="leads to this machine or its network"):
         fetch("http://two.example/a.png", "mask", ON, lambda host, port: [PUBLIC, "192.168.1.1"])
 
 
@@ -170,6 +170,7 @@ def test_a_host_that_is_not_found() -> None:
         *("127.0.0.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1"),
         *("224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fc00::1", "ff02::1", "::ffff:127.0.0.1"),
         *("::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::1", "2001:db8::1", "localhost", ""),
+        *("64:ff9b:1::808:808", "fec0::1", "::8.8.8.8", "5f00::1"),
     ],
 )
 def test_addresses_that_are_not_public(address: str) -> None:

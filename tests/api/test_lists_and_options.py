@@ -1,5 +1,7 @@
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,25 @@ def test_an_option_is_stored(client: TestClient, services: Services) -> None:
     assert client.post("/sdapi/v1/options", json={"jpeg_quality": 55}).status_code == 200
     assert services.settings.current["jpeg_quality"] == 55
     assert json.loads(services.paths.config_file.read_text())["jpeg_quality"] == 55
+
+
+def test_a_job_keeps_the_settings_that_it_began_with(client: TestClient, services: Services) -> None:
+    body = {"prompt": "slow", "steps": 8, "width": 64, "height": 64}
+    with ThreadPoolExecutor(3) as callers:
+        replies = [callers.submit(client.post, "/sdapi/v1/txt2img", json=body) for _ in range(3)]
+        while services.queue.running_job() is None:
+            time.sleep(0.01)
+        first = services.queue.running_job()
+        for value in (2, 3, 1, 2):
+            assert client.post("/sdapi/v1/options", json={"CLIP_stop_at_last_layers": value}).status_code == 200
+            assert client.get("/sdapi/v1/options").json()["CLIP_stop_at_last_layers"] == value
+        assert first is not None and first.request.settings.stable_diffusion.CLIP_stop_at_last_layers == 1
+        assert [reply.result().status_code for reply in replies] == [200] * 3
+    info = json.loads(replies[0].result().json()["info"])
+    assert "Clip skip" not in info["infotexts"][0]
+    later = client.post("/sdapi/v1/txt2img", json={**body, "steps": 1}).json()
+    assert "Clip skip: 2" in json.loads(later["info"])["infotexts"][0]
+    client.post("/sdapi/v1/options", json={"CLIP_stop_at_last_layers": 1})
 
 
 def test_a_wrong_option_changes_nothing_and_names_the_nearest(client: TestClient, services: Services) -> None:

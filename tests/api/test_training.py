@@ -12,10 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from modules.assembly import training_of
 from modules.errors import InvalidValueError
 from modules.jobs.job import JobStatus
-from modules.jobs.work.training import TRAINING_KIND
+from modules.jobs.work.training import TRAINING_KIND, training_of
 from modules.services import Services
 from modules.training.config import config_of
 from modules.ui.train_tab import form_config, interrogated, look_at, replaced, save_captions

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compat.foreign import Foreign
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.scripts.axes import AXES
@@ -44,7 +45,9 @@ def program(tmp_path: Path) -> Iterator[Callable[[Files], Services]]:
 
     def build(files: Files) -> Services:
         write(tmp_path / "extensions", files)
-        services = build_services(Flags(data_dir=str(tmp_path), ckpt=str(TINY), use_cpu=("all",), no_hashing=True))
+        services = build_services(
+            Flags(data_dir=str(tmp_path), ckpt=str(TINY), use_cpu=("all",), no_hashing=True), foreign=Foreign()
+        )
         services.dispatcher.start()
         built.append(services)
         return services

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from compat.foreign import Foreign
+from compat.loading import guards
 from modules.flags.flags import UsageError, parse_flags
-from modules.scripts import guards, library
+from modules.scripts import library
 from modules.scripts.acting import Acting, acting
 from modules.scripts.callbacks import Moment
 from modules.scripts.extension import Extension, Fault, missing_of, reason_of
@@ -22,7 +24,7 @@ ALWAYS = SCRIPT + "    def show(self, is_img2img): return scripts.AlwaysVisible\
 def loaded(folder: Path, bad: str, **more: str) -> ScriptLibrary:
     """A library with an extension "good" and one "bad"."""
     write(folder, {"good/scripts/good.py": GOOD, "bad/scripts/bad.py": bad, **{f"bad/{k}": v for k, v in more.items()}})
-    return ScriptLibrary.load([folder])
+    return ScriptLibrary.load([folder], foreign=Foreign())
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_threads_circular_imports_and_two_of_one_name(tmp_path: Path) -> None:
     }
     write(tmp_path / "one", files)
     write(tmp_path / "two", {"bad/scripts/bad.py": GOOD})
-    found = ScriptLibrary.load([tmp_path / "one", tmp_path / "two"])
+    found = ScriptLibrary.load([tmp_path / "one", tmp_path / "two"], foreign=Foreign())
     assert "circular import" in found.extensions["bad"].faults[0].reason
     assert {script.title() for script in found.scripts} == {"Thread"}
     assert "has the same name" in found.extensions["bad"].notices[0]
@@ -137,18 +139,18 @@ def test_flags_of_preload_are_read_and_unknown_ones_stay_errors(
     with pytest.raises(UsageError, match="--other-words"):
         parse_flags([*words, "--other-words"])
     monkeypatch.setattr(sys, "argv", ["launch.py", *words])
-    found = ScriptLibrary.load([tmp_path / "extensions"])
+    found = ScriptLibrary.load([tmp_path / "extensions"], foreign=Foreign())
     assert found.flags == {"mine_words": 5}
     assert found.extensions["bad"].faults[0].where == "preload.py"
 
 
 def test_what_the_program_does_itself_is_left_out_unless_that_is_switched_off(tmp_path: Path) -> None:
     write(tmp_path, {"sd-webui-freeu/scripts/a.py": GOOD, "b/scripts/a.py": GOOD.replace("'Good'", "'Prompt matrix'")})
-    found = ScriptLibrary.load([library.BUILT_IN, tmp_path])
+    found = ScriptLibrary.load([library.BUILT_IN, tmp_path], foreign=Foreign())
     extension = found.extensions["sd-webui-freeu"]
     assert extension.replaced_by == "freeu" and extension.files == [] and "freeu" in extension.notices[0]
     same = [script for script in found.scripts if script.title().lower() == "prompt matrix"]
     assert [script.is_foreign for script in same] == [True, True]  # one for each tab
     assert "steps aside" in found.extensions["b"].notices[0]
-    alone = ScriptLibrary.load([library.BUILT_IN, tmp_path], disabled=["freeu"])
+    alone = ScriptLibrary.load([library.BUILT_IN, tmp_path], disabled=["freeu"], foreign=Foreign())
     assert alone.extensions["sd-webui-freeu"].files == ["scripts/a.py"]

@@ -11,7 +11,7 @@ import pytest
 
 gr = pytest.importorskip("gradio")
 
-from modules.scripts import gradio_habits  # noqa: E402
+from compat.habits import gradio_habits  # noqa: E402
 from modules.scripts.acting import Acting, acting  # noqa: E402
 from modules.scripts.extension import Extension  # noqa: E402
 
@@ -125,7 +125,7 @@ def test_events_with_scripts_and_updates() -> None:
 
 def test_components_of_their_own_classes_keep_their_arguments() -> None:
     def build() -> Any:
-        from modules.compat.ui_components import DropdownMulti, ToolButton
+        from compat.facades.ui_components import DropdownMulti, ToolButton
 
         class Ratio(ToolButton):
             def __init__(self, ratio: float = 1.0, **keywords: Any) -> None:

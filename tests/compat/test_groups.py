@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 
 from modules.api.app import build_api
 from modules.api.extensions import add_extension_routes
+from modules.jobs.line import fix_seeds
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.services import Services
@@ -72,7 +74,7 @@ has_flag = hasattr(cmd_opts, "no_such_flag"), "medvram" in cmd_opts, getattr(cmd
 def test_options_are_settings_of_the_program(program: Program) -> None:
     services = program({"words/scripts/words.py": OPTIONS})
     assert services.scripts.faults == []
-    from modules.compat.shared import opts
+    from compat.facades.shared import opts
 
     assert (opts.words_on, opts.words_count, opts.words_mode, opts.words_kinds) == (True, 3, "a", ["x"])
     assert opts.data.get("words_list") == "Euler" and "words_on" in opts.data
@@ -234,6 +236,37 @@ def test_a_selected_script_builds_jobs_and_results(program: Program) -> None:
     result = made(services, small_request(script="Refine twice"))
     assert [image.image.size for image in result.images] == [(128, 64), (64, 64)]
     assert result.images[0].infotext.startswith("a red cat")
+
+
+SEEDS = """
+import modules.scripts as scripts
+from modules.processing import Processed, get_fixed_seed, process_images
+
+ASKED = []
+
+class Seeds(scripts.Script):
+    def title(self):
+        return "Each its own seed"
+
+    def run(self, p, *args):
+        ASKED.append((p.seed, p.subseed))
+        runs = [process_images(p) for _ in range(2)]
+        p.seed = get_fixed_seed(p.seed)
+        runs.append(process_images(p))
+        images = [image for run in runs for image in run.images]
+        return Processed(p, images, all_seeds=[run.all_seeds[0] for run in runs])
+"""
+
+
+def test_a_selected_script_finds_the_seed_that_was_asked_for(program: Program) -> None:
+    services = program({"seeds/scripts/seeds.py": SEEDS})
+    request = fix_seeds(replace(small_request(script="Each its own seed"), seed=-1, subseed=3))
+    seeds = [[image.seed for image in made(services, request).images] for _ in range(2)]
+    assert len(set(seeds[0])) == 3 and seeds[0][0] == request.seed
+    assert seeds[1] == seeds[0]
+    assert module_of("seeds", "seeds").ASKED == [(-1, 3)] * 2
+    given = made(services, replace(request, seed=8)).images
+    assert [image.seed for image in given] == [8, 8, 8]
 
 
 DETAIL = """
@@ -541,7 +574,7 @@ KDiffusionSampler.callback_state = callback
 def test_each_tab_has_its_own_script_which_hears_of_all_components(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from modules.compat.sd_samplers_kdiffusion import KDiffusionSampler
+    from compat.facades.sd_samplers_kdiffusion import KDiffusionSampler
 
     monkeypatch.setattr(KDiffusionSampler, "callback_state", KDiffusionSampler.callback_state)  # put back at the end
     services = program({"tabs/scripts/tabs.py": TABS})

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from compat.foreign import Foreign
 from modules.api.extensions import add_extension_routes
 from modules.assembly import build_services
 from modules.flags.flags import Flags
@@ -117,7 +118,9 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     files["work/page.html"] = "<p>{{ word }} {{ request.url.path }}</p>"
     write(folder / "extensions", files)
     with registries_kept():
-        built = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_hashing=True))
+        built = build_services(
+            Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_hashing=True), foreign=Foreign()
+        )
         built.dispatcher.start()
         yield built
         built.dispatcher.close()

@@ -35,6 +35,7 @@ class Behavior:
 
     body: bytes
     etag: str = '"v1"'
+    last_modified: str = ""
     sha256: str | None = None  # announced; None: the true one
     has_ranges: bool = True
     content_type: str = "application/octet-stream"
@@ -81,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
     def give(self, behavior: Behavior, cut: int | None = None) -> None:
         """The body or the part of it that is asked for; `cut`: the connection ends after so many bytes."""
         body, wanted = behavior.body, self.headers.get("Range", "")
-        is_same = self.headers.get("If-Range") in (None, behavior.etag)
+        is_same = self.headers.get("If-Range") in (None, behavior.etag or behavior.last_modified)
         begin, end, status = 0, len(body) - 1, 200
         if wanted and behavior.has_ranges and is_same:
             first, _, last = wanted.removeprefix("bytes=").partition("-")
@@ -96,6 +97,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {begin}-{end}/{len(body)}")
         if behavior.etag:
             self.send_header("ETag", behavior.etag)
+        if behavior.last_modified:
+            self.send_header("Last-Modified", behavior.last_modified)
         if behavior.sha256 != "":
             self.send_header("X-Linked-Etag", f'"{self.announced(behavior)}"')
         if behavior.filename:

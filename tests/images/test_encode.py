@@ -5,6 +5,7 @@ import struct
 import zlib
 from io import BytesIO
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from PIL import Image
@@ -116,6 +117,17 @@ def test_every_mode_can_be_written_in_every_format(mode: str, extension: str) ->
 def test_sixteen_bits_are_scaled_not_cut() -> None:
     image = Image.new("I;16", (8, 8), 0x8000)
     assert read_image(encode_image(image, "jpg")).getpixel((0, 0)) == (128, 128, 128)
+
+
+@pytest.mark.parametrize(("mode", "name"), [("I;16", "PNG"), ("I;16", "TIFF"), ("I;16B", "TIFF"), ("I", "TIFF")])
+def test_grey_images_of_16_bits_are_read_in_8(mode: str, name: str) -> None:
+    values = (0, 0x00FF, 0x0100, 0x8000, 0xFFFF)
+    order: Literal["big", "little"] = "big" if mode.endswith("B") else "little"
+    data = b"".join(value.to_bytes(4 if mode == "I" else 2, order) for value in values)
+    file = BytesIO()
+    Image.frombytes(mode, (5, 1), data).save(file, name)
+    found = read_image(file.getvalue())
+    assert (found.mode, list(found.tobytes())) == ("L", [value >> 8 for value in values])
 
 
 def test_transparency_is_put_on_white_where_there_is_none() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from modules.file_names import MAX_NAME_BYTES, sanitize_name, sanitize_part
 from modules.images.filenames import (
     apply_pattern,
     image_pattern,
@@ -18,7 +19,6 @@ from modules.images.filenames import (
 )
 from modules.images.naming import NameContext
 from modules.images.patterns import PATTERNS, Source
-from modules.images.sanitize import MAX_NAME_BYTES, sanitize_name, sanitize_part
 from modules.settings.values import Settings
 
 CONTEXT = NameContext(

@@ -55,6 +55,13 @@ def result_of(job: Job, interrupted: bool = False) -> Result:
     return Result(images=(image,), info=info, interrupted=interrupted)
 
 
+def test_previews_come_every_few_steps_also_behind_the_planned_ones() -> None:
+    job = Job("a", GenerationRequest(seed=1, subseed=1), preview_every=3)
+    assert [step for step in range(12) if job.wants_preview(step)] == [3, 6, 9]
+    assert [step for step in range(5, 12) if job.wants_preview(step)] == [5, 8, 11]  # a second batch
+    assert not any(Job("b", job.request).wants_preview(step) for step in range(9))
+
+
 class Stepping:
     """An executor that steps until `go` allows it to end."""
 

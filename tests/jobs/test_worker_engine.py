@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from compat.foreign import Foreign
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.jobs.job import JobStatus
@@ -21,7 +22,9 @@ from tests.recordings import TINY
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     folder = tmp_path_factory.mktemp("data")
-    services = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), workers=1))
+    services = build_services(
+        Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), workers=1), foreign=Foreign()
+    )
     services.workers.start()
     services.dispatcher.start()
     services.models.request_load(None)

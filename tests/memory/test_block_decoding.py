@@ -6,6 +6,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from modules.memory import block_decoding
-from modules.memory.block_decoding import block_classes, decoded_peak_bytes, decoding_blocks, is_on_cuda
+from modules.memory.block_decoding import (
+    DecodedWeights,
+    block_classes,
+    decoded_peak_bytes,
+    decoding_blocks,
+    is_on_cuda,
+)
 from modules.memory.changes import AllBranches, Branches
 from modules.memory.formats.format import FORMATS
 from modules.memory.hook_chain import HookOrder, hooks_of, register_hook
@@ -315,7 +322,8 @@ def test_the_peak_is_that_of_a_block_and_its_largest_weight(monkeypatch: pytest.
     monkeypatch.setattr(block_decoding, "MAX_ELEMENTS", 2048)
     model = nn.Sequential(nn.Linear(32, 32), Transformer2DModel())
     before, inside, alone = 32 * 32 + 128, 32 * 32 + 32 * 64, 64 * 64
-    assert decoded_peak_bytes(model, torch.float16) == 2 * (before + inside + alone)
+    known = ("Transformer2DModel", "ResnetBlock2D")
+    assert decoded_peak_bytes(model, torch.float16, known) == 2 * (before + inside + alone)
     assert decoded_peak_bytes(nn.Linear(32, 32), torch.float16) == 2 * 32 * 32
 
 
@@ -375,7 +383,7 @@ def test_blocks_are_named_by_their_libraries() -> None:
         _repeated_blocks = ("FluxTransformerBlock",)
         _no_split_modules = None
 
-    assert {"ResnetBlock2D", "FluxTransformerBlock"} <= set(block_classes(Named()))
+    assert block_classes(Named(), ("ResnetBlock2D",)) == ("ResnetBlock2D", "FluxTransformerBlock")
 
 
 @pytest.mark.gpu
@@ -384,6 +392,8 @@ def test_blocks_are_named_by_their_libraries() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_on_a_card_a_unet_is_the_same_to_the_bit(storage: str, dtype: torch.dtype) -> None:
     from diffusers import UNet2DConditionModel
+
+    from modules.models.families.ldm.denoiser import DENOISER
 
     torch.manual_seed(0)
     made: Any = UNet2DConditionModel(
@@ -409,7 +419,7 @@ def test_on_a_card_a_unet_is_the_same_to_the_bit(storage: str, dtype: torch.dtyp
         alone = unet(latent, 7, text).sample
         repeated = unet(latent, 7, text).sample
         handle = register_hook(attention, look, HookOrder.OBSERVE)
-        with decoding_blocks(unet, block_classes(unet)) as count:
+        with decoding_blocks(unet, block_classes(unet, DENOISER.blocks.decoded)) as count:
             together = unet(latent, 7, text).sample
             before = torch.cuda.memory_allocated()
             again = unet(latent, 7, text).sample
@@ -420,3 +430,42 @@ def test_on_a_card_a_unet_is_the_same_to_the_bit(storage: str, dtype: torch.dtyp
     assert count > 8 and torch.equal(seen[0], own)
     assert torch.equal(alone, repeated), "the kernels themselves repeat"
     assert torch.equal(alone, together)
+
+
+@torch.no_grad()
+def test_decoded_weights_are_kept_where_memory_is_given_for_them(x: Tensor) -> None:
+    model, kept = model_of(), DecodedWeights()
+    block, addresses = model.blocks[0], list[int]()
+    expected = model(x)
+
+    def decoding(size: int) -> AbstractContextManager[int]:
+        return decoding_blocks(model, ["Block"], here, kept, size)
+
+    block.meanwhile = lambda: addresses.append(ready(block.first)["weight"].data_ptr())
+    with decoding(1 << 20):
+        assert all(torch.equal(model(x), expected) for _ in range(2))
+    whole = kept.bytes
+    with decoding(whole):
+        assert torch.equal(model(x), expected)
+    block.meanwhile = lambda: None
+    assert len(set(addresses)) == 1 and whole > 0, "decoded once, for later jobs too"
+    with decoding(whole // 2):
+        data = block.first._parameters["weight"].flip(0)
+        put(block.first, "weight", data, block.first._buffers["weight_scale"])
+        changed = model(x)
+        assert kept.bytes == whole // 2
+    assert torch.equal(changed, model(x)) and not torch.equal(changed, expected)
+    with decoding(0):
+        assert torch.equal(model(x), changed)
+    assert kept.bytes == 0
+
+
+@torch.no_grad()
+def test_a_weight_whose_memory_is_replaced_is_used(x: Tensor) -> None:
+    model = model_of()
+    with decoding_blocks(model, ["Block"], here):
+        first = model(x)
+        weight = model.blocks[0].first._parameters["weight"]
+        weight.data = weight.data.flip(0)
+        assert torch.equal(model(x), changed := model(x)) and not torch.equal(first, changed)
+    assert torch.equal(model(x), changed)

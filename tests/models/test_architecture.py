@@ -103,6 +103,8 @@ def test_a_yaml_of_the_original_form_says_what_ours_does(name: str, tmp_path: Pa
     assert ours.unet_sizes == found.unet_sizes if channels == 4 else ours.unet_sizes.widths == found.unet_sizes.widths
     assert (found.noise_schedule, found.latent_side) == (ours.noise_schedule, ours.latent_side)
     assert found.autoencoder == replace(ours.autoencoder, preview=None)  # type: ignore[type-var]
+    previewed = read_architecture(tmp_path / "a.yaml", CONFIGS / FAMILIES.get(family).config_name)
+    assert previewed == replace(found, autoencoder=ours.autoencoder)
     assert found.prediction_type == ("v_prediction" if name.endswith(" v") else "epsilon")
 
 

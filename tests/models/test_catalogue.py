@@ -62,6 +62,27 @@ def test_a_checkpoint_answers_to_its_names(folder: Path, name: str) -> None:
     assert catalogue(folder).get(name).name == "sub/catfish.safetensors"
 
 
+def test_a_checkpoint_asked_for_by_its_own_name_is_that_file(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = ("A/cat.safetensors", "b/deep/cat.safetensors", "sub_catfish.safetensors", "A/sub/Cat.safetensors")
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    listing = catalogue(folder)
+    for info in listing.entries:
+        for text in (info.title, info.name, info.name.upper(), str(info.path)):
+            assert listing.get(text) == info
+    assert not caplog.text
+    assert listing.get("sub_catfish").name == "sub_catfish.safetensors"
+    assert listing.get("cat").name == listing.get("CAT.SAFETENSORS").name == "cat.safetensors"
+    (folder / "A" / "dog.ckpt").write_bytes(b"")
+    (folder / "b" / "deep" / "dog.ckpt").write_bytes(b"")
+    listing.refresh()
+    assert listing.get("dog.ckpt").name == "A/dog.ckpt"
+    assert "'dog.ckpt' may be any of A/dog.ckpt, b/deep/dog.ckpt. A/dog.ckpt is used" in caplog.text
+    root = listing.with_hash(listing.get("cat.safetensors"))
+    assert root.name == "cat.safetensors" and listing.get("cat.safetensors") == root
+
+
 def test_a_part_of_a_title_finds_the_shortest(folder: Path) -> None:
     assert catalogue(folder).get("ca").name == "cat.safetensors"
 

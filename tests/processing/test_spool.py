@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modules.assembly import temporary_spool
 from modules.images.metadata import read_metadata
 from modules.processing.record import spool as spooling
 from modules.processing.record.output import Output, name_context
-from modules.processing.record.spool import Spool
+from modules.processing.record.spool import Spool, temporary_spool
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import GeneratedImage
 from modules.settings.values import Settings

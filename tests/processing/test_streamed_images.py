@@ -5,14 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from modules.errors import CheckpointError, OutputError
 from modules.flags.flags import Flags
 from modules.memory.streaming.groups import Level
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import Machine
 from modules.processing.engine.status import ModelFacts
@@ -23,7 +26,9 @@ from modules.processing.request.events import Silent
 from modules.processing.request.result import Result
 from modules.ui.scales import scales_line
 from tests.models.files import tiny_tensors, write_checkpoint
+from tests.models.gguf_files import denoiser_only, write_gguf
 from tests.processing.recorded import request_of
+from tests.processing.test_module_files import BEGINNINGS, part
 from tests.processing.test_vae_files import other_vae
 from tests.recordings import CONFIGS, REFERENCE, cpu_machine, tiny_adapters
 from tests.thorough import thoroughly
@@ -132,6 +137,37 @@ def test_loras_have_the_same_effect(mode: str, fp8: str, ways: tuple[str, ...], 
         streamed = [pixels(make(engine, tmp_path, prompt, **settings, stream_weights=way)) for prompt in prompts]
         assert streamed == resident, way
         assert facts(engine).stored_bytes < 8e6  # also those that were merged rest on disk
+
+
+@pytest.mark.parametrize("adapter", ["tiny-lora-a", "tiny-dora"])
+def test_loras_on_a_gguf_file_have_their_effect_resident_and_streamed(
+    adapter: str, engine: Engine, tmp_path: Path
+) -> None:
+    for folder in ("models", "modules"):
+        (tmp_path / folder).mkdir()
+    write_checkpoint(tmp_path / "models" / "small.safetensors", tiny_tensors()).unlink()  # its YAML stays
+    write_gguf(tmp_path / "models" / "small.gguf", denoiser_only(tiny_tensors()), "Q8_0", "sd1")
+    for name in BEGINNINGS:
+        save_file(part(name), tmp_path / "modules" / f"{name}.safetensors")
+    files = ExtraModels(adapters=tiny_adapters(), modules=ModuleCatalogue([tmp_path / "modules"]))
+    catalogue = CheckpointCatalogue([tmp_path / "models"], HashCache(tmp_path / "hashes.json"))
+    small = Engine(catalogue, CONFIGS, lambda: machine(tmp_path), models=files)
+    settings: dict[str, Any] = {"sd_model_checkpoint": "small.gguf", "forge_additional_modules": ("ae", "text")}
+    prompts = ["a cat", f"a cat <lora:{adapter}:0.5>", "a cat"]
+
+    def made(by: Engine, **more: Any) -> list[Any]:
+        return [np.frombuffer(pixels(make(by, tmp_path, prompt, **more)), np.uint8).astype(float) for prompt in prompts]
+
+    whole, resident = made(engine), made(small, **settings)
+    assert (resident[0] == resident[2]).all()
+    effect, wanted = resident[1] - resident[0], whole[1] - whole[0]
+    assert np.abs(effect - wanted).mean() < 0.2 * np.abs(wanted).mean()
+    for way in WAYS:
+        streamed = made(small, **settings, stream_weights=way)
+        apart = [np.abs(one - other) for one, other in zip(streamed, resident, strict=True)]
+        # The text encoder is rounded to bf16 before a LoRA is added where it is resident, and with it where it is not.
+        assert max(apart[0].max(), apart[2].max()) == 0 and apart[1].max() <= 1 and apart[1].mean() < 1e-3, way
+    small.unload()
 
 
 def test_a_vae_in_tiles_and_one_from_another_file(tmp_path: Path) -> None:

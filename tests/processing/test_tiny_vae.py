@@ -11,7 +11,7 @@ from diffusers import AutoencoderTiny
 from PIL import Image
 from safetensors.torch import save_file
 
-from modules.errors import CheckpointError
+from modules.errors import CheckpointError, Interrupted
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.models.autoencoders.tiny_vae import original_names
@@ -199,4 +199,16 @@ def test_previews_by_approx_nn_use_its_file_and_are_cheap_without(
     torch.save(layers | biases, tmp_path / "model.pt")
     assert not make(engine, request(), with_file).notices
     assert with_file.previews[0].size == (64, 64) and with_file.previews[0].getcolors() == [(64 * 64, (191, 191, 191))]
-    assert [image.size for image in without.previews] in ([], [(64, 64)] * 2)
+    assert [image.size for image in without.previews] == [(64, 64)] * 2  # although the model's own YAML says nothing
+
+
+def test_dpm_adaptive_is_previewed_and_stopped_behind_its_planned_steps(engine: Engine) -> None:
+    class Stopping(Watching):
+        def check(self) -> None:
+            if len(self.previews) == 6:
+                raise Interrupted("enough")
+
+    stopping = Stopping()
+    result = make(engine, replace(request(), sampler="DPM adaptive"), stopping)
+    assert result.interrupted and len(stopping.previews) == 6
+    assert [image.image.size for image in result.samples] == [(64, 64)]

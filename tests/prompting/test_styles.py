@@ -71,6 +71,27 @@ def test_files_with_comments_old_columns_and_a_byte_order_mark(tmp_path: Path) -
     assert StyleBook.read([old]).styles == {"plain": Style("plain", "words")}
 
 
+@pytest.mark.parametrize("text", ["name;prompt;negative_prompt\nA;b;c\n", "A,b,c\nB,d,e\n", "name,text of it\nA,b\n"])
+def test_a_file_with_other_columns_is_damaged_and_kept(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "styles.csv"
+    path.write_text(text)
+    book = StyleBook.read([path])
+    (notice,) = book.notices
+    assert "its first line is not name,prompt,negative_prompt" in notice and not book.styles
+    book.save()
+    assert path.read_text() == text
+    for name in ("new", "another"):
+        StyleBook.read([path]).with_style(Style(name, "x")).save()
+    assert list(StyleBook.read([path]).styles) == ["new", "another"]
+    assert path.with_name("styles.csv.corrupt-1").read_text() == text
+
+
+def test_a_file_in_utf_16_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "styles.csv"
+    path.write_bytes("name,prompt,negative_prompt\nÉté,soleil,\n".encode("utf-16"))
+    assert list(StyleBook.read([path]).styles) == ["Été"]
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

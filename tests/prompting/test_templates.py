@@ -107,7 +107,7 @@ def test_wildcards_by_file_folder_and_key(tmp_path: Path) -> None:
     assert every("__Clothes/Hats__", wildcards) == ["a big hat", "a small hat"]
     assert every("__artists/*__", wildcards) == ["Vermeer", "Hals", "Edelfelt"]
     assert every("{2$$__colors__}", wildcards) == ["red, orange"]
-    assert every("a__colors__b", wildcards) == ["aredb", "aorangeb"]
+    assert every("__colors__ish 非__colors__色", wildcards)[0] == "redish 非red色"
     assert every("__sizes__", wildcards) == ["1", "2"]
     assert drawn("__colors__", wildcards, 300)["orange"] > 150
 
@@ -119,6 +119,22 @@ def test_a_missing_wildcard_names_the_nearest_and_where_it_belongs(tmp_path: Pat
     with pytest.raises(UnknownNameError, match="There is no wildcard __x__"):
         random_prompt(parse_template("__x__"), NONE, 1)
     assert every("<lora:my__x__lora:1>", wildcards) == ["<lora:my__x__lora:1>"]
+
+
+def test_a_word_with_two_double_underscores_is_text(tmp_path: Path) -> None:
+    wildcards = book(tmp_path, {"hands.txt": "fingers", "v2.txt": "third"})
+    for word in ("bad__hands__v2", "x__y__z", "1__hands__2", "é__hands__é", "a__b__hands__v2", "x__y__", "__y__z"):
+        assert every(f"my {word} {{{word}|b}}", wildcards) == [f"my {word} {word}", f"my {word} b"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "cp1252"])
+def test_a_file_is_read_in_its_encoding(tmp_path: Path, encoding: str) -> None:
+    text = "une fenêtre très étroite\nun château à l'été\n"
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    (tmp_path / "w.txt").write_bytes(f"{mark}{text}".encode(encoding))
+    (tmp_path / "y.yaml").write_bytes(f"{mark}inner: [{text.splitlines()[0]}]".encode(encoding))
+    assert WildcardBook((tmp_path,)).texts("w") == tuple(text.splitlines())
+    assert WildcardBook((tmp_path,)).texts("y/inner") == (text.splitlines()[0],)
 
 
 def test_an_empty_wildcard_says_so(tmp_path: Path) -> None:

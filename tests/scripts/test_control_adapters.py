@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from modules.errors import InvalidValueError
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
@@ -133,6 +134,24 @@ def test_an_ip_adapter(engine: Engine, tmp_path: Path, family: str, form: str) -
     ours = controlled(engine, model, path, inputs, weight=0.7, **unit)
     torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-4)
     assert (wanted - plain(model.unet, inputs)).abs().max() > 1e-3
+
+
+def test_weights_of_an_ip_adapter_are_those_of_blocks(engine: Engine) -> None:
+    """However many layers a block has, and not below 0, as in the reference UI; another number of them is refused."""
+    unet = engine.model("sdxl.safetensors").unet
+    blocks = [*unet.down_blocks[1].attentions, *unet.mid_block.attentions, *unet.up_blocks[0].attentions]
+    assert max(len(block.transformer_blocks) for block in blocks) > 1
+    read_unit, weights_of = library("reading").read_unit, library("ip_adapter").layer_weights
+    given = [0.1 * number for number in range(len(blocks) - 1)]
+    unit = read_unit({"advanced_weighting": [-1.0, *given]}, "unit 0")
+    found = weights_of(unit, unet, "unit 0")
+    for block, weight in zip(blocks, [0.0, *given], strict=True):
+        assert {found[each.attn2] for each in block.transformer_blocks} == {weight}
+    assert set(weights_of(read_unit({"weight": 0.5}, "unit 0"), unet, "unit 0").values()) == {0.5}
+    for count in (len(blocks) - 1, len(blocks) + 1):
+        unit = read_unit({"advanced_weighting": [1.0] * count}, "unit 0")
+        with pytest.raises(InvalidValueError, match=f"has {count} weights, and the model takes {len(blocks)}"):
+            weights_of(unit, unet, "unit 0")
 
 
 @pytest.mark.parametrize("side", [8, 9])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
+from compat.foreign import Foreign
 from modules.detection.detection import Detection
 from modules.detection.detectors import Detectors
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
@@ -59,7 +60,7 @@ def library(tmp_path: Path, engine: Engine) -> ScriptLibrary:
     (scripts / "probe.py").write_text(PROBE)
     detectors = Detectors(engine.faces.find, tmp_path / "adetailer")
     program = Program(detectors=lambda: list(detectors.names), detector=detectors.check, detect=find_boxes)
-    found = ScriptLibrary.load([tmp_path / "extensions"], program=program)
+    found = ScriptLibrary.load([tmp_path / "extensions"], program=program, foreign=Foreign())
     detailer = ScriptLibrary.load([BUILT_IN], [path.name for path in BUILT_IN.iterdir() if path.name != "detailer"])
     assert not found.faults and not detailer.faults
     for script in detailer.scripts:
@@ -175,6 +176,30 @@ def test_prompts_of_what_is_found(
 ) -> None:
     _, jobs = detailed(small_request(steps=1, settings=settings), library, engine, tmp_path, **unit)
     assert [job.prompt for job in jobs] == wanted
+
+
+def test_prompts_of_units_know_all_that_prompts_know(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    """Choices, edits, weights, BREAK, AND and LoRAs; an image's own LoRA takes part where its prompt does."""
+    others = [path.name for path in BUILT_IN.iterdir() if path.name != "dynamic-prompts"]
+    library.scripts += ScriptLibrary.load([BUILT_IN], others).scripts
+    unit = {"ad_mask_k": 1, "ad_use_steps": True, "ad_steps": 1}
+
+    def painted(prompt: str, negative: str = "", own: str = "a cat") -> Any:
+        wanted = small_request(prompt=own, steps=1)
+        result, _ = detailed(wanted, library, engine, tmp_path, ad_prompt=prompt, ad_negative_prompt=negative, **unit)
+        return np.asarray(result.samples[0].image.crop((8, 36, 40, 60))).astype(int)
+
+    dog = painted("a dog")
+    for same in ("{a dog|a dog}", "[a cat:a dog:0]", "(a dog:1.0)", "a dog AND a cat:0", "  a dog\n"):
+        assert abs(painted(same) - dog).max() <= 1, same
+    for other in ("a dog <lora:tiny-dora:1>", "a dog BREAK tree", "(a dog:1.5)"):
+        assert abs(painted(other) - dog).max() > 1, other
+    assert abs(painted("a dog", "a tree") - dog).max() > 1
+    own = painted("")
+    assert (painted("a cat") == own).all() and (painted("[PROMPT]", "[PROMPT]") == own).all()
+    assert abs(painted("[PROMPT]", own="a cat <lora:tiny-dora:1>") - own).max() > 1
+    with pytest.raises(AssertionError, match="no-such-file"):  # `detailed` expects no notices
+        painted("a dog <lora:no-such-file:1>")
 
 
 def unit_of(library: ScriptLibrary, **values: Any) -> dict[str, Any]:

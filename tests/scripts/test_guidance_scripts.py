@@ -116,6 +116,66 @@ def test_free_u_regions_and_filters() -> None:
     assert script.filtered(x, 0.0, 1.0, 1.0) is x
 
 
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_free_u_of_features_of_one_cell_is_a_number(version: str) -> None:
+    """The mean over channels has no range there."""
+    script = module("freeu", "freeu")
+    x = torch.ones(1, 4, 1, 1)
+    found = script.stronger(x, script.Stage(1.5), 1.5, version)
+    assert found.flatten().tolist() == ([1.5, 1.5, 1.5, 1.0] if version == "1" else [1.0] * 4)
+
+
+def free_u(given: Any, title: str = "FreeU") -> tuple[Any, dict[str, Any]]:
+    """Its schedule, and the values by name."""
+    script: Any = built_in().find_alwayson("FreeU")
+    values = script.values(SimpleNamespace(script_values={}), read_args(script, given, title))
+    return module("freeu", "freeu").Schedule.of(values), values
+
+
+@pytest.mark.parametrize(
+    ("given", "strengths", "text"),
+    [
+        ({"start_ratio": 0.35, "stop_ratio": 0.8}, [0, 0, 1, 1, 0, 0, 0], "0.35, 0.8, 0.0"),
+        ({"start_ratio": 1, "stop_ratio": 4}, [0, 1, 1, 1, 0, 0, 0], "1, 4, 0.0"),
+        ({"stop_ratio": 0.5, "transition_smoothness": 1.0}, [1, 2 / 3, 1 / 3, 0, 0, 0, 0], "0.0, 0.5, 1.0"),
+        ({"start_ratio": 2, "transition_smoothness": 0.5}, [0, 0.25, 1, 0.875, 0.75, 0.625, 0], "2, 1.0, 0.5"),
+        ({"start_ratio": 0.4, "stop_ratio": 0.45, "transition_smoothness": 1.0}, [0] * 7, "0.4, 0.45, 1.0"),
+    ],
+    ids=str,
+)
+def test_free_u_holds_by_calls_of_the_model(given: Any, strengths: list[float], text: str) -> None:
+    """Portions are whole steps, whole numbers are steps, and a second pass counts on: its calls are beyond the end."""
+    schedule, values = free_u([{**given, "stage_infos": [{"backbone_factor": 1.3}]}])
+    assert [schedule.strength(call, 0, 6) for call in range(7)] == pytest.approx(strengths)
+    assert schedule.text == text
+    assert values["version"] == "1", "of a dictionary that names none"
+    assert [stage.backbone_factor for stage in module("freeu", "freeu").stages_of(values)] == [1.3, 1.0, 1.0]
+
+
+def test_free_u_of_forge_holds_in_each_pass() -> None:
+    schedule, values = free_u([True, 1.1, 1.2, 0.9, 0.2, 0, 0.5], "FreeU Integrated (SD 1.x, SD 2.x, SDXL)")
+    assert [schedule.strength(90, reported, 6) for reported in range(6)] == [1, 1, 1, 0, 0, 0]
+    assert schedule.text == "0.0, 0.5, 0.0, each_pass" and values["version"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    [
+        ("0.1, 0.5, 0.2", '[{"skip_factor": 0.5}]'),
+        ("2, 0.5, 0.2", '{"stage_infos": [{"skip_factor": 0.5}], "start_ratio": 2}'),
+        ("0.1, 0.5, 0.2, each_pass", '{"stage_infos": [{"skip_factor": 0.5}], "each_pass": true}'),
+    ],
+)
+def test_a_pasted_schedule_of_free_u_is_the_recorded_one(schedule: str, stages: str) -> None:
+    script: Any = built_in().find_alwayson("FreeU")
+    parsed = {"FreeU Stages": '[{"skip_factor": 0.5}]', "FreeU Schedule": schedule}
+    pasted = {row.name: (pasting(parsed) if (pasting := script.pasting(row)) else None) for row in script.rows}
+    assert pasted["stages"] == stages and pasted["version"] == "1"
+    found = script.checked([True, *(pasted[row.name] for row in script.rows[1:])])
+    values = dict(zip((row.name for row in script.rows), found, strict=True))
+    assert module("freeu", "freeu").Schedule.of(values).text == schedule
+
+
 def test_negative_words_are_taken_out_of_a_prompt() -> None:
     divided = module("neg-pip", "neg_pip").Divided.of("a (big:1.2) cat (hat:-1.5), (red shoe: -.5)")
     assert divided.text == "a (big:1.2) cat , "
@@ -352,7 +412,8 @@ def test_hues_of_a_mask() -> None:
     ("title", "args", "values"),
     [
         ("FreeU", [{"stage_infos": [{"backbone_factor": 1.3}]}], {0: True, 9: '[{"backbone_factor": 1.3}]'}),
-        ("FreeU", [True, 0, 1, 0, *[1.3, 1, 0, 0.5, 0, 1], *[1, 1, 0, 0.5, 0, 1] * 2], {7: 0, 8: "2"}),
+        ("FreeU", [{"stage_infos": [1.3, 1, 0, 0.5, 0, 1, {}]}], {8: "1", 9: '[{"backbone_factor": 1.3}, {}]'}),
+        ("FreeU", [True, 0, 1, 0, *[1.3, 1, 0, 0.5, 0, 1], *[1, 1, 0, 0.5, 0, 1] * 2], {7: 0, 8: "1"}),
         ("LoRA Block Weight", ["A:1,0", True, 0, "", "", ""], {0: "A:1,0", 1: True}),
         ("FreeU Integrated (SD 1.x, SD 2.x, SDXL)", [True, 1.1, 1.2, 0.9, 0.2, 0, 0.5], {1: 1.1, 6: 0.5}),
         ("MultiDiffusion Integrated", [True, "Mixture of Diffusers", 768, 512, 64, 2], {2: 96, 3: 64, 4: 8, 5: 2}),

@@ -13,6 +13,7 @@ from PIL import Image
 from modules.errors import FeatherweightError, InvalidValueError, OutputError, UnknownNameError
 from modules.images.infotext import parse_infotext
 from modules.images.legend import LegendStyle, grid_with_legend
+from modules.jobs.line import fix_seeds
 from modules.jobs.work.precision import measured, write_series
 from modules.jobs.work.reports import Reports
 from modules.processing.comparison.series import SeriesReport
@@ -23,7 +24,7 @@ from modules.processing.request.request import GenerationRequest, request_from_j
 from modules.processing.request.result import ImageRole, Result
 from modules.processing.request.source_images import FromImage, SourceImage
 from modules.prompting.styles import Style, StyleBook
-from modules.scripts.axes import AXES
+from modules.scripts.axes import AXES, join_words, split_words
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
 from modules.scripts.processing import Processed, job_of
 from modules.scripts.program import Program
@@ -47,7 +48,7 @@ XYZ = "X/Y/Z plot"
 
 @pytest.fixture(scope="module")
 def built_in(engine: Engine) -> ScriptLibrary:
-    styles = (Style("Loud", "{prompt}, loud"), Style("Wide", "wide", "narrow"))
+    styles = (Style("Loud", "{prompt}, loud"), Style("Wide", "wide", "narrow"), Style("Loud, not", "{prompt}, hushed"))
     program = Program(
         checkpoints=lambda: [info.title for info in engine.catalogue.entries],
         checkpoint=lambda name: engine.catalogue.get(name).title,
@@ -239,6 +240,14 @@ def test_a_report_that_cannot_be_written_costs_no_grid(engine: Engine, tmp_path:
         (("Steps", "1-100000"), "at most 200"),
         (("Steps", "0"), "steps is 0"),
         (("Seed", "1-5 (-1)"), "never reaches"),
+        (("Seed", "18446744073709551616"), "18446744073709551616"),
+        (("Steps", "1.5"), "'1.5' is no whole number"),
+        (("Steps", "1e9999999999"), "no whole number"),
+        (("Steps", "nan"), "no whole number"),
+        (("Seed", "9" * 5000), "no whole number"),
+        (("Steps", f"1-5 [{'9' * 5000}]"), "no whole number"),
+        (("CFG Scale", "1e999"), "is no number"),
+        (("Prompt S/R", "x" * 200_000), "cannot be read"),
     ],
 )
 def test_bad_values_are_said_before_the_first_image(
@@ -255,6 +264,18 @@ def test_bad_values_are_said_before_the_first_image(
         ("Seed", "1-9 (+4), 20", [1, 5, 9, 20]),
         ("Seed", "5-1 (-2)", [5, 3, 1]),
         ("Steps", "1-10 [4]", [1, 4, 7, 10]),
+        ("Steps", "1-10 [5]", [1, 3, 5, 7, 10]),
+        ("Steps", "10-1 [5]", [10, 7, 5, 3, 1]),
+        ("CFG Scale", "0-0.3 (+0.1)", [0, 0.1, 0.2, 0.3]),
+        ("Seed", "1,2\n3,4", [1, 2, 3, 4]),
+        ("Seed", "1, 2,\r\n\r\n3\r4,", [1, 2, 3, 4]),
+        ("Prompt S/R", 'a\n"b\nc"', ["a", "b\nc"]),
+        ("Seed", "123456789012345-123456789012347", [123456789012345, 123456789012346, 123456789012347]),
+        ("Seed", "9007199254740993, 18446744073709551615", [2**53 + 1, 2**64 - 1]),
+        ("Var. seed", "18446744073709551613-18446744073709551615 (+2)", [2**64 - 3, 2**64 - 1]),
+        ("Seed", "9007199254740993-18446744073709551615 [2]", [2**53 + 1, 2**64 - 1]),
+        ("Steps", "20.0, 2e1", [20, 20]),
+        ("Prompt S/R", '"say ""a, b""", say "a"', ['say "a, b"', 'say "a"']),
         ("CFG Scale", "0-1 [5]", [0, 0.25, 0.5, 0.75, 1]),
         ("CFG Scale", "1.5, 2-3 (0.5)", [1.5, 2, 2.5, 3]),
         ("Seed", "-1, -1", [-1, -1]),
@@ -264,6 +285,12 @@ def test_bad_values_are_said_before_the_first_image(
 )
 def test_how_values_are_written(label: str, text: str, values: list[Any]) -> None:
     assert AXES.get(label).values(text) == values
+
+
+def test_picked_words_come_back_whole() -> None:
+    words = ['a "b", c', '"lead" x', "plain", "a, b", 'quote"', "two\nlines", "", '""', "'single'", "スタイル、"]
+    assert split_words(join_words(words)) == words
+    assert join_words(["a", "b, c"]) == 'a, "b, c"'
 
 
 def test_an_interrupted_plot_shows_what_is_finished(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
@@ -314,8 +341,68 @@ def test_a_legend_has_the_colors_and_the_font_of_the_settings() -> None:
     assert sheet.getpixel((0, 0)) == (0, 0, 255)
     text_line = sheet.crop((0, 0, 64, sheet.height - 64))
     assert max(green for _, (_, green, _) in text_line.getcolors(1 << 20)) > 128  # type: ignore[misc,union-attr]
-    with pytest.raises(InvalidValueError, match=r"none\.ttf"):
-        grid_with_legend([[cell]], ["word"], [""], style=LegendStyle.of(settings.changed(font="none.ttf")))
+    for font in ("none.ttf", __file__, "/"):
+        style = LegendStyle.of(settings.changed(font=font))
+        assert repr(font) in style.notice and style.font_file == ""
+        assert grid_with_legend([[cell]], ["word"], [""], style=style).size == sheet.size
+
+
+@pytest.mark.parametrize("script", [XYZ, "Prompt matrix"])
+def test_a_missing_font_and_a_wrong_margin_are_said_before_the_first_image(
+    script: str, built_in: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    def wanted(margin: Any) -> GenerationRequest:
+        if script == XYZ:
+            return plot(built_in, ("Seed", "1,2"), margin=margin)
+        args = filled_args(built_in.find(script), [False, False, "positive", "comma", margin])
+        return request(script=script, script_args=args, prompt="a cat|red")
+
+    settings = wanted(0).settings.changed(font=str(tmp_path / "none.ttf"))
+    result = run(replace(wanted(0), settings=settings), engine, tmp_path, built_in)
+    assert len(result.samples) == 2 and result.images[0].role is ImageRole.GRID
+    assert sum("none.ttf" in notice for notice in result.notices) == 1
+    for margin in ("wide", -1, 10**9, 1.5, [4]):
+        made = list(tmp_path.rglob("*.png"))
+        with pytest.raises(InvalidValueError, match="Grid margins"):
+            run(wanted(margin), engine, tmp_path, built_in)
+        assert list(tmp_path.rglob("*.png")) == made
+
+
+def test_keep_random_gives_each_cell_a_seed_of_its_own(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    def seeds_of(wanted: GenerationRequest) -> list[int]:
+        return [image.seed for image in run(wanted, engine, tmp_path, built_in).samples]
+
+    fixed = fix_seeds(replace(plot(built_in, ("Steps", "1,1,1"), keep_random=True), seed=-1))
+    first = seeds_of(fixed)
+    assert len(set(first)) == 3 and first[0] == fixed.seed
+    assert seeds_of(request_from_json(request_to_json(fixed))) == first
+    assert seeds_of(fix_seeds(replace(fixed, seed=-1))) != first
+    assert seeds_of(replace(fixed, seed=5)) == [5, 5, 5]
+    varied = fix_seeds(replace(plot(built_in, ("Seed", "-1,-1,7")), seed=-1))
+    first = seeds_of(varied)
+    assert len(set(first)) == 3 and first[2] == 7 and seeds_of(varied) == first
+    kept = fix_seeds(replace(plot(built_in, ("Steps", "1,1")), seed=-1))
+    assert seeds_of(kept) == [kept.seed] * 2
+
+
+@pytest.mark.parametrize(
+    ("iterate", "same", "places"), [(False, False, None), (False, True, (0, 0, 0)), (True, False, (0, 1, 2))]
+)
+def test_lines_of_a_file_draw_seeds_as_the_boxes_say(
+    iterate: bool, same: bool, places: tuple[int, ...] | None, built_in: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    script = "Prompts from file or textbox"
+    args = filled_args(built_in.find(script), [iterate, same, "start", "cat\ncat\ncat\n--seed 7 --prompt cat"])
+    wanted = fix_seeds(request(script=script, script_args=args, steps=1, seed=-1, subseed=-1, subseed_strength=0.5))
+    made = [(image.seed, image.subseed) for image in run(wanted, engine, tmp_path, built_in).samples]
+    seeds, subseeds = zip(*made, strict=True)
+    assert made[0] == (wanted.seed, wanted.subseed) and seeds[3] == 7
+    if places is None:
+        assert len(set(seeds)) == len(set(subseeds)) == 4
+    else:
+        assert seeds[:3] == tuple(wanted.seed + place for place in places) and len(set(subseeds)) == 1
+    again = run(request_from_json(request_to_json(wanted)), engine, tmp_path, built_in)
+    assert [(image.seed, image.subseed) for image in again.samples] == made
 
 
 def test_styles_are_an_axis(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
@@ -339,12 +426,12 @@ def test_values_are_picked_from_a_list_or_written(built_in: ScriptLibrary) -> No
     styles, seed = list(AXES).index("Styles"), list(AXES).index("Seed")
     text, picked = script._switched(styles, "Loud, odd", [], False)
     assert (text["visible"], picked["visible"], picked["value"]) == (False, True, ["Loud"])
-    assert picked["choices"] == ["Loud", "Wide"]
+    assert picked["choices"] == ["Loud", "Wide", "Loud, not"]
     text, picked = script._switched(styles, "", ["Loud", "Wide"], True)
     assert (text["value"], text["visible"], picked["visible"]) == ("Loud, Wide", True, False)
     assert script._switched(seed, "1, 2", [], False)[0] == {"value": "1, 2", "visible": True, "__type__": "update"}
-    assert script._filled(styles, True)[0] == "Loud, Wide"
-    assert script._filled(styles, False)[1]["value"] == ["Loud", "Wide"]
+    assert script._filled(styles, True)[0] == 'Loud, Wide, "Loud, not"'
+    assert script._filled(styles, False)[1]["value"] == ["Loud", "Wide", "Loud, not"]
     swapped = script._swapped(styles, "", ["Loud"], seed, "1", [], False)
     assert (swapped[0], swapped[1]["value"], swapped[3], swapped[5]["value"]) == ("Seed", "1", "Styles", ["Loud"])
 

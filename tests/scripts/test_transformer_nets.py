@@ -97,6 +97,7 @@ def controlled(engine: Engine, model: Any, path: Path, inputs: ModelInputs, pain
         size_px=facts.size_px,
         shown_maps={},
         is_reference=False,
+        takes_part=lambda is_hires: True,
     )
     job = SimpleNamespace(settings=Settings(), iteration=0, width=8 * SIDE, height=8 * SIDE)
     rows = len(inputs.x)
@@ -113,7 +114,7 @@ def with_extra(model: Any, inputs: ModelInputs, extra: Mapping[str, Any]) -> Ten
         inputs.x, inputs.timesteps, inputs.crossattn, inputs.vector, {**inputs.extra, **extra}, inputs.mask
     )
     with torch.no_grad():
-        found: Tensor = model.family.run(model.unet, whole)
+        found: Tensor = model.family.denoiser.run(model.unet, whole)
         return found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from PIL import Image
 
+from compat.foreign import Foreign
 from modules.processing.engine.engine import Engine
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
@@ -35,7 +36,7 @@ def extension(folder: Path, source: str, name: str = "toy") -> ScriptLibrary:
     path = folder / name / "scripts"
     path.mkdir(parents=True)
     (path / "script.py").write_text(source)
-    return ScriptLibrary.load([folder])
+    return ScriptLibrary.load([folder], foreign=Foreign())
 
 
 def run(wanted: GenerationRequest, engine: Engine, folder: Path, library: ScriptLibrary) -> Result:

@@ -52,6 +52,23 @@ def guarded(data: Path, **flags: object) -> tuple[TestClient, Services]:
     return TestClient(app, base_url="http://127.0.0.1:7860"), services
 
 
+def test_a_proxy_may_leave_the_subpath_on(tmp_path: Path) -> None:
+    services = fake_services(tmp_path, start=False, api_auth="me:secret")
+    app = whole_api(services)
+    install_guard(app, services.flags, services.access)
+    # The server puts its own path before what a proxy asks for.
+    with TestClient(app, root_path="/a/sd", base_url="http://127.0.0.1:7860", follow_redirects=False) as client:
+        for path in ("/a/sd/sdapi/v1/options", "/a/sd/a/sd/sdapi/v1/options"):
+            assert client.get(path).status_code == 401
+            assert client.get(path, auth=("me", "secret")).status_code == 200
+            reply = client.get(f"{path}/", auth=("me", "secret"))
+            assert (reply.status_code, reply.headers["Location"]) == (307, "../options")
+        reply = client.get("/a/sd/a/sd")
+        assert (reply.status_code, reply.headers["Location"]) == (307, "sd/")
+        assert client.get("/a/sd/a/sdapi/v1/options", auth=("me", "secret")).status_code == 404
+    services.dispatcher.close()
+
+
 @pytest.mark.parametrize("path", READING)
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:7860", "192.168.1.5", "127.0.0.1.evil.example", ""])
 def test_after_dns_rebinding_nothing_is_told(page: TestClient, path: str, host: str) -> None:
@@ -136,6 +153,12 @@ def test_the_page_and_programs_work_as_before(page: TestClient, services: Servic
 )
 def test_calls_of_the_page_that_name_no_function_are_told_so(page: TestClient, path: str, body: object) -> None:
     reply = page.post(f"/gradio_api/{path}", json=body)
+    assert reply.status_code == 404 and "reload the page" in reply.json()["errors"]
+
+
+@pytest.mark.parametrize("path", ["call/x/x", "call/v2/x/x", "call/choose/0"])
+def test_the_stream_of_a_call_that_nobody_made_is_not_found(page: TestClient, path: str) -> None:
+    reply = page.get(f"/gradio_api/{path}")
     assert reply.status_code == 404 and "reload the page" in reply.json()["errors"]
 
 

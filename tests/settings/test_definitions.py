@@ -29,7 +29,7 @@ OWN_KEYS = frozenset(
         *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),
         *("forge_additional_modules", "weights_budget_gb", "prompt_cache_mb"),
         *("stream_weights", "stream_keep_gb", "offload_quota_gb", "forecast_strength"),
-        *("vram_headroom_gb", "torch_compile", "cuda_graphs"),
+        *("vram_headroom_gb", "torch_compile", "cuda_graphs", "decoded_keep_gb"),
     }
 )
 """The keys that the reference UI does not have."""

@@ -43,7 +43,13 @@ def answer(command: Sequence[str], device: str = "cuda") -> Outcome:
     """nvidia-smi and PyTorch of a machine with a GPU."""
     if command[0] == "nvidia-smi":
         return Outcome(0, "Test GPU, 24576 MiB, 20000 MiB, 580.1\n")
-    facts = {"version": TORCH_VERSION, "type": device, "device": "Test GPU", "rows": "encoded by a compiled kernel"}
+    facts = {
+        "version": TORCH_VERSION,
+        "type": device,
+        "device": "Test GPU",
+        "rows": "encoded by a compiled kernel",
+        "decoding": "decoded by a kernel in Triton",
+    }
     return Outcome(0, json.dumps(facts))
 
 
@@ -68,7 +74,11 @@ def test_it_says_what_there_is_and_nothing_is_wrong(root: Path) -> None:
     for words in (
         *("Test GPU, 24576 MiB (20000 MiB free), driver 580.1", f"{TORCH_VERSION}+cpu", "cores", "Two workers on it"),
         *(f"1 in {root / 'models' / 'Stable-diffusion'}", "1 entries", "in order, 1 tables", "0.40 of the time"),
-        *("rows in 8 bits:        encoded by a compiled kernel", "not used: numba is not installed"),
+        *(
+            "rows in 8 bits:        encoded by a compiled kernel",
+            "8 bits on the GPU:     decoded by a kernel in Triton",
+        ),
+        "not used: numba is not installed",
     ):
         assert words in text
 

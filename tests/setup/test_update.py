@@ -160,10 +160,14 @@ def test_an_archive_replaces_adds_removes_and_goes_back(root: Path, data: Path, 
     assert callable(pack)
     write(root, {"outputs/mine.txt": "mine", "models/x.txt": "mine"})
     ending = "zip" if pack is zipped else "tar.gz"
-    file = pack(tmp_path / f"new.{ending}", {**NEW, "outputs/mine.txt": "theirs", "config.json": "{}"})
+    theirs = ("outputs/mine.txt", "config.json", "Config.json", "OUTPUTS/x", ".GIT/hooks/x", "GIT~1/hooks/x")
+    (root / "webui-user.sh").write_text("mine", encoding="utf-8")
+    file = pack(tmp_path / f"new.{ending}", {**NEW, **dict.fromkeys((*theirs, "webui-user.sh"), "theirs")})
     assert run(data, str(file)) == 0
     assert program(root) == NEW
     assert (root / "outputs/mine.txt").read_text(encoding="utf-8") == "mine" and not (root / "config.json").exists()
+    assert (root / "webui-user.sh").read_text(encoding="utf-8") == "mine"
+    assert not [path for path in root.rglob("*") if path.is_file() and path.read_bytes() == b"theirs"]
     assert run(data, "--undo") == 0
     assert program(root) == FILES
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from modules.decoding import decode_text
 from modules.training.config import DataConfig, FolderConfig
 from modules.training.dataset import Dataset, View, make_dataset
 from modules.training.failures import TrainingError
-from modules.training.folders import FolderReport, decode_text, read_captions, read_folders, write_captions
+from modules.training.folders import FolderReport, read_captions, read_folders, write_captions
 from modules.training.latents import LatentCache, cut
 
 

@@ -15,10 +15,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from modules.adapters.adapter_facts import digests_of, read_metadata
+from modules.adapters.adapter_facts import digests_of
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.embeddings import read_embedding
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError, OutputError
+from modules.models.files.header import read_metadata
 from modules.training.config import TrainingConfig, config_of
 from modules.training.failures import TrainingError
 from modules.training.preview import PreviewRenderer, PreviewSample
@@ -263,7 +264,7 @@ def test_a_base_that_vanishes_in_the_middle_is_named(images: Path, tmp_path: Pat
     ("sections", "message"),
     [
         ({"data": {"folders": ["/nowhere/at/all"]}}, "is no folder"),
-        ({"output": {"name": "../evil"}}, "a name, or a whole path"),
+        ({"output": {"name": "../evil"}}, "leads out of its folder"),
         ({"output": {"name": ""}}, "output.name is missing"),
         ({"training": {"optimizer": "adamw8bit"}, "model": {"device": "auto"}}, "needs an NVIDIA GPU"),
     ],

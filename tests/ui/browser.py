@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 from playwright import sync_api
+from starlette.types import Receive, Scope, Send
 
 from modules.api.guard import install_guard
 from modules.services import Services
@@ -71,13 +72,21 @@ ALL_COUNTED = """prompts => prompts.every(
 
 
 @contextmanager
-def served(services: Services) -> Iterator[str]:
-    """API and page on a free port; yields the address."""
+def served(services: Services, root_path: str = "", host: str = "") -> Iterator[str]:
+    """API and page on a free port; yields the address. With `host` as behind a reverse proxy that calls the server by
+    that name."""
     app = mounted_page(services)
     install_guard(app, services.flags, services.access)
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        if host and scope["type"] != "lifespan":
+            others = [pair for pair in scope["headers"] if pair[0] != b"host"]
+            scope = {**scope, "headers": [*others, (b"host", host.encode())]}
+        await app(scope, receive, send)
+
     listener = socket.socket(proto=socket.IPPROTO_TCP)  # as webui.py's: replies are sent at once
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(called, log_level="error", root_path=root_path))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
@@ -94,9 +103,10 @@ class Watch:
 
     def __init__(self, page: sync_api.Page, address: str) -> None:
         self.faults: list[str] = []
+        server = "://".join(urlsplit(address)[:2])
 
         def note_request(request: sync_api.Request) -> None:
-            if not request.url.startswith((address, "data:", "blob:")):
+            if not request.url.startswith((server, "data:", "blob:")):
                 self.faults.append(f"a request left the machine: {request.url}")
 
         def note_error(error: sync_api.Error) -> None:

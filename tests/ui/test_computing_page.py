@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 from playwright import sync_api
 
+from compat.foreign import Foreign
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.images.metadata import read_metadata
@@ -60,7 +61,9 @@ TOO_MUCH = {
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     folder = tmp_path_factory.mktemp("data")
-    services = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_half=True))
+    services = build_services(
+        Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_half=True), foreign=Foreign()
+    )
     services.dispatcher.start()
     services.engine.model(None)
     yield services

@@ -1,9 +1,12 @@
 """The size of the form follows the model in use, unless the user has chosen another."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
+from playwright import sync_api
 
 from modules.api.app import build_api
 from modules.models.files.hashing import HashProgress
@@ -12,6 +15,7 @@ from modules.services import Services
 from modules.ui.defaults import default_size, wanted_checkpoint
 from modules.ui.routes import page_routes
 from tests.fakes import fake_services
+from tests.ui.browser import needs_browser, served, visit
 
 
 @pytest.fixture
@@ -56,3 +60,17 @@ def test_the_page_is_told_the_size_and_what_is_hashed(services: Services, monkey
         monkeypatch.setattr(type(services.engine), "hashing", HashProgress("x.safetensors", 0.5))
         told = client.get("/internal/engine").json()
     assert (told["size"], told["hashing"]) == (1024, "hash of x.safetensors 50 %")
+
+
+@needs_browser[0]
+@needs_browser[1]
+def test_the_page_works_below_a_path_of_a_proxy_that_calls_the_server_by_another_name(
+    tmp_path: Path, window: sync_api.Page
+) -> None:
+    services = fake_services(tmp_path, allow_host=("127.0.0.1",))
+    with served(services, "/below", "localhost:1") as address, visit(window, f"{address}/below"):
+        assert urlsplit(window.url).path == "/below/"
+        window.fill("#txt2img_prompt textarea", "a cat")
+        window.click("#txt2img_generate")
+        window.wait_for_selector("#txt2img_gallery img")
+    services.dispatcher.close()

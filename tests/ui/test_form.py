@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from compat.foreign import Foreign
 from modules.assembly import build_services
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import Flags
@@ -52,7 +53,7 @@ FORM: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    services = build_services(Flags(data_dir=str(tmp_path_factory.mktemp("data"))))
+    services = build_services(Flags(data_dir=str(tmp_path_factory.mktemp("data"))), foreign=Foreign())
     yield services
     services.dispatcher.close()
 

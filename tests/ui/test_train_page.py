@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page
 
-from modules.assembly import training_of
+from modules.jobs.work.training import training_of
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.training.sampling import UNUSUAL

@@ -33,7 +33,7 @@
   // What modules and models there are; asked once, when the first section is opened.
   let lists = null;
   const known = () => {
-    lists ??= Promise.all([fw.get("controlnet/module_list?alias_names=true"), fw.get("controlnet/model_list")]);
+    lists ??= Promise.all([fw.get("controlnet/module_list?alias_names=true"), fw.get("controlnet/model_list?shipped=true")]);
     return lists;
   };
 

@@ -16,7 +16,7 @@ from lib_controlnet.files import preprocessor_file
 from lib_controlnet.job import UNUSED, Job
 from lib_controlnet.maps import made_with_mask, shown, with_mask
 from lib_controlnet.pixels import Pixels
-from lib_controlnet.preprocessors import Module, module_of
+from lib_controlnet.preprocessors import INPAINTING, Module, module_of
 from lib_controlnet.reading import UnitReader
 from lib_controlnet.units import Given
 from modules import script_callbacks
@@ -50,8 +50,10 @@ class Detection:
         a = first.read(read.number("controlnet_threshold_a", -1))
         b = second.read(read.number("controlnet_threshold_b", -1))
         masks = body.get("controlnet_masks") or []
-        if not isinstance(masks, list) or len(masks) not in (0, len(given)):
-            raise InvalidValueError("controlnet_masks takes one mask for each image, or none.")
+        counts = (len(given),) if module.name in INPAINTING else (0, len(given))
+        if not isinstance(masks, list) or len(masks) not in counts:
+            least = f"; {module.label} needs them" if 0 not in counts else ", or none"
+            raise InvalidValueError(f"controlnet_masks takes one mask for each image{least}.")
         images = []
         for number, value in enumerate(given):
             one = UnitReader({"image": value, "mask": masks[number] if masks else None}, f"image {number}").images()

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
+from modules.model_folders import files_below
 from modules.scripts.program import Program
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
@@ -56,7 +57,16 @@ class ModelFile:
 
     @property
     def title(self) -> str:
-        return f"{self.name} [{short_hash(self.path)}]"
+        return self.titled(self.name)
+
+    def titled(self, name: str) -> str:
+        """Return a caller's name of this file with its hash."""
+        return f"{bare_name(name)} [{short_hash(self.path)}]"
+
+
+def bare_name(title: str) -> str:
+    """Return a title without its hash."""
+    return title.partition(" [")[0].strip()
 
 
 _HASHES: dict[tuple[Path, int, int], str] = {}
@@ -77,23 +87,24 @@ def folders_of(program: Program, names: Iterable[str] = FOLDERS) -> list[Path]:
     return [folder for name in names for folder in program.folders(name)]
 
 
-def list_models(program: Program) -> list[ModelFile]:
-    """All files, by name; of two with one name the user's."""
+def list_models(program: Program, with_shipped: bool = True) -> list[ModelFile]:
+    """List all files by name; of two with one name the user's. Those that come with the program and lie outside of the
+    user's folder are left out if they are not asked for."""
+    folders = folders_of(program) if with_shipped else [program.folders(name)[0] for name in FOLDERS]
     found = {
         path.stem: ModelFile(path)
-        for folder in reversed(folders_of(program))
-        if folder.is_dir()
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in SUFFIXES and path.is_file()
+        for folder in reversed(folders)
+        for path in sorted(files_below(folder))
+        if path.suffix.lower() in SUFFIXES and path.stem != "None" and path.is_file()
     }
-    return [found[name] for name in sorted(found, key=lambda name: (name.startswith(BUNDLED), name))]
+    return sorted(found.values(), key=lambda model: (model.name.startswith(BUNDLED), model.path.name))
 
 
 def find_model(program: Program, wanted: str) -> ModelFile:
     """The file that a name means: with or without its ending and its hash, in any case, else the shortest that contains
     it. Raises `UnknownNameError`."""
     models = list_models(program)
-    bare = wanted.partition(" [")[0].strip().lower()
+    bare = bare_name(wanted).lower()
     bare = next((bare.removesuffix(suffix) for suffix in SUFFIXES if bare.endswith(suffix)), bare)
     for model in models:
         if model.name.lower() == bare or model.title.lower() == wanted.lower():
@@ -153,8 +164,8 @@ def preprocessor_file(program: Program, names: Sequence[str]) -> Path:
     `InvalidValueError` that says where it belongs."""
     for name in names:
         for folder in folders_of(program, (PREPROCESSOR_FOLDER,)):
-            for path in sorted(folder.rglob(f"{Path(name).stem}.*")) if folder.is_dir() else ():
-                if path.suffix.lower() in SUFFIXES:
+            for path in sorted(files_below(folder)):
+                if path.stem == Path(name).stem and path.suffix.lower() in SUFFIXES:
                     return path
     raise InvalidValueError(
         f"The preprocessor needs the weights {' or '.join(names)}, which are missing: put the file into "

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lib_controlnet.edges import line_maxima, otsu, thinned
-from lib_controlnet.pixels import Pixels, resize_area, resize_cubic, resize_nearest
+from lib_controlnet.pixels import resize_area, resize_cubic, resize_nearest
 from lib_controlnet.resize_mode import ResizeMode
 
 FEW_COLORS = 200
 
 
-def fitted(control_map: Pixels, mode: ResizeMode, width: int, height: int) -> Pixels:
-    """A map [H,W,3], or [H,W,4] with a mask as its fourth channel, as [height,width,C]. Raises nothing."""
+def fitted(control_map: npt.NDArray[Any], mode: ResizeMode, width: int, height: int) -> npt.NDArray[Any]:
+    """A map [H,W,3], or [H,W,4] with a mask as its fourth channel, as [height,width,C], in its dtype."""
     if mode is ResizeMode.JUST_RESIZE:
         return resized_map(control_map, width, height)
     old_height, old_width = control_map.shape[:2]
@@ -43,7 +43,7 @@ def pixel_perfect(image: npt.NDArray[Any], mode: ResizeMode, width: int, height:
     return int(np.round(scale * min(image.shape[:2])))
 
 
-def resized_map(control_map: Pixels, width: int, height: int) -> Pixels:
+def resized_map(control_map: npt.NDArray[Any], width: int, height: int) -> npt.NDArray[Any]:
     """A map in another size. Of two colors it stays so, and lines of one pixel stay thin; of few colors it gets no
     others; else by area where it shrinks and cubic where it grows."""
     mask = control_map[:, :, 3] if control_map.shape[2] == 4 else None
@@ -53,10 +53,11 @@ def resized_map(control_map: Pixels, width: int, height: int) -> Pixels:
         result = _resized_colors(result, width, height)
     if mask is None:
         return result
-    return np.concatenate([result, np.where(mask > 127, 255, 0).astype(np.uint8)[:, :, None]], axis=2)
+    painted = np.where(mask > 127, 255, 0)[:, :, None]
+    return np.concatenate([result, painted], axis=2).astype(control_map.dtype)
 
 
-def _resized_colors(image: Pixels, width: int, height: int) -> Pixels:
+def _resized_colors(image: npt.NDArray[Any], width: int, height: int) -> npt.NDArray[Any]:
     scaled = _scaled(image, image, width, height)
     if _colors(image) != 2 or image.min() >= 16 or image.max() <= 240:
         return scaled
@@ -69,7 +70,7 @@ def _resized_colors(image: Pixels, width: int, height: int) -> Pixels:
     return np.repeat(gray[:, :, None], 3, axis=2)
 
 
-def _scaled(image: Pixels, what: Pixels, width: int, height: int) -> Pixels:
+def _scaled(image: npt.NDArray[Any], what: npt.NDArray[Any], width: int, height: int) -> npt.NDArray[Any]:
     """`what` [H,W,...] by the method that suits the colors of `image`."""
     if 2 < _colors(image) < FEW_COLORS:
         return resize_nearest(what, width, height)
@@ -77,12 +78,12 @@ def _scaled(image: Pixels, what: Pixels, width: int, height: int) -> Pixels:
     return resize_area(what, width, height) if shrinks else resize_cubic(what, width, height)
 
 
-def _colors(image: Pixels) -> int:
+def _colors(image: npt.NDArray[Any]) -> int:
     packed = image.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
     return len(np.unique(packed))
 
 
-def _has_thin_lines(image: Pixels) -> bool:
+def _has_thin_lines(image: npt.NDArray[Any]) -> bool:
     """Whether most of the white vanishes when it loses a pixel on each side."""
     from scipy import ndimage
 

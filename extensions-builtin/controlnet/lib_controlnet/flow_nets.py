@@ -16,6 +16,7 @@ from lib_controlnet.flow_family import Call, FlowNets, Hint
 from lib_controlnet.flux_nets import FLUX
 from lib_controlnet.running import OUTPUTS, SOFTENING, NetControl, check_whole, hint_of, is_on
 from lib_controlnet.sd3_nets import SD3
+from lib_controlnet.units import check_layer_weights
 from lib_controlnet.z_image_nets import Z_IMAGE
 from modules.errors import CheckpointError
 from modules.memory.hook_chain import HookOrder
@@ -99,6 +100,7 @@ def flow_control(each: Any, pixels: Any, region: Tensor | None, softens: bool, d
     """A unit's network for a pass. Raises `CheckpointError` where it is of another family, or takes another image."""
     nets = NETS[each.kind]
     net = use.auxiliary(each.file.path, build_flow_net)
+    check_layer_weights(each.unit, len(nets.places(net, use.model.unet)), each.name)
     height, width = (side * use.model.downscale for side in use.latent_size)
     if pixels.shape[:2] != (height, width):
         pixels = each.map.fitted(width, height)

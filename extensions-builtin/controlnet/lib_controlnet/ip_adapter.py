@@ -22,6 +22,7 @@ from lib_controlnet.maps import images_after_first
 from lib_controlnet.nets import NOT_FITTING, OwnNames
 from lib_controlnet.pixels import Pixels, resize_area
 from lib_controlnet.running import is_on, region_of_tokens
+from lib_controlnet.units import Unit, check_layer_weights
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.hook_chain import HookOrder
 from modules.models.files.tensor_source import TensorSource
@@ -173,16 +174,24 @@ def build_adapter(file: TensorSource, model: Any) -> AuxiliaryParts:
     return AuxiliaryParts(component, facts=AdapterFacts(wants_states, width, len(layers)))
 
 
-def cross_attentions(unet: Any, is_by_depth: bool = False) -> list[Any]:
-    """The cross-attention layers in the order of the files (down, up, middle), or as weights by block have it (down,
-    middle, up)."""
-    parts = (unet.mid_block, *unet.up_blocks) if is_by_depth else (*unet.up_blocks, unet.mid_block)
+def cross_attentions(unet: Any) -> list[Any]:
+    """The cross-attention layers in the order of the files: down, up, middle."""
     return [
         block.attn2
-        for part in (*unet.down_blocks, *parts)
+        for part in (*unet.down_blocks, *unet.up_blocks, unet.mid_block)
         for block in part.modules()
         if type(block).__name__ == "BasicTransformerBlock"
     ]
+
+
+def layer_weights(unit: Unit, unet: Any, name: str) -> dict[Any, float]:
+    """Return the weight of each cross-attention, by the block that it is in: down, middle, up. Raises
+    `InvalidValueError` where the unit has another number of weights."""
+    parts = (*unet.down_blocks, unet.mid_block, *unet.up_blocks)
+    blocks = [block for part in parts for block in getattr(part, "attentions", ())]
+    check_layer_weights(unit, len(blocks), name, is_exact=True)
+    weights = unit.layer_weights or [unit.weight] * len(blocks)
+    return {layer: max(weight, 0.0) for weight, block in zip(weights, blocks, strict=True) for layer in block.modules()}
 
 
 def build_encoder(file: TensorSource, model: Any) -> AuxiliaryParts:
@@ -231,13 +240,10 @@ def put_ip_adapter(each: Any, use: ModelUse, program: Program) -> None:
     facts: AdapterFacts = adapter.facts
     positive, negative = _tokens(each, adapter, facts, use, program)
     layers = cross_attentions(use.model.unet)
-    by_depth = cross_attentions(use.model.unet, is_by_depth=True)
+    weights = layer_weights(each.unit, use.model.unet, each.name)
     for number, layer in enumerate(layers):
         pair = adapter.module.ip_adapter[str(2 * number + 1)]
-        weights = each.unit.layer_weights
-        place = by_depth.index(layer)
-        weight = each.unit.weight if weights is None else (weights[place] if place < len(weights) else 1.0)
-        _attend_too(use, layer, pair, adapter, positive, negative, weight, each)
+        _attend_too(use, layer, pair, adapter, positive, negative, weights[layer], each)
 
 
 def _attend_too(

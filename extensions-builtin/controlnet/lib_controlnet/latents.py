@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lib_controlnet.running import hint_of, is_on
+from lib_controlnet.running import hint_of, is_on, tells_negatives
 from lib_controlnet.units import ControlMode, Unit
 from modules.errors import InvalidValueError
 from modules.memory.hook_chain import HookOrder
@@ -56,7 +56,7 @@ class Noise:
     @staticmethod
     def _alphas_of(use: ModelUse) -> Any:
         model = use.model
-        levels = model.family.noise_levels(model.architecture.noise_schedule, Settings(), use.latent_size)
+        levels = model.family.noise.levels(model.architecture.noise_schedule, Settings(), use.latent_size)
         return getattr(levels, "alphas_cumprod", None)
 
     @classmethod
@@ -74,15 +74,12 @@ class Noise:
 def correct_predictions(prepared: Sequence[Any], use: ModelUse, pixels: dict[int, Any]) -> None:
     """Put around the model what works on its prediction: kept parts of inpaint maps, colors of tiles."""
     corrections: list[Callable[[Tensor, Tensor], Tensor]] = []
-    for each in prepared:
-        name = each.unit.module.name
-        is_kept = name.startswith("inpaint_only") and not each.map.masks_itself
-        if is_kept or name.startswith("tile_colorfix"):
-            image = encoded(each.unit, pixels[each.number], use)
-            if is_kept and image.painted is not None:
-                corrections.append(_keeping(image))
-            elif not is_kept:
-                corrections.append(_coloring(image, use))
+    for each in sorted(filter(_corrects, prepared), key=_keeps):  # what is kept is kept last
+        image = encoded(each.unit, pixels[each.number], use)
+        if not _keeps(each):
+            corrections.append(_coloring(image, use.facts.is_hires and each.takes_part(True)))
+        elif image.painted is not None:
+            corrections.append(_keeping(image))
     if not corrections:
         return
     if not Noise.is_known(use):
@@ -106,6 +103,15 @@ def correct_predictions(prepared: Sequence[Any], use: ModelUse, pixels: dict[int
     use.hook(use.model.unet, correct, HookOrder.OBSERVE)
 
 
+def _keeps(each: Any) -> bool:
+    """Return whether a unit keeps the part of its image that its mask does not cover."""
+    return each.unit.module.name.startswith("inpaint_only") and not each.map.masks_itself
+
+
+def _corrects(each: Any) -> bool:
+    return each.unit.module.name.startswith("tile_colorfix") or _keeps(each)
+
+
 def _corrected(
     corrections: Sequence[Callable[[Tensor, Tensor], Tensor]], use: ModelUse, denoise: ConditionedDenoise
 ) -> ConditionedDenoise:
@@ -122,18 +128,26 @@ def _corrected(
 
 
 def _keeping(image: ImageLatents) -> Callable[[Tensor, Tensor], Tensor]:
+    strength = strength_of(image.unit)
+
     def keep(clean: Tensor, is_prompt: Tensor) -> Tensor:
         assert image.painted is not None
         painted, latents = image.painted.to(clean), image.latents.to(clean)
-        return clean * painted + latents * (1.0 - painted)
+        kept = clean * painted + latents * (1.0 - painted)
+        return kept if strength == 1.0 else kept * strength + clean * (1.0 - strength)
 
     return keep
 
 
-def _coloring(image: ImageLatents, use: ModelUse) -> Callable[[Tensor, Tensor], Tensor]:
+def strength_of(unit: Unit) -> float:
+    """Return how much of its correction a unit asks for, 0 to 1."""
+    return min(1.0, max(0.0, unit.weight))
+
+
+def _coloring(image: ImageLatents, doubles_reach: bool) -> Callable[[Tensor, Tensor], Tensor]:
     unit = image.unit
-    reach = int(unit.threshold_a) * (2 if use.facts.is_hires else 1)
-    strength = min(1.0, max(0.0, unit.weight))
+    reach = int(unit.threshold_a) * (2 if doubles_reach else 1)
+    strength = strength_of(unit)
     detail = unit.threshold_b * 0.01 if unit.module.name.endswith("+sharp") else 0.0
 
     def color(clean: Tensor, is_prompt: Tensor) -> Tensor:
@@ -171,13 +185,19 @@ class References:
     """The units of a pass that have the denoiser look at an image: at each call it sees the noisy image first, and then
     attends to what its layers saw of it, or takes over their statistics."""
 
-    def __init__(self, images: Sequence[ImageLatents], fidelity: Sequence[float], seed: int, use: ModelUse) -> None:
+    def __init__(
+        self,
+        images: Sequence[ImageLatents],
+        fidelity: Sequence[float],
+        generator: torch.Generator,
+        use: ModelUse,
+        tells_negatives: bool = True,
+    ) -> None:
         self._use = use
         self._images = list(zip(images, fidelity, strict=True))
         self._noise = Noise(use)
-        self._generator = torch.Generator().manual_seed(seed)
-        for image in images:
-            torch.randn(image.latents.shape, generator=self._generator)  # what a sampled encoding would have drawn
+        self._generator = generator
+        self._tells_negatives = tells_negatives
         self._writing: tuple[Unit, float] | None = None
         self._put_on()
 
@@ -207,6 +227,8 @@ class References:
         return inner(sample, timestep, **rest)
 
     def _negatives(self, count: int) -> list[int]:
+        if not self._tells_negatives:
+            return []
         return [row for row, negative in enumerate(self._use.call.is_negative[:count]) if negative]
 
     def _attending(self, layer: _Layer) -> Callable[..., Any]:
@@ -289,11 +311,16 @@ def _ends(block: Any) -> list[Any]:
 
 
 def refer(prepared: Sequence[Any], p: Any, use: ModelUse, pixels: dict[int, Any]) -> None:
-    """Put the reference units around the model."""
-    units = [each for each in prepared if each.is_reference]
+    """Put the reference units that take part in a pass around its model; `prepared` are all units."""
+    units = [each for each in prepared if each.is_reference and each.takes_part(use.facts.is_hires)]
     if not units:
         return
     fidelity = {ControlMode.PROMPT: 0.0, ControlMode.CONTROL: 1.0}
     images = [encoded(each.unit, pixels[each.number], use) for each in units]
     wanted = [fidelity.get(each.unit.control_mode, each.unit.threshold_a) for each in units]
-    References(images, wanted, int(p.seeds[-1]) if p.seeds else int(p.seed), use)
+    generator = torch.Generator().manual_seed(int(p.seeds[-1]) if p.seeds else int(p.seed))
+    if p.iteration == 0:
+        seen = [pixels[each.number][..., :3] for each in prepared if each.is_reference or _corrects(each)]
+        for _ in {image.tobytes() for image in seen}:
+            torch.randn(images[0].latents.shape, generator=generator)  # what sampled encodings would have drawn
+    References(images, wanted, generator, use, tells_negatives(p, use))

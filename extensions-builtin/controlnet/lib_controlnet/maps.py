@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from lib_controlnet.fitting import fitted, pixel_perfect
@@ -29,17 +30,17 @@ MODES = (ResizeMode.JUST_RESIZE, ResizeMode.CROP, ResizeMode.FILL, ResizeMode.CR
 @dataclass(frozen=True, eq=False)
 class ControlMap:
     """What the module has made [H,W,3], or [H,W,4] with the mask, before it is fitted to an image. `shown` is what
-    callers see of it where that is not the fitted map: the image of an IP-adapter. `starts_from_job`: of the job's own
-    image; `masks_itself`: with the job's own mask."""
+    callers see of it where that is not the fitted map: the image of an IP-adapter. `masks_itself`: the job has a mask
+    of its own, by which it keeps what is not painted."""
 
     pixels: Pixels
     resize_mode: ResizeMode
-    starts_from_job: bool = False
     masks_itself: bool = False
 
-    def fitted(self, width: int, height: int) -> Pixels:
-        """In the size of an image in pixels."""
-        return fitted(self.pixels, self.resize_mode, width, height)
+    def fitted(self, width: int, height: int) -> npt.NDArray[Any]:
+        """In the size of an image in pixels. A map with a mask is floating point, neither rounded nor cut off."""
+        pixels = self.pixels.astype(np.float32) if self.pixels.shape[2] == 4 else self.pixels
+        return fitted(pixels, self.resize_mode, width, height)
 
 
 def control_map(unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[[Sequence[str]], Path]) -> ControlMap:
@@ -47,14 +48,15 @@ def control_map(unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[
     image, and what the module raises."""
     size = (p.width // 8 * 8, p.height // 8 * 8)
     mode, own = unit.resize_mode, not unit.images
-    masks_itself = False
+    masks_itself = is_img2img and p.image_mask is not None and unit.module.name == "inpaint_only"
     if unit.images:
         given = unit.images[0]
     elif is_img2img and p.init_images:
         given = Given(np.asarray(p.init_images[0].convert("RGBA" if "A" in p.init_images[0].mode else "RGB")))
         mode = MODES[int(p.resize_mode)]
         if unit.module.name in INPAINTING and p.image_mask is not None:
-            given, masks_itself = Given(given.image, np.asarray(request_mask(p))), True
+            given = Given(given.image, np.asarray(request_mask(p)))
+            given.check(name)
     else:
         raise InvalidValueError(
             f"{name} has no image to follow. Give it one; only in img2img the start image stands in for a missing one."
@@ -64,7 +66,7 @@ def control_map(unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[
         image = cropped(image, p, mode, size)
     side = pixel_perfect(image, mode, *size) if unit.pixel_perfect else int(unit.processor_res)
     job = Job(image, side, unit.threshold_a, unit.threshold_b, seed_of(p), find)
-    return ControlMap(made_with_mask(unit.module, job), mode, own, masks_itself)
+    return ControlMap(made_with_mask(unit.module, job), mode, masks_itself)
 
 
 def made_with_mask(module: Module, job: Job) -> Pixels:
@@ -81,8 +83,6 @@ def with_mask(module: Module, given: Given, is_of_job: bool = False) -> Pixels:
         if mask is None and is_of_job and not module.name.startswith("inpaint"):
             return image
         channel = np.zeros(image.shape[:2], np.uint8) if mask is None else mask
-        if channel.shape != image.shape[:2]:
-            channel = np.asarray(Image.fromarray(channel).resize((image.shape[1], image.shape[0])))
         return np.concatenate([image, channel[:, :, None]], axis=2)
     if mask is None or (mask <= EMPTY).all() or (mask >= FULL).all():
         return image
@@ -127,8 +127,9 @@ def seed_of(p: Any) -> int:
     return int(max(p.seed, 0) + max(subseed, 0)) % 2**32
 
 
-def shown(pixels: Pixels) -> Image.Image:
+def shown(pixels: npt.NDArray[Any]) -> Image.Image:
     """A map as callers get it back; a mask shows as half transparent."""
     if pixels.shape[2] == 4:
-        return Image.fromarray(np.dstack([pixels[:, :, :3], 255 - pixels[:, :, 3] // 2]), "RGBA")
+        halved = np.dstack([pixels[:, :, :3], 255 - pixels[:, :, 3] // 2])
+        return Image.fromarray(halved.clip(0, 255).astype(np.uint8), "RGBA")
     return Image.fromarray(np.ascontiguousarray(pixels), "RGB")

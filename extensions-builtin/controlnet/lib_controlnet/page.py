@@ -28,7 +28,7 @@ def pasted_units(parsed: Mapping[str, Any]) -> str | None:
     """The units of an infotext; None where it has none. Their images are not in it."""
     found = []
     for number in range(MAX_PASTED):
-        text = parsed.get(f"{TITLE} {number}")
-        if text:
-            found.append({"enabled": True, **unit_of_infotext(str(text))})
+        unit = unit_of_infotext(parsed, f"{TITLE} {number}")
+        if unit is not None:
+            found.append({"enabled": True, **unit})
     return json.dumps(found) if found else None

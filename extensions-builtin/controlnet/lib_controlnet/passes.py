@@ -12,8 +12,15 @@ from lib_controlnet.files import Kind
 from lib_controlnet.latents import correct_predictions, refer
 from lib_controlnet.nets import NOT_FITTING, build_net
 from lib_controlnet.preprocessors import INPAINTING
-from lib_controlnet.running import NetControl, hint_of, put_around
-from lib_controlnet.units import UNION_TAGS, UNION_TYPES, UNKNOWN_TYPE, ControlMode, HiresOption
+from lib_controlnet.running import SOFT_ADAPTER, NetControl, hint_of, put_around, tells_negatives
+from lib_controlnet.units import (
+    UNION_TAGS,
+    UNION_TYPES,
+    UNKNOWN_TYPE,
+    ControlMode,
+    HiresOption,
+    check_layer_weights,
+)
 from modules.errors import CheckpointError, InvalidValueError
 from modules.processing.request.model_use import ModelUse
 from modules.scripts.program import Program
@@ -22,18 +29,20 @@ HIRES_SOFTENED = ("canny", "mlsd")
 
 
 def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program) -> None:
-    """Put all units around the model. Raises `CheckpointError` for files that do not fit it."""
+    """Put the units that take part in a pass around its model, and note the maps of all. Raises `CheckpointError` for
+    files that do not fit it."""
     controls: list[NetControl] = []
     flows: list[Any] = []
     fitted: dict[int, Any] = {}
     width, height = use.facts.size_px
-    check_denoiser(prepared, use)
+    taking_part = [each for each in prepared if each.takes_part(use.facts.is_hires)]
+    check_denoiser(taking_part, use)
     for each in prepared:
         if each.map is not None and each.kind is not Kind.IP:
             fitted[each.number] = pixels = each.map.fitted(width, height)
             each.shown_maps[width * height, use.facts.is_hires] = pixels
     refer(prepared, p, use, fitted)  # inside of the networks, which do not see the reference
-    for each in prepared:
+    for each in taking_part:
         pixels = fitted.get(each.number)
         if each.kind is Kind.IP:
             from lib_controlnet.ip_adapter import put_ip_adapter
@@ -43,7 +52,7 @@ def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program)
             flows.append(_flow_control(each, pixels, use))
         elif each.kind is not None and each.kind is not Kind.LLLITE:
             kept = ControlNetSettings(p.settings).control_net_model_cache_size
-            controls.append(_net_control(each, pixels, use, kept, p.iteration == 0))
+            controls.append(_net_control(each, pixels, use, kept, p))
         elif each.kind is Kind.LLLITE:
             from lib_controlnet.lllite import put_lllite
 
@@ -86,24 +95,31 @@ def _flow_control(each: Any, pixels: Any, use: ModelUse) -> Any:
     return control
 
 
-def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int, is_first_batch: bool) -> NetControl:
+def _net_control(each: Any, pixels: Any, use: ModelUse, kept: int, p: Any) -> NetControl:
     unit = each.unit
     key = use.model.token if each.kind is Kind.LORA else None
     net = use.auxiliary(each.file.path, build_net, key, kept)
+    check_layer_weights(unit, output_count(net), each.name)
     is_softened = unit.control_mode is not ControlMode.BALANCED
     if use.facts.is_hires and unit.module.name in HIRES_SOFTENED:
         is_softened = True
-    # In the second pass the reference UI no longer tells prompts from negative prompts here, and keeps the features of
-    # T2I-adapters from the first: images would not be the same otherwise.
     drops = unit.control_mode is ControlMode.CONTROL or net.facts.is_averaged
+    # The reference UI keeps the features of T2I-adapters from the first pass: images would not be the same otherwise.
     if use.facts.is_hires and each.kind is Kind.T2I and unit.hires is HiresOption.BOTH:
         pixels = each.map.fitted(*each.size_px)
     hint = hint_of(pixels, unit.module.name in INPAINTING)
-    drops = drops and not use.facts.is_hires
+    drops = drops and tells_negatives(p, use)
     kind = union_place(each, net) if each.kind is Kind.UNION else None
     # The reference UI puts adapters on a layer when it is called first, and a Control-LoRA's network is called before.
-    adapters = use.model.adapters if is_first_batch and not use.facts.is_hires else None
+    adapters = use.model.adapters if p.iteration == 0 and not use.facts.is_hires else None
     return NetControl(unit, net, net.facts, hint, region_of(each), is_softened, kind, drops, adapters)
+
+
+def output_count(net: Any) -> int:
+    """Return how many outputs a network adds to the features of a UNet."""
+    if net.facts.kind is Kind.T2I:
+        return len(SOFT_ADAPTER)
+    return len(net.module.controlnet_down_blocks) + 1
 
 
 def union_place(each: Any, net: Any) -> int:

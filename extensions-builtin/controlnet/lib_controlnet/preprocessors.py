@@ -97,7 +97,8 @@ def _padded(make: Callable[[Pixels, Job], Pixels], reads_alpha: bool = False) ->
     is transparent is white, or with `reads_alpha` a fourth channel."""
 
     def run(job: Job) -> Pixels:
-        image = fit_side(job.image if reads_alpha else as_rgb(job.image), job.side)
+        has_alpha = job.image.ndim == 3 and job.image.shape[2] == 4
+        image = fit_side(job.image if reads_alpha and has_alpha else as_rgb(job.image), job.side)
         height, width = image.shape[:2]
         whole = np.pad(image, ((0, -height % PAD), (0, -width % PAD), (0, 0)), mode="edge")
         return as_rgb(np.ascontiguousarray(make(whole, job)[:height, :width]))

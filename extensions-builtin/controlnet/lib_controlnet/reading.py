@@ -26,7 +26,7 @@ from lib_controlnet.units import (
     Unit,
 )
 from modules.errors import InvalidValueError
-from modules.images.reading import in_8_bits, open_image
+from modules.images.reading import open_image
 
 MAX_SIDE_PX = 16384
 MAX_UNITS = 10
@@ -73,15 +73,16 @@ def checked_list(args: Sequence[Any], title: str) -> list[Mapping[str, Any]]:
                 '{"module": "canny", "model": "...", "image": "BASE64"}.'
             )
         unit = dict(value)
-        if "mask" in unit and unit["mask"] is not None and unit.get("mask_image") is not None:
-            raise InvalidValueError(f"{title}: unit {number} has both mask and mask_image; give one of them.")
         for guess in ("guessmode", "guess_mode"):
             if unit.pop(guess, False) and unit.get("control_mode") is None:
                 unit["control_mode"] = ControlMode.CONTROL.value
         for old, new in LEGACY.items():
-            if unit.get(old) is not None and unit.get(new) is None:
-                unit[new] = unit[old]
-            unit.pop(old, None)
+            value = unit.pop(old, None)
+            if value is None:
+                continue
+            if unit.get(new) is not None:
+                raise InvalidValueError(f"{title}: unit {number} has both {new} and {old}; give one of them.")
+            unit[new] = value
         found.append(unit)
     if len(found) > MAX_UNITS:
         raise InvalidValueError(f"{title}: {len(found)} units were given; allowed are {MAX_UNITS}.")
@@ -263,7 +264,9 @@ class UnitReader:
                     pixels = drawn  # on an empty canvas, what is drawn is the image
                 elif own is None:
                     own = drawn
-                found.append(Given(pixels, own))
+                given = Given(pixels, own)
+                given.check(self.name)
+                found.append(given)
         over = "image_fg is drawn over image" if drawn is not None else "a mask belongs to an image"
         what = f"input_mode is {self.mode().value}" if self.mode() is not InputMode.SIMPLE else over
         if not found and (drawn is not None or mask is not None or self.mode() is not InputMode.SIMPLE):
@@ -316,5 +319,5 @@ class UnitReader:
         if image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
         if image.mode not in ("L", "RGB", "RGBA"):
-            image = image.convert("RGBA") if "A" in image.mode else in_8_bits(image)
+            image = image.convert("RGBA" if "A" in image.mode else "RGB")
         return np.asarray(image)

@@ -8,10 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Body, Request, Response
 
 from lib_controlnet.detection import DETECT, Detection, as_base64
-from lib_controlnet.files import list_models, preprocessor_file
+from lib_controlnet.files import bare_name, list_models, preprocessor_file
 from lib_controlnet.poses import drawn
 from lib_controlnet.preprocessors import MODULES, Module
-from lib_controlnet.units import NO_MODEL
+from lib_controlnet.units import NO_MODEL, UNION_TAGS
 from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.scripts.program import Program
@@ -35,8 +35,21 @@ OLD_BODY = {
 """A body of the routes for old callers."""
 
 
-WORDS = {"SoftEdge": ("softedge", "hed", "pidi"), "T2I-Adapter": ("t2i_adapter", "t2i-adapter", "t2iadapter", "t2ia")}
-"""What names of models say of a control type, where that is not its own name."""
+WORDS = {
+    "InstructP2P": ("ip2p",),
+    "Segmentation": ("seg",),
+    "NormalMap": ("normal",),
+    "T2I-Adapter": ("t2i_adapter", "t2iadapter", "t2ia"),
+    "IP-Adapter": ("ip_adapter", "ipadapter"),
+    "OpenPose": ("densepose",),
+    "Instant-ID": ("instant_id", "instantid"),
+    "Scribble": ("sketch",),
+    "Tile": ("blur",),
+}
+"""What names of models say of a control type, besides its own name."""
+UNION_WORD = "union"
+USUAL_VERSION = "11"
+"""What the name of a model says that is chosen first, where one does: ControlNet 1.1."""
 
 
 def add_routes(app: Any, program: Program) -> None:
@@ -54,9 +67,9 @@ def add_routes(app: Any, program: Program) -> None:
 
     @routes.get("/model_list", **documented({"model_list": ["control_canny [e3b0c442]"]}))
     @script_callbacks.open_to("user")
-    def model_list(update: bool = True) -> dict[str, list[str]]:
-        """Control models, with hashes."""
-        return {"model_list": [model.title for model in list_models(program)]}
+    def model_list(update: bool = True, shipped: bool = False) -> dict[str, list[str]]:
+        """Control models, with hashes; with `shipped` also those that lie in the program's own folder."""
+        return {"model_list": [model.title for model in list_models(program, shipped)]}
 
     @routes.get("/module_list", **documented({"module_list": ["none"], "module_detail": {}}))
     @script_callbacks.open_to("user")
@@ -72,7 +85,7 @@ def add_routes(app: Any, program: Program) -> None:
     @script_callbacks.open_to("user")
     def control_types() -> dict[str, Any]:
         """Preprocessors and models by what they are for."""
-        models = [model.title for model in list_models(program)]
+        models = [model.title for model in list_models(program, with_shipped=False)]
         return {"control_types": {name: type_of(name, models) for name in TYPES}}
 
     @routes.get("/settings", **documented({"control_net_unit_count": 3}))
@@ -165,11 +178,12 @@ def type_of(name: str, models: list[str]) -> dict[str, Any]:
             "default_model": NO_MODEL,
         }
     modules = [module.label for module in MODULES.values() if name in module.tags]
-    words = WORDS.get(name, (name.lower().partition("-")[0],))
+    words = [name.lower(), *WORDS.get(name, ()), *([UNION_WORD] if name in UNION_TAGS else ())]
     own = [model for model in models if any(word in model.lower() for word in words)]
+    usual = [model for model in own if USUAL_VERSION in bare_name(model)]
     return {
         "module_list": ["none", *modules],
         "model_list": [NO_MODEL, *own],
         "default_option": modules[0] if modules else "none",
-        "default_model": own[0] if own else NO_MODEL,
+        "default_model": next(iter((*usual, *own)), NO_MODEL),
     }

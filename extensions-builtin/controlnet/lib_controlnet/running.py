@@ -32,6 +32,12 @@ def check_whole(call: ModelCall, name: str, what: str) -> None:
         raise InvalidValueError(f"{name}: {what} does not work while an image is made in tiles. Turn one of them off.")
 
 
+def tells_negatives(p: Any, use: ModelUse) -> bool:
+    """Return whether units tell prompts from negative prompts. In the second pass the reference UI does so only where
+    that pass takes over the encoded prompts of the first; images would not be the same otherwise."""
+    return not use.facts.is_hires or bool(p.settings["hires_fix_use_firstpass_conds"])
+
+
 def is_on(unit: Unit, use: ModelUse) -> bool:
     """Whether a unit counts now: by the share of the pass that the sampler has reported."""
     share = use.sampler.step / max(use.sampler.steps, 1)
@@ -65,7 +71,7 @@ class NetControl:
         """Of each of `count` outputs."""
         weights = self.unit.layer_weights
         if weights is not None:
-            return [*weights, *[1.0] * count][:count]
+            return list(weights[:count])
         if not self.softens:
             return [self.unit.weight] * count
         if self.facts.kind is Kind.T2I:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -14,6 +15,8 @@ from lib_controlnet.resize_mode import ResizeMode
 from modules.errors import InvalidValueError
 
 NO_MODEL = "None"
+HIRES_FIELD = "Hr Option"
+"""The field of infotexts that says in which pass a unit takes part; the reference UI does not write it."""
 
 
 class ControlMode(Enum):
@@ -62,6 +65,15 @@ class Given:
 
     image: Array
     mask: Array | None = None
+
+    def check(self, name: str) -> None:
+        """Raise `InvalidValueError` for a mask that has not the size of its image; `name` is for the message."""
+        if self.mask is None or self.mask.shape == self.image.shape[:2]:
+            return
+        sizes = ["x".join(map(str, each.shape[1::-1])) for each in (self.mask, self.image)]
+        raise InvalidValueError(
+            f"{name}: the mask has {sizes[0]} pixels, and the image {sizes[1]}. Give both in the same size."
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -118,8 +130,12 @@ class Unit:
         )
         return tuple(replace(shared, images=(image,)) for image in self.images)
 
-    def infotext(self, model_title: str) -> str:
-        """What images record of it."""
+    def for_job(self, has_second_pass: bool) -> Unit:
+        """Return the unit as it counts in a job: in all of it where there is no second pass."""
+        return self if has_second_pass else replace(self, hires=HiresOption.BOTH)
+
+    def infotext(self, key: str, model_title: str) -> dict[str, str]:
+        """Return what images record of it, by fields that begin with `key`."""
         fields = {
             "Module": self.module_name,
             "Model": model_title,
@@ -133,9 +149,8 @@ class Unit:
             "Pixel Perfect": self.pixel_perfect,
             "Control Mode": self.control_mode.value,
         }
-        if self.hires is not HiresOption.BOTH:
-            fields["Hr Option"] = self.hires.value
-        return ", ".join(f"{name}: {value}" for name, value in fields.items())
+        found = {key: ", ".join(f"{name}: {value}" for name, value in fields.items())}
+        return found if self.hires is HiresOption.BOTH else found | {f"{key} {HIRES_FIELD}": self.hires.value}
 
 
 def check_use(unit: Unit, kind: Kind | None, name: str) -> None:
@@ -167,19 +182,29 @@ INFOTEXT_FIELDS = {
     "Guidance End": "guidance_end",
     "Pixel Perfect": "pixel_perfect",
     "Control Mode": "control_mode",
-    "Hr Option": "hr_option",
+    HIRES_FIELD: "hr_option",
 }
 
 
-def unit_of_infotext(text: str) -> dict[str, Any]:
-    """A unit as callers give it, of what an image records; without its image, which no infotext has."""
+def unit_of_infotext(parsed: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """Return a unit as callers give it, of what an image records in fields that begin with `key`; without its image,
+    which no infotext has. None where there are no such fields."""
+    if not parsed.get(key):
+        return None
     found: dict[str, Any] = {}
-    for part in text.split(", "):
+    for part in (*str(parsed[key]).split(", "), f"{HIRES_FIELD}: {parsed.get(f'{key} {HIRES_FIELD}', '')}"):
         name, _, value = part.partition(": ")
-        key = INFOTEXT_FIELDS.get(name)
-        if key is not None:
-            found[key] = value == "True" if key == "pixel_perfect" else _plain(value)
+        field_name = INFOTEXT_FIELDS.get(name)
+        if field_name is not None and value:
+            found[field_name] = value == "True" if field_name == "pixel_perfect" else _plain(value)
     return found
+
+
+def check_layer_weights(unit: Unit, count: int, name: str, is_exact: bool = False) -> None:
+    """Raise `InvalidValueError` for a unit with fewer weights than its model has outputs, or with `is_exact` more."""
+    given = len(unit.layer_weights) if unit.layer_weights is not None else count
+    if given < count or (is_exact and given > count):
+        raise InvalidValueError(f"{name}: advanced_weighting has {given} weights, and the model takes {count}.")
 
 
 def _plain(text: str) -> Any:

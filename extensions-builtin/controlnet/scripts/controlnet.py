@@ -28,7 +28,6 @@ from lib_controlnet.units import (  # noqa: E402
     HiresOption,
     Unit,
     check_use,
-    unit_of_infotext,
 )
 from modules import script_callbacks, scripts  # noqa: E402
 from modules.errors import FeatherweightError, InvalidValueError  # noqa: E402
@@ -161,7 +160,8 @@ class ControlNet(scripts.Script):
         of_axes = dict(p.script_values.get(TITLE, {}))
         first = of_axes.pop(PLACE, 0)
         read = [read_unit({**values, **of_axes}, f"{TITLE} unit {number}") for number, values in enumerate(given)]
-        units = [unit for each in read for unit in each.unmerged()]
+        has_second_pass = bool(getattr(p, "enable_hr", False))
+        units = [unit.for_job(has_second_pass) for each in read for unit in each.unmerged()]
         by_place: list[list[Prepared]] = []
         for place in range(first, first + count):
             prepared = []
@@ -174,8 +174,12 @@ class ControlNet(scripts.Script):
             by_place.append(prepared)
         setattr(p, PREPARED, by_place)
         for each in by_place[0]:
-            title = each.file.title if each.file else NO_MODEL
-            p.extra_generation_params[f"{TITLE} {each.number}"] = each.unit.infotext(title)
+            title = each.file.titled(each.unit.model) if each.file else each.unit.model
+            p.extra_generation_params |= each.unit.infotext(f"{TITLE} {each.number}", title)
+        border = ControlNetSettings.control_net_inpaint_blur_sigma.setting
+        border_px = ControlNetSettings(p.settings).control_net_inpaint_blur_sigma
+        if border_px != border.default and any(each.unit.module.name in INPAINTING for each in by_place[0]):
+            p.extra_generation_params[border.infotext] = border_px
 
     @staticmethod
     def _repeat_seeds(p: Any, count: int) -> None:
@@ -218,7 +222,7 @@ class ControlNet(scripts.Script):
 
     def on_model(self, p: Any, use: ModelUse, *args: Any) -> None:
         """Put what the units ask for around the model of a pass."""
-        prepared = [each for each in prepared_now(p) if each.takes_part(use.facts.is_hires)]
+        prepared = prepared_now(p)
         if prepared:
             from lib_controlnet.passes import begin_pass
             from modules.memory.recovery import is_out_of_memory
@@ -240,13 +244,14 @@ class ControlNet(scripts.Script):
         if wanted:
             from lib_controlnet.finishing import finish
 
+            border_px = ControlNetSettings(p.settings).control_net_inpaint_blur_sigma
             for each in wanted:
-                finish(each, facts["images"])
+                finish(each, facts["images"], border_px)
 
     def postprocess(self, p: Any, processed: Any, *args: Any) -> None:
         """Add the control maps to the images; those of images that were followed in turn would be as many."""
         by_place: list[list[Prepared]] = getattr(p, PREPARED, [])
-        if len(by_place) != 1 or self.program.settings()["control_net_no_detectmap"] or not processed.generated:
+        if len(by_place) != 1 or ControlNetSettings(p.settings).control_net_no_detectmap or not processed.generated:
             return
         first = processed.generated[0]
         for each in by_place[0]:
@@ -257,4 +262,4 @@ class ControlNet(scripts.Script):
                     )
 
 
-__all__ = ["ControlMode", "ControlNet", "unit_of_infotext"]
+__all__ = ["ControlMode", "ControlNet"]

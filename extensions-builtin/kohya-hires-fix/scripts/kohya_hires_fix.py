@@ -7,13 +7,14 @@ extension "Kohya Hires.fix"; those of Forge's built-in "Kohya HRFix Integrated" 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from modules.errors import InvalidValueError
 from modules.scripts.fields import Field, FieldScript, portion, switch
-from modules.scripts.unet_blocks import UnetBlocks, after, before
+from modules.scripts.unet_blocks import Size, UnetBlocks, after, before
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from modules.processing.request.model_use import ModelUse
 
 TITLE, FORGE = "Kohya Hires.fix", "Kohya HRFix Integrated"
+STATE = "kohya_hires_fix"  # at a job: what its batches and passes hand on
 SCALERS = ("bicubic", "bilinear", "nearest", "nearest-exact")
 METHODS = ("bicubic", "nearest-exact", "bilinear", "area", "bislerp")
 
@@ -61,73 +63,106 @@ class KohyaHiresFix(FieldScript):
         ),
     )  # fmt: skip
 
-    hidden = ("early",)
-
     def title(self) -> str:
         return TITLE
 
     def process(self, p: Any, *args: Any) -> None:
         values = self.values(p, args)
-        if values is not None and values["early"]:
-            raise InvalidValueError(f"{TITLE}: early upsampling is not supported. Switch it off.")
+        if hasattr(p, STATE):
+            delattr(p, STATE)  # of the job that this one was copied from
         if values is not None:
             p.extra_generation_params |= {row.infotext: values[row.name] for row in self.rows if row.infotext}
 
     def on_model(self, p: Any, use: ModelUse, *args: Any) -> None:
         values = self.values(p, args)
-        if values is None or (values["one"] and use.facts.is_hires):
+        if values is None:
             return
         blocks = UnetBlocks.of(use.model.unet, use)
         if blocks is None:
             use.notice(f"{TITLE} has no effect on {use.model.family.label}: its denoiser is no UNet.")
             return
-        shrinking = Shrinking(values, use)
+        if not hasattr(p, STATE):
+            setattr(p, STATE, State(limit=max(p.steps - 1, 0) if use.facts.is_hires and values["one"] else 0))
+        shrinking = Shrinking(values, use, getattr(p, STATE))
         count = min(len(blocks.inputs), len(blocks.outputs))
-        samplers = [each for level in use.model.unet.down_blocks for each in level.downsamplers or ()]
         for place in sorted({values["d1"] - 1, values["d2"] - 1}):
             if place >= count:
                 use.notice(f"{TITLE}: {use.model.family.label} has {count} blocks; block {place + 1} was left out.")
                 continue
-            later = len(blocks.outputs) - 1 - place
-            halves = blocks.inputs[place].first in samplers
-            use.hook(blocks.inputs[place].first, before(partial(shrinking.smaller, place, halves)))
+            later = place if values["early"] else len(blocks.outputs) - 1 - place
+            use.hook(blocks.inputs[place].first, before(partial(shrinking.smaller, place)))
             use.hook(blocks.outputs[later].first, before(partial(shrinking.larger, place)))
-        blocks.fit_upsamplers(use.model.unet, use)
+        blocks.match_skips(use.model.unet, use)
+        blocks.fit_residuals(use.model.unet, use, shrinking.size)
+
+    def before_process_batch(self, p: Any, *args: Any, **facts: Any) -> None:
+        """Begin each batch at its first step again."""
+        if hasattr(p, STATE):
+            getattr(p, STATE).limit = 0
+
+
+@dataclass
+class State:
+    """Scales of the features at each place that works, downwards and upwards. Below the step `limit` of a pass nothing
+    begins or ends: it is where the first pass had no place left that works."""
+
+    scales: dict[int, tuple[float, float]] = field(default_factory=dict)
+    limit: int = 0
 
 
 class Shrinking:
-    """Which place works at a step, and how much smaller its features are."""
+    """Which place works in a call of the model, and how much smaller its features are."""
 
-    def __init__(self, values: dict[str, Any], use: ModelUse) -> None:
+    def __init__(self, values: dict[str, Any], use: ModelUse, state: State) -> None:
         self._values = values
         self._use = use
-        self._began: dict[int, int] = {}  # at which call of the model a place first worked
-        self._sizes: dict[int, tuple[int, int]] = {}  # that the features of a place have in the end
+        self._state = state
+        self._calls = 0  # of this pass that the state follows
         self._places = ((values["s1"], values["d1"] - 1), (values["s2"], values["d2"] - 1))
 
-    def _scale(self, place: int) -> float | None:
-        """None where `place` does not work in this step: the first of the two whose part of the steps is not over does.
-        With a smooth change it begins at its scale and grows to 1."""
-        step, steps = self._use.reported_step, self._use.facts.steps
-        working = next((one for one in self._places if step < steps * one[0]), None)
-        if working is None or working[1] != place:
-            return None
-        call, down = self._use.call.step, float(self._values["down"])
-        if not self._values["smooth"] or self._began.setdefault(place, call) == call:
-            return down
-        share = float(step / (steps * working[0]))
-        return min((1 - share) * down + share, 1.0)
+    def _scales(self, place: int) -> tuple[float, float] | None:
+        """Return both scales of `place`, None where it does not work in this call."""
+        for call in range(self._calls, self._use.call.step + 1):  # also those whose answers were kept
+            self._follow(self._use.reported_at(call))
+        self._calls = max(self._calls, self._use.call.step + 1)
+        return self._state.scales.get(place)
 
-    def smaller(self, place: int, halves: bool, x: Tensor) -> Tensor:
-        """The features [N,C,h,w] of an input block that works now, scaled down; `halves`: it is a downsampler."""
-        scale = self._scale(place)
-        height, width = x.shape[-2:]
-        self._sizes[place] = ((height + 1) // 2, (width + 1) // 2) if halves else (height, width)
-        return x if scale is None else resized(x, scale, self._values["scaler"])
+    def _follow(self, step: int) -> None:
+        """Bring the state to a step. The first of the two places whose part of the steps is not over works; with a
+        smooth change its features begin at their scale and grow to their size."""
+        state, steps = self._state, self._use.facts.steps
+        if step < state.limit:
+            return
+        down, up = float(self._values["down"]), float(self._values["up"])
+        are_apart = self._places[0][1] != self._places[1][1]
+        for part, place in self._places:
+            if step < steps * part:
+                if place not in state.scales:
+                    state.scales[place] = (down, up)
+                elif self._values["smooth"]:
+                    share = step / (steps * part)
+                    now = min((1 - down) * share + down, 1.0)
+                    state.scales[place] = (now, up * (down / now))
+                return
+            if are_apart or part == self._places[1][0]:
+                state.scales.pop(place, None)
+        state.limit = step if self._values["one"] else 0
+
+    def smaller(self, place: int, x: Tensor) -> Tensor:
+        """Scale the features [N,C,h,w] of an input block that works now down."""
+        scales = self._scales(place)
+        return x if scales is None else resized(x, scales[0], self._values["scaler"])
+
+    def size(self, place: int, size: Size) -> Size:
+        """Return the size that an input block's features of this size are scaled to."""
+        scales = self._scales(place)
+        height, width = size
+        return size if scales is None else (math.floor(height * scales[0]), math.floor(width * scales[0]))
 
     def larger(self, place: int, x: Tensor) -> Tensor:
-        """And back to their size, which is that of the next skip, whatever the upsampling scale says."""
-        return x if self._scale(place) is None else resized(x, self._sizes[place], self._values["scaler"])
+        """Scale them up again. What then is not of the size of the next skip is brought to it afterwards."""
+        scales = self._scales(place)
+        return x if scales is None else resized(x, scales[1], self._values["scaler"])
 
 
 class KohyaHRFixIntegrated(FieldScript):
@@ -168,20 +203,26 @@ class KohyaHRFixIntegrated(FieldScript):
             use.notice(f"{FORGE} has no effect on {use.model.family.label}: {why}.")
             return
         number = values["block"]
+        is_later = values["after"] and number + 1 < len(blocks.inputs)
         levels = use.model.unet.up_blocks
         ends = [(getattr(level, "attentions", None) or level.resnets)[-1] for level in levels]  # upsamplers fit these
 
+        def shrunk(place: int, size: Size) -> Size:
+            if place != number + is_later or not values["start"] <= use.call.progress < values["end"]:
+                return size
+            height, width = (max(round(side / values["factor"]), 1) for side in size)
+            return height, width
+
         def smaller(x: Tensor) -> Tensor:
-            if not values["start"] <= use.call.progress < values["end"]:
-                return x
-            size = tuple(max(round(side / values["factor"]), 1) for side in x.shape[-2:])
-            return resized(x, size, values["down"])
+            height, width = x.shape[-2:]
+            size = shrunk(number + is_later, (height, width))
+            return x if size == (height, width) else resized(x, size, values["down"])
 
         def fitted(output: int, x: Tensor) -> Tensor:
             wanted = blocks.skip_of(output)[1:] if output < len(blocks.outputs) else x.shape[-2:]
             return x if tuple(x.shape[-2:]) == tuple(wanted) else resized(x, wanted, values["up"])
 
-        if values["after"] and number + 1 < len(blocks.inputs):
+        if is_later:
             use.hook(blocks.inputs[number + 1].first, before(smaller))
         else:
             use.hook(blocks.inputs[number].last, after(smaller))
@@ -192,6 +233,7 @@ class KohyaHRFixIntegrated(FieldScript):
         if mid is not None:
             use.hook(mid, after(partial(fitted, 0)))
         blocks.fit_upsamplers(use.model.unet, use)
+        blocks.fit_residuals(use.model.unet, use, shrunk)
 
 
 def resized(x: Tensor, by: float | Sequence[int], method: str) -> Tensor:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from modules.errors import InvalidValueError
-from modules.images.legend import LegendLine, LegendStyle, grid_with_legend
+from modules.images.legend import LegendLine, LegendStyle, checked_margin, grid_with_legend
 from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
 from modules.scripts.script import Script
 
@@ -53,6 +53,9 @@ class PromptMatrix(Script):
     ) -> Processed:
         delimiter = _delimiter(variations_delimiter)
         prompts = combinations(_text_of(p, prompt_type), put_at_start, delimiter)
+        margin_px, style = checked_margin(margin_size), LegendStyle.of(p.settings)
+        if style.notice:
+            p.comment(style.notice)
         runs: list[Processed] = []
         for number, prompt in enumerate(prompts):
             job = copy_of(p)
@@ -65,7 +68,7 @@ class PromptMatrix(Script):
                 break
         whole = Processed.joined(runs)
         if len(whole.generated) == len(prompts):
-            whole.put_grid(_grid(p, whole, _parts(_text_of(p, prompt_type))[1:], int(margin_size)))
+            whole.put_grid(_grid(whole, _parts(_text_of(p, prompt_type))[1:], margin_px, style))
             p.save_grids(whole)
         return whole
 
@@ -102,7 +105,7 @@ def combinations(text: str, at_start: bool, delimiter: str) -> list[str]:
     return prompts
 
 
-def _grid(p: StableDiffusionProcessing, whole: Processed, options: list[str], margin_px: int) -> Any:
+def _grid(whole: Processed, options: list[str], margin_px: int, style: LegendStyle) -> Any:
     """The images, the first half of the options across and the others down."""
     across = (len(options) + 1) // 2
     columns, rows = 2**across, 2 ** (len(options) - across)
@@ -112,7 +115,7 @@ def _grid(p: StableDiffusionProcessing, whole: Processed, options: list[str], ma
         [_label(options[:across], number) for number in range(columns)],
         [_label(options[across:], number) for number in range(rows)],
         margin_px,
-        style=LegendStyle.of(p.settings),
+        style=style,
     )
 
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+from modules.decoding import decode_text
 from modules.errors import InvalidValueError
 from modules.processing.request.checking import check_names_of
 from modules.script_callbacks import open_to
@@ -82,14 +83,15 @@ class PromptsFromFile(Script):
         if position not in ("start", "end"):
             raise InvalidValueError(f"Insert prompts at the: {position!r} is none of: start, end.")
         jobs = []
-        seed = p.seed
-        for values in lines_of(text):
-            job = _job(p, values, position)
-            job.seed = values.get("seed", seed)
+        for number, values in enumerate(lines_of(text)):
+            start = copy_of(p)
+            if iterate:
+                start.seed += number * p.batch_size * p.n_iter
+            elif number and not same_seed:
+                start.seed, start.subseed = p.requested_seed, p.requested_subseed
+            job = _job(start, values, position)
             check_names_of(job.to_request())  # everything wrong is said before the first image
             jobs.append(job)
-            if iterate:
-                seed += p.batch_size * p.n_iter
         runs: list[Processed] = []
         for job in jobs:
             runs.append(process_images(job))
@@ -100,7 +102,7 @@ class PromptsFromFile(Script):
 
 @open_to("user")
 def _loaded(data: bytes | None) -> str:
-    return (data or b"").decode("utf-8", errors="replace").strip()
+    return decode_text(data or b"").strip()
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,13 +13,13 @@ from PIL import Image
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.images.grid import image_grid
 from modules.images.infotext import with_fields
-from modules.images.legend import LegendStyle, grid_with_legend
+from modules.images.legend import LegendStyle, checked_margin, grid_with_legend
 from modules.processing.comparison.series import Measured, Series, SeriesReport
 from modules.processing.request.checking import check_names_of
 from modules.processing.request.result import GeneratedImage, ImageRole
 from modules.script_callbacks import open_to
 from modules.scripts.axes import AXES, Axis, join_words, split_words
-from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
+from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, fixed_seed, process_images
 from modules.scripts.script import Script
 
 SEEDS = ("Seed", "Var. seed")
@@ -28,7 +27,6 @@ NOTHING = "Nothing"
 REPORT_KEY = "Precision report"
 """Where a grid says which comparison page there is of its images; the page shows a link to it."""
 Cell = tuple[int, int, int]
-MAX_SEED = 2**32
 QUIET: dict[str, Any] = {"queue": False, "api_visibility": "private"}
 
 
@@ -184,6 +182,9 @@ class XyzPlot(Script):
     def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
         x, y, z = (self._chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3))
         legend, lone, sub_grids, keep_random, vary_x, vary_y, vary_z, margin = args[9:17]
+        margin_px, style = checked_margin(margin), LegendStyle.of(p.settings)
+        if style.notice and legend:
+            p.comment(style.notice)
         if not keep_random:
             x, y, z = _fixed(x), _fixed(y), _fixed(z)
         jobs = _jobs(p, (x, y, z), (bool(vary_x), bool(vary_y), bool(vary_z)), bool(keep_random))
@@ -202,7 +203,7 @@ class XyzPlot(Script):
             return processed
         report, problem = self._report(p, (x, y, z), made, measured)
         fields = {"Script": self.title(), **({REPORT_KEY: report} if report else {})}
-        whole = _assembled(fields, p, (x, y, z), made, bool(legend), bool(lone), bool(sub_grids), int(margin))
+        whole = _assembled(fields, p, (x, y, z), made, bool(legend), bool(lone), bool(sub_grids), margin_px, style)
         notices = (*whole.result.notices, *([problem] if problem else []))
         whole.result = replace(whole.result, interrupted=processed.interrupted, notices=notices)
         return whole
@@ -270,24 +271,24 @@ def _fixed(chosen: Chosen) -> Chosen:
     """Seeds of -1 become numbers, so that each stands for one image in all rows."""
     if chosen.axis.label not in SEEDS:
         return chosen
-    drawn = tuple(random.randrange(MAX_SEED) if value < 0 else value for value in chosen.values)
-    return replace(chosen, values=drawn)
+    return replace(chosen, values=tuple(map(fixed_seed, chosen.values)))
 
 
 def _jobs(
     p: StableDiffusionProcessing, axes: tuple[Chosen, ...], vary: tuple[bool, ...], keep_random: bool
 ) -> dict[tuple[int, int, int], StableDiffusionProcessing]:
     """A job for every cell; wrong values raise here."""
-    jobs = {}
+    jobs: dict[tuple[int, int, int], StableDiffusionProcessing] = {}
     x, y, z = (range(len(axis.values)) for axis in axes)
     stride = len(x) if vary[0] else 1
     strides = (1, stride, stride * (len(y) if vary[1] else 1))
     for cell in itertools.product(x, y, z):
         job = copy_of(p)
+        if keep_random and jobs:  # the first has the recorded seeds
+            job.seed, job.subseed = p.requested_seed, p.requested_subseed
         for axis, number in zip(axes, cell, strict=True):
             axis.axis.apply(job, axis.values[number], axis.values)
-        if keep_random and job.seed < 0:
-            job.seed = random.randrange(MAX_SEED)
+        job.fix_seeds()
         job.seed += sum(number * stride for number, stride, on in zip(cell, strides, vary, strict=True) if on)
         job.do_not_save_grid = True
         jobs[cell] = job
@@ -314,6 +315,7 @@ def _assembled(
     lone: bool,
     sub_grids: bool,
     margin: int,
+    style: LegendStyle,
 ) -> Processed:
     """The grid, the grids it is made of, and the images, in this order. `facts` begin what the grids record."""
     x, y, z = axes
@@ -327,7 +329,6 @@ def _assembled(
                 fields[f"Fixed {name} Values"] = ", ".join(map(str, axis.values))
     grids: list[Image.Image] = []
     names: list[str] = []  # of the grids
-    style = LegendStyle.of(p.settings)
     for iz in range(len(z.values)):
         rows = [[_image_of(made.get((ix, iy, iz))) for ix in range(len(x.values))] for iy in range(len(y.values))]
         if any(cell is not None for row in rows for cell in row):

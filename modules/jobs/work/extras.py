@@ -18,11 +18,13 @@ from PIL import Image
 from modules.atomic_files import fingerprint as fingerprint_of_file
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, OutputError, UnknownNameError
+from modules.file_names import given_path, lies_in
 from modules.images.encode import decode_base64
 from modules.images.metadata import read_metadata, writable
 from modules.images.naming import NameContext
 from modules.images.reading import open_image, read_image
 from modules.images.saving import OnPath, check_folder, samples_folder, save_image
+from modules.jobs.computing import Computing
 from modules.jobs.job import WorkerLostError
 from modules.jobs.line import Line
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
@@ -63,8 +65,6 @@ class Source:
             stored = decode_base64(self.data or "", what)
         infotext, items = read_metadata(open_image(stored, what))
         image = read_image(stored, what)
-        if image.mode.startswith("I"):  # 16 bits
-            image = image.point(lambda value: value / 256).convert("L")
         image = image if image.mode == "RGBA" else image.convert("RGB")
         return image, infotext, {k: v for k, v in items.items() if k not in (POSTPROCESSING, "extras")}
 
@@ -241,8 +241,8 @@ class Extras:
 
     def folder(self, text: str) -> Path:
         """A folder that a user named, relative to the data folder; raises `OutputError` for one that is not allowed."""
-        path = self.data_dir / Path(text.strip()).expanduser()
-        if self.allowed is not None and not any(path.resolve().is_relative_to(at.resolve()) for at in self.allowed):
+        path = self.data_dir / given_path(text)
+        if self.allowed is not None and not lies_in(path, self.allowed):
             raise OutputError(
                 f"The folder {path} may not be used: other machines reach this server, so that it reads and writes "
                 f"only in {', '.join(map(str, self.allowed))}. Start it with --gradio-allowed-path FOLDER to allow it."
@@ -461,3 +461,10 @@ def unique_names(names: Sequence[str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         found.append(name if seen[name] == 1 else f"{Path(name).stem}-{seen[name]}{Path(name).suffix}")
     return found
+
+
+def extras_of(computing: Computing) -> Extras:
+    """Return the work of the Extras tab of this program."""
+    return Extras(
+        computing.queue, computing.operations, computing.settings, computing.paths.data_dir, computing.history_folders
+    )

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.jobs.computing import Computing
 from modules.jobs.line import Line
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.autoencoders.files import VaeCatalogue
@@ -67,8 +68,8 @@ class Merger:
         """What the metadata of these models' files say together; where they differ, the first one's."""
         infos = [self.catalogue.get(name) for name in names if name]
         self._import()
-        from modules.models.loading.open_checkpoint import open_checkpoint
         from modules.models.merging.recipe import copied_metadata
+        from modules.models.opening.checkpoint import open_checkpoint
 
         tables = []
         for info in infos:
@@ -120,3 +121,15 @@ def merge_starters(merger: Merger) -> Mapping[str, Starter]:
             merger, MergeOptions(**asked["options"]), tuple(asked["skip"]), bool(asked["text_encoders"])
         )
     }
+
+
+def merger_of(computing: Computing) -> Merger:
+    """Return the merges of this program; results lie in the first folder of checkpoints."""
+    return Merger(
+        computing.catalogue,
+        computing.engine.vaes,
+        computing.paths.checkpoint_dirs[0],
+        computing.paths.root / "configs",
+        hashing=not computing.flags.no_hashing,
+        import_lock=computing.engine.lock,
+    )

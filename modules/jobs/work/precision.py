@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.file_names import check_name, place_inside
+from modules.jobs.computing import Computing
 from modules.jobs.line import Line, fix_seeds
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.jobs.work.reports import Reports
 from modules.memory.formats.catalog import chosen_formats, wide_formats
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.paths import Paths
 from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
 from modules.processing.engine.engine import Engine
@@ -45,6 +48,7 @@ GRID_REPORT = "precision-grid"  # reports of grids; not a type of tasks
 PRECISION_TYPES = (REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE)
 WORST_SHOWN = 10
 MAX_PROMPTS = 16
+REPORTS_FOLDER = "reports"  # of the outputs
 NEEDED = "modules.models.loading.load_model"  # what imports diffusers and transformers
 
 
@@ -80,6 +84,11 @@ class ComparisonRequest:
     seed: int = -1
     width: int | None = None  # None: what the model was trained on
     height: int | None = None
+
+
+def reports_of(paths: Paths) -> Reports:
+    """Return the reports of this program, in a folder of the outputs."""
+    return Reports(paths.outputs_dir / REPORTS_FOLDER)
 
 
 @dataclass(frozen=True)
@@ -219,16 +228,15 @@ class PrecisionWork:
         name = name.strip()
         if name and not name.endswith((".safetensors", ".gguf")):
             name += ".gguf" if layout == "gguf" else ".safetensors"
-        bad = (
-            not name.removesuffix(".safetensors").removesuffix(".gguf")
-            or Path(name).name != name
-            or name.startswith(".")
-        )
-        if bad or any(character in name for character in '\\/:*?"<>|\0'):
+        stem = name.removesuffix(".safetensors").removesuffix(".gguf")
+        try:
+            if check_name(stem).startswith("."):
+                raise InvalidValueError("It begins with a dot.")
+            target = place_inside(self.conversions, check_name(name))
+        except InvalidValueError as error:
             raise InvalidValueError(
-                f"{name!r} is no name for a checkpoint. Write a file name such as smaller.safetensors."
-            )
-        target = self.conversions / name
+                f"{name[:80]!r} is no name for a checkpoint. Write a file name such as smaller.safetensors. {error}"
+            ) from error
         if target.exists():
             raise InvalidValueError(f"{name} is there already. Choose another name, or delete it first.")
         return target
@@ -366,3 +374,16 @@ class _Progress(Silent):
     def step(self, done: int, info: object = None) -> None:
         finished = self._begun - 1 + done / self._steps
         self._task.progress(finished, self._images, page_text(f"{self._what}, step {done} of {self._steps}"))
+
+
+def precision_work(computing: Computing) -> PrecisionWork:
+    """Return the reports, comparisons and conversions of this program."""
+    return PrecisionWork(
+        computing.queue,
+        computing.catalogue,
+        computing.engine,
+        computing.settings,
+        reports_of(computing.paths),
+        computing.paths.checkpoint_dirs[0],
+        computing.paths.root / "configs",
+    )

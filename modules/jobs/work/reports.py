@@ -7,6 +7,7 @@ from pathlib import Path
 
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.file_names import place_inside
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.(html|json)")
 
@@ -50,6 +51,6 @@ class Reports:
     def _path(self, name: str) -> Path:
         if not NAME.fullmatch(name):
             raise InvalidValueError(
-                f"{name!r} is no name of a report: letters, digits, '.', '-' and '_', ending in .html or .json."
+                f"{name[:80]!r} is no name of a report: letters, digits, '.', '-' and '_', ending in .html or .json."
             )
-        return self.folder / name
+        return place_inside(self.folder, name)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
+from modules.file_names import check_name, given_path, lies_in, place_inside
+from modules.jobs.computing import Computing
 from modules.jobs.dispatch import Admission
 from modules.jobs.job import Job
 from modules.jobs.line import Line
@@ -58,7 +60,7 @@ class TrainingWork:
 
     def spec(self, config: TrainingConfig) -> TaskSpec:
         """See `start`; not yet in line."""
-        self.check(config)
+        self._check_asked(config)
 
         def work(task: Task) -> Outcome:
             self._import()
@@ -89,7 +91,7 @@ class TrainingWork:
 
     def rate_spec(self, config: TrainingConfig) -> TaskSpec:
         """See `find_rate`; not yet in line."""
-        self.check(config)
+        self._check_asked(config)
 
         def work(task: Task) -> Outcome:
             self._import()
@@ -116,7 +118,8 @@ class TrainingWork:
         return self.queue.submit_spec(self.embedding_spec(name, vectors, init_text, overwrite))
 
     def embedding_spec(self, name: str, vectors: int, init_text: str, overwrite: bool) -> TaskSpec:
-        """See `create_embedding`; not yet in line."""
+        """See `create_embedding`; not yet in line. Raises `InvalidValueError` for a name that cannot be or is taken."""
+        new_embedding_path(self.embeddings_dir, name, overwrite)
         adapter = {"type": "textual_inversion", "vectors": vectors, "init_text": init_text or "*"}
         config: TrainingConfig = config_of({"adapter": adapter})
 
@@ -150,19 +153,26 @@ class TrainingWork:
         if self.allowed is not None:
             self._check_reach(config)
         for folder in config.data.folders:
-            if not Path(folder.path).expanduser().is_dir():
+            if not given_path(folder.path).is_dir():
                 raise InvalidValueError(
                     f"{folder.path or 'data.folders'} is no folder. Name one with images and captions."
                 )
         self.find_modules(config.model.modules)
         return None if Path(config.model.checkpoint).exists() else self.catalogue.get(config.model.checkpoint)
 
+    def _check_asked(self, config: TrainingConfig) -> None:
+        """Check as `check` does, and that the file's name, which only the command line may give as a whole path, stays
+        inside its folder."""
+        is_embedding = config.adapter.type == "textual_inversion"
+        if config.output.name:
+            place_inside(self.embeddings_dir if is_embedding else self.lora_dir, config.output.name)
+        self.check(config)
+
     def _check_reach(self, config: TrainingConfig) -> None:
         """Where other machines reach the server, files elsewhere are neither read nor written."""
         allowed = self.allowed or ()
         for folder in config.data.folders:
-            place = Path(folder.path).expanduser().resolve()
-            if not any(place.is_relative_to(root.resolve()) for root in allowed):
+            if not lies_in(given_path(folder.path), allowed):
                 raise InvalidValueError(
                     f"{folder.path} is outside of the folders that may be read while other machines reach this server. "
                     f"Put the images below {allowed[0] if allowed else 'the data folder'}, or start without --listen."
@@ -297,6 +307,16 @@ def _thumbnail(path: Path) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
+def new_embedding_path(folder: Path, name: str, overwrite: bool) -> Path:
+    """Return the file of a new embedding. Raises `InvalidValueError` for a name that cannot be, or is taken."""
+    if name.startswith("."):
+        raise InvalidValueError(f"The embedding's name {name[:80]!r} begins with a dot. Choose another name.")
+    path = place_inside(folder, check_name(f"{check_name(name)}.safetensors"))
+    if path.exists() and not overwrite:
+        raise InvalidValueError(f"There is an embedding {name} already. Choose another name, or overwrite_old.")
+    return path
+
+
 def create_embedding(folder: Path, name: str, vectors: Mapping[int, Any], overwrite: bool) -> Path:
     """Write a new embedding. Raises `InvalidValueError` for a name that cannot be, or is taken."""
     from safetensors.torch import save
@@ -304,14 +324,28 @@ def create_embedding(folder: Path, name: str, vectors: Mapping[int, Any], overwr
     from modules.atomic_files import output_error, write_atomic
     from modules.models.files.other_files import EMBEDDING_TABLES
 
-    if not name.strip() or Path(name).name != name or name.startswith("."):
-        raise InvalidValueError(f"The embedding's name is {name!r}; it must be a file name without folders.")
-    path = folder / f"{name}.safetensors"
-    if path.exists() and not overwrite:
-        raise InvalidValueError(f"There is an embedding {name} already. Choose another name, or overwrite_old.")
+    path = new_embedding_path(folder, name, overwrite)
     names = EMBEDDING_TABLES[len(vectors)]
     try:
         write_atomic(path, save(dict(zip(names, vectors.values(), strict=True))))
     except OSError as error:
         raise output_error(path.name, folder, error) from error
     return path
+
+
+def training_of(computing: Computing) -> TrainingWork:
+    """Return the trainings of this program; results lie in the first folder of LoRAs, and that of embeddings."""
+    paths = computing.paths
+    return TrainingWork(
+        computing.queue,
+        computing.catalogue,
+        computing.engine,
+        paths.root / "configs",
+        paths.lora_dirs[0],
+        paths.embeddings_dir,
+        paths.cache_dir,
+        paths.offload_dir,
+        computing.engine.lock,
+        computing.history_folders,
+        lambda job: computing.estimator.fits_beside(job.request),
+    )

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from modules.memory.kernels.decoding import DECODING
+
 SLICE_ELEMENTS = 1 << 17  # for each thread: with 1 + 2 + 4 bytes an element a core's second-level cache of 1 MB
 
 
@@ -39,6 +41,11 @@ MOVES: dict[torch.dtype, BitMove] = {
     ),
     torch.float8_e5m2: BitMove(torch.tensor(1 << 8, dtype=torch.int16), None, None),
 }
+
+
+def is_dense(data: Tensor) -> bool:
+    """Say whether a weight's elements lie in one piece, row by row: contiguous, or channels-last."""
+    return data.is_contiguous() or (data.ndim == 4 and data.is_contiguous(memory_format=torch.channels_last))
 
 
 def decode_narrow(data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
@@ -88,7 +95,11 @@ def _moved(source: Tensor, bits: Tensor, move: BitMove) -> Tensor:
 
 
 def _plain(data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
-    """PyTorch's own cast: quick on GPUs, and fused with its neighbours by the compiler."""
+    """Decode by a kernel for this GPU, or by PyTorch's own cast, which the compiler fuses with its neighbours."""
+    if data.device.type == "cuda" and not torch.compiler.is_compiling():
+        kernel, rows = DECODING.on(data.device), None if scale is None or scale.numel() == 1 else scale.view(-1)
+        if kernel is not None and (scale is None) == (rows is None) and kernel.decode(data, rows, out):
+            return out
     if data.dtype == torch.int8 and scale is not None and not torch.compiler.is_compiling():
         return torch.mul(data, scale, out=out)  # in float32, and in one pass; of 8-bit floats there is no such product
     out.copy_(data)  # exact: the product below is the one rounding

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NORM_GROUPS = 32
 SETTINGS = "vae/config.json"
+PREVIEW_FACTORS, PREVIEW_BIAS = "preview_rgb_factors", "preview_rgb_bias"
 SCALE_FACTOR = 0.18215  # of Stable Diffusion 1 and 2, where a YAML does not say it
 
 
@@ -205,7 +206,7 @@ def sizes_of_yaml(params: Mapping[str, Any]) -> KlSizes:
 
 def preview_of_yaml(model: Mapping[str, Any]) -> PreviewFactors | None:
     """From `model.params`, where it has `preview_rgb_factors`."""
-    factors, bias = model.get("preview_rgb_factors"), model.get("preview_rgb_bias")
+    factors, bias = model.get(PREVIEW_FACTORS), model.get(PREVIEW_BIAS)
     if not factors:
         return None
     read = tuple(tuple(float(value) for value in row) for row in factors)
@@ -230,7 +231,5 @@ def diffusers_names(header: Header) -> Names:
 
 KL = AutoencoderType(
     read=_read,
-    original_signs={"decoder.mid.block_1.conv1.weight": 4},
-    diffusers_signs={"encoder.down_blocks.0.resnets.0.conv1.weight": 4},
     diffusers_names=diffusers_names,
 )

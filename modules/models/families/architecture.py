@@ -13,6 +13,7 @@ from yaml import YAMLError
 
 from modules.errors import CheckpointError
 from modules.models.autoencoders.autoencoder import Autoencoder
+from modules.models.autoencoders.kl import PREVIEW_BIAS, PREVIEW_FACTORS
 from modules.models.autoencoders.registry import read_autoencoder
 
 PARAMETERIZATIONS = {"v": "v_prediction", "flow": "flow"}
@@ -96,16 +97,23 @@ class LdmArchitecture:
         return self.unet
 
 
-def read_architecture(path: Path) -> LdmArchitecture:
-    """Read a YAML; raises `CheckpointError` naming the file and the missing or impossible entry."""
+def read_architecture(path: Path, usual: Path | None = None) -> LdmArchitecture:
+    """Read a YAML; raises `CheckpointError` naming the file and the missing or impossible entry.
+
+    How latents look in previews is taken from `usual`, the family's YAML, where this one does not say it: those of
+    other programs do not.
+    """
     try:
         params = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         assert isinstance(params, dict)
         model = params["model"]["params"]
+        autoencoder = read_autoencoder(model)
+        if usual is not None and autoencoder.preview is None:
+            autoencoder = read_autoencoder({**model, **_previews_in(usual, autoencoder.channels)})
         prediction = PARAMETERIZATIONS.get(str(model.get("parameterization")), _scaled_prediction(model))
         return LdmArchitecture(
             unet=None if prediction == "flow" else _unet(_denoiser(model)["params"]),
-            autoencoder=read_autoencoder(model),
+            autoencoder=autoencoder,
             noise_schedule=NoiseScheduleArchitecture(
                 float(model.get("linear_start", 0.00085)),
                 float(model.get("linear_end", 0.012)),
@@ -129,6 +137,14 @@ def read_architecture(path: Path) -> LdmArchitecture:
         ) from error
     except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path.name}: an entry has an unusable value: {error}") from error
+
+
+def _previews_in(path: Path, channels: int) -> dict[str, Any]:
+    """What a YAML says of previews of latents with so many channels, as it says it."""
+    known = read_architecture(path).autoencoder
+    if known.preview is None or known.channels != channels:
+        return {}
+    return {PREVIEW_FACTORS: known.preview.factors, PREVIEW_BIAS: known.preview.bias}
 
 
 def _denoiser(model: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ A folder in the diffusers layout is a checkpoint too, called like the folder.
 """
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -91,11 +92,16 @@ class CheckpointInfo:
             return True
 
     def answers_to(self, text: str) -> bool:
-        """Whether `text` names exactly this file, in any of the ways a user or an infotext may name it."""
-        names = {self.title, self.name, self.model_name, self.path.name, self.stem, str(self.path)}
-        if self.sha256:
-            names |= {self.sha256, self.sha256[:10], f"{self.model_name} [{self.shorthash}]"}
-        return text in names or text.lower() in {name.lower() for name in names}
+        """Whether `text` names this file, in any of the ways a user or an infotext may name it."""
+        return any(text.lower() in map(str.lower, names) for names in self.names)
+
+    @property
+    def names(self) -> tuple[frozenset[str], ...]:
+        """What this file is called: names that no other file has first, then those with folders joined by underscores,
+        last the file's own name, which files in several folders may share."""
+        joined = [self.model_name, *([f"{self.model_name} [{self.shorthash}]"] if self.sha256 else [])]
+        own = [self.title, self.name, str(self.path), *([self.sha256, self.sha256[:10]] if self.sha256 else [])]
+        return frozenset(own), frozenset(joined), frozenset((self.path.name, self.stem))
 
 
 class HashCache:
@@ -238,6 +244,7 @@ class CheckpointCatalogue:
         self._below = FilesBelow()
         self._old_hashes: dict[tuple[Path, int, int], str] = {}
         self._others: dict[tuple[Path, int, int], bool] = {}
+        self._said: set[tuple[str, Path]] = set()  # names of several files that the log has
         self.refresh()
 
     def refresh(self) -> tuple[CheckpointInfo, ...]:
@@ -266,14 +273,18 @@ class CheckpointCatalogue:
         return self._entries
 
     def find(self, text: str) -> CheckpointInfo | None:
-        """The checkpoint that `text` names: exactly, else by the hash of old infotexts, else as part of a title (the
-        shortest), else without its hash."""
+        """The checkpoint that `text` names: exactly (of several with one file name the one in the fewest folders, with
+        a line in the log), else by the hash of old infotexts, else as part of a title (the shortest), else without its
+        hash."""
         text = text.strip()
         if not text:
             return None
-        for info in self._entries:
-            if info.answers_to(text):
-                return info
+        called = [(info, info.names) for info in self._entries]
+        ways: tuple[Callable[[str], str], ...] = (str, str.lower)
+        for place, written in itertools.product(range(3), ways):
+            named = [info for info, names in called if written(text) in map(written, names[place])]
+            if named:
+                return self._first_of(text, named)
         old = OLD_HASH.search(text)
         if old is not None:
             for info in self._entries:
@@ -284,6 +295,14 @@ class CheckpointCatalogue:
             return min(containing, key=lambda info: len(info.title))
         without_hash = text.rsplit(" [", 1)[0]
         return self.find(without_hash) if without_hash != text else None
+
+    def _first_of(self, text: str, named: Sequence[CheckpointInfo]) -> CheckpointInfo:
+        first = min(named, key=lambda info: info.name.count("/"))
+        if len({info.sha256 or info.path for info in named}) > 1 and (text, first.path) not in self._said:
+            self._said.add((text, first.path))
+            titles = ", ".join(info.title for info in named)
+            log.warning("%r may be any of %s. %s is used; write the folder too for another.", text, titles, first.name)
+        return first
 
     def get(self, text: str) -> CheckpointInfo:
         """Like `find`; raises `UnknownNameError` with the known titles."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from modules.errors import CheckpointError
+from modules.file_names import is_name
 from modules.models.files.pieces import pieces_of
 
 MODEL_INDEX = "model_index.json"
@@ -41,7 +42,9 @@ def part_folders(folder: Path) -> tuple[Path, ...]:
         return tuple(folder / name for name in COMPONENTS)
     names = index if isinstance(index, dict) else {}
     return tuple(
-        folder / name for name in {*COMPONENTS, *names} if not name.startswith("_") and (folder / name).is_dir()
+        folder / name
+        for name in {*COMPONENTS, *names}
+        if not name.startswith("_") and is_name(name) and (folder / name).is_dir()
     )
 
 
@@ -127,6 +130,6 @@ def _shards(index: Path) -> tuple[Path, ...]:
 
 def _checked(index: Path, weight_map: dict[str, str]) -> Iterator[str]:
     for name in weight_map.values():
-        if Path(name).name != name or not name.endswith(ENDINGS):
+        if not is_name(name) or not name.endswith(ENDINGS):
             raise ValueError(f"{name!r} is no file of weights in {index.parent.name}")
         yield name

@@ -28,11 +28,11 @@ from modules.models.files.kept_sha256 import KeptSha256
 from modules.models.files.tensor_file import Closing, TensorEntry, parse_header
 from modules.models.files.tensor_source import TensorSource
 from modules.models.files.tensor_writer import PartWriter, Shapes
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.merging.conversion import Conversion, TensorReport, copy_yaml
 from modules.models.merging.file_layout import FileLayout, PlannedTensor
 from modules.models.names.fused import LayoutWriter, original_name
 from modules.models.names.view import View
+from modules.models.opening.checkpoint import open_checkpoint
 from modules.version import PROGRAM_VERSION
 
 PIECE_BYTES = 1 << 20

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TypeVar
 
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.file_names import check_name, place_inside
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.models.autoencoders.files import BUILT_IN, VaeCatalogue, VaeInfo
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
@@ -43,9 +44,6 @@ class ConfigSource(StrEnum):
 
 
 SUFFIX = ".safetensors"
-LONGEST_NAME_BYTES = 200  # file systems take 255; the temporary file's name is longer
-FORBIDDEN = re.compile(r'[<>:"\\|?*\x00-\x1f]')
-RESERVED = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +111,7 @@ def resolve(options: MergeOptions, catalogue: CheckpointCatalogue, vaes: VaeCata
         method=method,
         multiplier=options.multiplier,
         storage=options.storage,
-        target=folder / file_name(options.name or default_name(method, models, options.multiplier)),
+        target=target_of(folder, options.name or default_name(method, models, options.multiplier)),
         custom_name=options.name.strip(),
         vae=_vae(vaes, options.vae),
         discard=_pattern(options.discard),
@@ -138,8 +136,8 @@ def default_name(method: MergeMethod, models: tuple[CheckpointInfo, ...], multip
     return a
 
 
-def file_name(text: str) -> PurePosixPath:
-    """The file for a name, folders with / allowed; raises `InvalidValueError` that says what is wrong with it."""
+def target_of(folder: Path, text: str) -> Path:
+    """Return the file for a name, folders with / allowed. Raises `InvalidValueError` that says what is wrong."""
     text = text.strip()
     text = text[: -len(SUFFIX)] if text.lower().endswith(SUFFIX) else text
     if text.lower().endswith((".ckpt", ".pt")):
@@ -150,21 +148,13 @@ def file_name(text: str) -> PurePosixPath:
     if ".vae." in f"{text.lower()}.":
         raise InvalidValueError(f"The name {text!r}: a file with .vae. in its name is taken for a VAE. Choose another.")
     for part in text.split("/"):
-        if not part or part.startswith(".") or part.endswith((".", " ")) or part != part.lstrip():
+        if part.startswith((".", " ")):
             raise InvalidValueError(
-                f"The name {text!r}: a name, or a part of it between slashes, may not be empty, begin with a dot or a "
-                "blank, or end with one. Choose another."
+                f"The name {text!r}: a name, or a part of it between slashes, may not begin with a dot or a blank. "
+                "Choose another."
             )
-        if FORBIDDEN.search(part) or RESERVED.search(part):
-            raise InvalidValueError(
-                f'The name {text!r}: the characters < > : " \\ | ? * and names like CON and NUL do not work on every '
-                "system. Choose another."
-            )
-        if len(f"{part}{SUFFIX}".encode()) > LONGEST_NAME_BYTES:
-            raise InvalidValueError(
-                f"The name {part[:40]!r}... is longer than {LONGEST_NAME_BYTES} bytes. Give a shorter one."
-            )
-    return PurePosixPath(f"{text}{SUFFIX}")
+        check_name(part)  # also without the suffix
+    return place_inside(folder, f"{text}{SUFFIX}")
 
 
 def refuse_taken(request: MergeRequest) -> None:

@@ -1,13 +1,21 @@
 """Which checkpoint a job is made with: the one that it names, else the one in the settings while that is there."""
 
+from __future__ import annotations
+
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from modules.errors import FeatherweightError
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.processing.engine.precision import PRECISION_KEYS, check_patterns, split_patterns
 from modules.processing.request.request import GenerationRequest
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
+
+if TYPE_CHECKING:
+    from modules.processing.engine.engine import Engine
 
 KEY = "sd_model_checkpoint"
 log = logging.getLogger(__name__)
@@ -59,3 +67,12 @@ def store_first_loaded(settings: SettingsStore, catalogue: CheckpointCatalogue, 
         settings.update({KEY: loaded.title})
     except FeatherweightError as error:
         log.warning("The checkpoint in use could not be stored as the choice: %s", error)
+
+
+def load_again(engine: Engine, settings: Settings, changed: Collection[str], loads: bool) -> None:
+    """After a change of checkpoint or precision: load in the background, after the job that runs now, unless workers
+    do that. Raises `InvalidValueError` for patterns that are none."""
+    if "fp8_skip" in changed:
+        check_patterns(split_patterns(settings.optimizations.fp8_skip))
+    if loads and {"sd_model_checkpoint", "sd_checkpoints_limit", *PRECISION_KEYS}.intersection(changed):
+        engine.request_load(stored_checkpoint(settings, engine.catalogue).name)

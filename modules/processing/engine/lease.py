@@ -13,7 +13,7 @@ from modules.models.loading.load_model import HeaderFacts
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.attention import attention_of, using_attention
-from modules.processing.engine.block_decoding import using_block_decoding
+from modules.processing.engine.block_decoding import kept_bytes, using_block_decoding
 from modules.processing.engine.compiling import using_compiled_blocks
 from modules.processing.engine.conditioning import Conditioner, EncodedPrompts
 from modules.processing.engine.engine import Engine
@@ -125,10 +125,11 @@ class ModelInUse:
         contexts.enter_context(using_split_feed_forward(model.unet, settings.optimizations.split_feed_forward))
         wanted_compiled = settings.optimizations.torch_compile
         contexts.enter_context(using_compiled_blocks(model, wanted_compiled, engine.compiled, self._tell))
-        contexts.enter_context(using_block_decoding(model))
+        machine, headroom, wanted_gb = engine.machine, headroom_bytes(settings), settings.optimizations.decoded_keep_gb
+        kept = kept_bytes(model, wanted_gb, headroom, machine.read_memory(model.device))
+        contexts.enter_context(using_block_decoding(model, kept))
         contexts.enter_context(using_graphs(model, settings.optimizations.cuda_graphs, self._tell))
-        machine = engine.machine
-        self._watch = watch = GpuWatch(model, headroom_bytes(settings), lambda: machine.read_memory(model.device))
+        self._watch = watch = GpuWatch(model, headroom, lambda: machine.read_memory(model.device))
         watch.begin_job()
         contexts.enter_context(
             recovering(model, way.attention, self.upscaling, watch=watch, auxiliaries=engine.auxiliaries)
@@ -229,7 +230,8 @@ class ModelInUse:
         return tuple({**self._notices, **dict.fromkeys(unread)})
 
     def _merge_tokens(self) -> None:
-        merges = self._merging.enter_context(merged_tokens(self.model.unet, self._merging_ratio))
+        mergeable = self.model.family.denoiser.blocks.mergeable
+        merges = self._merging.enter_context(merged_tokens(self.model.unet, self._merging_ratio, mergeable))
         self.has_merged_tokens |= merges
         if self._merging_ratio > 0 and not merges:
             label = self.model.family.label
@@ -256,7 +258,7 @@ class ModelInUse:
 
 def _note_on_optional(model: LoadedModel) -> list[str]:
     """That the setting for an encoder which the family can do without has no effect, if it has none."""
-    optional = model.family.optional_encoder
+    optional = model.family.texts.optional
     if optional is None or not model.plan.with_optional or model.has_optional:
         return []
     return [f"Enable {optional.field} has no effect: {model.info.name} {optional.missing}"]

@@ -66,6 +66,7 @@ def recovering(
 
     def free() -> None:
         model.graphs.pause()
+        model.decoded_weights.pause()
         collect_garbage()
         release_memory(model.device)
 

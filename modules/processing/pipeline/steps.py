@@ -57,7 +57,7 @@ class StepProgress:
         done = self._before + min(info.index + 1, self._steps)
         self.unfinished = info.denoised
         self._events.step(done, info)
-        if self._events.wants_preview(done):
+        if self._events.wants_preview(self._before + info.index + 1):  # DPM adaptive makes more than were planned
             image = self._previews.image(self._in_use.model, info.denoised if self._whole_batch else info.denoised[:1])
             if image is not None:
                 self._events.preview(image)

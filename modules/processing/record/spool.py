@@ -4,9 +4,12 @@ A kept image is a PNG with its infotext and a JSON file that says where it belon
 Where no folder takes it, it stays in memory; `on_pressure` is called when that becomes much.
 """
 
+import hashlib
 import json
 import logging
+import os
 import secrets
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -116,6 +119,13 @@ class _Kept:
     unsaved: Unsaved
     image: Image.Image | None  # None: it is in the file
     path: Path | None  # None: in memory
+
+
+def temporary_spool(data_dir: Path) -> Path:
+    """Where images are kept that the data folder does not take: in the system's temporary folder, under a name that no
+    other data folder has."""
+    name = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"featherweight-spool-{name}"
 
 
 @dataclass

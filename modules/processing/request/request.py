@@ -649,6 +649,8 @@ class GenerationRequest:
             axis=ParameterAxis(label="Refiner switch at"),
         ),
     ] = 0.8
+    drawn_seed: int = -1  # what was drawn in place of a seed of -1; -1: none was
+    drawn_subseed: int = -1
     save_images: bool = True
     save_grid: bool = True
     user: str = ""  # who is logged in; empty without users
@@ -689,6 +691,16 @@ class GenerationRequest:
         optimizations = self.settings.optimizations
         has_own = isinstance(self.start, FromImage) and not self.override_settings.get("token_merging_ratio")
         return (optimizations.token_merging_ratio_img2img if has_own else 0.0) or optimizations.token_merging_ratio
+
+    @property
+    def requested_seed(self) -> int:
+        """The seed that the caller asked for, -1 for a random one."""
+        return -1 if self.seed == self.drawn_seed else self.seed
+
+    @property
+    def requested_subseed(self) -> int:
+        """The variation seed that the caller asked for, -1 for a random one."""
+        return -1 if self.subseed == self.drawn_subseed else self.subseed
 
     @property
     def resizes_seed(self) -> bool:

@@ -61,7 +61,7 @@ class SourceImage:
         """Take the hash of an image; the caller must not change the image afterwards. Modes that a PNG does not hold
         (CMYK, floating point) become RGB."""
         if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
-            image = in_8_bits(image)
+            image = in_8_bits(image).convert("RGB")
         header = f"{image.mode} {image.width}x{image.height}\n".encode()
         return cls(image, hashlib.sha256(header + image.tobytes()).hexdigest())
 

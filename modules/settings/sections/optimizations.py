@@ -193,6 +193,15 @@ class OptimizationSettings(SettingsGroup):
         step=0.1,
         hint="Of blocks or layers, on the device between steps: faster, more memory.",
     )
+    decoded_keep_gb = number(
+        "GB of decoded weights that stay",
+        0.0,
+        minimum=0,
+        maximum=64,
+        step=0.1,
+        hint="Of 8-bit weights, on an NVIDIA or AMD GPU between steps: faster, more memory. Only while memory is free. "
+        "The images stay the same.",
+    )
     vram_headroom_gb = number(
         "VRAM headroom (GB)",
         0.0,

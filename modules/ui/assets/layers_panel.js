@@ -216,7 +216,7 @@
     async fillLists(layer, module, model) {
       const get = async (path) => (await fetch(path)).json();
       try {
-        this.lists ??= Promise.all([get("controlnet/module_list?alias_names=true"), get("controlnet/model_list")]);
+        this.lists ??= Promise.all([get("controlnet/module_list?alias_names=true"), get("controlnet/model_list?shipped=true")]);
         const [modules, models] = await this.lists;
         const fill = (made, names, value) => {
           made.append(...names.filter((name) => name !== value).map((name) => own(fw.element("option", { value: name, textContent: name }))));

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.models.merging.request import MergeMethod, MergeOptions, default_name, file_name
+from modules.models.merging.request import MergeMethod, MergeOptions, default_name, target_of
 from tests.models.merging.toys import Toys
 
 
@@ -42,8 +42,9 @@ def test_default_names(toys: Toys, method: MergeMethod, multiplier: float, expec
 
 
 def test_names_may_have_folders_and_the_ending() -> None:
-    assert str(file_name(" mine/new model.v2 ")) == "mine/new model.v2.safetensors"
-    assert str(file_name("x.safetensors")) == "x.safetensors"
+    folder = Path("/models")
+    assert target_of(folder, " mine/new model.v2 ") == folder / "mine" / "new model.v2.safetensors"
+    assert target_of(folder, "x.safetensors") == folder / "x.safetensors"
 
 
 @pytest.mark.parametrize(

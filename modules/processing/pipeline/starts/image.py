@@ -135,7 +135,7 @@ class ImageStart:
         shown = model.encode(torch.lerp(source, source * (1.0 - hidden), self.mask_weight))
         if shown.shape[-2:] != (height, width):
             shown = F.interpolate(shown, size=(height, width), mode="bilinear")
-        return model.family.inpainting_input(shown, hidden)
+        return model.family.denoiser.inpainting_input(shown, hidden)
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         mask = None if latents is None else self._painted(latents)

@@ -1,0 +1,164 @@
+"""What this package gives to the program: `ForeignLoading`, handed in by whoever starts the server, a command or a
+worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from compat import finder
+from compat.host import PROCESS
+from compat.job_scripts import JobScripts
+from compat.loading.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, within
+from compat.loading.own_folder import offer_folders, own_folder
+from compat.loading.preload import extension_flags
+from compat.loading.twins import instead_of, twin_of
+from compat.step_sampler import KDiffusionSampler, is_watched
+from compat.watched import Watched
+from modules.jobs.computing import Computing
+from modules.processing.request.events import Events
+from modules.scripts.extension import Extension
+from modules.scripts.foreign import ScriptArgs
+from modules.scripts.library import ScriptLibrary
+from modules.scripts.processing import (
+    Making,
+    Processed,
+    StableDiffusionProcessing,
+    StableDiffusionProcessingImg2Img,
+    make_elsewhere,
+)
+from modules.scripts.script import Script
+from modules.services import Services
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from modules.sampling.types import StepInfo
+
+T = TypeVar("T")
+
+
+class Foreign:
+    """See `modules.services.ForeignProgram`. It has no state of its own, so that a worker's process gets it as it is;
+    what the process holds is `compat.host.PROCESS`."""
+
+    # -- loading
+
+    def begin(self, folders: Sequence[Path]) -> None:
+        from compat.habits import gradio_habits
+
+        finder.install()
+        offer_folders(folders)
+        limit_printing()
+        gradio_habits.understand()
+
+    def read_flags(self, extensions: Iterable[Extension]) -> Mapping[str, Any]:
+        return extension_flags(extensions)
+
+    def twin_of(self, name: str, loaded: set[str]) -> str:
+        return twin_of(name, loaded)
+
+    def instead_of(self, name: str, loaded: set[str]) -> str:
+        return instead_of(name, loaded)
+
+    def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
+        with own_folder(extension.folder), unpatched_torch(patched):
+            found: T = within(LOADING_LIMIT_S, run)
+        return found
+
+    def before_form(self, script: Script) -> None:
+        from compat.loading.form_stand_in import tell_of_form
+
+        tell_of_form(script)
+
+    # -- jobs
+
+    def begin_job(
+        self,
+        job: StableDiffusionProcessing,
+        given: Sequence[ScriptArgs],
+        selectable: Sequence[Script],
+        selected: ScriptArgs | None,
+    ) -> None:
+        is_img2img = isinstance(job, StableDiffusionProcessingImg2Img)
+        job.scripts = JobScripts.of(given, selectable, is_img2img, selected)
+        job.script_args = job.scripts.args
+
+    @contextmanager
+    def watch(self, events: Events) -> Iterator[Events]:
+        watched = Watched(events)
+        PROCESS.running.append(watched)
+        try:
+            yield watched
+        finally:
+            PROCESS.running.remove(watched)
+
+    def step(self, job: StableDiffusionProcessing, info: StepInfo) -> None:
+        if is_watched():
+            KDiffusionSampler(job).tell(info.index, info.total, info.x, info.denoised, info.sigma)
+
+    def model(self) -> Any:
+        from compat.facades import shared
+
+        return shared.sd_model
+
+    # -- the program
+
+    def enter(self, computing: Computing) -> None:
+        PROCESS.computing, PROCESS.services = computing, None
+
+    def serve(self, services: Services) -> None:
+        PROCESS.computing = PROCESS.services = services
+
+        def make(job: StableDiffusionProcessing) -> Processed:
+            waiting = services.queue.submit(job.for_queue())
+            waiting.wait()
+            return Processed(waiting.result())
+
+        styles = services.scripts.program.styles
+        make_elsewhere(Making(make, lambda: services.settings.current, None, styles, self.model))
+
+    # -- page and API
+
+    def api_routes(self, services: Services) -> Sequence[APIRouter]:
+        from compat.store.routes import extension_store_routes, installed_routes
+
+        return installed_routes(services), extension_store_routes(services)
+
+    def page_routes(self, services: Services) -> APIRouter:
+        from compat.page.extension_files import extension_files
+
+        return extension_files(services)
+
+    def frame_hosts(self, library: ScriptLibrary) -> tuple[str, ...]:
+        from compat.page.extension_files import frame_hosts
+
+        return frame_hosts(library)
+
+    def page_facts(self, library: ScriptLibrary) -> Mapping[str, Any]:
+        from compat.page.extension_files import extension_scripts, places_wanted
+
+        theirs = extension_scripts(library)
+        return {"extensionScripts": theirs, "extensionPlaces": places_wanted(library)} if theirs else {}
+
+    def telling_of_components(self, library: ScriptLibrary) -> AbstractContextManager[None]:
+        from compat.habits.gradio_habits import telling_of_components
+
+        return telling_of_components(library.page_component) if library.is_page_extended else nullcontext()
+
+    def build_tab(self) -> None:
+        from compat.page.extensions_tab import build_extensions_tab
+
+        build_extensions_tab()
+
+    def build_results(self, tab: str) -> None:
+        from compat.page.stand_ins import build_result_stand_ins
+
+        build_result_stand_ins(tab)
+
+    def build_sources(self) -> None:
+        from compat.page.stand_ins import build_source_stand_ins
+
+        build_source_stand_ins()

@@ -1,0 +1,103 @@
+"""How extensions of the user's are loaded. Those that were written for the reference UI need a program around them that
+whoever starts this one hands in as `ForeignLoading`; without it they are loaded as ours are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from modules.processing.request.events import Events
+from modules.scripts.extension import Extension
+from modules.scripts.processing import StableDiffusionProcessing
+from modules.scripts.script import Script
+
+if TYPE_CHECKING:
+    from modules.sampling.types import StepInfo
+
+T = TypeVar("T")
+ScriptArgs = tuple[Script, Sequence[Any]]
+"""A script of a job with its arguments."""
+
+
+class ForeignLoading(Protocol):
+    """The habits of another program that its extensions await: while they are loaded, in their forms and in jobs."""
+
+    def begin(self, folders: Sequence[Path]) -> None:
+        """Prepare this process, before the first extension of these folders is loaded."""
+
+    def read_flags(self, extensions: Iterable[Extension]) -> Mapping[str, Any]:
+        """Return the values of the flags that extensions add to the command line, by name."""
+
+    def twin_of(self, name: str, loaded: set[str]) -> str:
+        """Name the loaded extension in whose favor this one is left out; "" for none."""
+
+    def instead_of(self, name: str, loaded: set[str]) -> str:
+        """Name the loaded extension that does the work of this one where it fails; "" for none."""
+
+    def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
+        """Run a file of an extension; `patched` is told what it replaced for all models. Raises what `run` raises."""
+
+    def before_form(self, script: Script) -> None:
+        """Tell a script of controls that it awaits before its own are built outside of any page."""
+
+    def begin_job(
+        self,
+        job: StableDiffusionProcessing,
+        given: Sequence[ScriptArgs],
+        selectable: Sequence[Script],
+        selected: ScriptArgs | None,
+    ) -> None:
+        """Show a job the scripts that take part in it (`given`), those that can be selected, and the one that is."""
+
+    def watch(self, events: Events) -> AbstractContextManager[Events]:
+        """Give the events of a job that runs while this is open; extensions may look at them and stop the job."""
+
+    def step(self, job: StableDiffusionProcessing, info: StepInfo) -> None:
+        """Tell those who watch the sampler of a step."""
+
+    def model(self) -> Any:
+        """Return the model in use as extensions see it."""
+
+
+class PlainLoading:
+    """`ForeignLoading` that adds nothing."""
+
+    def begin(self, folders: Sequence[Path]) -> None:
+        return
+
+    def read_flags(self, extensions: Iterable[Extension]) -> Mapping[str, Any]:
+        return {}
+
+    def twin_of(self, name: str, loaded: set[str]) -> str:
+        return ""
+
+    instead_of = twin_of
+
+    def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
+        return run()
+
+    def before_form(self, script: Script) -> None:
+        return
+
+    def begin_job(
+        self,
+        job: StableDiffusionProcessing,
+        given: Sequence[ScriptArgs],
+        selectable: Sequence[Script],
+        selected: ScriptArgs | None,
+    ) -> None:
+        return
+
+    def watch(self, events: Events) -> AbstractContextManager[Events]:
+        return nullcontext(events)
+
+    def step(self, job: StableDiffusionProcessing, info: StepInfo) -> None:
+        return
+
+    def model(self) -> Any:
+        return None
+
+
+PLAIN = PlainLoading()

@@ -40,6 +40,7 @@ ORDER = (
         "public_addresses",
     ),
     ("errors", "extra_folders", "model_folders", "decoding", "version", "plots", "texts"),
+    ("threads", "bounded"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}

@@ -1,5 +1,4 @@
-"""What this package gives to the program: `ForeignLoading`, handed in by whoever starts the server, a command or a
-worker."""
+"""The one object of this package that the program is given, by whoever starts the server, a command or a worker."""
 
 from __future__ import annotations
 
@@ -57,8 +56,8 @@ class LoadedView:
 
 
 class Foreign:
-    """See `modules.services.ForeignProgram`. It has no state of its own, so that a worker's process gets it as it is;
-    what the process holds is `compat.host.PROCESS`."""
+    """The `ForeignProgram` (`modules.services`) of extensions of the reference UI. It has no state, so that a worker's
+    process gets it as it is; what a process holds is `compat.host.PROCESS`."""
 
     # -- loading
 

@@ -1,5 +1,5 @@
-"""How extensions of the user's are loaded. Those that were written for the reference UI need a program around them that
-whoever starts this one hands in as `ForeignLoading`; without it they are loaded as ours are."""
+"""How user extensions are loaded. Those that were written for the reference UI need the habits of that program around
+them, which whoever starts this one hands in as `ForeignLoading`; without it they are loaded as built-in ones are."""
 
 from __future__ import annotations
 

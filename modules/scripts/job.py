@@ -51,13 +51,13 @@ class SeedDraws:
         self._chance = random.Random(str(origin))
 
     def next(self) -> int:
-        """The next seed, 0 to 2^32 - 1 where it is drawn."""
+        """Return the next seed, 0 to 2^32 - 1 where it is drawn."""
         return self._recorded.pop(0) if self._recorded else self._chance.randrange(2**32)
 
 
 @dataclass(frozen=True)
 class Making:
-    """What makes the images of jobs: a run, or the queue. Without `seeds` each -1 draws by chance."""
+    """The way in which jobs are made: by a run, or by the queue. Without `seeds` each -1 draws by chance."""
 
     make: Make
     settings: Callable[[], Settings]
@@ -164,6 +164,9 @@ class Job:
         self.all_negative_prompts: list[str] = []
         self.all_seeds: list[int] = []
         self.all_subseeds: list[int] = []
+        self.requested_seed, self.requested_subseed = request.requested_seed, request.requested_subseed
+        """What the job was asked for with: -1 for a random one, in whose place `seed` and `subseed` were drawn. A copy
+        of the job with -1 gets a seed of its own, which is the same when the job is repeated."""
         self.enable_hr = request.hires is not None
         self._take(request, rows_of(type(request)))
         self._take(request.hires or HiresRequest(), HIRES_ROWS)
@@ -228,17 +231,6 @@ class Job:
     def drawn_seed(self, seed: Any) -> int:
         """Return the seed; for -1, None and "" one that follows from the job's recorded seeds."""
         return drawn_seed(seed, self._seeds)
-
-    @property
-    def requested_seed(self) -> int:
-        """The seed that the job was asked for with: -1 for a random one, in whose place `seed` was drawn. A copy of the
-        job with -1 gets a seed of its own, which is the same when the job is repeated."""
-        return self._request.requested_seed
-
-    @property
-    def requested_subseed(self) -> int:
-        """The variation seed that the job was asked for with, see `requested_seed`."""
-        return self._request.requested_subseed
 
     def comment(self, text: str) -> None:
         """Show a sentence to the user with the result."""

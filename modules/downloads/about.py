@@ -73,8 +73,8 @@ def source_sha256_of(path: Path) -> str:
     """Return the hash of the file that one of ours was converted from, which sites know it by; "" where its receipt
     does not say it."""
     try:
-        receipt = json.loads(read_metadata(path).get("featherweight", ""))
-    except (ValueError, RecursionError):
+        receipt = read_json(read_metadata(path).get("featherweight", ""))
+    except ContentError:
         return ""
     found = SHA256.fullmatch(str(receipt.get("source_sha256", ""))) if isinstance(receipt, dict) else None
     return found[1].lower() if found else ""

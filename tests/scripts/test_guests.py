@@ -13,6 +13,7 @@ from modules.assembly import task_starters
 from modules.jobs.job import Job
 from modules.jobs.tasks import Task, TaskSpec
 from modules.jobs.work.letting_in import images_between
+from modules.processing.comparison.series import SeriesReport
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.ui.app import build_page
@@ -93,22 +94,35 @@ def test_tabs_of_extensions_stand_among_the_programs_own(services: Services) -> 
     names = list(tab_titles(tabs_of_extensions(services.scripts.callbacks)))
     assert names[names.index("extras") + 1] == "toys" and names[names.index("modelmerger") + 1] == "train"
     built = in_loop(lambda: build_page(services))
-    assert built.tab_roles == {"train": "admin", "toys": "user"}
+    assert built.tab_roles == {"modelmerger": "admin", "train": "admin", "precision": "admin", "toys": "user"}
     parts = {part["props"].get("elem_id"): part for part in built.blocks.config["components"]}
     assert {"tab_toys", "toy_words", "tab_train", "train_start", "tab_settings"} <= set(parts)
     faults = services.scripts.extensions["toybox"].faults
     assert [fault.where for fault in faults].count("page_tabs") == 1 and "ZeroDivisionError" in faults[-1].reason
 
 
-def test_training_can_be_switched_off(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"disabled_extensions": ["training"]}')
+@pytest.mark.parametrize(
+    ("name", "tabs", "route", "tag", "task"),
+    [
+        ("training", ("train",), "train", "training", "training"),
+        ("workbench", ("modelmerger", "precision"), "convert", "precision", "merge"),
+    ],
+)
+def test_a_part_of_the_program_can_be_switched_off(
+    tmp_path: Path, name: str, tabs: tuple[str, ...], route: str, tag: str, task: str
+) -> None:
+    (tmp_path / "config.json").write_text(f'{{"disabled_extensions": ["{name}"]}}')
     services = fake_services(tmp_path)
     client = TestClient(mounted_page(services), raise_server_exceptions=False)
-    assert client.post("/featherweight/v1/train", json={}).status_code == 404
-    assert "training" not in {tag["name"] for tag in client.get("/openapi.json").json()["tags"]}
-    assert "training" not in task_starters(services)
+    assert client.post(f"/featherweight/v1/{route}", json={}).status_code == 404
+    assert tag not in {found["name"] for found in client.get("/openapi.json").json()["tags"]}
+    assert task not in task_starters(services) and {"extension", "interrogation"} & set(task_starters(services))
+    titles = list(tab_titles(tabs_of_extensions(services.scripts.callbacks)))
+    left = [one for one in ("pnginfo", "modelmerger", "train", "precision", "getmodels") if one not in tabs]
+    assert [one for one in titles if one in (*left, *tabs)] == left
     ids = {part["props"].get("elem_id") for part in page_config(services)["components"]}
-    assert "tab_train" not in ids and "tab_precision" in ids
+    assert not ids & {f"tab_{one}" for one in tabs} and "tab_settings" in ids
+    assert name != "workbench" or services.scripts.program.report(SeriesReport((), (), "")) == ""
     services.dispatcher.close()
 
 

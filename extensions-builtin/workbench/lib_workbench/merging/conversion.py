@@ -11,6 +11,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lib_workbench.merging.file_layout import (
+    FileLayout,
+    PlannedTensor,
+    check_format,
+    extras_of,
+    fitted,
+    layout_of,
+    scale_key_in,
+    scale_of,
+    writer_in,
+)
 from modules.atomic_files import write_atomic
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats.blocks import BlockFormat
@@ -27,17 +38,6 @@ from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.budget import plan_budget
 from modules.models.loading.load_model import architecture_of
 from modules.models.loading.matching import assign_tensors, layers_of
-from modules.models.merging.file_layout import (
-    FileLayout,
-    PlannedTensor,
-    check_format,
-    extras_of,
-    fitted,
-    layout_of,
-    scale_key_in,
-    scale_of,
-    writer_in,
-)
 from modules.models.names.component import Component
 from modules.models.names.fused import LayoutWriter
 from modules.models.opening.checkpoint import open_checkpoint

@@ -148,23 +148,26 @@ def test_skip_install_goes_straight_to_the_environment(flag: str, root: Path, mo
 def test_the_second_process_prepares_nothing_and_starts_the_server(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    served: list[Flags] = []
-    webui = SimpleNamespace(main=recording(served, 5))
+    served: list[tuple[Flags, str]] = []
+    webui = SimpleNamespace(main=lambda flags, foreign: served.append((flags, foreign)) or 5)
     monkeypatch.setattr(launcher, "import_module", lambda name: webui)
     monkeypatch.setattr(Environment, "is_active", lambda self: True)
     environ = {PREPARED: str(root / ".venv")}
-    assert launcher.launch(root, ["--deepdanbooru", "--reinstall-torch"], environ) == 5
-    assert served == [Flags(deepdanbooru=True, reinstall_torch=True)]
+    assert launcher.launch(root, ["--deepdanbooru", "--reinstall-torch"], environ, lambda: "compat") == 5
+    assert served == [(Flags(deepdanbooru=True, reinstall_torch=True), "compat")]
     assert PREPARED not in environ
     assert "--deepdanbooru is accepted and has no effect" in capsys.readouterr().out
 
 
 def test_a_subcommand_gets_its_words(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[Sequence[str]] = []
-    monkeypatch.setattr(launcher, "load_command", {"txt2img": recording(got, 4)}.__getitem__)
+    got: list[tuple[Sequence[str], str]] = []
+    command = {"txt2img": lambda words, foreign: got.append((words, foreign)) or 4, "get": lambda words: 3}
+    monkeypatch.setattr(launcher, "load_command", command.__getitem__)
     monkeypatch.setattr(Environment, "is_active", lambda self: True)
-    assert launcher.launch(root, ["txt2img", "--prompt", "x"], {PREPARED: str(root / ".venv")}) == 4
-    assert got == [("--prompt", "x")]
+    environ = {PREPARED: str(root / ".venv")}
+    assert launcher.launch(root, ["txt2img", "--prompt", "x"], {**environ}, lambda: "compat") == 4
+    assert got == [(("--prompt", "x"), "compat")]
+    assert launcher.launch(root, ["get", "x"], {**environ}, lambda: "compat") == 3  # loads no extensions
 
 
 class Beside:

@@ -13,7 +13,7 @@ import torch
 from modules.cli.running import run_guarded
 from modules.cli.train import Shown
 from modules.errors import InvalidValueError
-from modules.models.families.registry import version_of_family
+from modules.models.detection.families import version_of_family
 from modules.training.preview import PreviewRenderer, PreviewSample, write_card
 from modules.training.run import Places, TrainingRun
 from recipes.loras import balloon as _balloon  # noqa: F401 - registers the example

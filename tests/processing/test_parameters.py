@@ -36,7 +36,7 @@ from modules.processing.request.request import (
     request_to_json,
 )
 from modules.scripts.axes import AXES, parameter_axis
-from modules.scripts.processing import StableDiffusionProcessing
+from modules.scripts.job import Job
 from modules.ui.form import FIELDS, ROWS
 from tests.cases import for_each
 from tests.fakes import CHECKPOINT
@@ -91,11 +91,11 @@ def of_request(rows: Sequence[Parameter]) -> GenerationRequest:
     return (WarmRequest if WARMTH in rows else GenerationRequest)(**values, hires=hires)
 
 
-def job_of(request: GenerationRequest) -> StableDiffusionProcessing:
-    def make(p: StableDiffusionProcessing) -> Any:
+def job_of(request: GenerationRequest) -> Job:
+    def make(p: Job) -> Any:
         raise AssertionError("no image is made")
 
-    return StableDiffusionProcessing(request, make)
+    return Job(request, make)
 
 
 def recorded(request: GenerationRequest) -> str:

@@ -50,6 +50,5 @@ def test_what_is_offered_is_there(module: str) -> None:
 
 def test_the_program_does_not_know_the_extension_lora() -> None:
     knows = re.compile(r"featherweight_scripts\.Lora|extensions-builtin.{1,4}Lora")
-    facades = (ROOT / "modules" / "facades.py", ROOT / "modules" / "compat" / "networks.py")  # name the reference UI's
-    files = (file for file in (ROOT / "modules").rglob("*.py") if file not in facades)
+    files = (ROOT / "modules").rglob("*.py")
     assert [file for file in files if knows.search(file.read_text(encoding="utf-8"))] == []

@@ -114,7 +114,7 @@ def with_extra(model: Any, inputs: ModelInputs, extra: Mapping[str, Any]) -> Ten
         inputs.x, inputs.timesteps, inputs.crossattn, inputs.vector, {**inputs.extra, **extra}, inputs.mask
     )
     with torch.no_grad():
-        found: Tensor = model.family.run(model.unet, whole)
+        found: Tensor = model.family.denoiser.run(model.unet, whole)
         return found
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.adapters.adapter_facts import read_metadata
 from modules.cli.train import main
+from modules.models.files.header import read_metadata
 from modules.training.config import changes_of
 from tests.models.dit_files import write_split
 from tests.recordings import TINY

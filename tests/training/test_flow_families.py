@@ -22,11 +22,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.adapters.adapter_facts import read_metadata
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 from modules.errors import InvalidValueError
+from modules.models.files.header import read_metadata
 from modules.training.base_model import load_base
 from modules.training.config import LossConfig, TrainingConfig, config_of
 from modules.training.objective import Objective

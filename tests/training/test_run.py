@@ -15,10 +15,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from modules.adapters.adapter_facts import digests_of, read_metadata
+from modules.adapters.adapter_facts import digests_of
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.embeddings import read_embedding
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError, OutputError
+from modules.models.files.header import read_metadata
 from modules.training.config import TrainingConfig, config_of
 from modules.training.failures import TrainingError
 from modules.training.preview import PreviewRenderer, PreviewSample

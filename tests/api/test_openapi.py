@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from httpx import Response
 
 from modules.adapters.applying import Retention
 from modules.api.reply_models import RetentionItem
@@ -46,7 +45,7 @@ def routes(description: dict[str, Any]) -> list[Route]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def lists(client: TestClient, routes: list[Route]) -> dict[str, tuple[Response, dict[str, Any]]]:
+def lists(client: TestClient, routes: list[Route]) -> dict[str, tuple[Any, dict[str, Any]]]:
     """By path the replies to questions that need nothing, and their operations: before any test has made a job."""
     return {
         path: (client.get(path), operation)
@@ -103,7 +102,7 @@ def test_error_replies_are_as_described(client: TestClient, description: dict[st
     assert "ValidationError" not in description["components"]["schemas"]
 
 
-def test_lists_are_answered_in_the_shape_of_their_examples(lists: dict[str, tuple[Response, dict[str, Any]]]) -> None:
+def test_lists_are_answered_in_the_shape_of_their_examples(lists: dict[str, tuple[Any, dict[str, Any]]]) -> None:
     for path, (reply, operation) in lists.items():
         assert reply.status_code == 200, path
         if reply.headers["content-type"] == "application/json":

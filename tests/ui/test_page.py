@@ -129,9 +129,8 @@ def test_listed_settings_stand_at_the_top_and_are_stored(page: sync_api.Page, ad
     page.click("#quicksettings_more #setting_tiling input")
     page.fill("#quicksettings_more #setting_CLIP_stop_at_last_layers input[type=number]", "3")
     page.keyboard.press("Tab")
-    until(
-        page, lambda: services.settings.current["CLIP_stop_at_last_layers"] == 3 and services.settings.current["tiling"]
-    )
+    wanted = {"CLIP_stop_at_last_layers": 3, "tiling": True}
+    until(page, lambda: {key: services.settings.current[key] for key in wanted} == wanted)
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((element) => element.id).filter(Boolean)")
     assert sorted(ids) == sorted(set(ids))
     page.click("#txt2img_sampling input")

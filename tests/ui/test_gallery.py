@@ -39,7 +39,7 @@ def make(page: sync_api.Page, prompt: str, images: int, seed: int = 5) -> None:
     for name, value in (("steps", 2), ("width", 64), ("height", 64), ("batch_count", images)):
         page.fill(f"#txt2img_{name} input[type=number]", str(value))
     page.fill("#txt2img_seed input", str(seed))
-    page.wait_for_function(f"featherweight.tab('txt2img').form.seed === {seed}")
+    page.wait_for_function(f"featherweight.tab('txt2img').form.seed === '{seed}'")
     page.click("#txt2img_generate")
     page.wait_for_selector(f"#txt2img_infotext:has-text('{prompt}')")
 

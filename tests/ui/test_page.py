@@ -77,6 +77,23 @@ def test_the_whole_image_is_shown_and_walked_through_by_keys(page: sync_api.Page
     assert page.input_value("#txt2img_seed input") in ("5", "6")
 
 
+def test_a_seed_above_what_a_browser_counts_to_stays_exact(page: sync_api.Page) -> None:
+    """Pasted, sent, shown and reused."""
+    seed = "18446744073709551615"
+    page.fill(PROMPT, f"the largest seed\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: {seed}, Size: 64x64")
+    page.click("#paste")
+    page.wait_for_function(f"document.querySelector('#txt2img_seed input').value === '{seed}'")
+    page.click("#txt2img_generate")
+    page.wait_for_selector(f"#txt2img_infotext:has-text('Seed: {seed},')")
+    page.click("#txt2img_random_seed")
+    page.wait_for_function("document.querySelector('#txt2img_seed input').value === '-1'")
+    page.click("#txt2img_reuse_seed")
+    assert page.input_value("#txt2img_seed input") == seed
+    page.fill("#txt2img_seed input", "a seed")
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_notice .fw-error:has-text('is no whole number')")
+
+
 def test_a_selection_made_right_after_a_change_of_weight_stays(page: sync_api.Page) -> None:
     page.fill(PROMPT, "a red cat")
     selection = page.evaluate(
@@ -130,7 +147,7 @@ def test_listed_settings_stand_at_the_top_and_are_stored(page: sync_api.Page, ad
     page.fill("#quicksettings_more #setting_CLIP_stop_at_last_layers input[type=number]", "3")
     page.keyboard.press("Tab")
     wanted = {"CLIP_stop_at_last_layers": 3, "tiling": True}
-    until(page, lambda: {key: services.settings.current[key] for key in wanted} == wanted)
+    until(page, lambda: all(services.settings.current[key] == value for key, value in wanted.items()))
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((element) => element.id).filter(Boolean)")
     assert sorted(ids) == sorted(set(ids))
     page.click("#txt2img_sampling input")

@@ -75,7 +75,7 @@ def test_the_form_survives_a_reload_and_a_job_that_the_server_forgot_is_named(
     task = start_slow_job(page, "to be forgotten", 149)
     page.fill("#txt2img_seed input", "1234")
     page.click("#txt2img_enable_hr input")
-    wait_form(page, "form.seed === 1234 && form.hires_enabled")
+    wait_form(page, "form.seed === '1234' && form.hires_enabled")
     fakes.queue.interrupt(task)
     assert fakes.queue.known.get(task).wait(120)
     page.wait_for_function("!featherweight.tab('txt2img').isRunning()")  # else its last question ends the job as well

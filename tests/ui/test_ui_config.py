@@ -12,6 +12,7 @@ from playwright import sync_api
 
 from modules.services import Services
 from modules.ui.looks import theme_of, user_css
+from modules.ui.seed_field import SeedField
 from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered
 from modules.ui.ui_config import UiConfig, read_ui_config
 from tests.fakes import fake_services, in_loop
@@ -25,6 +26,7 @@ def page_with() -> gr.Blocks:
         gr.Textbox(label="Prompt")
         gr.Dropdown(["Euler", "DDIM"], value="Euler", label="Sampling method")
         gr.Dropdown(["a", "b"], multiselect=True, label="Styles")
+        SeedField(label="Seed")
         gr.Dropdown(["Nothing", "Seed"], value="Seed", type="index", label="X type")
         gr.Checkbox(False, label="Tiling")
         gr.Textbox(label="Prompt")  # a second one of the name does not count
@@ -45,6 +47,7 @@ def test_entries_change_their_controls(tmp_path: Path) -> None:
         "txt2img/Sampling steps/maximum": 60,
         "txt2img/Sampling method/value": "DDIM",
         "txt2img/Styles/value": ["b"],
+        "txt2img/Seed/value": 2**64 - 1,
         "txt2img/Tiling/visible": False,
         "customscript/other.py/txt2img/Thing/value": 1,
     }
@@ -54,6 +57,8 @@ def test_entries_change_their_controls(tmp_path: Path) -> None:
     steps = controls["txt2img/Sampling steps"]
     assert (steps.value, steps.maximum, steps.elem_classes) == (30, 60, ["fw-configured"])
     assert controls["txt2img/Sampling method"].value == "DDIM" and controls["txt2img/Styles"].value == ["b"]
+    assert controls["txt2img/Seed"].value == str(2**64 - 1) and config.own["txt2img/Seed/value"] == -1
+    assert config.changes({"txt2img/Seed": 2**64 - 1}) == {}
     assert controls["txt2img/Tiling"].visible is False
     assert "txt2img/Task" not in controls
 
@@ -71,6 +76,7 @@ def test_entries_change_their_controls(tmp_path: Path) -> None:
         ("txt2img/Tiling/value", 1, "takes true or false"),
         ("txt2img/Tiling/visible", "no", "takes true or false"),
         ("txt2img/Prompt/value", None, "takes a text"),
+        ("txt2img/Seed/value", "many", "takes a whole number"),
     ],
 )
 def test_what_a_control_cannot_take_is_named_and_left_out(tmp_path: Path, entry: str, value: Any, said: str) -> None:

@@ -234,7 +234,7 @@ def build_computing(
     settings.adopt()
     engine.adapters.add_types(scripts.adapters.types)
     engine.auxiliaries.wanted = scripts.auxiliary_files
-    engine.on_loaded(lambda model: scripts.callbacks.model_loaded(model, scripts.foreign.model))
+    engine.on_loaded(lambda model: scripts.callbacks.model_loaded(model, scripts.foreign.loaded))
     scripts.faults += computing.operations.add_others(scripts.operations)
     names = scripts.program.pixel_upscalers
     scripts.form_operations = form_operations(computing.operations, names, lambda: settings.current)

@@ -13,6 +13,7 @@ from compat.watched import Watched
 from modules.errors import InvalidValueError
 from modules.jobs.computing import Computing
 from modules.jobs.workers.group import ModelHost
+from modules.scripts.job import Making
 from modules.services import Services
 
 
@@ -22,8 +23,11 @@ class Process:
 
     computing: Computing | None = None
     services: Services | None = None
+    making: Making | None = None  # what makes jobs that are built where no job runs; None: nothing does
     running: list[Watched] = field(default_factory=list)
     """The jobs that are made in this process, the one begun last at the end."""
+    reported: set[str] = field(default_factory=set)  # what is said once, though it happens at each step
+    localizations: dict[str, str] = field(default_factory=dict)  # that `modules.localization` found, by name
 
 
 PROCESS = Process()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import queue
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.bounded import read_json
 from modules.downloads.remote_file import SHA256, WORTHWHILE, RemoteFile, saved_by_eight_bits
 from modules.errors import (
     BusyError,
@@ -27,6 +29,8 @@ from modules.errors import (
 from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats
 from modules.models.detection.files import CHECKPOINTS, Detected
 from modules.models.files.header import Header, read_metadata
+
+log = logging.getLogger(__name__)
 
 PROCESS = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -93,8 +97,8 @@ def stored_name(name: str, storage: str) -> str:
 def receipt_of(path: Path) -> Mapping[str, Any]:
     """What a file of ours says of how it was made; empty for others and for what cannot be read."""
     try:
-        found = json.loads(read_metadata(path).get(RECEIPT_KEY, ""))
-    except (ValueError, RecursionError):
+        found = read_json(read_metadata(path).get(RECEIPT_KEY, ""))
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -140,10 +144,14 @@ class StoringProcess:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as answers:
-            for line in answers:
-                self._answers.put(json.loads(line))
-        self._answers.put(None)
+        try:
+            with self._process.stdout as answers:
+                for line in answers:
+                    self._answers.put(read_json(line))
+        except (OSError, ValueError) as error:  # something that it uses has printed
+            log.warning("the process that stores a model said something else: %s", error)
+        finally:
+            self._answers.put(None)
 
     def write(self, piece: bytes) -> None:
         """The next bytes of the source."""

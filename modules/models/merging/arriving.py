@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError, OutputError
 from modules.memory.storage import StorageRules
 from modules.models.files.catalogue import CheckpointInfo
@@ -210,7 +211,7 @@ class Arriving:
 
     def _read_state(self) -> dict[str, Any] | None:
         try:
-            state = json.loads(Path(self._asked.state).read_bytes())
+            state = read_json_file(Path(self._asked.state))
             if not Path(self._asked.part).is_file() or state["identity"] != self._identity or not KeptSha256().state:
                 return None
             return dict(state)

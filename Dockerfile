@@ -20,7 +20,6 @@ USER 10001
 # modules/ does, as launch.py imports from there.
 COPY --chown=featherweight:featherweight launch.py requirements.txt requirements-nodeps.txt requirements-test.txt ./
 COPY --chown=featherweight:featherweight modules ./modules
-COPY --chown=featherweight:featherweight compat ./compat
 RUN python3 launch.py --torch "${TORCH}" --skip-torch-cuda-test --exit
 
 COPY --chown=featherweight:featherweight . .

@@ -38,7 +38,8 @@ import sys, time
 began = time.perf_counter()
 from modules.assembly import build_services
 from modules.flags.flags import Flags
-services = build_services(Flags(data_dir=sys.argv[1], workers=1))
+from compat.foreign import Foreign
+services = build_services(Flags(data_dir=sys.argv[1], workers=1), foreign=Foreign())
 from modules.ui.app import build_page
 import asyncio
 async def build(): return build_page(services)
@@ -66,6 +67,7 @@ def start_seconds(folder: Path) -> float:
 
 def image_ms(folder: Path) -> float:
     """What one idle extension adds to a job of one image."""
+    from compat.foreign import Foreign
     from modules.processing.request.request import GenerationRequest
     from modules.scripts.hooks import ScriptRunner
     from modules.scripts.library import ScriptLibrary
@@ -80,7 +82,7 @@ def image_ms(folder: Path) -> float:
                 runner.call(hook, None, *([None] if hook == "postprocess_image" else []), **facts)
         return (time.perf_counter() - began) / JOBS
 
-    library = ScriptLibrary.load([folder / "extensions"])
+    library = ScriptLibrary.load([folder / "extensions"], foreign=Foreign())
     seconds(library)
     return 1000 * (seconds(library) - seconds(ScriptLibrary())) / COUNT
 

@@ -16,9 +16,13 @@ from typing import Any
 
 PROGRAM, FACADES = "modules.", "compat.facades."
 UNSUPPORTED, REFUSAL = "compat.facades.unsupported", "compat.facades.refusal"
-SHARED = ("api", "devices", "errors", "images", "paths", "postprocessing", "processing", "scripts", "ui")
-SHARED += ("extra_networks", "scripts_postprocessing")
+SHARED = (
+    *("api", "devices", "errors", "images", "paths", "postprocessing", "processing", "scripts", "ui"),
+    *("extra_networks", "script_callbacks", "scripts_postprocessing"),
+)
 """Names that are both modules of ours and facades."""
+MOVED = {"scripts.processing": "compat.processing"}
+"""Modules of ours that extensions import and that are elsewhere now."""
 PACKAGES = ("models", "models.diffusion", "hypernetworks")
 ACTING = "modules.scripts.acting"
 INSIDE = {
@@ -103,6 +107,8 @@ class FacadeFinder:
         if not name.startswith(PROGRAM):
             return None
         inner = name.removeprefix(PROGRAM)
+        if inner in MOVED:
+            return ModuleSpec(name, _AliasLoader(MOVED[inner]))
         try:
             found = find_spec(FACADES + inner)
         except ModuleNotFoundError:

@@ -1,5 +1,4 @@
-"""What this package gives to the program: `ForeignLoading`, handed in by whoever starts the server, a command or a
-worker."""
+"""The one object of this package that the program is given, by whoever starts the server, a command or a worker."""
 
 from __future__ import annotations
 
@@ -15,20 +14,18 @@ from compat.loading.guards import LOADING_LIMIT_S, limit_printing, unpatched_tor
 from compat.loading.own_folder import offer_folders, own_folder
 from compat.loading.preload import extension_flags
 from compat.loading.twins import instead_of, twin_of
+from compat.processing import Processed, StableDiffusionProcessing, job_of, making_jobs, model_in_use
 from compat.step_sampler import KDiffusionSampler, is_watched
 from compat.watched import Watched
 from modules.jobs.computing import Computing
 from modules.processing.request.events import Events
+from modules.processing.request.request import GenerationRequest
 from modules.scripts.extension import Extension
 from modules.scripts.foreign import ScriptArgs
+from modules.scripts.job import ImageJob, Job, Making
+from modules.scripts.job import Processed as OwnProcessed
+from modules.scripts.job import job_of as own_job_of
 from modules.scripts.library import ScriptLibrary
-from modules.scripts.processing import (
-    Making,
-    Processed,
-    StableDiffusionProcessing,
-    StableDiffusionProcessingImg2Img,
-    make_elsewhere,
-)
 from modules.scripts.script import Script
 from modules.services import Services
 
@@ -40,19 +37,39 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class LoadedView:
+    """A model that was loaded: what `shared.sd_model` offers (`view`), and the attributes of the program's own."""
+
+    def __init__(self, view: Any, model: Any) -> None:
+        self._view = view
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return getattr(self._view, name)
+        except AttributeError:
+            if not hasattr(self._model, name):
+                raise
+        return getattr(self._model, name)
+
+
 class Foreign:
-    """See `modules.services.ForeignProgram`. It has no state of its own, so that a worker's process gets it as it is;
-    what the process holds is `compat.host.PROCESS`."""
+    """The `ForeignProgram` (`modules.services`) of extensions of the reference UI. It has no state, so that a worker's
+    process gets it as it is; what a process holds is `compat.host.PROCESS`."""
 
     # -- loading
 
     def begin(self, folders: Sequence[Path]) -> None:
         from compat.habits import gradio_habits
+        from compat.habits.old_packages import understand_old_templates
 
         finder.install()
         offer_folders(folders)
         limit_printing()
         gradio_habits.understand()
+        understand_old_templates()
 
     def read_flags(self, extensions: Iterable[Extension]) -> Mapping[str, Any]:
         return extension_flags(extensions)
@@ -77,48 +94,51 @@ class Foreign:
 
     def begin_job(
         self,
-        job: StableDiffusionProcessing,
+        job: Job,
         given: Sequence[ScriptArgs],
         selectable: Sequence[Script],
         selected: ScriptArgs | None,
     ) -> None:
-        is_img2img = isinstance(job, StableDiffusionProcessingImg2Img)
-        job.scripts = JobScripts.of(given, selectable, is_img2img, selected)
+        assert isinstance(job, StableDiffusionProcessing)
+        job.scripts = JobScripts.of(given, selectable, isinstance(job, ImageJob), selected)
         job.script_args = job.scripts.args
 
     @contextmanager
-    def watch(self, events: Events) -> Iterator[Events]:
+    def run(self, making: Making, events: Events) -> Iterator[Events]:
         watched = Watched(events)
         PROCESS.running.append(watched)
         try:
-            yield watched
+            with making_jobs(making):
+                yield watched
         finally:
             PROCESS.running.remove(watched)
 
-    def step(self, job: StableDiffusionProcessing, info: StepInfo) -> None:
+    def job_of(self, request: GenerationRequest, making: Making, extensions: Iterable[Extension]) -> Job:
+        is_asked = any(one.files and not one.is_built_in for one in extensions)
+        return job_of(request, making) if is_asked else own_job_of(request, making)
+
+    def step(self, job: Job, info: StepInfo) -> None:
         if is_watched():
             KDiffusionSampler(job).tell(info.index, info.total, info.x, info.denoised, info.sigma)
 
-    def model(self) -> Any:
-        from compat.facades import shared
-
-        return shared.sd_model
+    def loaded(self, model: Any) -> Any:
+        return LoadedView(model_in_use(), model)
 
     # -- the program
 
     def enter(self, computing: Computing) -> None:
-        PROCESS.computing, PROCESS.services = computing, None
+        PROCESS.computing, PROCESS.services, PROCESS.making = computing, None, None
 
     def serve(self, services: Services) -> None:
         PROCESS.computing = PROCESS.services = services
 
-        def make(job: StableDiffusionProcessing) -> Processed:
+        def make(job: Job) -> OwnProcessed:
+            assert isinstance(job, StableDiffusionProcessing)
             waiting = services.queue.submit(job.for_queue())
             waiting.wait()
             return Processed(waiting.result())
 
-        styles = services.scripts.program.styles
-        make_elsewhere(Making(make, lambda: services.settings.current, None, styles, self.model))
+        PROCESS.making = Making(make, lambda: services.settings.current, None, services.scripts.program.styles)
 
     # -- page and API
 

@@ -13,17 +13,21 @@ from compat.watched import Watched
 from modules.errors import InvalidValueError
 from modules.jobs.computing import Computing
 from modules.jobs.workers.group import ModelHost
+from modules.scripts.job import Making
 from modules.services import Services
 
 
 @dataclass
 class Process:
-    """What runs here. `services` is None in a worker, and in the server until it is built."""
+    """The program of a process. `services` is None in a worker, and in the server until it is built."""
 
     computing: Computing | None = None
     services: Services | None = None
+    making: Making | None = None  # what makes jobs that are built where no job runs; None: nothing does
     running: list[Watched] = field(default_factory=list)
     """The jobs that are made in this process, the one begun last at the end."""
+    reported: set[str] = field(default_factory=set)  # what is said once, though it happens at each step
+    localizations: dict[str, str] = field(default_factory=dict)  # that `modules.localization` found, by name
 
 
 PROCESS = Process()
@@ -31,7 +35,7 @@ PROCESS = Process()
 
 @dataclass(frozen=True)
 class JobView:
-    """What `shared.state` shows of the job that runs."""
+    """The job that runs, as `shared.state` shows it."""
 
     job: str = ""
     step: int = 0

@@ -12,7 +12,8 @@ from modules.scripts.library import ScriptLibrary, default_args
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
-    from modules.scripts.processing import Processed, StableDiffusionProcessing
+    from compat.processing import StableDiffusionProcessing
+    from modules.scripts.job import Processed
 
 
 class JobScripts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from compat.loading.guards import report_once
+from compat.host import PROCESS
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,10 @@ class KDiffusionSampler:
         try:
             self.callback_state({"i": index, "x": x, "denoised": denoised, "sigma": sigma, "sigma_hat": sigma})
         except Exception as error:  # somebody else's code must not cost the image
-            report_once(log, f"KDiffusionSampler.callback_state of an extension failed: {error}", error)
+            sentence = f"KDiffusionSampler.callback_state of an extension failed: {error}"
+            if sentence not in PROCESS.reported:  # it would fail again at each step
+                PROCESS.reported.add(sentence)
+                log.error(sentence, exc_info=error)
 
 
 ORIGINAL = KDiffusionSampler.callback_state

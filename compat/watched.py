@@ -56,11 +56,3 @@ class Watched(ForwardedEvents):
     def finished_image(self, image: GeneratedImage) -> None:
         self.images_done += 1
         super().finished_image(image)
-
-
-_RUNNING: list[Watched] = []
-
-
-def running_now() -> Watched | None:
-    """The events of the job that runs in this process, the one begun last; None: none runs."""
-    return _RUNNING[-1] if _RUNNING else None

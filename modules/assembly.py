@@ -200,17 +200,17 @@ def build_computing(
     )
     settings.subscribe(lambda after, changed: load_again(engine, after, changed, loads))
     captioners = Captioners.of(flags, paths)
-    program = program_of(
+    scripts = ScriptLibrary(foreign=foreign or PLAIN)
+    scripts.program = program_of(
         paths,
         catalogue,
         engine,
         settings,
         captioners,
-        compute=lambda name, values, user="": scripts.compute(name, values, user),
+        compute=scripts.compute,
         measured=partial(measured, engine),
         report=partial(write_series, reports_of(paths)),
     )
-    scripts = ScriptLibrary(program=program, foreign=foreign or PLAIN)
     computing = Computing(
         flags=flags,
         paths=paths,
@@ -234,9 +234,10 @@ def build_computing(
     settings.adopt()
     engine.adapters.add_types(scripts.adapters.types)
     engine.auxiliaries.wanted = scripts.auxiliary_files
-    engine.on_loaded(lambda model: scripts.callbacks.model_loaded(model, scripts.foreign.model))
+    engine.on_loaded(lambda model: scripts.callbacks.model_loaded(model, scripts.foreign.loaded))
     scripts.faults += computing.operations.add_others(scripts.operations)
-    scripts.form_operations = form_operations(computing.operations, program.pixel_upscalers, lambda: settings.current)
+    names = scripts.program.pixel_upscalers
+    scripts.form_operations = form_operations(computing.operations, names, lambda: settings.current)
     return computing
 
 

@@ -40,6 +40,7 @@ ORDER = (
         "public_addresses",
     ),
     ("errors", "extra_folders", "model_folders", "decoding", "version", "plots", "texts"),
+    ("threads", "bounded"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}
@@ -78,9 +79,9 @@ def dotted(path: Path) -> str:
 
 
 @cache
-def imports() -> dict[str, dict[str, int]]:
-    """By file, which files of `modules/` it imports anywhere in its text, and in which line first."""
-    files = {dotted(path): path for path in MODULES.rglob("*.py") if path.parent != MODULES or path.stem != "__init__"}
+def imports(folder: Path = MODULES) -> dict[str, dict[str, int]]:
+    """By file of a folder, which other files of it are imported anywhere in its text, and in which line first."""
+    files = {dotted(path): path for path in folder.rglob("*.py") if path.parent != folder or path.stem != "__init__"}
     return {name: dict(imported_by(path, files, name)) for name, path in files.items()}
 
 
@@ -150,9 +151,10 @@ def test_subfolders_import_down_only(inside: str) -> None:
     assert upward == []
 
 
-def test_no_files_import_each_other_in_a_ring() -> None:
+@pytest.mark.parametrize("folder", [MODULES, ROOT / "compat"], ids=lambda folder: folder.name)
+def test_no_files_import_each_other_in_a_ring(folder: Path) -> None:
     """Files that import only what is known to be in no ring are in none either; what is left over is."""
-    left = {name: set(others) for name, others in imports().items()}
+    left = {name: set(others) for name, others in imports(folder).items()}
     while free := {name for name, others in left.items() if not others}:
         left = {name: others - free for name, others in left.items() if name not in free}
     assert sorted(left) == []

@@ -16,6 +16,7 @@ from PIL import Image
 
 from compat.facades.refusal import refusing
 from compat.host import host_now
+from compat.processing import StableDiffusionProcessing, making_of_run
 from modules.file_names import sanitize_part
 from modules.images.filenames import apply_pattern, next_number, subfolder_of
 from modules.images.grid import grid_rows
@@ -32,7 +33,6 @@ from modules.images.saving import save_image as _save_image
 from modules.processing.record.output import name_context
 from modules.scripts.acting import acting
 from modules.scripts.callbacks import ImageSaveParams, Moment
-from modules.scripts.processing import StableDiffusionProcessing, making_of_run
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from compat.host import has_host, host_now, models_now
+from compat.processing import making_of_run
 from modules.models.detection.files import detected
 from modules.models.files.catalogue import CheckpointInfo as Checkpoint
 from modules.models.files.catalogue import old_hash
 from modules.models.files.header import header_of
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.status import ModelFacts
-from modules.scripts.processing import making_of_run
 
 INSIDE = (
     "only its names can be read (sd_checkpoint_info, sd_model_hash, is_sdxl, dtype, device) and its tokenizer, because "

@@ -10,9 +10,10 @@ from typing import Any
 
 from compat.facades.option_info import OptionDiv, OptionHTML, OptionInfo, as_setting, options_section
 from compat.host import host_now
+from compat.processing import making_of_run
 from modules.errors import FeatherweightError
 from modules.scripts.acting import acting_now
-from modules.scripts.processing import Making, making_of_run
+from modules.scripts.job import Making
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings, as_json, exact_setting
 

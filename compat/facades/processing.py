@@ -9,18 +9,19 @@ from typing import Any
 from PIL import Image
 
 from compat.facades.refusal import lazy
-from modules.errors import FeatherweightError
-from modules.images.color_correction import color_target, corrected
-from modules.images.infotext import format_infotext, order_fields
-from modules.processing.record.describe import schedule_label
-from modules.scripts.processing import (
+from compat.processing import (
     Processed,
     StableDiffusionProcessing,
     StableDiffusionProcessingImg2Img,
     StableDiffusionProcessingTxt2Img,
     fixed_seed,
+    process_images,
 )
-from modules.scripts.processing import process_images as _process_images
+from modules.errors import FeatherweightError
+from modules.images.color_correction import color_target, corrected
+from modules.images.infotext import format_infotext, order_fields
+from modules.processing.record.describe import schedule_label
+from modules.scripts.job import Job
 
 __all__ = [
     "Processed",
@@ -42,15 +43,9 @@ opt_C = 4  # noqa: N816 - their names: channels of a latent, and pixels that one
 opt_f = 8
 
 
-def process_images(p: StableDiffusionProcessing) -> Processed:
-    """Make the images of a job: in a hook or a script's `run` at once, in a function of the page as a job of the queue,
-    which is waited for."""
-    return _process_images(p)
-
-
-def process_images_inner(p: StableDiffusionProcessing) -> Processed:
-    """The same."""
-    return _process_images(p)
+def process_images_inner(p: Job) -> Any:
+    """As `process_images`."""
+    return p.make()
 
 
 def get_fixed_seed(seed: Any) -> int:

@@ -12,9 +12,9 @@ from compat.facades import paths_internal
 from compat.facades.refusal import lazy
 from compat.host import host_now
 from compat.job_scripts import JobScripts
+from compat.processing import making_of_run
 from modules.scripts.acting import acting_now
 from modules.scripts.loading import calling_file
-from modules.scripts.processing import making_of_run
 
 __all__ = ["JobScripts", "ScriptClassData", "ScriptFile", "ScriptRunner", "basedir", "list_scripts", "scripts_data"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from compat.facades.model_view import CheckpointInfo, ModelView, loaded_model
 from compat.facades.refusal import lazy
 from compat.host import host_now, models_now
+from modules.bounded import read_json
 from modules.errors import CheckpointError, FeatherweightError
 from modules.models.files.header import read_metadata
 
@@ -161,7 +161,7 @@ def read_metadata_from_safetensors(filename: str) -> dict[str, Any]:
     for key, text in found.items():
         if text.startswith("{"):
             try:
-                found[key] = json.loads(text)
+                found[key] = read_json(text)
             except ValueError:
                 continue
     return found

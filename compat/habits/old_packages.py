@@ -1,9 +1,10 @@
-"""Names that Pillow and NumPy had in the versions of the reference UI, for code of extensions only."""
+"""What Pillow, NumPy and Starlette had in the versions of the reference UI: names, for code of extensions only, and the
+arguments of templates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
@@ -52,3 +53,28 @@ def _size_of_text(draw: Any, text: str, font: Any = None, spacing: int = 4, *_: 
     """Width and height in pixels of a text."""
     box = draw.multiline_textbbox((0, 0), text, font=font, spacing=spacing)
     return int(box[2]), int(box[3])
+
+
+def understand_old_templates() -> None:
+    """Templates of extensions as older versions of Starlette took them, the name first and the request in the context:
+    have `Jinja2Templates.TemplateResponse("index.html", {"request": request})` mean what it meant; once is enough. Does
+    nothing without Jinja2, which Gradio brings."""
+    try:
+        from fastapi.templating import Jinja2Templates
+    except (ImportError, AssertionError):  # Starlette asserts that Jinja2 is there
+        return
+    answer = Jinja2Templates.TemplateResponse
+    if hasattr(answer, "__wrapped__"):
+        return
+
+    @wraps(answer)
+    def answering(self: Any, *args: Any, **keywords: Any) -> Any:
+        if args and isinstance(args[0], str):
+            name, *rest = args
+            context = dict(rest.pop(0) if rest else keywords.pop("context", {}))
+            args = (context.get("request"), name, context, *rest)
+        elif "request" not in keywords and "request" in (keywords.get("context") or {}):
+            keywords["request"] = keywords["context"]["request"]
+        return answer(self, *args, **keywords)
+
+    setattr(Jinja2Templates, "TemplateResponse", answering)  # noqa: B010 - mypy allows no assignment to a method

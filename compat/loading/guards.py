@@ -4,7 +4,6 @@ classes of PyTorch that it may have patched."""
 from __future__ import annotations
 
 import contextvars
-import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -104,16 +103,6 @@ def unpatched_torch(report: Callable[[str], None]) -> Iterator[None]:
                 else:
                     delattr(one, name)
                 report(f"torch.nn.{one.__name__}.{name}")
-
-
-_REPORTED: set[str] = set()
-
-
-def report_once(log: logging.Logger, sentence: str, error: BaseException) -> None:
-    """Log what failed where it would fail again at each step; the same sentence once."""
-    if sentence not in _REPORTED:
-        _REPORTED.add(sentence)
-        log.error(sentence, exc_info=error)
 
 
 _NOTHING = object()

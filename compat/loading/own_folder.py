@@ -10,11 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from pkgutil import walk_packages
 from types import ModuleType
 
-SCRIPTS, EXTENSIONS = "scripts", "extensions"
+SCRIPTS, EXTENSIONS, OURS = "scripts", "extensions", "compat"
 
 
 def _package(name: str) -> ModuleType:
@@ -47,6 +49,7 @@ def own_folder(folder: Path) -> Iterator[None]:
     later, in its functions."""
     before = list(sys.path)
     make_room(folder)
+    ours = _set_aside() if (folder / OURS).is_dir() or (folder / f"{OURS}.py").is_file() else None
     sys.path.insert(0, str(folder))
     places = list(_package(SCRIPTS).__path__)
     _put_first(places, str(folder / "scripts"))
@@ -54,11 +57,23 @@ def own_folder(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if ours is not None:
+            sys.modules[OURS] = ours
         own = str(folder)
         added = [path for path in sys.path if path not in before and path != own]
         sys.path[:] = [*before, *added]
         if own not in sys.path:
             sys.path.append(own)
+
+
+def _set_aside() -> ModuleType:
+    """Take the package that this file is in out of Python's table, for an extension that has one of its name. All of it
+    is imported before, so that nothing looks for the rest of it in the extension's. Returns the package."""
+    package = import_module(OURS)
+    for found in walk_packages(package.__path__, f"{OURS}."):
+        if found.name not in sys.modules and not found.name.endswith("run_installer"):
+            import_module(found.name)
+    return sys.modules.pop(OURS)
 
 
 def make_room(folder: Path) -> list[str]:

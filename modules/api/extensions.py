@@ -1,7 +1,6 @@
 """Routes that extensions add to the app when it is built, reachable before the page, guarded as ours are."""
 
 from collections.abc import Iterator
-from functools import wraps
 from typing import Any
 
 from fastapi import FastAPI
@@ -25,7 +24,6 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
     routes = app.router.routes
     before = list(routes)
     known = {id(route) for route in before}
-    _understand_old_templates()
     callbacks.call(Moment.APP_STARTED, page, app)
     added = [route for route in routes if id(route) not in known]
     if not added:
@@ -63,28 +61,3 @@ def answers_everything(route: Any) -> bool:
     """Whether a route is the page, or one for all paths that there are not."""
     path = getattr(route, "path", None)
     return path in ("", "/") or str(path).endswith(CATCH_ALL)
-
-
-def _understand_old_templates() -> None:
-    """Templates of extensions as older versions of Starlette took them, the name first and the request in the context:
-    have `Jinja2Templates.TemplateResponse("index.html", {"request": request})` mean what it meant; once is enough. Does
-    nothing without Jinja2, which Gradio brings."""
-    try:
-        from fastapi.templating import Jinja2Templates
-    except (ImportError, AssertionError):  # Starlette asserts that Jinja2 is there
-        return
-    answer = Jinja2Templates.TemplateResponse
-    if hasattr(answer, "__wrapped__"):
-        return
-
-    @wraps(answer)
-    def answering(self: Any, *args: Any, **keywords: Any) -> Any:
-        if args and isinstance(args[0], str):
-            name, *rest = args
-            context = dict(rest.pop(0) if rest else keywords.pop("context", {}))
-            args = (context.get("request"), name, context, *rest)
-        elif "request" not in keywords and "request" in (keywords.get("context") or {}):
-            keywords["request"] = keywords["context"]["request"]
-        return answer(self, *args, **keywords)
-
-    setattr(Jinja2Templates, "TemplateResponse", answering)  # noqa: B010 - mypy allows no assignment to a method

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.assembly import build_services, training_of
+from modules.assembly import build_services
 from modules.cli.running import flags_of, run_guarded
 from modules.errors import InvalidValueError
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
+from modules.jobs.work.training import training_of
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import ForeignProgram, Services
 from modules.training.config import TrainingConfig, changes_of, describe, read_config

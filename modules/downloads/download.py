@@ -13,7 +13,7 @@ from pathlib import Path
 
 from modules.atomic_files import output_error
 from modules.downloads.parts import NOTE_SUFFIX, PART_SUFFIX, Part, discard, noted
-from modules.downloads.remote_file import RemoteFile, look, version_of
+from modules.downloads.remote_file import CONTENT_RANGE, SIZE, RemoteFile, look, version_of
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError, TooSlowError
 from modules.errors import BusyError, InvalidValueError
 
@@ -120,13 +120,17 @@ def _transfer(remote: RemoteFile, part: Part, transport: FileTransport, on_progr
             if reply.status == 206 and remote.version and version_of(reply) not in ("", remote.version):
                 part.forget()
                 raise GoneAwayError("The file on the server has changed meanwhile; it is begun again.")
-            begins = int(reply.headers.get("Content-Range", "bytes 0-").split()[-1].partition("-")[0] or 0)
+            said = reply.headers.get("Content-Range", "bytes 0-")
+            place = CONTENT_RANGE.match(said)
+            if place is None:
+                raise GoneAwayError(f"The server says {said[:60]!r} of which part of the file it sends.")
+            begins = int(place[1])
             if part.done and (reply.status == 200 or begins != part.done):
                 part.forget()  # the server knows no ranges, or has another version of the file by now
             if reply.status == 206 and begins != part.done:
                 raise GoneAwayError(f"The server sends the file from byte {begins} on, which was not asked for.")
             announced = reply.headers.get("Content-Length", "")
-            if announced.isdigit() and part.done + int(announced) != remote.size_bytes:
+            if SIZE.fullmatch(announced) and part.done + int(announced) != remote.size_bytes:
                 part.forget()
                 raise GoneAwayError("The file on the server has another size by now; it is begun again.")
             is_too_much = False

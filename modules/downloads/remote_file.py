@@ -23,6 +23,9 @@ from modules.models.files.header import (
 )
 
 PROBE_BYTES = 64 * 1024
+SIZE = re.compile(r"[0-9]{1,18}")
+CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-")
+MAX_SIDES = 64  # of a tensor
 MAX_HEADER_BYTES = 8 * 1024 * 1024
 SHA256 = re.compile(r'"?([0-9a-fA-F]{64})"?')
 WIDE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -88,7 +91,7 @@ def _size(reply: Reply, source: Source) -> int:
         total = reply.headers.get("Content-Range", "").rpartition("/")[2]
     else:
         total = reply.headers.get("Content-Length", "")
-    if not total.isdigit() or int(total) == 0:
+    if not SIZE.fullmatch(total) or int(total) == 0:
         raise DownloadError(f"{source.label}: the server does not say how large the file is; get it in a browser.")
     return int(total)
 

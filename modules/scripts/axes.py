@@ -22,9 +22,8 @@ from modules.processing.request.source_images import IMAGE_PARAMETERS
 from modules.registry import Registry
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.names import AUTOMATIC, split_legacy_name
+from modules.scripts.job import ImageJob, Job
 from modules.scripts.loading import loading_now
-from modules.scripts.processing import StableDiffusionProcessing as Job
-from modules.scripts.processing import StableDiffusionProcessingImg2Img as Img2ImgJob
 from modules.scripts.program import Program, one_of
 from modules.settings.definitions import SETTINGS
 
@@ -181,7 +180,7 @@ def _field(name: str) -> Apply:
 
 def _field_of_img2img(label: str, name: str) -> Apply:
     def apply(p: Job, value: Any, values: Sequence[Any]) -> None:
-        if not isinstance(p, Img2ImgJob):
+        if not isinstance(p, ImageJob):
             raise InvalidValueError(f"{label}: this job starts from no image. Choose another axis, or use img2img.")
         setattr(p, name, value)
 

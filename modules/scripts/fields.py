@@ -10,7 +10,7 @@ from modules.errors import InvalidValueError
 from modules.postprocessing.operation import Field as Field
 from modules.scripts.axes import Axis, add_axis
 from modules.scripts.form_operations import control_of
-from modules.scripts.processing import StableDiffusionProcessing
+from modules.scripts.job import Job
 from modules.scripts.script import AlwaysVisible, Script
 
 
@@ -69,7 +69,7 @@ class FieldScript(Script):
                 raise InvalidValueError(f"{title}: {error}") from error
         return values
 
-    def values(self, p: StableDiffusionProcessing, args: Sequence[Any]) -> dict[str, Any] | None:
+    def values(self, p: Job, args: Sequence[Any]) -> dict[str, Any] | None:
         """The values of a job by the rows' names, those of a grid's axes instead of the form's; None where it is off.
         Raises `InvalidValueError`."""
         own = p.script_values.get(self.title(), {})
@@ -92,7 +92,7 @@ class FieldScript(Script):
                 raise InvalidValueError(f"{text!r} is no number.") from error
             return row.check(int(number) if isinstance(row.default, int) else number)
 
-        def apply(p: StableDiffusionProcessing, value: Any, values: Sequence[Any]) -> None:
+        def apply(p: Job, value: Any, values: Sequence[Any]) -> None:
             mine = p.script_values.get(self.title(), {})
             p.script_values = {**p.script_values, self.title(): {**mine, self.rows[0].name: True, row.name: value}}
 

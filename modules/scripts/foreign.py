@@ -1,5 +1,5 @@
-"""How extensions of the user's are loaded. Those that were written for the reference UI need a program around them that
-whoever starts this one hands in as `ForeignLoading`; without it they are loaded as ours are."""
+"""How user extensions are loaded. Those that were written for the reference UI need the habits of that program around
+them, which whoever starts this one hands in as `ForeignLoading`; without it they are loaded as built-in ones are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from modules.processing.request.events import Events
+from modules.processing.request.request import GenerationRequest
 from modules.scripts.extension import Extension
-from modules.scripts.processing import StableDiffusionProcessing
+from modules.scripts.job import Job, Making, job_of
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
@@ -44,21 +45,25 @@ class ForeignLoading(Protocol):
 
     def begin_job(
         self,
-        job: StableDiffusionProcessing,
+        job: Job,
         given: Sequence[ScriptArgs],
         selectable: Sequence[Script],
         selected: ScriptArgs | None,
     ) -> None:
         """Show a job the scripts that take part in it (`given`), those that can be selected, and the one that is."""
 
-    def watch(self, events: Events) -> AbstractContextManager[Events]:
-        """Give the events of a job that runs while this is open; extensions may look at them and stop the job."""
+    def run(self, making: Making, events: Events) -> AbstractContextManager[Events]:
+        """Give the events of a job that runs while this is open: extensions may look at them and stop the job, and jobs
+        that they build are made by `making`."""
 
-    def step(self, job: StableDiffusionProcessing, info: StepInfo) -> None:
+    def job_of(self, request: GenerationRequest, making: Making, extensions: Iterable[Extension]) -> Job:
+        """Return a request as the scripts of these extensions see it."""
+
+    def step(self, job: Job, info: StepInfo) -> None:
         """Tell those who watch the sampler of a step."""
 
-    def model(self) -> Any:
-        """Return the model in use as extensions see it."""
+    def loaded(self, model: Any) -> Any:
+        """Return a model that was loaded as callbacks of extensions see it."""
 
 
 class PlainLoading:
@@ -83,21 +88,24 @@ class PlainLoading:
 
     def begin_job(
         self,
-        job: StableDiffusionProcessing,
+        job: Job,
         given: Sequence[ScriptArgs],
         selectable: Sequence[Script],
         selected: ScriptArgs | None,
     ) -> None:
         return
 
-    def watch(self, events: Events) -> AbstractContextManager[Events]:
+    def run(self, making: Making, events: Events) -> AbstractContextManager[Events]:
         return nullcontext(events)
 
-    def step(self, job: StableDiffusionProcessing, info: StepInfo) -> None:
+    def job_of(self, request: GenerationRequest, making: Making, extensions: Iterable[Extension]) -> Job:
+        return job_of(request, making)
+
+    def step(self, job: Job, info: StepInfo) -> None:
         return
 
-    def model(self) -> Any:
-        return None
+    def loaded(self, model: Any) -> Any:
+        return model
 
 
 PLAIN = PlainLoading()

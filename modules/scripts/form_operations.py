@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from modules.postprocessing.operation import UPSCALERS, Field, PostprocessedImage, ScriptPostprocessing
 from modules.postprocessing.operations import Operations
 from modules.processing.request.result import ImageRole
-from modules.scripts.processing import Processed, StableDiffusionProcessing
+from modules.scripts.job import Job, Processed
 from modules.scripts.script import AlwaysVisible, PostprocessImageArgs, Script
 from modules.settings.values import Settings
 
@@ -64,12 +64,8 @@ class _Shared:
     operations: Operations
     upscalers: Callable[[], Sequence[str]]
     settings: Callable[[], Settings]
-    plans: WeakKeyDictionary[StableDiffusionProcessing, dict[str, dict[str, Any]]] = field(
-        default_factory=WeakKeyDictionary
-    )
-    added: WeakKeyDictionary[StableDiffusionProcessing, list[tuple[int, Image.Image]]] = field(
-        default_factory=WeakKeyDictionary
-    )
+    plans: WeakKeyDictionary[Job, dict[str, dict[str, Any]]] = field(default_factory=WeakKeyDictionary)
+    added: WeakKeyDictionary[Job, list[tuple[int, Image.Image]]] = field(default_factory=WeakKeyDictionary)
 
 
 class FormOperation(Script):
@@ -113,15 +109,13 @@ class FormOperation(Script):
         self.infotext_fields = [(found[row.name], _pasting(row, rows)) for row in rows if _is_pasted(row, rows)]
         return list(found.values())
 
-    def process(self, p: StableDiffusionProcessing, *args: Any) -> None:
+    def process(self, p: Job, *args: Any) -> None:
         """Wrong arguments are said before anything is computed."""
         if args:
             given = dict(zip(self._names, args, strict=False))
             self._shared.plans.setdefault(p, {})[self.title()] = self.operation.checked(given)
 
-    def postprocess_image_after_composite(
-        self, p: StableDiffusionProcessing, pp: PostprocessImageArgs, *args: Any
-    ) -> None:
+    def postprocess_image_after_composite(self, p: Job, pp: PostprocessImageArgs, *args: Any) -> None:
         plan = self._shared.plans.get(p, {})
         if next(iter(plan), None) != self.title() or not pp.is_finished:
             return
@@ -132,7 +126,7 @@ class FormOperation(Script):
         number = p.iteration * p.batch_size + pp.index
         self._shared.added.setdefault(p, []).extend((number, one.image) for one in made[1:])
 
-    def postprocess(self, p: StableDiffusionProcessing, processed: Processed, *args: Any) -> None:
+    def postprocess(self, p: Job, processed: Processed, *args: Any) -> None:
         """Copies and parts that operations made stand behind the images."""
         if next(iter(self._shared.plans.get(p, {})), None) != self.title():
             return

@@ -37,8 +37,8 @@ from modules.scripts.callbacks import (
     Moment,
 )
 from modules.scripts.foreign import PLAIN, ForeignLoading
+from modules.scripts.job import ImageJob, Job
 from modules.scripts.library import default_args
-from modules.scripts.processing import StableDiffusionProcessing, StableDiffusionProcessingImg2Img
 from modules.scripts.script import (
     MaskBlendArgs,
     PostprocessBatchListArgs,
@@ -79,12 +79,12 @@ class ScriptRunner:
         self.foreign = foreign
         self._faulty: set[int] = set()
         self._working: list[str] = []  # those in one of their hooks
-        self._jobs: list[StableDiffusionProcessing] = []  # those that are made now, the innermost last
+        self._jobs: list[Job] = []  # those that are made now, the innermost last
         self.notices: list[str] = []
         self.seconds: dict[str, float] = {}  # what the hooks of an extension took, by its name
 
     @contextmanager
-    def making(self, job: StableDiffusionProcessing) -> Iterator[None]:
+    def making(self, job: Job) -> Iterator[None]:
         """While open, the images of this job are made, perhaps inside of another's."""
         self._jobs.append(job)
         try:
@@ -188,7 +188,7 @@ class ScriptRunner:
 class JobHooks:
     """The moments of one run, for the job `p`."""
 
-    def __init__(self, script_runner: ScriptRunner, p: StableDiffusionProcessing) -> None:
+    def __init__(self, script_runner: ScriptRunner, p: Job) -> None:
         self._script_runner = script_runner
         self._p = p
         self.wants_mask_blends = script_runner.overrides("on_mask_blend")
@@ -257,7 +257,7 @@ class JobHooks:
         self._script_runner.call("on_model", self._p, use)
 
     def masked(self, start: MaskedStart) -> None:
-        p = cast(StableDiffusionProcessingImg2Img, self._p)
+        p = cast(ImageJob, self._p)
         p.init_latent, p.nmask, p.mask = start.latents, start.painted, 1.0 - start.painted
         count = len(start.latents) if start.overlays else 0
         p.overlay_images = [start.overlays[index % len(start.overlays)] for index in range(count)]
@@ -302,7 +302,7 @@ class JobHooks:
 
     def overlay(self, overlay: Overlay) -> None:
         """A script may also have replaced the overlays at the job."""
-        own = cast(StableDiffusionProcessingImg2Img, self._p).overlay_images
+        own = cast(ImageJob, self._p).overlay_images
         image = own[overlay.index % len(own)] if own and overlay.image is not None else overlay.image
         args = PostProcessMaskOverlayArgs(overlay.index, overlay.mask, image)
         self._script_runner.call("postprocess_maskoverlay", self._p, args)
@@ -346,7 +346,7 @@ class JobHooks:
 class Denoiser:
     """What `params.denoiser` of `on_cfg_denoiser` offers: the job, and how far its pass is."""
 
-    p: StableDiffusionProcessing
+    p: Job
     steps: int
     step: int = 0
     total_steps: int = 0
@@ -361,7 +361,7 @@ class Denoiser:
 class _GuidanceCallbacks:
     """The callbacks at every evaluation."""
 
-    def __init__(self, script_runner: ScriptRunner, p: StableDiffusionProcessing) -> None:
+    def __init__(self, script_runner: ScriptRunner, p: Job) -> None:
         self._script_runner = script_runner
         self._denoiser = Denoiser(p, p.steps)
 

@@ -20,8 +20,8 @@ from modules.processing.request.source_images import FromImage
 from modules.processing.request.stages import Part, PartOf, Stage
 from modules.scripts.acting import acting
 from modules.scripts.hooks import JobHooks, ScriptRunner
+from modules.scripts.job import Job, Making, Processed, SeedDraws
 from modules.scripts.library import ScriptLibrary
-from modules.scripts.processing import Making, Processed, SeedDraws, StableDiffusionProcessing, job_of, making
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run_with_scripts(
     notices = script_runner.notices
     depth = 0
 
-    def make(job: StableDiffusionProcessing) -> Processed:
+    def make(job: Job) -> Processed:
         nonlocal depth
         depth += 1
         asked = job.seed, job.subseed
@@ -60,7 +60,7 @@ def run_with_scripts(
             if is_foreign:  # as in the reference UI a job of -1 made again draws again
                 job.seed, job.subseed = asked
 
-    def make_now(job: StableDiffusionProcessing) -> Processed:
+    def make_now(job: Job) -> Processed:
         job.fix_seeds()
         for hook in ("setup", "before_process"):
             script_runner.call(hook, job)
@@ -75,8 +75,7 @@ def run_with_scripts(
             recording = output.recordings.of(task_id, cell.prefix) if output.recordings and task_id else None
             earlier = made_in(made, cell.prefix)
             result = generate(job.to_request(), engine, output, cell, hooks, earlier, recording)
-        processed = Processed(result)
-        processed.job = job
+        processed = job.processed_class(result)
         script_runner.call("postprocess", job, processed)
         notices.extend(note for note in job.comments if note not in notices)
         return processed
@@ -107,11 +106,10 @@ def run_with_scripts(
     drawn = [seed for seed, wanted in zip((request.seed, request.subseed), asked, strict=True) if wanted < 0]
     is_foreign = script is not None and script.is_foreign
     seeds = SeedDraws((request.seed, request.subseed), drawn if is_foreign else ())
-    styles, model = library.program.styles, library.foreign.model
-    now = Making(make, lambda: request.settings, save_grid, styles, model, seeds)
-    with making(now), library.foreign.watch(events) as events:
+    making = Making(make, lambda: request.settings, save_grid, library.program.styles, seeds)
+    with library.foreign.run(making, events) as events:
         cells = _Cells(events)
-        p = job_of(request, make, save_grid, library.program.styles)
+        p = library.foreign.job_of(request, making, library.extensions.values())
         if is_foreign:  # in the reference UI a script's run begins before seeds are drawn
             p.seed, p.subseed = asked
         processed = None
@@ -132,7 +130,7 @@ def run_with_scripts(
     return replace(result, notices=(*result.notices, *notices))
 
 
-def _run(script: Script, p: StableDiffusionProcessing, args: tuple[Any, ...]) -> Processed | None:
+def _run(script: Script, p: Job, args: tuple[Any, ...]) -> Processed | None:
     try:
         with acting(script.acting):
             return script.run(p, *args)

@@ -186,5 +186,5 @@ def _scripts(services: Services, faults: Sequence[str], switches: Mapping[str, S
         "theme": services.flags.theme or "",
         "faults": list(faults),
     }
-    theirs = services.foreign.page_facts(services.scripts) if services.foreign is not None else {}
-    return page_scripts(known | theirs, services.scripts, is_extended=bool(theirs))
+    theirs = dict(services.foreign.page_facts(services.scripts)) if services.foreign is not None else {}
+    return page_scripts({**known, **theirs}, services.scripts, is_extended=bool(theirs))

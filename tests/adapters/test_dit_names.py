@@ -8,6 +8,7 @@ from modules.models.families.architecture import read_architecture
 from modules.models.families.header_sizes import sized_by_header
 from modules.models.families.registry import FAMILIES
 from modules.models.names.fused import unfused
+from tests.cases import for_each
 from tests.models.dit_files import HeaderOnly, full_header, with_whole_names
 from tests.recordings import CONFIGS
 
@@ -99,7 +100,7 @@ KLEIN = {
 OF_CHROMA = {"lora_te3_encoder_block_3_layer_0_SelfAttention_q.alpha": "encoder.block.3.layer.0.SelfAttention.q"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("family", "key", "path"),
     [
         *(("flux1_dev", key, path) for key, path in {**FLUX, **OF_DEV}.items()),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compat import foreign
 from compat.foreign import Foreign
 from compat.loading import guards
 from modules.flags.flags import UsageError, parse_flags
@@ -52,7 +53,7 @@ def test_a_file_that_fails_is_named_with_its_reason(tmp_path: Path, source: str,
 
 
 def test_a_file_that_blocks_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "LOADING_LIMIT_S", 0.3)
+    monkeypatch.setattr(foreign, "LOADING_LIMIT_S", 0.3)
     began = time.monotonic()
     source = "import threading\nfrom modules import script_callbacks\nthreading.Event().wait(60)\n"
     found = loaded(tmp_path, source)

@@ -648,3 +648,20 @@ def test_ours_steps_aside_for_theirs_and_does_the_work_of_one_that_fails(program
     assert found.extensions["adetailer"].replaced_by == "detailer" and found.extensions["adetailer"].faults
     assert "extension 'agent-scheduler'" in found.extensions["sd-webui-agent-scheduler"].notices[0]
     assert found.fault_notices == []
+
+
+def test_an_extension_may_have_a_package_of_the_name_of_ours(program: Callable[[Files], Services]) -> None:
+    """Its own is found while it loads, and names of the reference UI are found as well."""
+    services = program(
+        {
+            "theirs/compat/__init__.py": "word = 'theirs'\n",
+            "theirs/compat/more.py": "number = 3\n",
+            "theirs/scripts/a.py": "import compat\n"
+            "from compat.more import number\n"
+            "from modules import masking, scripts\n"
+            "class Mine(scripts.Script):\n    def title(self): return f'{compat.word} {number} {masking.__name__}'\n",
+        }
+    )
+    assert not services.scripts.extensions["theirs"].faults
+    assert "theirs 3 compat.facades.masking" in [script.title() for script in services.scripts.scripts]
+    assert Path(str(sys.modules["compat"].__file__)).parent == Path(__file__).parents[2] / "compat"

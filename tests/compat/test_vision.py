@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageFilter
+from transformers.utils import is_torchvision_available
 
 from compat.finder import install
 from modules.scripts.acting import Acting, acting
@@ -22,6 +23,7 @@ def theirs() -> Iterator[Acting]:
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "torchvision"}
     for name in before:  # what a test before had an extension import
         del sys.modules[name]
+    is_torchvision_available.cache_clear()
     yield Acting("mine/mine.py", owner=Extension("mine", Path()))
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]

@@ -361,12 +361,12 @@ def test_what_cannot_be_is_said_before_anything_is_made(
 
 def test_axes_change_the_first_unit(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     from modules.scripts.axes import AXES
-    from modules.scripts.processing import StableDiffusionProcessing, copy_of, job_of
+    from modules.scripts.job import Job
 
     axis = AXES.get("[ADetailer] Denoising strength 1st")
-    p: StableDiffusionProcessing = job_of(small_request(), lambda job: None)  # type: ignore[arg-type, return-value]
+    p: Job = Job(small_request(), lambda job: None)  # type: ignore[arg-type, return-value]
     axis.apply(p, *(lambda values: (values[1], values))(axis.values("0.2, 0.6")))
-    ((_, unit),), _ = module().Detailer()._wanted(copy_of(p), (True, False, {"ad_model": "face_mtcnn"}))
+    ((_, unit),), _ = module().Detailer()._wanted(p.replace(), (True, False, {"ad_model": "face_mtcnn"}))
     assert unit["ad_denoising_strength"] == 0.6
     with pytest.raises(InvalidValueError, match="allowed is 0 to 1"):
         axis.values("3")

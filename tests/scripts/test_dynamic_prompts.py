@@ -14,8 +14,8 @@ from modules.processing.engine.engine import Engine
 from modules.processing.request.request import HiresRequest
 from modules.scripts.callbacks import Moment
 from modules.scripts.hooks import ScriptRunner
+from modules.scripts.job import Job, Processed
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
-from modules.scripts.processing import Processed, StableDiffusionProcessing
 from modules.scripts.program import Program
 from modules.settings.values import Settings
 from tests.extensions import built_in
@@ -36,13 +36,13 @@ class Shown:
         self.library = ScriptLibrary.load([ROOT / "extensions-builtin"], OTHERS, program)
         assert self.library.faults == []
 
-    def job(self, *args: Any, **values: Any) -> StableDiffusionProcessing:
+    def job(self, *args: Any, **values: Any) -> Job:
         """A job after the hooks that come before anything is computed."""
         request = small_request(**values)
         script = self.library.find_alwayson(TITLE)
         told = replace(request, alwayson_args={TITLE: filled_args(script, args)})
         runner = ScriptRunner(self.library.alwayson, self.library.callbacks, told)
-        p = StableDiffusionProcessing(request, _nothing)
+        p = Job(request, _nothing)
         runner.call("before_process", p)
         p.list_images()
         runner.call("process", p)
@@ -54,7 +54,7 @@ class Shown:
         return fields
 
 
-def _nothing(p: StableDiffusionProcessing) -> Processed:
+def _nothing(p: Job) -> Processed:
     raise AssertionError("nothing is made here")
 
 

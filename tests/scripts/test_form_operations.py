@@ -22,7 +22,6 @@ UPSCALE: list[Any] = ["Upscale", True, 0, 2.0, 0, 512, 512, True, "Lanczos", "No
 INNER = """
 import modules.scripts as scripts
 from PIL import Image
-from modules.scripts.processing import process_images, redrawing
 
 SIZES = []
 
@@ -34,7 +33,7 @@ class Inner(scripts.Script):
         return scripts.AlwaysVisible
 
     def postprocess_image(self, p, pp):
-        SIZES.append(process_images(redrawing(p, pp.image, Image.new("L", pp.image.size, 255))).images[0].size)
+        SIZES.append(p.redrawing(pp.image, Image.new("L", pp.image.size, 255)).make().images[0].size)
 """
 
 

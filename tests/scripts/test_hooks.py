@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from compat.facades import script_callbacks as more_callbacks
 from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.images.metadata import read_metadata
@@ -264,7 +265,7 @@ def test_registering_later_and_unknown_moments_are_errors() -> None:
     with pytest.raises(InvalidValueError, match="at the top level of the script's file"):
         script_callbacks.on_model_loaded(print)
     with pytest.raises(AttributeError, match=r"no script_callbacks.on_moon .*on_app_started"):
-        script_callbacks.on_moon  # noqa: B018
+        more_callbacks.on_moon  # noqa: B018
 
 
 ON_MASKS = (
@@ -321,11 +322,11 @@ def test_a_job_from_an_image_can_be_changed_by_scripts(engine: Engine, tmp_path:
         HEAD
         + """
     def process(self, p, *args):
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         p.image_mask = None
         p.init_images = [p.init_images[0].transpose(0)]
         p.denoising_strength = 0.0
-from modules.scripts.processing import StableDiffusionProcessingImg2Img
+from modules.scripts.job import ImageJob
 """
     )
     image = Image.linear_gradient("L").rotate(90).resize((64, 64)).convert("RGB")

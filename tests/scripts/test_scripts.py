@@ -25,8 +25,8 @@ from modules.processing.request.result import ImageRole, Result
 from modules.processing.request.source_images import FromImage, SourceImage
 from modules.prompting.styles import Style, StyleBook
 from modules.scripts.axes import AXES, join_words, split_words
+from modules.scripts.job import ImageJob, Job, Processed
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
-from modules.scripts.processing import Processed, job_of
 from modules.scripts.program import Program
 from modules.scripts.running import run_with_scripts
 from modules.settings.values import Settings
@@ -473,7 +473,7 @@ def test_every_axis_that_has_a_setting_here_is_there() -> None:
 
 def test_axes_of_img2img_reach_the_start_of_the_job(built_in: ScriptLibrary) -> None:
     source = SourceImage.of(Image.new("RGB", (64, 64), "red"))
-    job = job_of(request(start=FromImage(images=(source,))), lambda p: Processed.__new__(Processed))
+    job = ImageJob(request(start=FromImage(images=(source,))), lambda p: Processed.__new__(Processed))
     for label, text in (
         ("Denoising", "0.25"),
         ("Image CFG Scale", "1.5"),
@@ -490,6 +490,6 @@ def test_axes_of_img2img_reach_the_start_of_the_job(built_in: ScriptLibrary) -> 
 
 
 def test_an_axis_of_img2img_is_refused_where_there_is_no_image(built_in: ScriptLibrary) -> None:
-    job = job_of(request(), lambda p: Processed.__new__(Processed))
+    job = Job(request(), lambda p: Processed.__new__(Processed))
     with pytest.raises(InvalidValueError, match="Image CFG Scale: this job starts from no image"):
         AXES.get("Image CFG Scale").apply(job, 1.5, [1.5])

@@ -15,13 +15,8 @@ from modules.images.infotext import parse_infotext
 from modules.images.masks import blur_mask
 from modules.processing.engine.engine import Engine
 from modules.processing.request.result import Result
+from modules.scripts.job import ImageJob, Job, Processed
 from modules.scripts.library import ScriptLibrary, filled_args
-from modules.scripts.processing import (
-    Processed,
-    StableDiffusionProcessing,
-    StableDiffusionProcessingImg2Img,
-    job_of,
-)
 from tests.scripts.toys import image_request, run
 
 BUILT_IN = Path(__file__).parent.parent.parent / "extensions-builtin"
@@ -76,14 +71,14 @@ class Restless:
         self._result = result
         self._texture = np.random.default_rng(1)
 
-    def __call__(self, p: StableDiffusionProcessing) -> Processed:
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+    def __call__(self, p: Job) -> Processed:
+        assert isinstance(p, ImageJob)
         self.jobs.append(((p.width, p.height), p.seed, p.denoising_strength))
         made = [self._made(p, image, 6.0 * (-1) ** (len(self.jobs) + n)) for n, image in enumerate(p.init_images)]
         template = self._result.images[0]
         return Processed(replace(self._result, images=tuple(replace(template, image=image) for image in made)))
 
-    def _made(self, p: StableDiffusionProcessingImg2Img, image: Image.Image, brightness: float) -> Image.Image:
+    def _made(self, p: ImageJob, image: Image.Image, brightness: float) -> Image.Image:
         assert image.size == (p.width, p.height)
         texture = self._texture.normal(0, 4, (p.height, p.width, 1))
         smooth = gaussian_filter(np.asarray(image, dtype=np.float64), (2, 2, 0))
@@ -100,10 +95,10 @@ def model(engine: Engine, tmp_path_factory: pytest.TempPathFactory, library: Scr
     return Restless(run(image_request(steps=1), engine, tmp_path_factory.mktemp("made"), library))
 
 
-def job(model: Restless, **values: Any) -> StableDiffusionProcessing:
+def job(model: Restless, **values: Any) -> Job:
     model.jobs.clear()
     given = {"image": scene(), "width": TILE_PX, "height": TILE_PX, "denoising_strength": 0.3, **values}
-    return job_of(image_request(**given), model)
+    return ImageJob(image_request(**given), model)
 
 
 def steps_at(image: Image.Image, borders: list[int]) -> tuple[float, float]:

@@ -128,6 +128,7 @@ def killed_training(images: str, folder: str) -> None:
     train(config(Path(images), training=LONGER), Path(folder), kill)
 
 
+@pytest.mark.thorough(held_by="test_a_training_that_was_cut_off_goes_on_to_the_same_bits")
 def test_after_kill_9_a_training_goes_on_to_the_same_bits(images: Path, tmp_path: Path) -> None:
     """In a process of its own."""
     process = forked().Process(target=killed_training, args=(str(images), str(tmp_path / "killed")), daemon=True)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
@@ -69,18 +70,17 @@ def bare_name(title: str) -> str:
     return title.partition(" [")[0].strip()
 
 
-_HASHES: dict[tuple[Path, int, int], str] = {}
-
-
 def short_hash(path: Path) -> str:
     """The first digits of the SHA-256 over a part of the file, as other programs show them."""
     stat = path.stat()
-    key = (path, stat.st_mtime_ns, stat.st_size)
-    if key not in _HASHES:
-        with path.open("rb") as file:
-            file.seek(HASHED_FROM)
-            _HASHES[key] = hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()[:HASH_CHARS]
-    return _HASHES[key]
+    return _hash_of(path, stat.st_mtime_ns, stat.st_size)
+
+
+@cache
+def _hash_of(path: Path, changed_ns: int, size_bytes: int) -> str:
+    with path.open("rb") as file:
+        file.seek(HASHED_FROM)
+        return hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()[:HASH_CHARS]
 
 
 def folders_of(program: Program, names: Iterable[str] = FOLDERS) -> list[Path]:

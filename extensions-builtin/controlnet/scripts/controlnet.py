@@ -30,6 +30,7 @@ from lib_controlnet.units import (  # noqa: E402
     check_use,
 )
 from modules import script_callbacks, scripts  # noqa: E402
+from modules.bounded import read_json  # noqa: E402
 from modules.errors import FeatherweightError, InvalidValueError  # noqa: E402
 from modules.processing.request.model_use import ModelUse  # noqa: E402
 from modules.processing.request.result import GeneratedImage, ImageRole  # noqa: E402
@@ -122,7 +123,7 @@ class ControlNet(scripts.Script):
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
         """Units as objects, one after the other; or this script's own argument."""
         if len(args) == 1 and (args[0] is None or isinstance(args[0], str)) and str(args[0] or "[").startswith("["):
-            args = json.loads(args[0]) if args[0] else []
+            args = read_json(args[0]) if args[0] else []
         units = checked_list(args, title)
         for number, unit in enumerate(units):
             if unit.get("enabled", True):

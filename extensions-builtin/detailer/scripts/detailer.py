@@ -24,7 +24,7 @@ from modules.processing.request.checking import check_names_of
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.names import split_legacy_name
 from modules.scripts.axes import Axis, add_axis
-from modules.scripts.processing import StableDiffusionProcessingImg2Img, process_images, redrawing
+from modules.scripts.job import ImageJob
 from modules.settings.group import SettingsGroup, choice, flag
 from modules.settings.setting import Section
 
@@ -376,11 +376,11 @@ class Detailer(scripts.Script):
         if not units:
             return
         blank = Image.new("RGB", (64, 64))
-        skips = skips and isinstance(p, StableDiffusionProcessingImg2Img) and p.image_mask is None
+        skips = skips and isinstance(p, ImageJob) and p.image_mask is None
         for number, unit in units:
             try:
                 self.program.detector(unit["ad_model"])
-                job = redrawing(p, blank, Image.new("L", blank.size, 255))
+                job = p.redrawing(blank, Image.new("L", blank.size, 255))
                 self._prepare(job, p, unit)
                 check_names_of(job.to_request())
             except FeatherweightError as error:
@@ -426,7 +426,7 @@ class Detailer(scripts.Script):
         used = [(n, unit) for n, unit in enumerate(units) if unit["ad_tab_enable"] and unit["ad_model"] != NOTHING]
         return used, skips
 
-    def _prepare(self, job: StableDiffusionProcessingImg2Img, p: Any, unit: Unit) -> None:
+    def _prepare(self, job: ImageJob, p: Any, unit: Unit) -> None:
         """The parameters of a unit. Raises `UnknownNameError` for a checkpoint that there is not."""
         job.steps = unit["ad_steps"] if unit["ad_use_steps"] else getattr(p, OWN_STEPS, p.steps)
         job.denoising_strength = unit["ad_denoising_strength"]
@@ -472,12 +472,12 @@ class Detailer(scripts.Script):
             prompt, negative = (parts[min(number, len(parts) - 1)] for parts in texts)
             if prompt.strip() == SKIP:
                 continue
-            job = redrawing(p, pp.image, mask)
+            job = p.redrawing(pp.image, mask)
             self._prepare(job, p, unit)
             job.prompt, job.negative_prompt = prompt, negative
             job.seed = p.seeds[pp.index % len(p.seeds)] + (0 if order.ad_same_seed_for_each_tab else number)
             job.subseed = p.subseeds[pp.index % len(p.subseeds)]
-            made = process_images(job)
+            made = job.make()
             if made.interrupted:
                 return False
             if made.images:  # none: the user skipped it

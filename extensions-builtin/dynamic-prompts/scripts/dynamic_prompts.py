@@ -13,7 +13,7 @@ from modules.errors import InvalidValueError
 from modules.prompting.templates import all_prompts, has_choices, parse_template, random_prompt
 from modules.prompting.wildcards import WildcardBook
 from modules.scripts import program_now
-from modules.scripts.processing import StableDiffusionProcessing
+from modules.scripts.job import Job
 from modules.settings.group import SettingsGroup, choice
 from modules.settings.setting import Section
 
@@ -59,7 +59,7 @@ class DynamicPrompts(scripts.Script):
 
     def before_process(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         is_on: bool = True,
         is_combinatorial: bool = False,
         most: float = 0,
@@ -73,7 +73,7 @@ class DynamicPrompts(scripts.Script):
 
     def process(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         is_on: bool = True,
         is_combinatorial: bool = False,
         most: float = 0,
@@ -104,13 +104,13 @@ class DynamicPrompts(scripts.Script):
             p.hr_negative_prompt = random_prompt(parse_template(p.hr_negative_prompt), book, f"{keys[0]} negative")
 
     @staticmethod
-    def _is_template(p: StableDiffusionProcessing) -> bool:
+    def _is_template(p: Job) -> bool:
         texts = [p.prompt, p.negative_prompt]
         texts += [p.hr_prompt or "", p.hr_negative_prompt or ""] if p.enable_hr else []
         return any(has_choices(text) for text in texts)
 
     @staticmethod
-    def _keys(p: StableDiffusionProcessing) -> list[str]:
+    def _keys(p: Job) -> list[str]:
         """What each image draws with: what its infotext says of its seed."""
         if p.subseed_strength > 0:
             pairs = zip(p.all_seeds, p.all_subseeds, strict=True)
@@ -118,7 +118,7 @@ class DynamicPrompts(scripts.Script):
         return [str(seed) for seed in p.all_seeds]
 
     @staticmethod
-    def _combinations(p: StableDiffusionProcessing, most: int) -> list[tuple[str, str]]:
+    def _combinations(p: Job, most: int) -> list[tuple[str, str]]:
         """Prompts with their negative prompts; for each prompt all negative prompts."""
         book = WildcardBook(PROGRAM.folders("wildcards"))
         limit = most if most > 0 else MAX_IMAGES + 1

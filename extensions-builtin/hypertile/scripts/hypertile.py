@@ -19,7 +19,7 @@ from modules import extra_networks, script_callbacks, scripts
 from modules.errors import InvalidValueError
 from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 from modules.scripts.axes import Axis, add_axis
-from modules.scripts.processing import StableDiffusionProcessing
+from modules.scripts.job import Job
 from modules.scripts.settings import ExtensionSettings
 from modules.settings.group import SettingsGroup, flag, whole
 from modules.settings.setting import Section
@@ -337,16 +337,16 @@ class Hypertile(scripts.Script):
     def show(self, is_img2img: bool) -> object:
         return scripts.AlwaysVisible
 
-    def process(self, p: StableDiffusionProcessing, *args: Any) -> None:
+    def process(self, p: Job, *args: Any) -> None:
         HOOKS.state.draw.seed(p.all_seeds[0])
         p.extra_generation_params |= recorded(p.settings, p.enable_hr)
 
-    def before_hr(self, p: StableDiffusionProcessing, *args: Any) -> None:
+    def before_hr(self, p: Job, *args: Any) -> None:
         values = HypertileSettings(p.settings)
         if values.hypertile_enable_unet or values.hypertile_enable_unet_secondpass:
             HOOKS.state.draw.seed(p.all_seeds[0])
 
-    def process_before_every_sampling(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
+    def process_before_every_sampling(self, p: Job, *args: Any, **facts: Any) -> None:
         HOOKS.state.begin_pass(p.is_hr_pass)
 
 
@@ -398,7 +398,7 @@ def _switch(text: str) -> bool:
 def _axis(label: str, row: Any) -> Axis:
     """An axis over a setting."""
 
-    def apply(p: StableDiffusionProcessing, value: Any, values: Sequence[Any]) -> None:
+    def apply(p: Job, value: Any, values: Sequence[Any]) -> None:
         p.override_settings[row.key] = value
 
     if isinstance(row.setting.default, bool):

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
-from modules.scripts.processing import (
-    PassStart,
-    Processed,
-    StableDiffusionProcessing,
-    StableDiffusionProcessingImg2Img,
-    copy_of,
-    process_images,
-)
+from modules.scripts.job import ImageJob, Job, PassStart, Processed
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
@@ -114,7 +107,7 @@ class AlternativeTest(Script):
 
     def run(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         _: Any = None,
         override_sampler: bool = True,
         override_prompt: bool = True,
@@ -127,7 +120,7 @@ class AlternativeTest(Script):
         randomness: float = 0.0,
         sigma_adjustment: bool = False,
     ) -> Processed:
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         options = Options(
             original_prompt,
             original_negative_prompt,
@@ -136,7 +129,7 @@ class AlternativeTest(Script):
             float(randomness),
             bool(sigma_adjustment),
         )
-        job = copy_of(p)
+        job = p.replace()
         if override_sampler:
             job.sampler_name, job.scheduler = "Euler", "Automatic"
         if override_prompt:
@@ -147,7 +140,7 @@ class AlternativeTest(Script):
             job.denoising_strength = 1.0
         job.extra_generation_params |= options.fields
         job.before_sampling = lambda start: begin_with_found_noise(start, options)
-        return process_images(job)
+        return job.make()
 
 
 def begin_with_found_noise(start: PassStart, options: Options) -> None:

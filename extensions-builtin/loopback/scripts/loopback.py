@@ -10,13 +10,7 @@ from typing import Any
 
 from modules.errors import InvalidValueError
 from modules.images.grid import image_grid
-from modules.scripts.processing import (
-    Processed,
-    StableDiffusionProcessing,
-    StableDiffusionProcessingImg2Img,
-    copy_of,
-    process_images,
-)
+from modules.scripts.job import ImageJob, Job, Processed
 from modules.scripts.script import Script
 
 MAX_LOOPS = 1000
@@ -67,21 +61,21 @@ class Loopback(Script):
         ]
         return [loops, final, curve, captions]
 
-    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+    def expected_cells(self, p: Job, *args: Any) -> int:
         """How many runs are coming, for the progress bar."""
         return max(1, int(args[0])) * p.n_iter
 
     def run(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         loops: int = 4,
         final_denoising_strength: float = 0.5,
         denoising_curve: str = "Linear",
         append_interrogation: str = "None",
     ) -> Processed:
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         _check(loops, denoising_curve, append_interrogation)
-        job = copy_of(p)
+        job = p.replace()
         job.extra_generation_params |= {
             "Final denoising strength": final_denoising_strength,
             "Denoising curve": denoising_curve,
@@ -100,7 +94,7 @@ class Loopback(Script):
                     job.prompt = ", ".join(text for text in (p.prompt, seen) if text)
                 change = (final_denoising_strength - p.denoising_strength) * CURVES[denoising_curve](progress)
                 job.denoising_strength = p.denoising_strength + change
-                chain.append(process_images(job))
+                chain.append(job.make())
                 if chain[-1].interrupted or not chain[-1].images:
                     break
                 job.seed += 1

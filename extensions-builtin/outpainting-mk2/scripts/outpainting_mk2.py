@@ -15,13 +15,7 @@ from modules.errors import InvalidValueError
 from modules.images.grid import image_grid
 from modules.images.masks import flattened
 from modules.processing.request.result import ImageRole
-from modules.scripts.processing import (
-    Processed,
-    StableDiffusionProcessing,
-    StableDiffusionProcessingImg2Img,
-    copy_of,
-    process_images,
-)
+from modules.scripts.job import ImageJob, Job, Processed
 from modules.scripts.script import Script
 
 TITLE = "Outpainting mk2"
@@ -75,13 +69,13 @@ class OutpaintingMk2(Script):
             gr.Slider(0, 1, value=0.05, step=0.01, label="Color variation", elem_id=f"{prefix}_color_variation"),
         ]
 
-    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+    def expected_cells(self, p: Job, *args: Any) -> int:
         """How many runs are coming, for the progress bar."""
         return max(1, len(set(args[3]))) * p.n_iter
 
     def run(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         _: Any = None,
         pixels: int = 128,
         mask_blur: int = 8,
@@ -89,12 +83,12 @@ class OutpaintingMk2(Script):
         noise_q: float = 1.0,
         color_variation: float = 0.05,
     ) -> Processed:
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         noise = Noise(float(noise_q), float(color_variation))
         _check(int(pixels), int(mask_blur), direction, noise)
         image = flattened(p.init_images[0], p.settings.img2img.img2img_background_color)
         margins = margins_of(image.size, int(pixels), direction)
-        job = copy_of(p)
+        job = p.replace()
         job.n_iter = 1
         job.resize_mode = 0
         job.inpainting_fill = ORIGINAL
@@ -145,7 +139,7 @@ def _grow(
     blur: int,
     size: tuple[int, int],
     noise: Noise,
-    job: StableDiffusionProcessingImg2Img,
+    job: ImageJob,
 ) -> Processed:
     """The images grown at one side. Only the part near that side, as long as the job's width or height, is given to the
     model; that has the whole other dimension, up to a multiple of 8."""
@@ -166,7 +160,7 @@ def _grow(
     job.mask_blur_x, job.mask_blur_y = (sigma, 0) if is_across else (0, sigma)
     job.image_mask = _window(_mask(grown, place, images[0].size, reach), left, top, window)
     job.latent_mask = _window(_mask(grown, place, images[0].size, reach // 2), left, top, window)
-    run = process_images(job)
+    run = job.make()
     if run.interrupted:
         return run
     made = [image for image in run.generated if image.role is ImageRole.SAMPLE]

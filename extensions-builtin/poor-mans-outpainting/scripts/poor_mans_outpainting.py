@@ -13,13 +13,7 @@ from modules.errors import InvalidValueError
 from modules.images.masks import flattened
 from modules.images.overlapping import Tiles
 from modules.processing.request.result import ImageRole
-from modules.scripts.processing import (
-    Processed,
-    StableDiffusionProcessing,
-    StableDiffusionProcessingImg2Img,
-    copy_of,
-    process_images,
-)
+from modules.scripts.job import ImageJob, Job, Processed
 from modules.scripts.script import Script
 
 TITLE = "Poor man's outpainting"
@@ -55,13 +49,13 @@ class PoorMansOutpainting(Script):
 
     def run(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         pixels: int = 128,
         mask_blur: int = 4,
         inpainting_fill: int | str = 0,
         direction: list[str] | tuple[str, ...] = DIRECTIONS,
     ) -> Processed:
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         image = flattened(p.init_images[0], p.settings.img2img.img2img_background_color)
         left, right, up, down = margins_of(image.size, int(pixels), direction)
         size = (image.width + left + right, image.height + up + down)
@@ -71,7 +65,7 @@ class PoorMansOutpainting(Script):
         kept = (left, up, size[0] - right, size[1] - down)
         masks = tiles.cut(_mask(size, kept, 2 * mask_blur))
         latent_masks = tiles.cut(_mask(size, kept, mask_blur // 2))
-        job = copy_of(p)
+        job = p.replace()
         job.mask_blur = 2 * mask_blur
         job.inpainting_fill = _content(inpainting_fill)
         job.inpaint_full_res = False
@@ -85,7 +79,7 @@ class PoorMansOutpainting(Script):
             if x >= left and y >= up and x + width <= kept[2] and y + height <= kept[3]:
                 continue  # nothing of it was added
             job.init_images, job.image_mask, job.latent_mask = [work[number]], masks[number], latent_masks[number]
-            runs.append(process_images(job))
+            runs.append(job.make())
             if runs[-1].interrupted:
                 return Processed.joined(runs)
             job.seed += 1

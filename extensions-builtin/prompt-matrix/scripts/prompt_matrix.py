@@ -7,7 +7,7 @@ from typing import Any
 
 from modules.errors import InvalidValueError
 from modules.images.legend import LegendLine, LegendStyle, checked_margin, grid_with_legend
-from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
+from modules.scripts.job import Job, Processed
 from modules.scripts.script import Script
 
 MAX_OPTIONS = 10
@@ -38,13 +38,13 @@ class PromptMatrix(Script):
         margin = gr.Slider(0, 500, value=0, step=2, label="Grid margins (px)", elem_id=f"{prefix}_margin_size")
         return [at_start, seeds, kind, delimiter, margin]
 
-    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+    def expected_cells(self, p: Job, *args: Any) -> int:
         """How many images are coming, for the progress bar."""
         return len(combinations(_text_of(p, str(args[2])), bool(args[0]), _delimiter(args[3])))
 
     def run(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         put_at_start: bool = False,
         different_seeds: bool = False,
         prompt_type: str = "positive",
@@ -58,12 +58,12 @@ class PromptMatrix(Script):
             p.comment(style.notice)
         runs: list[Processed] = []
         for number, prompt in enumerate(prompts):
-            job = copy_of(p)
+            job = p.replace()
             setattr(job, "prompt" if prompt_type == "positive" else "negative_prompt", prompt)
             job.seed = p.seed + (number if different_seeds else 0)
             job.n_iter = job.batch_size = 1
             job.do_not_save_grid = True
-            runs.append(process_images(job))
+            runs.append(job.make())
             if runs[-1].interrupted:
                 break
         whole = Processed.joined(runs)
@@ -73,7 +73,7 @@ class PromptMatrix(Script):
         return whole
 
 
-def _text_of(p: StableDiffusionProcessing, prompt_type: str) -> str:
+def _text_of(p: Job, prompt_type: str) -> str:
     if prompt_type not in TYPES:
         raise InvalidValueError(f"Prompt matrix: the prompt {prompt_type!r} is none of: {', '.join(TYPES)}.")
     return p.prompt if prompt_type == "positive" else p.negative_prompt

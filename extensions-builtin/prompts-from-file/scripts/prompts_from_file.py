@@ -11,7 +11,7 @@ from modules.decoding import decode_text
 from modules.errors import InvalidValueError
 from modules.processing.request.checking import check_names_of
 from modules.script_callbacks import open_to
-from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
+from modules.scripts.job import Job, Processed
 from modules.scripts.script import Script
 
 MAX_LINES = 10_000
@@ -68,13 +68,13 @@ class PromptsFromFile(Script):
         file.change(_loaded, inputs=[file], outputs=[text], queue=False, api_visibility="private")
         return [iterate, same, position, text]
 
-    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+    def expected_cells(self, p: Job, *args: Any) -> int:
         """How many runs are coming, for the progress bar."""
         return len(lines_of(str(args[3])))
 
     def run(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         iterate: bool = False,
         same_seed: bool = False,
         position: str = "start",
@@ -84,7 +84,7 @@ class PromptsFromFile(Script):
             raise InvalidValueError(f"Insert prompts at the: {position!r} is none of: start, end.")
         jobs = []
         for number, values in enumerate(lines_of(text)):
-            start = copy_of(p)
+            start = p.replace()
             if iterate:
                 start.seed += number * p.batch_size * p.n_iter
             elif number and not same_seed:
@@ -94,7 +94,7 @@ class PromptsFromFile(Script):
             jobs.append(job)
         runs: list[Processed] = []
         for job in jobs:
-            runs.append(process_images(job))
+            runs.append(job.make())
             if runs[-1].interrupted:
                 break
         return Processed.joined(runs)
@@ -153,8 +153,8 @@ def _words(line: str, number: int) -> dict[str, Any]:
     return values
 
 
-def _job(p: StableDiffusionProcessing, values: dict[str, Any], position: str) -> StableDiffusionProcessing:
-    job = copy_of(p)
+def _job(p: Job, values: dict[str, Any], position: str) -> Job:
+    job = p.replace()
     job.do_not_save_grid = True
     for name, value in values.items():
         if name == "sd_model":

@@ -11,13 +11,7 @@ from modules.errors import InvalidValueError
 from modules.images.masks import flattened
 from modules.images.overlapping import Tiles
 from modules.processing.request.result import ImageRole
-from modules.scripts.processing import (
-    Processed,
-    StableDiffusionProcessing,
-    StableDiffusionProcessingImg2Img,
-    copy_of,
-    process_images,
-)
+from modules.scripts.job import ImageJob, Job, Processed
 from modules.scripts.script import Script
 
 TITLE = "SD upscale"
@@ -55,26 +49,26 @@ class SdUpscale(Script):
         ]
         return [info, overlap, upscaler, scale]
 
-    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+    def expected_cells(self, p: Job, *args: Any) -> int:
         """How many runs are coming, for the progress bar."""
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         tiles = _tiles(p, int(args[1]), self._name(args[2]), float(args[3]))
         return math.ceil(len(tiles.places) / p.batch_size) * p.n_iter
 
     def run(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         _: Any = None,
         overlap: int = 64,
         upscaler: int | str = 0,
         scale_factor: float = 2.0,
     ) -> Processed:
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         name = self._name(upscaler)
         tiles = _tiles(p, int(overlap), name, float(scale_factor))
         image = flattened(p.init_images[0], p.settings.img2img.img2img_background_color)
         work = tiles.cut(self.program.enlarge(image, name, tiles.size, p.settings))
-        job = copy_of(p)
+        job = p.replace()
         job.extra_generation_params |= {
             "SD upscale overlap": int(overlap),
             "SD upscale upscaler": name,
@@ -89,7 +83,7 @@ class SdUpscale(Script):
             for begin in range(0, len(work), p.batch_size):
                 job.init_images = work[begin : begin + p.batch_size]
                 job.batch_size = len(job.init_images)
-                runs.append(process_images(job))
+                runs.append(job.make())
                 if runs[-1].interrupted:
                     return Processed.joined([*wholes, *runs])
                 job.seed += 1
@@ -112,7 +106,7 @@ class SdUpscale(Script):
         raise InvalidValueError(f"SD upscale: there is no upscaler {upscaler!r}. Known: {', '.join(names)}.")
 
 
-def _tiles(p: StableDiffusionProcessingImg2Img, overlap: int, upscaler: str, scale: float) -> Tiles:
+def _tiles(p: ImageJob, overlap: int, upscaler: str, scale: float) -> Tiles:
     """As in the reference UI, no upscaler means that the image keeps its size."""
     scale = 1.0 if upscaler == "None" else scale
     width, height = p.init_images[0].size

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
 from modules import scripts
-from modules.scripts.processing import StableDiffusionProcessingImg2Img
+from modules.scripts.job import ImageJob
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor
@@ -158,7 +158,7 @@ class SoftInpainting(scripts.Script):
 
 
 def _applies(p: Any, enabled: bool) -> bool:
-    return bool(enabled) and isinstance(p, StableDiffusionProcessingImg2Img) and p.image_mask is not None
+    return bool(enabled) and isinstance(p, ImageJob) and p.image_mask is not None
 
 
 def _options(numbers: tuple[float, ...]) -> Options:

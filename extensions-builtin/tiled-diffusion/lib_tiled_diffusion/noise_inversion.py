@@ -15,7 +15,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor
 
-    from modules.scripts.processing import PassStart
+    from modules.scripts.job import PassStart
 
     Denoise = Callable[[Tensor, Tensor], Tensor]
 

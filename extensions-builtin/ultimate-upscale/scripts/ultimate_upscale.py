@@ -18,13 +18,7 @@ from PIL import Image
 from modules.errors import InvalidValueError
 from modules.images.masks import flattened
 from modules.processing.request.result import GeneratedImage, ImageRole
-from modules.scripts.processing import (
-    Processed,
-    StableDiffusionProcessing,
-    StableDiffusionProcessingImg2Img,
-    copy_of,
-    process_images,
-)
+from modules.scripts.job import ImageJob, Job, Processed
 from modules.scripts.script import Script
 
 TITLE = "Ultimate SD upscale"
@@ -199,9 +193,9 @@ class UltimateUpscale(Script):
         sizes = [target, custom_width, custom_height, custom_scale]
         return [info, *tiles, *fixes, upscaler, save, redraw, save_fixed, fix_blur, fix, *sizes]
 
-    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+    def expected_cells(self, p: Job, *args: Any) -> int:
         """How many runs are coming, for the progress bar."""
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         size = _target(p, args[14], int(args[15]), int(args[16]), float(args[17]))
         raster = Raster(size, _tile(int(args[1]), int(args[2])))
         seams = raster.seams(_one_of("seams fix", SEAM_FIXES, args[13]), int(args[5]))
@@ -210,7 +204,7 @@ class UltimateUpscale(Script):
 
     def run(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         _: Any = None,
         tile_width: int = 512,
         tile_height: int = 0,
@@ -230,7 +224,7 @@ class UltimateUpscale(Script):
         custom_height: int = 2048,
         custom_scale: float = 2.0,
     ) -> Processed:
-        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        assert isinstance(p, ImageJob)
         upscaler = _one_of("upscaler", tuple(self.program.pixel_upscalers()), upscaler_index)
         redraw = _one_of("type of redraw", REDRAWS, redraw_mode)
         fix = _one_of("seams fix", SEAM_FIXES, seams_fix_type)
@@ -278,9 +272,9 @@ class UltimateUpscale(Script):
         return Processed.joined(wholes)
 
 
-def _prepared(p: StableDiffusionProcessingImg2Img) -> StableDiffusionProcessingImg2Img:
+def _prepared(p: ImageJob) -> ImageJob:
     """A copy of the job that redraws one patch under a mask."""
-    job = copy_of(p)
+    job = p.replace()
     job.batch_size = job.n_iter = 1
     job.do_not_save_samples = job.do_not_save_grid = True
     job.resize_mode = 0
@@ -291,9 +285,7 @@ def _prepared(p: StableDiffusionProcessingImg2Img) -> StableDiffusionProcessingI
     return job
 
 
-def _redrawn(
-    canvas: Image.Image, groups: list[list[Patch]], look: Look, job: StableDiffusionProcessingImg2Img
-) -> Iterator[Processed]:
+def _redrawn(canvas: Image.Image, groups: list[list[Patch]], look: Look, job: ImageJob) -> Iterator[Processed]:
     """Redraw patches on the canvas, which is changed, one after the other; those of a group have crops of one size."""
     job.mask_blur, job.denoising_strength = look.blur, look.strength
     for patches in groups:
@@ -306,7 +298,7 @@ def _redrawn(
             mask.paste(patch.mask, (patch.left - left, patch.top - top))
             job.init_images = [canvas.crop((left, top, left + width, top + height))]
             job.image_mask, job.width, job.height = mask, width, height
-            run = process_images(job)
+            run = job.make()
             if not run.interrupted:
                 (made,) = [image.image for image in run.generated if image.role is ImageRole.SAMPLE]
                 # A model that takes fewer sizes may have made it a little smaller.
@@ -360,9 +352,7 @@ def _tile(width: int, height: int) -> tuple[int, int]:
     return tile
 
 
-def _target(
-    p: StableDiffusionProcessingImg2Img, chosen: int | str, width: int, height: int, scale: float
-) -> tuple[int, int]:
+def _target(p: ImageJob, chosen: int | str, width: int, height: int, scale: float) -> tuple[int, int]:
     """Width and height of the result in pixels. A scaled size goes up to the next multiple of 64."""
     target = _one_of("target size type", TARGETS, chosen)
     if target == TARGETS[0]:

@@ -19,7 +19,7 @@ from modules.processing.request.checking import check_names_of
 from modules.processing.request.result import GeneratedImage, ImageRole
 from modules.script_callbacks import open_to
 from modules.scripts.axes import AXES, Axis, join_words, split_words
-from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, fixed_seed, process_images
+from modules.scripts.job import Job, Processed
 from modules.scripts.script import Script
 
 SEEDS = ("Seed", "Var. seed")
@@ -174,26 +174,26 @@ class XyzPlot(Script):
             raise InvalidValueError(f"X/Y/Z plot: {axis.label} has no values. Type some, separated by commas.")
         return Chosen(axis, values, written)
 
-    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+    def expected_cells(self, p: Job, *args: Any) -> int:
         """How many images are coming, for the progress bar."""
         chosen = [self._chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3)]
         return len(chosen[0].values) * len(chosen[1].values) * len(chosen[2].values)
 
-    def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
+    def run(self, p: Job, *args: Any) -> Processed | None:
         x, y, z = (self._chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3))
         legend, lone, sub_grids, keep_random, vary_x, vary_y, vary_z, margin = args[9:17]
         margin_px, style = checked_margin(margin), LegendStyle.of(p.settings)
         if style.notice and legend:
             p.comment(style.notice)
         if not keep_random:
-            x, y, z = _fixed(x), _fixed(y), _fixed(z)
+            x, y, z = (_fixed(p, axis) for axis in (x, y, z))
         jobs = _jobs(p, (x, y, z), (bool(vary_x), bool(vary_y), bool(vary_z)), bool(keep_random))
         for job in jobs.values():  # everything wrong is said before the first image
             check_names_of(job.to_request())
         made: dict[tuple[int, int, int], Processed] = {}
         measured: dict[tuple[int, int, int], Measured] = {}
         for cell in _order((x, y, z)):
-            processed = process_images(jobs[cell])
+            processed = jobs[cell].make()
             if processed.images:
                 made[cell] = processed
                 measured[cell] = self.program.measured(processed.result)
@@ -210,7 +210,7 @@ class XyzPlot(Script):
 
     def _report(
         self,
-        p: StableDiffusionProcessing,
+        p: Job,
         axes: tuple[Chosen, ...],
         made: Mapping[Cell, Processed],
         measured: Mapping[Cell, Measured],
@@ -267,23 +267,23 @@ def series_of(
     return (series, captions) if captions else None
 
 
-def _fixed(chosen: Chosen) -> Chosen:
+def _fixed(p: Job, chosen: Chosen) -> Chosen:
     """Seeds of -1 become numbers, so that each stands for one image in all rows."""
     if chosen.axis.label not in SEEDS:
         return chosen
-    return replace(chosen, values=tuple(map(fixed_seed, chosen.values)))
+    return replace(chosen, values=tuple(map(p.drawn_seed, chosen.values)))
 
 
 def _jobs(
-    p: StableDiffusionProcessing, axes: tuple[Chosen, ...], vary: tuple[bool, ...], keep_random: bool
-) -> dict[tuple[int, int, int], StableDiffusionProcessing]:
+    p: Job, axes: tuple[Chosen, ...], vary: tuple[bool, ...], keep_random: bool
+) -> dict[tuple[int, int, int], Job]:
     """A job for every cell; wrong values raise here."""
-    jobs: dict[tuple[int, int, int], StableDiffusionProcessing] = {}
+    jobs: dict[Cell, Job] = {}
     x, y, z = (range(len(axis.values)) for axis in axes)
     stride = len(x) if vary[0] else 1
     strides = (1, stride, stride * (len(y) if vary[1] else 1))
     for cell in itertools.product(x, y, z):
-        job = copy_of(p)
+        job = p.replace()
         if keep_random and jobs:  # the first has the recorded seeds
             job.seed, job.subseed = p.requested_seed, p.requested_subseed
         for axis, number in zip(axes, cell, strict=True):
@@ -308,7 +308,7 @@ def _order(axes: tuple[Chosen, ...]) -> list[tuple[int, int, int]]:
 
 def _assembled(
     facts: Mapping[str, object],
-    p: StableDiffusionProcessing,
+    p: Job,
     axes: tuple[Chosen, ...],
     made: dict[tuple[int, int, int], Processed],
     legend: bool,

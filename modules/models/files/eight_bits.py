@@ -6,12 +6,12 @@ the JSON in `NAME.comfy_quant` or in the metadata's `_quantization_metadata` (Co
 10498, and QUANTIZATION.md there).
 """
 
-import json
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from modules.bounded import read_json
 from modules.errors import CheckpointError
 from modules.memory.formats.format import FORMATS, StorageFormat
 from modules.memory.formats.rowwise import E5M2_ROW
@@ -88,7 +88,7 @@ def _declarations(file: TensorSource) -> Iterator[tuple[str, Mapping[str, object
 
 def _parsed(file: TensorSource, name: str, text: str | bytes) -> Mapping[str, object]:
     try:
-        parsed = json.loads(text)
+        parsed = read_json(text)
     except ValueError as error:
         raise CheckpointError(
             f"{file.path.name}: {name} is not JSON, so the format of its weights is not known. Use another copy."

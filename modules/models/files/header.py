@@ -8,7 +8,6 @@ each tensor its name, sizes from the fastest on, type and offset, then, aligned,
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
 import struct
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from modules.bounded import read_json, read_json_at
 from modules.errors import CheckpointError
 
 REMEDY = "Download or copy the file again."
@@ -33,6 +33,7 @@ ARCHITECTURE, ALIGNMENT = "general.architecture", "general.alignment"
 VERSIONS = (2, 3)
 MAX_GGUF_HEADER_BYTES = 200_000_000
 MAX_DIMENSIONS = 6
+MAX_SIDES, MAX_NAME_CHARS = 64, 1000  # of a tensor in a safetensors file
 MAX_NAME_BYTES = 1 << 12
 MAX_KEPT_BYTES = 1 << 22  # of a text in the metadata: longer ones are templates and licences
 DEFAULT_ALIGNMENT, MAX_ALIGNMENT = 32, 1 << 20
@@ -103,14 +104,16 @@ def read_raw(read: Read, size: int, label: str) -> bytes:
 def parsed(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the tensors' entries and the metadata in the JSON of a header. Raises `CheckpointError`."""
     try:
-        header = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        header = read_json(raw)
+    except ValueError as error:
         raise CheckpointError(f"{label}: its header is not JSON; not a safetensors file. {REMEDY}") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{label}: its header is not a table of tensors. {REMEDY}")
     metadata = header.pop(METADATA, None) or {}
     if not isinstance(metadata, dict):
         raise CheckpointError(f"{label}: the metadata in its header is not a table. {REMEDY}")
+    if any(len(name) > MAX_NAME_CHARS for name in header):
+        raise CheckpointError(f"{label}: a name in its header has more than {MAX_NAME_CHARS} characters. {REMEDY}")
     return header, {str(key): str(value) for key, value in metadata.items()}
 
 
@@ -118,12 +121,16 @@ def as_header(raw: bytes, label: str) -> Header:
     """Parse the JSON of a safetensors file whose data nobody reads. Raises `CheckpointError`."""
     entries, metadata = parsed(raw, label)
     try:
-        tensors = {
-            name: Stored(tuple(map(int, entry["shape"])), str(entry["dtype"])) for name, entry in entries.items()
-        }
+        tensors = {name: Stored(_sides(entry["shape"]), str(entry["dtype"])[:60]) for name, entry in entries.items()}
     except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{label}: its header cannot be read ({error}). {REMEDY}") from error
+        raise CheckpointError(f"{label}: its header cannot be read ({error!s:.200}). {REMEDY}") from error
     return Header("safetensors", tensors, metadata, raw)
+
+
+def _sides(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, list) or len(shape) > MAX_SIDES:
+        raise ValueError(f"a shape is {str(shape)[:60]}")
+    return tuple(map(int, shape))
 
 
 def format_of(start: bytes) -> str:
@@ -170,8 +177,8 @@ def read_metadata(path: Path) -> dict[str, str]:
             head = file.read(min(length, FRONT_BYTES))
             found = _metadata_in_front(head)
             if found is None:
-                found = json.loads(head + file.read(length - len(head))).get(METADATA, {})
-    except (OSError, ValueError, AttributeError, RecursionError):
+                found = read_json(head + file.read(length - len(head))).get(METADATA, {})
+    except (OSError, ValueError, AttributeError):
         return {}
     return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
@@ -184,7 +191,7 @@ def _metadata_in_front(head: bytes) -> Any:
     if start is None:
         return None
     try:
-        return json.JSONDecoder().raw_decode(text, start.end())[0]
+        return read_json_at(text, start.end())[0]
     except ValueError:  # cut off
         return None
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.files.header import LENGTH_BYTES, REMEDY, parsed, read_raw
+from modules.models.files.header import LENGTH_BYTES, MAX_SIDES, REMEDY, parsed, read_raw
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -155,7 +155,7 @@ def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int
     dtype = DTYPES.get(str(dtype_name))
     if dtype is None:
         raise CheckpointError(
-            f"{path.name}: {name!r} has the unknown dtype {dtype_name!r}. Known: {', '.join(DTYPES)}."
+            f"{path.name}: {name!r} has the unknown dtype {dtype_name!r:.60}. Known: {', '.join(DTYPES)}."
         )
     if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
         raise CheckpointError(f"{path.name}: {name!r} has no usable shape or offsets in the header. {REMEDY}")
@@ -163,13 +163,15 @@ def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int
     needed = math.prod(shape) * dtype.itemsize
     if end > file_size or end - begin != needed:
         raise CheckpointError(
-            f"{path.name}: the header places {name!r} at bytes {begin} to {end}, but its shape {tuple(shape)} needs "
-            f"{needed} bytes and the file has {file_size}. It is truncated or damaged. {REMEDY}"
+            f"{path.name}: the header places {name!r} at bytes {begin} to {end}, but its shape {str(shape)[:60]} needs "
+            f"{str(needed)[:40]} bytes and the file has {file_size}. It is truncated or damaged. {REMEDY}"
         )
     return TensorEntry(dtype, tuple(shape), begin, end)
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(
-        isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
+    return (
+        isinstance(value, list)
+        and len(value) <= MAX_SIDES
+        and all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value)
     )

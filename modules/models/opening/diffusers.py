@@ -4,7 +4,6 @@ Either a folder (`NAME/unet/...`, with weights in one file or several), or one f
 of those folders (`unet.down_blocks...`). Each tensor is read where it lies when it is asked for.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError
 from modules.models.autoencoders.registry import autoencoder_type
 from modules.models.detection.families import FAMILIES as FAMILY_SIGNS
@@ -116,7 +116,7 @@ def _refuse_foreign_codes(folder: Path) -> None:
 def settings_say(path: Path, method: str) -> bool:
     """Whether a JSON file names this method of quantization. One that cannot be read says nothing."""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = read_json_file(path)
     except (OSError, ValueError):
         return False
     facts = facts.get("quantization_config", facts) if isinstance(facts, dict) else {}

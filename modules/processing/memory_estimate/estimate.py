@@ -38,6 +38,7 @@ from modules.processing.request.stages import (
 from modules.processing.request.texts import prepare_text
 from modules.sampling.catalog import SAMPLERS
 from modules.settings.sections.stable_diffusion import FULL, TINY
+from modules.threads import start_loop
 
 if TYPE_CHECKING:
     import torch
@@ -324,8 +325,7 @@ class MemoryEstimator:
         with self._turn:
             self._observation = (request, result)
             if self._learning is None and not self._closed:
-                self._learning = threading.Thread(target=self._learn_quietly, name="featherweight-plan", daemon=True)
-                self._learning.start()
+                self._learning = start_loop("featherweight-plan", self._learn_quietly)
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Learn nothing more; waits for what is being learned, two observations at most."""
@@ -335,19 +335,17 @@ class MemoryEstimator:
         if learning is not None:
             learning.join(timeout_s)
 
-    def _learn_quietly(self) -> None:
-        while True:
-            with self._turn:
-                observed, self._observation = self._observation, None
-                if observed is None:
-                    self._learning = None
-                    return
-            try:
-                self.learn(*observed)
-            except FeatherweightError as error:
-                log.warning("Nothing was learnt from a job: %s", error)
-            except Exception:
-                log.exception("learning from a job failed")
+    def _learn_quietly(self) -> bool:
+        with self._turn:
+            observed, self._observation = self._observation, None
+            if observed is None:
+                self._learning = None
+                return False
+        try:
+            self.learn(*observed)
+        except FeatherweightError as error:
+            log.warning("Nothing was learnt from a job: %s", error)
+        return True
 
     def _learn_program(self, record: MemoryRecord, held: dict[str, int], device: torch.device) -> int:
         """What the process holds of main memory besides weights (`held`, by stage), as it was before its first job:

@@ -1,9 +1,11 @@
-"""The X/Y/Z plot, units of ControlNet and the Precision tab in a real browser, with the tiny model really computing."""
+"""Memory, the X/Y/Z plot, units of ControlNet and the Precision tab in a real browser, with the tiny model really
+computing."""
 
 import base64
 import io
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,34 @@ from tests.ui.test_page import IMAGE, PROMPT
 pytestmark = needs_browser
 SIDE = 64
 LIST = "ul[role=listbox]"
+SLOW_MS = 120_000  # the first estimate and the first image import PyTorch's larger parts
 MODEL_MS = 240_000
 """For a first job that loads the model and measures every layer in every format, on a busy machine."""
 KEEP = os.environ.get("FEATHERWEIGHT_SCREENSHOTS")
 """A folder to look at the pages that the tests see."""
+
+
+TOO_MUCH = {
+    "device": "CPU",
+    "line": "needs 4.3 of 4.0 GB",
+    "needs": 4_300_000_000,
+    "available": 4_000_000_000,
+    "fits": False,
+    "worst": "decode",
+    "weights": 1,
+    "learnt_from": 0,
+    "stages": [{"stage": "decode", "needs": 4_300_000_000}],
+    "proposals": [
+        {
+            "title": "VAE in tiles",
+            "line": "needs 3.0 of 4.0 GB",
+            "needs": 3_000_000_000,
+            "fits": True,
+            "settings": {"vae_tile_size": 512},
+            "fields": {"batch_size": 2},
+        }
+    ],
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +65,14 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
         Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_half=True), foreign=Foreign()
     )
     services.dispatcher.start()
+    services.engine.model(None)
     yield services
     services.dispatcher.close()
 
 
 @pytest.fixture(scope="module")
 def page(services: Services, window: sync_api.Page) -> Iterator[sync_api.Page]:
-    window.set_default_timeout(60_000)
+    window.set_default_timeout(SLOW_MS)
     with served(services) as address, visit(window, address):
         window.set_viewport_size({"width": 1440, "height": 1200})
         yield window
@@ -72,6 +99,63 @@ def choose_plot(page: sync_api.Page) -> None:
 def keep(page: sync_api.Page, name: str) -> None:
     if KEEP:
         page.screenshot(path=Path(KEEP) / f"{name}.png", full_page=True)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_form_needs_stands_beside_generate(page: sync_api.Page) -> None:
+    page.wait_for_selector("#fw_scales.fw-ready")
+    page.wait_for_selector("#txt2img_plan_line .fw-plan-text")
+    assert re.fullmatch(r"needs \d+\.\d of \d+\.\d GB RAM", page.inner_text("#txt2img_plan_line .fw-plan-text"))
+    assert "denoise" in str(page.get_attribute("#txt2img_plan_line .fw-plan-text", "title"))
+    assert not page.query_selector("#txt2img_plan_line button")
+
+
+def test_after_an_image_its_memory_is_drawn(page: sync_api.Page) -> None:
+    for name in ("width", "height"):
+        page.fill(f"#txt2img_{name} input[type=number]", "64")
+    page.fill("#txt2img_steps input[type=number]", "2")
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_memory:not([hidden])")
+    page.click("#txt2img_memory summary")
+    assert re.search(r"Memory: \d+\.\d\d GB at most", page.inner_text("#txt2img_memory summary"))
+    page.wait_for_selector("#txt2img_memory svg polyline")
+    stages = page.locator("#txt2img_memory td:first-child").all_inner_texts()
+    assert stages[0] == "load" and {"text", "denoise", "decode", "save"} <= set(stages)
+
+
+def test_hires_fix_counts_before_it_was_ever_shown(page: sync_api.Page) -> None:
+    text = "a dog\nSteps: 2, Sampler: Euler, CFG scale: 5, Seed: 2, Size: 64x64, Hires upscale: 4"
+    page.fill("#txt2img_prompt textarea", text)
+    page.click("#paste")
+    page.wait_for_function("featherweight.tab('txt2img').form.hires_scale === 4")
+    page.fill("#txt2img_width input[type=number]", "72")
+    page.wait_for_function(
+        "document.querySelector('#txt2img_plan_line .fw-plan-text')?.title.includes('denoise hires')"
+    )
+    page.click("#txt2img_enable_hr input")
+    page.fill("#txt2img_width input[type=number]", "64")
+
+
+def test_one_click_makes_the_change_that_is_proposed(page: sync_api.Page, services: Services) -> None:
+    page.route(
+        "**/internal/memory-estimate",
+        lambda route: route.fulfill(body=json.dumps(TOO_MUCH), content_type="application/json"),
+    )
+    page.fill("#txt2img_width input[type=number]", "128")
+    button = page.wait_for_selector("#txt2img_plan_line.fw-over button")
+    assert button is not None and button.inner_text() == "VAE in tiles: needs 3.0 of 4.0 GB"
+    button.click()
+    page.wait_for_function("document.querySelector('#txt2img_messages').textContent.includes('VAE in tiles')")
+    assert services.settings.current.vae.vae_tile_size == 512
+    assert page.input_value("#txt2img_batch_size input[type=number]") == "2"
+    page.unroute_all()
+    services.settings.update({"vae_tile_size": 0})
+    page.fill("#txt2img_batch_size input[type=number]", "1")
+
+
+# -- scripts and precision ---------------------------------------------------------------------------------------------
 
 
 def test_weights_fit_what_the_settings_say_and_wildcard_files_are_read(page: sync_api.Page, services: Services) -> None:

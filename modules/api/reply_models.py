@@ -52,12 +52,6 @@ class InterrogateReply(Reply):
     caption: str = Field(examples=[PROMPT])
 
 
-class TrainingInfo(Reply):
-    """What was made, in words."""
-
-    info: str = Field(examples=["create embedding filename: embeddings/mystyle.safetensors"])
-
-
 class FailureItem(Reply):
     """An image of a batch that could not be done."""
 
@@ -677,12 +671,6 @@ class ImportItem(Reply):
     state: str = Field(examples=["running"])
     counts: dict[str, int] = Field(examples=[{"files": 1200, "added": 1180, "known": 0, "skipped": 20}])
     error: str | None = Field(examples=[None])
-
-
-class ReportItem(Reply):
-    """A file among the reports."""
-
-    name: str = Field(examples=["precision-comparison-20260101-120000.html"])
 
 
 class KnownModelItem(Reply):

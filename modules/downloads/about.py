@@ -74,7 +74,7 @@ def source_sha256_of(path: Path) -> str:
     does not say it."""
     try:
         receipt = read_json(read_metadata(path).get("featherweight", ""))
-    except ValueError:
+    except ContentError:
         return ""
     found = SHA256.fullmatch(str(receipt.get("source_sha256", ""))) if isinstance(receipt, dict) else None
     return found[1].lower() if found else ""

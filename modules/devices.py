@@ -135,6 +135,18 @@ def works(device: torch.device, dtype: torch.dtype) -> bool:
         return False
 
 
+def has_float8(device: torch.device) -> bool:
+    """Whether `device` keeps and casts 8-bit floats; found out by doing it. Apple's GPUs do not, nor do old builds for
+    AMD's; there their codes are kept, see `modules.memory.formats.codes`."""
+    import torch
+
+    try:
+        narrow = [torch.ones(1, device=device).to(dtype) for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)]
+        return all(float(one.to(torch.float16)) == 1 for one in narrow)
+    except (RuntimeError, TypeError):  # how backends say that they have no such dtype, or no cast
+        return False
+
+
 def has_fp8_matmul(device: torch.device) -> bool:
     """Whether `device` multiplies e4m3 matrices in its own units: NVIDIA from compute capability 8.9 on, and then found
     out by doing it. The CPU only emulates that, slower than it decodes."""

@@ -14,6 +14,7 @@ from modules.devices import (
     DeviceReading,
     choose_device,
     compute_dtype,
+    has_float8,
     has_fp8_matmul,
     needs_manual_casts,
     read_device,
@@ -99,6 +100,7 @@ class Machine:
     check_nan: bool = True
     wide_dtype: torch.dtype | None = None  # for families whose activations leave fp16's range; None: `dtype`
     no_autocast: bool = False  # GTX 16xx: autocast gives NaN
+    float8: bool = True  # it has 8-bit floats
     fp8_matmul: bool = False  # it multiplies e4m3 matrices in its own units
     int8: Callable[[torch.dtype], Int8Support] | None = None  # how it multiplies int8 ones, beside this dtype
     int8_attention: Callable[[], KernelSupport] | None = (
@@ -187,6 +189,7 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
         precision=flags.precision,
         check_nan=not flags.disable_nan_check,
         no_autocast=needs_manual_casts(device),
+        float8=has_float8(device),
         fp8_matmul=has_fp8_matmul(device),
         int8=cache(lambda dtype: int8_support(device, dtype, measured)),
         int8_attention=cache(lambda: attention_support(attention)) if device.type == "cpu" else None,
@@ -208,13 +211,10 @@ def resolve(options: PrecisionOptions, machine: Machine, family: ModelFamily | N
     optional = family.texts.optional if family is not None else None
     is_large = family is not None and family.is_large
     wanted = options.fp8_storage == ON or (options.fp8_storage == ON_FOR_LARGE and is_large)
-    if wanted and machine.device.type == "mps":
-        wanted = False
-        notes.append("Apple GPUs have no fp8: FP8 weight has no effect, the model stays in 16 bits.")
     if options.compute_mode == FP8_MATMUL:
         notes += _notes_on_fp8_matmul(options, machine, wanted)
     dtype = _dtype(options, machine, family is not None and family.leaves_fp16)
-    has_budget = options.budget_bytes > 0 and machine.device.type != "mps"
+    has_budget = options.budget_bytes > 0
     wanted = wanted or has_budget
     if options.compute_mode == INT8_MATMUL:
         notes += _notes_on_int8_matmul(options, machine, wanted, dtype)
@@ -239,6 +239,7 @@ def resolve(options: PrecisionOptions, machine: Machine, family: ModelFamily | N
         check_nan=machine.check_nan,
         streaming=stream_layout(options.streaming, machine.streaming, machine.device, is_large),
         with_optional=optional is not None and optional.setting in options.optional,
+        float8=machine.float8,
         map_files=options.map_files,
         notes=tuple(notes),
     )

@@ -85,6 +85,12 @@ def describe(device: torch.device) -> str:
     return _name(device.type, device.index or 0) if device.type in GPU_TYPES else "CPU"
 
 
+def driver_of(device: torch.device) -> str:
+    """The version of what stands between PyTorch and a device; empty for the CPU."""
+    gpu = gpu_of(device)
+    return "" if gpu is None else gpu.driver(device)
+
+
 def is_available(device_type: str) -> bool:
     """Whether PyTorch can use a GPU of this type ("cuda", "mps", "xpu"); False for other words."""
     return _count(device_type) > 0
@@ -434,6 +440,7 @@ class Gpu(Protocol):
     def has_streams(self) -> bool: ...
     def count(self) -> int: ...
     def name(self, index: int) -> str: ...
+    def driver(self, device: torch.device) -> str: ...
     def capability(self, device: torch.device) -> tuple[int, int] | None: ...
     def read(self, device: torch.device) -> DeviceReading | None: ...
     def statistics(self, device: torch.device) -> Mapping[str, int]: ...
@@ -464,6 +471,14 @@ class TorchGpu:
     def name(self, index: int) -> str:
         """As the driver calls it."""
         return str(self._module.get_device_name(index))
+
+    def driver(self, device: torch.device) -> str:
+        """CUDA's number for what the driver can do, or the driver's own."""
+        import torch
+
+        if self._type == "cuda":
+            return torch.version.hip or str(torch._C._cuda_getDriverVersion())
+        return str(self._module.get_device_properties(device).driver_version)
 
     def capability(self, device: torch.device) -> tuple[int, int] | None:
         """Major and minor number; None where the maker has no such numbers."""
@@ -602,6 +617,12 @@ class AppleGpu(TorchGpu):
     def name(self, index: int) -> str:
         """Not told."""
         return "Apple GPU"
+
+    def driver(self, device: torch.device) -> str:
+        """Of macOS, which brings it, and of the chip."""
+        import platform
+
+        return f"{platform.machine()} macOS {platform.mac_ver()[0]}"
 
     def read(self, device: torch.device) -> DeviceReading | None:
         """Not told."""

@@ -38,15 +38,16 @@ WORKS_BELOW = 1.5
 @dataclass(frozen=True)
 class Int8Support:
     """`ratio`: time of an int8 product over that in the compute dtype; None where it is wrong or does not run, and
-    `problem` says so."""
+    `problem` says so. `layers`: time of a whole layer over one that is decoded, where that was measured."""
 
     ratio: float | None
     problem: str = ""
+    layers: float | None = None
 
     @property
     def pays(self) -> bool:
         """Whether layers should multiply in int8."""
-        return self.ratio is not None and self.ratio < PAYS_BELOW
+        return self.ratio is not None and (self.ratio if self.layers is None else self.layers) < PAYS_BELOW
 
     @property
     def works(self) -> bool:

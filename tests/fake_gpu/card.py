@@ -101,6 +101,9 @@ class FakeCard:
     def name(self, index: int) -> str:
         return self.facts.name
 
+    def driver(self, device: torch.device) -> str:
+        return "1.0"
+
     def capability(self, device: torch.device) -> tuple[int, int] | None:
         return self.facts.capability if self.device.type == "cuda" else None
 

@@ -477,7 +477,7 @@ class TorchGpu:
         import torch
 
         if self._type == "cuda":
-            return torch.version.hip or str(torch._C._cuda_getDriverVersion())
+            return torch.version.hip or str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
         return str(self._module.get_device_properties(device).driver_version)
 
     def capability(self, device: torch.device) -> tuple[int, int] | None:

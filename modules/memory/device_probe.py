@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.devices import describe, driver_of, synchronize
+from modules.devices import driver_of, synchronize
 from modules.memory.attention import ATTENTIONS, AttentionOptions, whole
 from modules.memory.formats.codes import as_codes
 from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.int8_matmul import multiply_in_int8
-from modules.memory.int8_support import Int8Support, read_answers, remember_answer
+from modules.memory.int8_support import Int8Support, name_of, read_answers, remember_answer
 from modules.memory.layer import manage, put
 
 log = logging.getLogger(__name__)
@@ -37,14 +37,16 @@ HEADS, TOKENS, WIDTH = 8, 2048, 64
 COPIED_BYTES = 32 << 20
 CHECKED_ROWS = 32
 ROUNDS = 4
-LIMIT_S, TOTAL_S = 10.0, 18.0
+LIMIT_S, TOTAL_S = 5.0, 18.0
+CPU_DIVIDES = 4
+"""Sides of what a CPU multiplies, convolves and attends to are so many times shorter."""
 SLOW_S = 1.0
 """A measurement that takes so long once is not repeated."""
 BETTER_BELOW = 0.7
 """Time of another way over the usual one's from which on it is taken: noise must not decide, and fp32 takes memory."""
 MAX_ERROR = 0.03
 WRONG = "gives wrong numbers"
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WAYS = ("sdp", "sub-quadratic", "sliced")
 
 Made = tuple[Callable[[], Tensor], Callable[[Tensor], Tensor] | None, Tensor | None]
@@ -92,7 +94,8 @@ class Probe:
 def probe_of(device: torch.device, remembered: Path, again: bool = False) -> Probe:
     """Return what was measured on a device, from the file `remembered`, or measured now; `again`: in any case. What
     measured nothing at all is not remembered."""
-    key = f"{describe(device)}, driver {driver_of(device)}, PyTorch {torch.__version__}"
+    driver = driver_of(device)
+    key = f"{name_of(device)}, {f'driver {driver}, ' if driver else ''}PyTorch {torch.__version__}"
     known = read_answers(remembered).get(key)
     if isinstance(known, dict) and isinstance(known.get("seconds"), dict) and not again:
         seconds = {str(name): float(took) for name, took in known["seconds"].items() if isinstance(took, int | float)}
@@ -104,30 +107,42 @@ def probe_of(device: torch.device, remembered: Path, again: bool = False) -> Pro
     return found
 
 
-def within(seconds: float, call: Callable[[], float]) -> float:
-    """Call, and give up after so many seconds: the thread of a call that hangs is left behind. Raises TimeoutError."""
-    results: list[float] = []
-    errors: list[Exception] = []
+class Limit:
+    """Calls in a thread that may take so many seconds. One that hangs is left behind, and nothing is measured beside
+    it: the next call first waits for its end."""
 
-    def work() -> None:
-        try:
-            results.append(call())
-        except Exception as error:  # raised again by the caller, who has not waited in vain
-            errors.append(error)
+    def __init__(self) -> None:
+        self._behind: threading.Thread | None = None
 
-    thread = threading.Thread(target=work, name="featherweight-probe", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise TimeoutError(f"took more than {seconds:.0f} s")
-    return results[0]
+    def __call__(self, seconds: float, call: Callable[[], float]) -> float:
+        """Return what `call` does. Raises TimeoutError."""
+        end = time.monotonic() + seconds
+        if self._behind is not None:
+            self._behind.join(seconds)
+            if self._behind.is_alive():
+                raise TimeoutError("left out: the one before it did not end")
+        results: list[float | Exception] = []
+
+        def work() -> None:
+            try:
+                results.append(call())
+            except Exception as error:  # for the caller, who waits no longer than for a result
+                results.append(error)
+
+        self._behind = threading.Thread(target=work, name="featherweight-probe", daemon=True)
+        self._behind.start()
+        self._behind.join(max(0.0, end - time.monotonic()))
+        if not results:
+            raise TimeoutError(f"took more than {seconds:.0f} s")
+        if isinstance(results[0], Exception):
+            raise results[0]
+        return results[0]
 
 
-def measure(device: torch.device, limited: Callable[[float, Callable[[], float]], float] = within) -> Probe:
-    """Measure everything, the decisive first, for at most `TOTAL_S`."""
+def measure(device: torch.device, limited: Callable[[float, Callable[[], float]], float] | None = None) -> Probe:
+    """Measure everything, the decisive first, for at most `TOTAL_S`. `limited`: what calls within a time."""
     seconds, problems, end = dict[str, float](), dict[str, str](), time.monotonic() + TOTAL_S
+    limited = limited or Limit()
     for name, make in _works(device).items():
         left = min(LIMIT_S, end - time.monotonic())
         if left <= 0:
@@ -158,23 +173,23 @@ def _seconds(device: torch.device, make: Callable[[], Made]) -> float:
         lost = float((part(result).float().cpu() - true).norm() / true.norm())
         if not lost < MAX_ERROR:  # NaN is not
             raise ArithmeticError
-    rest = [timed()[0] for _ in range(ROUNDS if first < SLOW_S else 1)]
-    return round(min(rest), 9)
+    return round(min(timed()[0] for _ in range(ROUNDS)) if first < SLOW_S else first, 9)
 
 
 def _works(device: torch.device) -> dict[str, Callable[[], Made]]:
     """What is measured, by name."""
     found: dict[str, Callable[[], Made]] = {}
-    for dtype in DTYPES:
+    dtypes = (torch.float32, torch.bfloat16) if device.type == "cpu" else DTYPES  # CPUs are never asked for fp16
+    for dtype in dtypes:
         found[f"product {dtype_name(dtype)}"] = partial(_product, device, dtype)
         found[f"convolution {dtype_name(dtype)}"] = partial(_convolution, device, dtype, torch.contiguous_format)
     found["product int8"] = partial(_int8_product, device)
-    for dtype in DTYPES:
+    for dtype in dtypes:
         name = f"layer {dtype_name(dtype)}"
         found[f"{name} {dtype_name(dtype)}"] = partial(_layer, device, dtype, False)
         found[f"{name} int8"] = partial(_layer, device, dtype, True)
     found |= {f"attention {way}": partial(_attention, device, way) for way in WAYS}
-    for dtype in DTYPES[:2]:
+    for dtype in dtypes[1:]:
         name = f"convolution {dtype_name(dtype)}, channels-last"
         found[name] = partial(_convolution, device, dtype, torch.channels_last)
     found["product fp8"] = partial(_fp8_product, device)
@@ -183,19 +198,25 @@ def _works(device: torch.device) -> dict[str, Callable[[], Made]]:
     return found
 
 
+def _side(length: int, device: torch.device) -> int:
+    return max(CHECKED_ROWS, length // CPU_DIVIDES) if device.type == "cpu" else length
+
+
 def _random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def _product(device: torch.device, dtype: torch.dtype) -> Made:
-    left, right = _random(ROWS, INPUTS).to(dtype), (_random(OUTPUTS, INPUTS, seed=1) / INPUTS**0.5).to(dtype)
+    left = _random(_side(ROWS, device), INPUTS).to(dtype)
+    right = (_random(OUTPUTS, INPUTS, seed=1) / INPUTS**0.5).to(dtype)
     true = F.linear(left[:CHECKED_ROWS].float(), right.float())
     own, weight = left.to(device), right.to(device)
     return lambda: F.linear(own, weight), lambda result: result[:CHECKED_ROWS], true
 
 
 def _convolution(device: torch.device, dtype: torch.dtype, layout: torch.memory_format) -> Made:
-    image, kernel = _random(1, CHANNELS, SIDE, SIDE).to(dtype), _random(CHANNELS, CHANNELS, 3, 3, seed=1)
+    side = _side(SIDE, device)
+    image, kernel = _random(1, CHANNELS, side, side).to(dtype), _random(CHANNELS, CHANNELS, 3, 3, seed=1)
     kernel = (kernel / (9 * CHANNELS) ** 0.5).to(dtype)
     true = F.conv2d(image[:, :, :3].float(), kernel.float(), padding=1)[:, :, :2]
     own, weight = (each.to(device, memory_format=layout) for each in (image, kernel))
@@ -203,7 +224,8 @@ def _convolution(device: torch.device, dtype: torch.dtype, layout: torch.memory_
 
 
 def _int8_product(device: torch.device) -> Made:
-    left, right = ((each * 40).clamp_(-127, 127).round_() for each in (_random(ROWS, INPUTS), _random(OUTPUTS, INPUTS)))
+    rows = _side(ROWS, device)
+    left, right = ((each * 40).clamp_(-127, 127).round_() for each in (_random(rows, INPUTS), _random(OUTPUTS, INPUTS)))
     left[:2], right[:2] = torch.tensor([[127.0], [-127.0]]), torch.tensor([[127.0], [-127.0]])  # beyond 16-bit sums
     true = left[:CHECKED_ROWS] @ right.t()
     own, weight = left.to(torch.int8).to(device), right.to(torch.int8).to(device)
@@ -219,7 +241,7 @@ def _layer(device: torch.device, dtype: torch.dtype, in_int8: bool) -> Made:
     manage(layer, {"weight": storage}, dtype)
     if in_int8:
         multiply_in_int8(layer)
-    rows = _random(ROWS, INPUTS).to(dtype)
+    rows = _random(_side(ROWS, device), INPUTS).to(dtype)
     true = F.linear(rows[:CHECKED_ROWS].float(), weight)
     own = rows.to(device)[None]
     return lambda: layer(own), lambda result: result[0, :CHECKED_ROWS], true
@@ -227,7 +249,7 @@ def _layer(device: torch.device, dtype: torch.dtype, in_int8: bool) -> Made:
 
 def _attention(device: torch.device, way: str) -> Made:
     dtype = torch.float32 if device.type == "cpu" else torch.float16
-    query, key, value = (_random(1, HEADS, TOKENS, WIDTH, seed=seed).to(dtype) for seed in range(3))
+    query, key, value = (_random(1, HEADS, _side(TOKENS, device), WIDTH, seed=seed).to(dtype) for seed in range(3))
     true = whole(*(each[:, :1].float() for each in (query, key, value)))
     attention = ATTENTIONS.get(way)(AttentionOptions())
     own = [each.to(device) for each in (query, key, value)]

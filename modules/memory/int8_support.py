@@ -64,7 +64,7 @@ class Int8Support:
 
 def int8_support(device: torch.device, dtype: torch.dtype, remembered: Path | None = None) -> Int8Support:
     """What `device` can, beside a product in `dtype`. `remembered` is the file of earlier answers (None: none)."""
-    key = f"{_name_of(device)}, PyTorch {torch.__version__}, {str(dtype).removeprefix('torch.')}"
+    key = f"{name_of(device)}, PyTorch {torch.__version__}, {str(dtype).removeprefix('torch.')}"
     known = read_answers(remembered).get(key)
     if isinstance(known, dict) and isinstance(known.get("ratio"), int | float | None):
         return Int8Support(known["ratio"], str(known.get("problem", "")))
@@ -112,7 +112,8 @@ def _ratio(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> float
     return round(min(narrow[1:]) / max(min(plain[1:]), 1e-9), 3)
 
 
-def _name_of(device: torch.device) -> str:
+def name_of(device: torch.device) -> str:
+    """Name a device for what is remembered of it: a CPU with its instructions."""
     if device.type != "cpu":
         return describe(device)
     return f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"

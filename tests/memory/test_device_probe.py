@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from modules.devices import describe
 from modules.flags.flags import parse_flags
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.memory import device_probe as under_test
-from modules.memory.device_probe import WRONG, Probe, measure, probe_of, within
+from modules.memory.device_probe import WRONG, Limit, Probe, measure, probe_of
 from modules.models.families.registry import FAMILIES
 from modules.models.loading.precision import ComputeMode
 from modules.processing.engine.precision import Machine, PrecisionOptions, machine_of, resolve
@@ -144,17 +145,22 @@ def test_what_a_gpu_refuses_is_left_out(device_type: str) -> None:
 @pytest.mark.usefixtures("small")
 def test_a_driver_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "_int_mm", lambda left, right: torch.zeros(len(left), right.shape[1], dtype=torch.int32))
-    monkeypatch.setattr(under_test.F, "conv2d", lambda image, kernel, padding: image * float("nan"))
+    monkeypatch.setattr("torch.nn.functional.conv2d", lambda image, kernel, padding: image * float("nan"))
     found = measure(torch.device("cpu"))
     assert found.problems["product int8"] == WRONG and found.problems["convolution fp32"] == WRONG
     assert not found.int8(FP32).works
 
 
 def test_what_hangs_is_left_behind_and_takes_no_more_than_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    hangs = threading.Event()
+    hangs, limited = threading.Event(), Limit()
     with pytest.raises(TimeoutError, match="took more than 0 s"):
-        within(0.05, lambda: float(hangs.wait(60)))
+        limited(0.05, lambda: float(hangs.wait(60)))
+    with pytest.raises(TimeoutError, match="the one before it did not end"):
+        limited(0.05, lambda: 1.0)
     hangs.set()
+    assert limited(5, lambda: 1.0) == 1.0
+    with pytest.raises(ValueError, match="a driver's"):
+        limited(5, lambda: float("a driver's"))
     monkeypatch.setattr(under_test, "TOTAL_S", 0.0)
     found = measure(torch.device("cpu"))
     assert not found.seconds and set(found.problems.values()) == {"left out: no time was left"}
@@ -165,7 +171,7 @@ def test_each_card_is_measured_once_and_a_lost_one_again(tmp_path: Path, monkeyp
     answers = [Probe({}, {"product fp16": "CUDA error: device is lost"}), GTX_1660, RTX_3060, H200]
 
     def answer(device: torch.device) -> Probe:
-        asked.append(under_test.describe(device))
+        asked.append(describe(device))
         return answers[len(asked) - 1]
 
     monkeypatch.setattr(under_test, "measure", answer)

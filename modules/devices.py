@@ -473,12 +473,24 @@ class TorchGpu:
         return str(self._module.get_device_name(index))
 
     def driver(self, device: torch.device) -> str:
-        """CUDA's number for what the driver can do, or the driver's own."""
+        """CUDA's number for what the driver can do (ROCm's version), or the driver's own; empty where it does not say."""
+        import ctypes
+        import sys
+
         import torch
 
-        if self._type == "cuda":
-            return torch.version.hip or str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
-        return str(self._module.get_device_properties(device).driver_version)
+        if self._type != "cuda":
+            return str(getattr(self._module.get_device_properties(device), "driver_version", ""))
+        if torch.version.hip is not None:
+            return torch.version.hip
+        number = ctypes.c_int()
+        try:
+            ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuDriverGetVersion(
+                ctypes.byref(number)
+            )
+        except (OSError, AttributeError):  # a driver without the library, or the function
+            return ""
+        return str(number.value)
 
     def capability(self, device: torch.device) -> tuple[int, int] | None:
         """Major and minor number; None where the maker has no such numbers."""

@@ -263,12 +263,12 @@ def disk_bytes(folder: Path) -> int:
 def large_header(folder: Path) -> tuple[bytes, int]:
     """The header of SDXL of full size with all of its weights in 32 bits, and the size of that file."""
     from benchmarks.full_size import write_full_size_header
+    from modules.models.files.header import LENGTH_BYTES, header_length
 
     path = folder / "sdxl.safetensors"
     write_full_size_header(path, "sdxl")
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        entries = json.loads(file.read(length))
+        entries = json.loads(file.read(header_length(file.read(LENGTH_BYTES))))
     path.unlink()
     at = 0
     for name, entry in entries.items():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.models.families.architecture import LdmArchitecture, read_architecture
-from modules.models.families.ldm.parts import build_unet
+from modules.models.families.ldm.denoiser import build_unet
 from modules.models.families.sd2.family import TEXT_PREFIX as OPEN_CLIP_PREFIX
 from modules.models.families.sdxl.family import BIG_G_PREFIX, CLIP_L_PREFIX
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache

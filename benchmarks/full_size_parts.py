@@ -132,4 +132,4 @@ def flow_step(
         return torch.rand(shape, generator=generator).to(dtype)
 
     inputs: ModelInputs = model.family.example_inputs(denoiser, (1, side, side), dtype, make)
-    return model.family.run(denoiser, inputs)
+    return model.family.denoiser.run(denoiser, inputs)

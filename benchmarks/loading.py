@@ -170,7 +170,7 @@ def load_diffusers(path: Path, way: str) -> dict[str, float]:
 def detect(path: Path, way: str) -> dict[str, float]:
     """Milliseconds to open the file and name its family, the median of nine."""
     from modules.models.families.registry import detect_family
-    from modules.models.loading.open_checkpoint import open_checkpoint
+    from modules.models.opening.checkpoint import open_checkpoint
 
     times = []
     for _ in range(9):

@@ -66,7 +66,7 @@ def measure(engine: Engine, sampler: str) -> dict[str, float]:
         steps=STEPS,
         cfg_scale=7.0,
         settings=request.settings,
-        schedule_table=model.family.schedule_table,
+        schedule_table=model.family.noise.schedule_table,
         size_px=request.size_px,
     )
     start = ImageStart.of(request.start, request)

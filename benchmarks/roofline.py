@@ -35,7 +35,7 @@ from modules.memory.attention import ATTENTIONS, AttentionOptions
 from modules.memory.kernels.support import attention_problem
 from modules.models.autoencoders.kl import KlAutoencoder, build_kl
 from modules.models.families.architecture import read_architecture
-from modules.models.families.ldm.parts import build_unet
+from modules.models.families.ldm.denoiser import build_unet
 from modules.models.loading.precision import ComputeMode
 from modules.processing.engine.attention import using_attention
 

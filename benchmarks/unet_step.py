@@ -21,7 +21,7 @@ from benchmarks.report import print_table, write_result
 from modules.devices import native_bf16_cpu
 from modules.models.families.architecture import read_architecture
 from modules.models.families.denoiser_context import DenoiserContext
-from modules.models.families.ldm.parts import build_unet
+from modules.models.families.ldm.denoiser import build_unet
 from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedDenoiser, conditioned
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.catalog import SAMPLERS

@@ -15,6 +15,13 @@ log = logging.getLogger(__name__)
 
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+OF_VALUES = (
+    *(sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT),
+    *(sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE),
+)
+OTHER_TABLES = ("no such table", "no such column", "table ")
+"""How SQLite's sentences begin about tables that are not as ours. The same result code is given for a value that an SQL
+function does not take."""
 _REASONS = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "the file or its folder is read-only",
@@ -43,7 +50,16 @@ def is_corrupt(error: sqlite3.Error) -> bool:
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether the file is no database of ours: spoilt, something else, or a table with other columns."""
-    return is_corrupt(error) or result_code(error) == sqlite3.SQLITE_ERROR
+    has_other_tables = result_code(error) == sqlite3.SQLITE_ERROR and str(error).startswith(OTHER_TABLES)
+    return is_corrupt(error) or has_other_tables
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a write failed for what was to be written, so that it will never work; else for the file or the disk."""
+    if not isinstance(error, sqlite3.Error):
+        return not isinstance(error, OutputError)  # OverflowError, UnicodeError, MemoryError: no parameter can hold it
+    has_code = hasattr(error, "sqlite_errorcode")
+    return result_code(error) in OF_VALUES if has_code else "closed database" not in str(error)
 
 
 def reason_of(error: sqlite3.Error) -> str:

@@ -1,36 +1,57 @@
-"""What all tests share: one thread for each process, the order of files, and how many examples are drawn.
+"""What all tests share: one thread for each process, the options of a run, and what a failed test says.
 
-Property tests draw a few examples by default, 2,000 with `--hypothesis-profile=thorough`. Cases that are marked
-`thorough` are left out by default, see `tests/thorough.py`.
+Property tests draw a few examples by default, 2,000 with `--thorough`. Cases that are marked `thorough` are left out by
+default, see `tests/thorough.py`.
 """
 
 from __future__ import annotations
 
 import gc
+import inspect
 import os
+import shlex
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from modules.devices import freeze_gc
-from tests.thorough import is_thorough
+from tests.costs import Costs
+from tests.thorough import ENVIRONMENT, HOLDERS, holders, is_left_out, is_thorough
 
 if TYPE_CHECKING:
     from playwright import sync_api
 
     from modules.processing.engine.engine import Engine
 
-LONGEST_FIRST = ("tests/processing/", "tests/ui/", "tests/training/", "tests/models/")
-
 # One thread for each process, child processes too: the recordings were made so, tiny models gain nothing from several,
 # and the tests run side by side. Set here because the conftest.py of a folder may import torch before any hook runs.
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile("quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("featherweight")
+    group.addoption("--thorough", action="store_true", help="run what is marked thorough too, and draw 2,000 examples")
+    group.addoption("--costs", action="store_true", help="print the tests and files that take most CPU seconds")
+    group.addoption("--bounds", metavar="FILE", help="write which numbers come near their bounds, see tests/bounds.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--thorough"):
+        os.environ[ENVIRONMENT] = "1"
+        settings.load_profile("thorough")
+    if config.getoption("--costs"):
+        config.pluginmanager.register(Costs())
+    if file := config.getoption("--bounds"):
+        from tests.bounds import Bounds  # imports torch
+
+        config.pluginmanager.register(Bounds(Path(file).resolve()))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -46,20 +67,30 @@ def pytest_collection() -> Generator[None]:
             gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the folders that take long, so that none of their files is left to one process at the end; leave out
-    what only thorough runs hold."""
-    items.sort(key=_place)
+    """Leave out what only thorough runs hold."""
+    config.stash[HOLDERS] = holders(items)
     if not is_thorough():
-        left_out = [item for item in items if item.get_closest_marker("thorough")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+        items[:] = [item for item in items if not is_left_out(item)]
 
 
-def _place(item: pytest.Item) -> int:
-    """How early a test's folder comes; the order within is kept."""
-    found = (place for place, folder in enumerate(LONGEST_FIRST) if item.nodeid.startswith(folder))
-    return next(found, len(LONGEST_FIRST))
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say below what was expected and seen which behavior a failed test holds, and how to run it alone."""
+    report = yield
+    if report.failed:
+        function = getattr(item, "function", None)
+        behavior = item.name.partition("[")[0].removeprefix("test_").replace("_", " ")
+        option = " --thorough" if is_left_out(item) else ""
+        lines = [
+            f"Behavior: {behavior}",
+            *filter(None, [inspect.getdoc(function) if function else None]),
+            f"Alone: .venv/bin/python -m pytest {shlex.quote(item.nodeid)}{option}",
+        ]
+        report.sections.append(("what this test holds", "\n".join(lines)))
+    return report
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,9 +114,10 @@ def browser() -> Iterator[sync_api.Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine that finds the recorded tiny checkpoint and its networks; files with other wants have their own."""
+    """An engine that finds the recorded tiny checkpoint and its networks, which stays loaded: a test puts back what it
+    changes of it. Files with other wants have their own."""
     from tests.recordings import tiny_engine  # imports torch
 
     engine = tiny_engine(tmp_path_factory.mktemp("cache"))

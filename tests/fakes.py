@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -96,6 +97,14 @@ def downloading_services(data_dir: Path) -> Services:
     queue.images.listen(built.history)
     queue.start()
     return replace(built, queue=queue, dispatcher=queue.dispatcher, downloads=downloads)
+
+
+@contextmanager
+def settings_kept(services: Services) -> Iterator[Services]:
+    """What is changed inside of the settings is put back."""
+    before = services.settings.current
+    yield services
+    services.settings.update({key: before[key] for key in before if before[key] != services.settings.current[key]})
 
 
 def _image(request: GenerationRequest, seed: int, subseed: int) -> GeneratedImage:

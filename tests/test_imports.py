@@ -39,6 +39,7 @@ ORDER = (
         "public_addresses",
     ),
     ("errors", "extra_folders", "model_folders", "decoding", "version", "plots", "texts"),
+    ("threads", "bounded"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}
@@ -46,9 +47,11 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "models": (
         ("merging",),
         ("loading",),
+        ("placing", "opening"),
         ("families",),
         ("text_encoders", "autoencoders"),
         ("names",),
+        ("detection",),
         ("files", "libraries"),
     ),
     "jobs": (

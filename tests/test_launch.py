@@ -2,12 +2,14 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar, Self
 
 import pytest
 
@@ -168,66 +170,95 @@ def test_a_subcommand_gets_its_words(root: Path, monkeypatch: pytest.MonkeyPatch
     assert launcher.launch(root, ["get", "x"], {**environ}, lambda: "compat") == 3  # loads no extensions
 
 
-def test_checks_all_run_and_the_first_failure_is_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    codes = {"ruff": 0, "pytest": 2}
-    commands: list[list[str]] = []
+class Beside:
+    """mypy, which is started before the tests and read after them."""
+
+    commands: ClassVar[list[list[str]]] = []
+    returncode = 3
+
+    def __init__(self, command: list[str], **keywords: object) -> None:
+        self.commands.append(command)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+    def communicate(self) -> tuple[str, None]:
+        assert self.commands[-1][2] == "pytest"
+        return "Found 1 error\n", None
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, codes: Mapping[str, int], words: tuple[str, ...]) -> int:
+    """The exit code of all checks with stand-ins for their commands, which `Beside.commands` lists."""
+    Beside.commands.clear()
 
     def run(command: list[str], **keywords: object) -> SimpleNamespace:
-        commands.append(command)
+        Beside.commands.append(command)
         return SimpleNamespace(returncode=codes[command[2]])
-
-    class Beside:
-        """mypy, which is started before the tests and read after them."""
-
-        returncode = 3
-
-        def __init__(self, command: list[str], **keywords: object) -> None:
-            commands.append(command)
-
-        def __enter__(self) -> "Beside":
-            return self
-
-        def __exit__(self, *args: object) -> None:
-            pass
-
-        def communicate(self) -> tuple[str, None]:
-            assert commands[-1][2] == "pytest"
-            return "Found 1 error\n", None
 
     monkeypatch.setattr("subprocess.run", run)
     monkeypatch.setattr("subprocess.Popen", Beside)
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    assert checks.run_checks(Path("python"), ROOT, ("-k", "x"), {}) == 3
-    assert commands[2][:3] == [*checks.BEHIND], "the tests come first"
-    assert [command[command.index("-m") + 1 :] for command in commands] == [
+    return checks.run_checks(Path("python"), ROOT, words, {})
+
+
+def test_checks_all_run_once_and_the_first_failure_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tests that fail get no second try."""
+    assert run_with(monkeypatch, {"ruff": 0, "pytest": 1}, ("-k", "x")) == 3
+    assert [command[2:] for command in Beside.commands] == [
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
         ["mypy"],
-        ["pytest", "-p", "hypothesispytest", *checks.SIDE_BY_SIDE, "-k", "x"],
+        ["pytest", "-p", "hypothesispytest", "--costs", *checks.side_by_side(()), "-k", "x"],
     ]
     assert capsys.readouterr().out.endswith("== mypy\nFound 1 error\n== failed: mypy, pytest\n")
 
 
-@pytest.mark.parametrize("failing", ["never", "beside others", "always"])
-def test_what_failed_side_by_side_is_run_alone(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failing: str
+@pytest.mark.parametrize(("share", "code"), [(1.3, 0), (1.4, 1)])
+def test_all_tests_together_keep_to_the_budget(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], share: float, code: int
 ) -> None:
-    """The real pytest, with a test that fails in a process of pytest-xdist."""
-    condition = {"never": "True", "beside others": "'PYTEST_XDIST_WORKER' not in os.environ", "always": "False"}
-    (tmp_path / "test_it.py").write_text(f"import os\n\ndef test_it():\n    assert {condition[failing]}\n")
-    (tmp_path / "test_other.py").write_text("def test_other():\n    pass\n")
-    (tmp_path / "pyproject.toml").write_text("")
-    names = ("ruff check", "ruff format", "mypy")
+    budget_s = checks._budget_s(ROOT)
+    used = iter([5.0, 5.0 + share * budget_s])
+    monkeypatch.setattr(checks, "_used_s", lambda: next(used))
+    monkeypatch.setattr(Beside, "returncode", 0)
+    assert run_with(monkeypatch, {"ruff": 0, "pytest": 0}, ()) == code
+    said = capsys.readouterr().out
+    assert f"{share * budget_s:.0f} of {budget_s:.0f}" in said
+    assert ("== failed: cpu seconds" in said) == bool(code)
+
+
+def test_some_tests_have_no_budget(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(checks, "_used_s", iter([0.0, 1e9]).__next__)
+    monkeypatch.setattr(Beside, "returncode", 0)
+    assert run_with(monkeypatch, {"ruff": 0, "pytest": 0}, ("--thorough",)) == 0
+    assert "cpu seconds" not in capsys.readouterr().out
+
+
+def test_a_failed_test_says_what_it_holds_and_how_to_run_it_alone(tmp_path: Path) -> None:
+    """The real pytest, with a test that fails in a process of pytest-xdist; what it cost is printed too."""
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_it.py").write_text(
+        'def test_water_is_wet():\n    """Always."""\n    seen = "dry"\n    assert seen == "wet"\n'
+    )
+    words = ("-p", "xdist", "-n", "1", "--dist", "worksteal", "-p", "hypothesispytest", "--costs")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    monkeypatch.setattr(checks, "CHECKS", {**checks.CHECKS, **dict.fromkeys(names, ("platform",))})
-    code = checks.run_checks(Path(sys.executable), tmp_path, ("-n", "1"), environ)
-    said = capfd.readouterr().out
-    assert code == (failing == "always")
-    assert ("they pass alone" in said) == (failing == "beside others")
-    assert ("== failed: pytest" in said) == (failing == "always")
-    assert said.count("2 passed") == (failing == "never"), "where all is well, nothing runs twice"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=checks.tests_environ(environ),
+        check=False,
+    )
+    said = done.stdout
+    assert done.returncode == 1, said
+    assert "'dry' == 'wet'" in said
+    assert "Behavior: water is wet\nAlways.\nAlone: .venv/bin/python -m pytest test_it.py::test_water_is_wet" in said
+    assert re.search(r"CPU seconds: \d+, of which \d+ in 1 tests", said)
 
 
 def test_the_processes_of_the_tests_keep_what_is_compiled_and_load_few_plugins() -> None:
@@ -235,8 +266,13 @@ def test_the_processes_of_the_tests_keep_what_is_compiled_and_load_few_plugins()
     assert environ == {"A": "b", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
-def test_tests_run_side_by_side_unless_xdist_is_switched_off() -> None:
-    assert checks.side_by_side(("-n", "0")) == checks.SIDE_BY_SIDE  # what comes later wins
+@pytest.mark.parametrize(("cores", "processes"), [(1, "1"), (2, "2"), (64, "4")])
+def test_tests_run_side_by_side_unless_xdist_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, cores: int, processes: str
+) -> None:
+    monkeypatch.setattr(checks, "usable_cores", lambda: range(cores))
+    words = ("-p", "xdist", "-n", processes, "--dist", "worksteal")
+    assert checks.side_by_side(("-n", "0")) == words  # what comes later wins
     assert checks.side_by_side(("-p", "no:xdist")) == checks.side_by_side(("-pno:xdist", "-x")) == ()
 
 

@@ -20,6 +20,7 @@ import pytest
 import webui
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
+from tests.ports import reserved_port
 from tests.recordings import TINY
 
 ROOT = Path(__file__).parent.parent
@@ -45,7 +46,7 @@ def test_replies_are_sent_at_once() -> None:
             found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
-        listener = webui.bind(Flags(port=free_port()))
+        listener = webui.bind(Flags(port=reserved_port()))
         async with await asyncio.start_server(look, sock=listener):
             _, writer = await asyncio.open_connection(*listener.getsockname())
             try:
@@ -55,13 +56,6 @@ def test_replies_are_sent_at_once() -> None:
 
     with ThreadPoolExecutor(1) as thread:  # where no other loop runs, as that of a browser's tests does here
         assert thread.submit(lambda: asyncio.run(served_option())).result() != 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def certificate(folder: Path) -> Path:
@@ -75,7 +69,7 @@ def certificate(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    port = free_port()
+    port = reserved_port()
     data = tmp_path_factory.mktemp("data")
     words = ["--port", str(port), "--data-dir", str(data), "--ckpt", str(TINY), "--no-half", "--use-cpu", "all"]
     words += ["--tls-keyfile", str(data / "key.pem"), "--tls-certfile", str(certificate(data)), "--subpath", "sd"]

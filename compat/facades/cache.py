@@ -10,13 +10,14 @@ from typing import Any
 from compat.facades.refusal import lazy
 from compat.host import host_now
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 
 
 def cache(subsection: str) -> dict[str, Any]:
     """A dict that is saved by `cached_data_for_file` and read again by the next start."""
     path = host_now().paths.cache_dir / "extensions" / f"{subsection}.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_file(path)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compat.facades.refusal import lazy
+from modules.bounded import read_json_file
 from modules.prompting.extra_networks import extract_tags
 
 re_extra_net = re.compile(r"<(\w+):([^>]+)>")
@@ -46,10 +47,9 @@ def parse_prompts(prompts: Sequence[str]) -> tuple[list[str], dict[str, list[Ext
 
 def get_user_metadata(filename: str, lister: Any = None) -> dict[str, Any]:
     """The notes beside a model file (NAME.json); {} where there are none."""
-    import json
 
     try:
-        found = json.loads(Path(filename).with_suffix(".json").read_text(encoding="utf-8"))
+        found = read_json_file(Path(filename).with_suffix(".json"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

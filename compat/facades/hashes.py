@@ -9,6 +9,7 @@ from typing import Any
 from compat.facades.refusal import refusing
 from compat.host import host_now
 from modules.models.files.catalogue import HashCache
+from modules.models.files.header import LENGTH_BYTES, header_length
 
 blksize = 1 << 20
 
@@ -42,8 +43,7 @@ def calculate_sha256(filename: str) -> str:
 def addnet_hash_safetensors(b: Any) -> str:
     """The hash that LoRA files are named by: of the tensors' bytes behind the header."""
     b.seek(0)
-    length = int.from_bytes(b.read(8), "little")
-    b.seek(8 + length)
+    b.seek(LENGTH_BYTES + header_length(b.read(LENGTH_BYTES)))
     digest = hashlib.sha256()
     while block := b.read(blksize):
         digest.update(block)

@@ -9,12 +9,13 @@ from typing import Any
 
 from compat.host import has_host, host_now, models_now
 from compat.processing import making_of_run
+from modules.models.detection.files import detected
 from modules.models.files.catalogue import CheckpointInfo as Checkpoint
 from modules.models.files.catalogue import old_hash
+from modules.models.files.header import header_of
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.status import ModelFacts
 
-MAX_HEADER_BYTES = 1 << 26
 INSIDE = (
     "only its names can be read (sd_checkpoint_info, sd_model_hash, is_sdxl, dtype, device) and its tokenizer, because "
     "what is inside has another tree here; on_cfg_denoiser and its like change what a model gives, and "
@@ -149,25 +150,11 @@ class ModelView:
         raise AttributeError(f"sd_model.{name} is not supported here: {INSIDE}", name=name, obj=self)
 
 
-FAMILY_KEYS = (
-    ("SDXL", "conditioner.embedders."),
-    ("SD 3", "model.diffusion_model.joint_blocks."),
-    ("SD 2.x", "cond_stage_model.model."),
-    ("SD 1.x", "cond_stage_model.transformer."),
-)
-"""Families by how names of tensors in their files begin; as the labels of the program."""
-
-
 def family_of_file(info: CheckpointInfo) -> str:
-    """What the header of a .safetensors file says, before its model was loaded and without PyTorch; "" where it says
-    nothing."""
-    path = Path(info.filename)
-    if path.suffix.lower() != ".safetensors" or not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(min(length, MAX_HEADER_BYTES)).decode("utf-8", "replace")
-    return next((family for family, key in FAMILY_KEYS if f'"{key}' in header), "")
+    """Return the family that the header of a file says, before its model was loaded and without PyTorch; "" where it
+    says nothing."""
+    found = detected(header_of(Path(info.filename))).family
+    return "" if found is None else found.label
 
 
 def loaded_model() -> ModelView | None:

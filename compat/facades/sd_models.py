@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 from compat.facades.model_view import CheckpointInfo, ModelView, loaded_model
 from compat.facades.refusal import lazy
 from compat.host import host_now, models_now
+from modules.bounded import read_json
 from modules.errors import CheckpointError, FeatherweightError
+from modules.models.files.header import read_metadata
 
 __all__ = [
     "CheckpointInfo",
@@ -156,14 +157,11 @@ model_data = SdModelData()
 
 def read_metadata_from_safetensors(filename: str) -> dict[str, Any]:
     """The metadata in the header of a .safetensors file."""
-    with Path(filename).open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    found: dict[str, Any] = header.get("__metadata__", {})
+    found: dict[str, Any] = dict(read_metadata(Path(filename)))
     for key, text in found.items():
-        if isinstance(text, str) and text.startswith("{"):
+        if text.startswith("{"):
             try:
-                found[key] = json.loads(text)
+                found[key] = read_json(text)
             except ValueError:
                 continue
     return found

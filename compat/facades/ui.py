@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +31,9 @@ from compat.facades.ui_components import (
 )
 from compat.facades.ui_gradio_extensions import webpath
 from compat.host import host_now
+from modules.bounded import read_json
 from modules.processing.request.request import PARAMETERS as _PARAMETERS
+from modules.ui.seed_field import SeedField
 
 __all__ = [
     "DropdownMulti",
@@ -106,12 +107,12 @@ def apply_styles(prompt: str, prompt_neg: str, styles: list[str]) -> list[Any]:
 def create_seed_inputs(target_interface: str) -> tuple[Any, ...]:
     """Controls of a seed for a tab of the extension's own: seed, its button, variation seed, strength, size."""
     with FormRow(elem_id=f"{target_interface}_seed_row"):
-        seed = gr.Number(label="Seed", value=-1, elem_id=f"{target_interface}_seed", precision=0)
+        seed = SeedField(label="Seed", elem_id=f"{target_interface}_seed")
         random_seed = ToolButton(random_symbol, elem_id=f"{target_interface}_random_seed")
         reuse_seed = ToolButton(reuse_symbol, elem_id=f"{target_interface}_reuse_seed")
         checkbox = gr.Checkbox(label="Extra", elem_id=f"{target_interface}_subseed_show", value=False)
     with FormRow(visible=False) as row:
-        subseed = gr.Number(label="Variation seed", value=-1, elem_id=f"{target_interface}_subseed", precision=0)
+        subseed = SeedField(label="Variation seed", elem_id=f"{target_interface}_subseed")
         strength = gr.Slider(0.0, 1.0, value=0.0, step=0.01, label="Variation strength")
         width = gr.Slider(0, 2048, step=8, value=0, label="Resize seed from width")
         height = gr.Slider(0, 2048, step=8, value=0, label="Resize seed from height")
@@ -127,7 +128,7 @@ def connect_reuse_seed(
 
     def taken(text: str) -> Any:
         try:
-            found = json.loads(text or "{}")
+            found = read_json(text or "{}")
         except ValueError:
             return gr.update()
         seeds = found.get("all_subseeds" if is_subseed else "all_seeds") or [found.get("seed", -1)]

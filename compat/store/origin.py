@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 
 FILE = ".featherweight-origin.json"
 
@@ -28,7 +29,7 @@ class Origin:
 def origin_of(folder: Path) -> Origin:
     """What is known; an empty origin where nothing is."""
     try:
-        stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        stored = read_json_file(folder / FILE)
         return Origin(**{name: str(stored.get(name, "")) for name in asdict(Origin())})
     except (OSError, ValueError, AttributeError):
         return _of_git(folder / ".git")
@@ -44,7 +45,7 @@ def _of_git(git: Path) -> Origin:
     try:
         config.read(git / "config", encoding="utf-8")
         head = (git / "HEAD").read_text(encoding="utf-8").strip()
-    except (OSError, configparser.Error):
+    except (OSError, ValueError, configparser.Error):
         return Origin()
     address = config.get('remote "origin"', "url", fallback="")
     if not head.startswith("ref:"):
@@ -56,10 +57,10 @@ def _of_git(git: Path) -> Origin:
 def _commit(git: Path, reference: str) -> str:
     try:
         return (git / reference).read_text(encoding="utf-8").strip()
-    except OSError:
+    except (OSError, ValueError):
         pass
     try:
         lines = (git / "packed-refs").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, ValueError):
         return ""
     return next((line.split()[0] for line in lines if line.endswith(f" {reference}")), "")

@@ -3,7 +3,6 @@ start; nothing of an extension is run."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -23,6 +22,7 @@ from urllib.request import getproxies
 
 from compat.store.origin import Origin, origin_of, remember
 from modules.atomic_files import move_together, output_error, remove_own
+from modules.bounded import open_tar, read_json, tar_members
 from modules.downloads.transport import FileTransport
 from modules.errors import BusyError, FeatherweightError, InvalidValueError, UnknownNameError
 from modules.file_names import check_name, given_path, lies_in, place_inside, sanitize_name, without_controls
@@ -348,13 +348,12 @@ def unpack(archive: Path, folder: Path) -> None:
                     is_plain = (one.external_attr >> 16) & 0o170000 in (0, stat.S_IFREG, stat.S_IFDIR)
                     _put(folder, one.filename, archive, opened.open(one) if is_plain else None, one.is_dir())
         else:
-            with tarfile.open(archive) as tape:
-                entries = tape.getmembers()
-                _check_size(len(entries), sum(entry.size for entry in entries), archive)
+            with open_tar(archive) as tape:
+                entries = list(tar_members(tape, MAX_FILES, MAX_ARCHIVE_BYTES))
                 for entry in entries:  # Python knows filters only since 3.11.4
                     source = tape.extractfile(entry) if entry.isfile() else None
                     _put(folder, entry.name, archive, source, entry.isdir())
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, OSError) as error:
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
         raise InvalidValueError(f"{archive.name} cannot be unpacked: {error}. Nothing was changed.") from error
     inside = list(folder.iterdir())
     if len(inside) == 1 and inside[0].is_dir() and inside[0].name != "scripts":
@@ -399,14 +398,15 @@ def read_index(source: str, search: str = "", transport: FileTransport | None = 
                 data = reply.read(MAX_INDEX_BYTES)
         else:
             data = _index_file(source)
-        found: Any = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found: Any = read_json(data)
+    except ValueError as error:
         raise InvalidValueError(f"The index {source} is no JSON file: {error}.") from error
     entries = found.get("extensions", []) if isinstance(found, dict) else []
     offers = []
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("url"):
-            tags = tuple(str(tag) for tag in entry.get("tags") or ())
+            given = entry.get("tags")
+            tags = tuple(map(str, given)) if isinstance(given, list) else ()
             offers.append(Offer(str(entry.get("name", "")), str(entry["url"]), str(entry.get("description", "")), tags))
     words = search.lower().split()
     return [

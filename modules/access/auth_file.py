@@ -22,6 +22,7 @@ from typing import Any
 from modules.access.passwords import check_entry, is_password, waste_time
 from modules.access.roles import DEFAULT_SEES, Identity, Role, Sees
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
 from modules.file_names import check_name as check_file_name
 
@@ -86,7 +87,7 @@ def read_accounts(path: Path) -> dict[str, Account]:
     """The users of a file. Raises `InvalidValueError` for one that cannot be read, is of a newer version, or holds what
     is no user."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        found = read_json_file(path)
     except (OSError, ValueError) as error:
         raise InvalidValueError(
             f"--auth-file: {path} cannot be read: {error}. Make it with: launch.py user add NAME --role admin."

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modules.adapters.adapter_facts import SUFFIXES, Digests, digests_of, read_metadata
+from modules.adapters.adapter_facts import SUFFIXES, Digests, digests_of
 from modules.model_folders import Listing
+from modules.models.files.header import read_metadata
 
 log = logging.getLogger(__name__)
 SHORT_HASH = 12

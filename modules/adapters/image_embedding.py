@@ -9,7 +9,6 @@ the text chunk holds in base64.
 """
 
 import base64
-import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.adapters.adapter_facts import AdapterError
+from modules.bounded import read_json
 
 CHUNK = "sd-ti-embedding"
 TENSOR = "TORCHTENSOR"  # the JSON's word for a list of numbers
@@ -120,13 +120,17 @@ def _from_base64(path: Path, text: str) -> bytes:
 
 def _table(path: Path, text: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text, object_hook=_with_tensors)
-    except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # torch raises all four; too deep is the last
+        found = _with_tensors(read_json(text, constant=float))
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # torch raises all four
         raise AdapterError(f"{path.name}: the embedding in the image is damaged.") from error
     if not isinstance(found, dict):
         raise AdapterError(f"{path.name}: the embedding in the image is damaged.")
     return found
 
 
-def _with_tensors(table: dict[str, Any]) -> Any:
-    return torch.tensor(table[TENSOR]) if TENSOR in table else table
+def _with_tensors(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_tensors(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return torch.tensor(value[TENSOR]) if TENSOR in value else {key: _with_tensors(each) for key, each in value.items()}

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from fastapi import APIRouter, Response
 
-from modules.adapters.adapter_facts import read_metadata
 from modules.adapters.catalogue import EMBEDDED
 from modules.api.documentation import documented
 from modules.api.reply_models import CardHtmlReply, CardMetadataReply
 from modules.errors import UnknownNameError
 from modules.model_cards.cards import Card
 from modules.model_cards.previews import Preview, embedded_preview, read_preview
+from modules.models.files.header import read_metadata
 from modules.services import Services
 
 NO_PREVIEW = "There is no preview 'ink.png' of a model."

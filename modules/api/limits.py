@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from modules.api.errors import reply
+from modules.bounded import ContentError, DepthError, read_json
 from modules.errors import InvalidValueError
 from modules.settings.setting import why_not_storable
 
@@ -24,6 +25,8 @@ HEAD_WAIT_S = 20.0  # for the whole head of a request
 CHECKED_IN_PLACE_BYTES = 100_000  # a larger body is checked in a thread, so that the other requests go on
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ODD_NUMBER = re.compile(rb"(?:^|[\s:,\[])-?(?:NaN|Infinity|\d[\d.]*[eE]\+?\d{3}|\d{41})")
+"""NaN and infinities, and numbers that are none for a float or a database."""
 _CLOSE = {"Connection": "close"}  # the rest of a refused body is not read
 
 
@@ -77,7 +80,7 @@ class _Body:
 
     def check_size(self, length: str) -> None:
         """Raise HTTPException 413 for a Content-Length beyond the limit."""
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+        if length.isascii() and length.isdigit() and int(length) > MAX_BODY_BYTES:
             raise _too_large(f"has {length} bytes")
 
     async def receive(self) -> Message:
@@ -163,9 +166,10 @@ class SlowHeadProtocol(H11Protocol):
 
 
 def check_json(data: bytes) -> None:
-    """Raise InvalidValueError for JSON that is not UTF-8, nested too deep, or holds a lone surrogate.
+    """Raise InvalidValueError for JSON that is not UTF-8, nested too deep, or holds a lone surrogate, NaN, an
+    infinity or a number that is beyond all floats.
 
-    JSON that is wrong otherwise passes: the route answers it. The common body costs three searches and no parsing.
+    JSON that is wrong otherwise passes: the route answers it. The common body costs four searches and no parsing.
     """
     try:
         data.decode("utf-8")
@@ -173,23 +177,26 @@ def check_json(data: bytes) -> None:
         raise InvalidValueError(f"The body is not UTF-8 at byte {error.start}. Send JSON in UTF-8.") from error
     if b"\0" in data:
         raise InvalidValueError(f"The body has a null byte at {data.index(0)}; it may be UTF-16. Send JSON in UTF-8.")
-    if data.count(b"[") + data.count(b"{") <= MAX_JSON_DEPTH and not _SURROGATE_ESCAPE.search(data):
+    is_flat = data.count(b"[") + data.count(b"{") <= MAX_JSON_DEPTH
+    if is_flat and not _SURROGATE_ESCAPE.search(data) and not _ODD_NUMBER.search(data):
         return
     try:
-        value = json.loads(data)
-    except RecursionError as error:
+        value = read_json(data, max_bytes=len(data), max_depth=MAX_JSON_DEPTH)
+    except DepthError as error:
         raise _too_deep() from error
-    except ValueError:
-        return
+    except ContentError as error:
+        if isinstance(error.__cause__, json.JSONDecodeError):
+            return
+        raise InvalidValueError(f"The body cannot be taken: {error}. Send numbers of usual size.") from error
     _check_values(value)
 
 
 def _check_values(value: object) -> None:
     """Look at every value of JSON data, without recursion. A null character is for the routes to judge: a prompt, a
     setting and a task id have sentences of their own."""
-    left: list[tuple[object, int, str]] = [(value, 0, "")]
+    left: list[tuple[object, str]] = [(value, "")]
     while left:
-        item, depth, name = left.pop()
+        item, name = left.pop()
         inner: Iterable[tuple[object, object]] = ()
         if isinstance(item, str):
             problem = why_not_storable(item.replace("\0", ""))
@@ -197,14 +204,12 @@ def _check_values(value: object) -> None:
                 raise InvalidValueError(f"{name or 'The body'} holds {problem}, which is no character. Remove it.")
         elif isinstance(item, dict):
             inner = item.items()
-            left += [(key, depth, "A name in the body") for key in item]
+            left += [(key, "A name in the body") for key in item]
         elif isinstance(item, list):
             inner = ((name, part) for part in item)
         else:
             continue
-        if depth > MAX_JSON_DEPTH:
-            raise _too_deep()
-        left += [(part, depth + 1, str(key)) for key, part in inner]
+        left += [(part, str(key)) for key, part in inner]
 
 
 def _is_json(content_type: str) -> bool:

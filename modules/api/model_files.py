@@ -114,9 +114,9 @@ def model_routes(services: Services) -> APIRouter:
             has_preview = bool(found.preview_url) and not any(
                 one.path.with_name(one.path.stem + ending).exists() for ending in (".preview.png", ".png")
             )
+            put_notes(one, found)  # first: they stay where the preview is refused
             if has_preview:
                 write_preview(one.path, preview_png(read_preview_of(found, downloads.transport)))
-            put_notes(one, found)
             return AboutReply(
                 source=found.source,
                 name=found.name,

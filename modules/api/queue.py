@@ -22,7 +22,7 @@ from modules.jobs.repeats import UNREADABLE
 from modules.jobs.store import JobRecord
 from modules.jobs.tasks import Task
 from modules.jobs.when_done import WhenDone
-from modules.processing.request.request import GenerationRequest, request_from_json
+from modules.processing.request.request import MAX_SEED, GenerationRequest, request_from_json
 from modules.processing.request.source_images import FromImage
 from modules.services import Services
 
@@ -99,7 +99,7 @@ class MoveBody(QueueId):
 class AgainBody(QueueId):
     """`seed`: null for the same seeds, -1 for new ones."""
 
-    seed: int | None = Field(default=None, ge=-1, le=2**32 - 1, examples=[-1])
+    seed: int | None = Field(default=None, ge=-1, le=MAX_SEED, examples=[-1])
 
 
 class RenameBody(QueueId):

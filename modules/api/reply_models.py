@@ -823,12 +823,12 @@ class TokenCountReply(Reply):
 
 
 class ResultImage(Reply):
-    """An image of a job."""
+    """An image of a job. Seeds are text: a browser would round large ones."""
 
     url: str = Field(examples=["internal/image?id_task=task(abc)&index=0&n=1"])
     infotext: str = Field(examples=[INFOTEXT])
-    seed: int = Field(examples=[1])
-    subseed: int = Field(examples=[4_026_814_293])
+    seed: str = Field(examples=["1"])
+    subseed: str = Field(examples=["4026814293"])
     role: str = Field(examples=["sample"])
     width: int = Field(examples=[128])
     height: int = Field(examples=[128])

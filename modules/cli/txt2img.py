@@ -1,7 +1,6 @@
 """`python launch.py txt2img`: an image without a server, with a progress bar."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from PIL import Image
 
 from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
+from modules.bounded import read_json
 from modules.cli.parameters import add_parameter_options, request_values
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
@@ -133,7 +133,7 @@ def script_of(arguments: argparse.Namespace, services: Services, is_img2img: boo
         return {}
     script = services.scripts.find(arguments.script, is_img2img)
     try:
-        given = json.loads(arguments.script_args or "{}")
+        given = read_json(arguments.script_args or "{}")
     except ValueError as error:
         raise InvalidValueError(f"--script-args is no JSON ({error}). Example: {EXAMPLE_ARGS}") from error
     if not isinstance(given, dict | list):

@@ -27,6 +27,7 @@ from modules.errors import CheckpointError
 RUNTIME = "onnxruntime"
 ONNX = ".onnx"
 GREY = (114, 114, 114)
+MAX_NAMES_CHARS = 100_000
 MAX_OVERLAP = 0.7  # of two boxes of one thing: common area by that of both
 
 Floats = NDArray[np.float64]
@@ -170,9 +171,9 @@ def _distinct(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> list[
 def _labels(session: Any) -> dict[int, str]:
     """The names of the classes, where the file has them."""
     try:
-        found = ast.literal_eval(session.get_modelmeta().custom_metadata_map.get("names", "{}"))
+        found = ast.literal_eval(session.get_modelmeta().custom_metadata_map.get("names", "{}")[:MAX_NAMES_CHARS])
         return {int(number): str(name) for number, name in found.items()}
-    except (ValueError, SyntaxError, AttributeError, TypeError):
+    except (ValueError, SyntaxError, AttributeError, TypeError, RecursionError, MemoryError):
         return {}
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from modules.detection.yolo_v8 import YoloV8, fold, matching
 from modules.errors import CheckpointError
+from modules.models.files.header import REMEDY
 from modules.models.files.inert_pickle import Inert, InertFile, StoredTensor, modules_of, tensors_of
-from modules.models.files.tensor_file import REMEDY
 from modules.models.files.tensor_source import open_tensors
 
 USUAL_SIDE_PX = 640

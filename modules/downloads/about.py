@@ -3,15 +3,13 @@ only when the user does; Civitai knows files by their hash, the Hub by the repos
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urljoin
 
-import yaml
-
+from modules.bounded import ContentError, read_json, read_yaml
 from modules.downloads.addresses import CIVITAI
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError
 
@@ -99,8 +97,8 @@ def _of_hub(hub: re.Match[str], transport: FileTransport) -> About:
     text = _read(f"{page}README.md", transport, MAX_REPLY_BYTES, True).decode("utf-8", "replace")
     front = FRONT_MATTER.match(text)
     try:
-        facts: Any = yaml.safe_load(front[1]) if front else {}
-    except yaml.YAMLError as error:
+        facts: Any = read_yaml(front[1]) if front else {}
+    except ContentError as error:
         raise DownloadError(f"The page of {hub['repo']} cannot be read: {error}.") from error
     facts = facts if isinstance(facts, dict) else {}
     bases = facts.get("base_model")
@@ -145,8 +143,8 @@ def read_preview_of(about: About, transport: FileTransport) -> bytes:
 
 def _json(url: str, transport: FileTransport, is_typed: bool) -> Mapping[str, Any]:
     try:
-        found = json.loads(_read(url, transport, MAX_REPLY_BYTES, is_typed))
-    except (ValueError, RecursionError) as error:
+        found = read_json(_read(url, transport, MAX_REPLY_BYTES, is_typed))
+    except ValueError as error:
         raise DownloadError(f"{url[:80]} answers with something else than JSON; try again later.") from error
     if not isinstance(found, dict):
         raise DownloadError(f"{url[:80]} answers with something else than facts about a model.")

@@ -4,7 +4,6 @@ name only when it is whole."""
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.atomic_files import output_error
+from modules.bounded import read_json_file
 from modules.downloads.parts import NOTE_SUFFIX, PART_SUFFIX, STATE_SUFFIX, Part, PlainPart, StoredPart, discard, noted
-from modules.downloads.remote_file import RemoteFile, look, version_of
+from modules.downloads.remote_file import CONTENT_RANGE, SIZE, RemoteFile, look, version_of
 from modules.downloads.storing import Storage, receipt_of
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError, TooSlowError
 from modules.errors import BusyError, CheckpointError, InvalidValueError
@@ -142,13 +142,17 @@ def _transfer(remote: RemoteFile, part: Part, transport: FileTransport, on_progr
             if reply.status == 206 and remote.version and version_of(reply) not in ("", remote.version):
                 part.forget()
                 raise GoneAwayError("The file on the server has changed meanwhile; it is begun again.")
-            begins = int(reply.headers.get("Content-Range", "bytes 0-").split()[-1].partition("-")[0] or 0)
+            said = reply.headers.get("Content-Range", "bytes 0-")
+            place = CONTENT_RANGE.match(said)
+            if place is None:
+                raise GoneAwayError(f"The server says {said[:60]!r} of which part of the file it sends.")
+            begins = int(place[1])
             if part.done and (reply.status == 200 or begins != part.done):
                 part.forget()  # the server knows no ranges, or has another version of the file by now
             if reply.status == 206 and begins != part.done:
                 raise GoneAwayError(f"The server sends the file from byte {begins} on, which was not asked for.")
             announced = reply.headers.get("Content-Length", "")
-            if announced.isdigit() and part.done + int(announced) != remote.size_bytes:
+            if SIZE.fullmatch(announced) and part.done + int(announced) != remote.size_bytes:
                 part.forget()
                 raise GoneAwayError("The file on the server has another size by now; it is begun again.")
             is_too_much = False
@@ -202,7 +206,7 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
 
 def _stored_bytes(state: Path) -> int:
     try:
-        return int(json.loads(state.read_bytes())["done"])
+        return int(read_json_file(state)["done"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0  # it was ended before the first was kept
 

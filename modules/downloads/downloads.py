@@ -18,16 +18,27 @@ from modules.downloads.download import (
     stored_from,
     unfinished_in,
 )
-from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES, Kind, kind_of
 from modules.downloads.known import KnownModel, known_models, source_named
 from modules.downloads.parts import discard
-from modules.downloads.remote_file import Header, RemoteFile, look, read_header
+from modules.downloads.remote_file import RemoteFile, look, read_header
 from modules.downloads.storing import Storage, check_storage, refuse_unstorable, stored_name
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
-from modules.errors import InvalidValueError, UnknownNameError
+from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.file_names import place_inside
 from modules.model_folders import files_below
+from modules.models.detection.files import (
+    CHECKPOINTS,
+    CONTROL,
+    EMBEDDINGS,
+    ENCODERS,
+    LORAS,
+    UPSCALERS,
+    VAES,
+    Detected,
+    detected,
+)
+from modules.models.files.header import Header
 from modules.paths import Paths
 
 
@@ -38,7 +49,7 @@ class Found:
 
     remote: RemoteFile
     header: Header
-    kind: Kind
+    kind: Detected
     name: str
     line: str
     parts: tuple[KnownModel, ...] = ()
@@ -116,9 +127,11 @@ class Downloads:
                 f"{name} is called as if it were none and is a pickle, which can hold code. Get it elsewhere; or allow "
                 "pickles for this file: it is read without running anything in it."
             )
-        kind = kind_of(remote, header)
+        kind = detected(header)
+        if kind.refusal:
+            raise CheckpointError(f"{remote.source.label} {kind.refusal}")
         if self._folder(request.folder):
-            kind = Kind(request.folder, kind.what)
+            kind = replace(kind, folder=request.folder)
         entry = known.get(request.source.strip().lower())
         if entry is not None and not remote.sha256:
             remote = replace(remote, sha256=entry.sha256)

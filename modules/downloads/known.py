@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ FILE = "known-models.yaml"
 class KnownModel:
     """An entry of the list. `size_gb` is that of its file; `parts` are the names of entries that belong to it.
 
-    `tells`: tensors of a header, with their shapes (empty: any), that only this model has; `gguf`: what a GGUF file of
-    it calls its architecture. `checked`: by what its
-    address was checked, "page" or "lists". `image_cost`:
-    billions of parameters times model calls times megapixels of one image."""
+    `types` and `width` (0: any) are those of the part that a file of it holds, see `detection.parts.Part`; `gguf` is
+    what a GGUF file of it calls its architecture. `checked`: by what its address was checked, "page" or "lists".
+    `image_cost`: billions of parameters times model calls times megapixels of one image."""
 
     name: str
     label: str
@@ -32,7 +31,8 @@ class KnownModel:
     licence: str
     good_for: str = ""
     parts: tuple[str, ...] = ()
-    tells: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    types: tuple[str, ...] = ()
+    width: int = 0
     gguf: tuple[str, ...] = ()
     checked: str = ""
     sha256: str = ""
@@ -62,9 +62,8 @@ def known_models(configs_dir: Path) -> dict[str, KnownModel]:
 
 
 def _entry(name: str, row: Mapping[str, Any]) -> KnownModel:
-    tells = {str(tensor): tuple(shape) for tensor, shape in row.get("tells", {}).items()}
-    lists = {key: tuple(row.get(key, ())) for key in ("parts", "gguf")}
-    return KnownModel(name=name, **{**row, **lists, "tells": tells})
+    lists = {key: tuple(row.get(key, ())) for key in ("parts", "types", "gguf")}
+    return KnownModel(name=name, **{**row, **lists})
 
 
 def source_named(text: str, models: Mapping[str, KnownModel]) -> Source:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from modules.atomic_files import output_error, sync_folder, write_atomic
+from modules.bounded import read_json_file
 from modules.downloads.following import Pieces, SyncedFile
 from modules.downloads.remote_file import RemoteFile
 from modules.downloads.storing import Storage, StoringProcess
@@ -43,7 +44,7 @@ def beside(target: Path, suffix: str) -> Path:
 def noted(note: Path) -> PartNote | None:
     """None where there is none that can be read: then the part is begun again."""
     try:
-        return PartNote(**json.loads(note.read_bytes()))
+        return PartNote(**read_json_file(note))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import unquote
 
 from modules.downloads.addresses import Source
 from modules.downloads.transport import DownloadError, FileTransport, Reply
 from modules.errors import CheckpointError
+from modules.models.files.header import (
+    ARCHITECTURE,
+    LENGTH_BYTES,
+    Header,
+    Stored,
+    as_header,
+    format_of,
+    gguf_architecture,
+    header_length,
+)
 
 PROBE_BYTES = 64 * 1024
+SIZE = re.compile(r"[0-9]{1,18}")
+CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-")
+MAX_SIDES = 64  # of a tensor
 MAX_HEADER_BYTES = 8 * 1024 * 1024
 SHA256 = re.compile(r'"?([0-9a-fA-F]{64})"?')
-GGUF_MAGIC = b"GGUF"
-PICKLED = re.compile(rb"PK\x03\x04|\x80[\x02-\x05]")
-"""How a pickle begins, in an archive as PyTorch writes it or alone."""
 WIDE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of the types that 8 bits replace."""
 STAYING = ("first_stage_model.", "vae.", "token_embedding", "embed_tokens", "shared.weight")
@@ -82,7 +91,7 @@ def _size(reply: Reply, source: Source) -> int:
         total = reply.headers.get("Content-Range", "").rpartition("/")[2]
     else:
         total = reply.headers.get("Content-Length", "")
-    if not total.isdigit() or int(total) == 0:
+    if not SIZE.fullmatch(total) or int(total) == 0:
         raise DownloadError(f"{source.label}: the server does not say how large the file is; get it in a browser.")
     return int(total)
 
@@ -103,66 +112,23 @@ def _sha256(reply: Reply) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Header:
-    """What a file's header says: its format, the shape and stored type of each tensor, the metadata, and of a
-    safetensors file the header's bytes."""
-
-    format: str  # "safetensors", "gguf", "pickle"
-    tensors: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    raw: bytes = field(repr=False, default=b"")
-
-    @property
-    def parameters(self) -> int:
-        """Weights in all tensors."""
-        return sum(_product(shape) for shape, _ in self.tensors.values())
-
-    @property
-    def types(self) -> dict[str, int]:
-        """Weights by their stored type."""
-        found: dict[str, int] = {}
-        for shape, dtype in self.tensors.values():
-            found[dtype] = found.get(dtype, 0) + _product(shape)
-        return found
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for side in shape:
-        count *= side
-    return count
-
-
 def read_header(remote: RemoteFile, transport: FileTransport) -> Header:
     """The header by a range request of its size. Raises `CheckpointError` for a file of weights that is none."""
-    if remote.begins.startswith(GGUF_MAGIC):
-        return Header("gguf")
-    if len(remote.begins) < 8:
-        raise CheckpointError(f"{remote.source.label}: {remote.size_bytes} bytes are no model.")
-    length = int.from_bytes(remote.begins[:8], "little")
-    is_safetensors = 2 <= length <= min(MAX_HEADER_BYTES, remote.size_bytes - 8) and remote.begins[8:9] == b"{"
-    if not is_safetensors and PICKLED.match(remote.begins):
-        return Header("pickle")
-    if not is_safetensors:
+    label = remote.source.label
+    if (found := format_of(remote.begins)) != "safetensors":
+        return Header(found, metadata={ARCHITECTURE: gguf_architecture(remote.begins)} if found == "gguf" else {})
+    if len(remote.begins) < LENGTH_BYTES:
+        raise CheckpointError(f"{label}: {remote.size_bytes} bytes are no model.")
+    length, begin = header_length(remote.begins), LENGTH_BYTES
+    if not 2 <= length <= min(MAX_HEADER_BYTES, remote.size_bytes - begin) or remote.begins[begin : begin + 1] != b"{":
         raise CheckpointError(
-            f"{remote.source.label}: it does not begin as a safetensors or GGUF file does. It may be a web page, an "
-            "archive or another kind of file."
+            f"{label}: it does not begin as a safetensors or GGUF file does. It may be a web page, an archive or "
+            "another kind of file."
         )
-    raw = remote.begins[8 : 8 + length]
+    raw = remote.begins[begin : begin + length]
     if len(raw) < length:
-        raw += read_range(remote, transport, 8 + len(raw), 8 + length - 1)
-    try:
-        found = json.loads(raw)
-        metadata = found.pop("__metadata__", None) or {}
-        tensors = {str(name): _entry(entry) for name, entry in found.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{remote.source.label}: its header cannot be read ({error}).") from error
-    return Header("safetensors", tensors, {str(key): str(value) for key, value in metadata.items()}, raw)
-
-
-def _entry(entry: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
-    return tuple(int(side) for side in entry["shape"]), str(entry["dtype"])
+        raw += read_range(remote, transport, begin + len(raw), begin + length - 1)
+    return as_header(raw, label)
 
 
 def read_range(remote: RemoteFile, transport: FileTransport, begin: int, end: int) -> bytes:
@@ -183,11 +149,11 @@ def read_range(remote: RemoteFile, transport: FileTransport, begin: int, end: in
     return found
 
 
-def saved_by_eight_bits(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+def saved_by_eight_bits(tensors: Mapping[str, Stored]) -> int:
     """Bytes that a file would lose in 8 bits, about: its matrices in one byte a value, but for the VAE's and
     vocabularies; the rest stays as it is."""
     saved = 0
     for name, (shape, dtype) in tensors.items():
         if len(shape) >= 2 and dtype in WIDE and not any(part in name for part in STAYING):
-            saved += _product(shape) * (WIDE[dtype] - 1)
+            saved += math.prod(shape) * (WIDE[dtype] - 1)
     return saved

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import queue
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.downloads.kinds import CHECKPOINTS, Kind
-from modules.downloads.remote_file import SHA256, WORTHWHILE, Header, RemoteFile, saved_by_eight_bits
+from modules.bounded import read_json
+from modules.downloads.remote_file import SHA256, WORTHWHILE, RemoteFile, saved_by_eight_bits
 from modules.errors import (
     BusyError,
     CheckpointError,
@@ -26,6 +27,10 @@ from modules.errors import (
     UnknownNameError,
 )
 from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats
+from modules.models.detection.files import CHECKPOINTS, Detected
+from modules.models.files.header import Header, read_metadata
+
+log = logging.getLogger(__name__)
 
 PROCESS = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -36,7 +41,6 @@ READY_S = 180.0  # until it has imported torch, and a process before it has let 
 ANSWER_S = 120.0
 NARROW = ("F8_E4M3", "F8_E5M2", "I8", "U8")
 RECEIPT_KEY = "featherweight"
-MAX_RECEIPT_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ def check_storage(name: str) -> str:
     return name
 
 
-def refuse_unstorable(remote: RemoteFile, header: Header, kind: Kind) -> None:
+def refuse_unstorable(remote: RemoteFile, header: Header, kind: Detected) -> None:
     """Raises `InvalidValueError` for files that are not stored in 8 bits while they come."""
     label = remote.source.label
     if header.format == "gguf":
@@ -73,7 +77,7 @@ def refuse_unstorable(remote: RemoteFile, header: Header, kind: Kind) -> None:
         raise InvalidValueError(f"{label} holds its weights in 8 bits already ({types}): get it as it is.")
 
 
-def stored_bytes(remote: RemoteFile, header: Header, kind: Kind) -> int:
+def stored_bytes(remote: RemoteFile, header: Header, kind: Detected) -> int:
     """About what a checkpoint weighs in 8 bits: its matrices in one byte a value, the rest as it is. 0 for files that
     are not stored so, and where that saves little."""
     try:
@@ -93,12 +97,8 @@ def stored_name(name: str, storage: str) -> str:
 def receipt_of(path: Path) -> Mapping[str, Any]:
     """What a file of ours says of how it was made; empty for others and for what cannot be read."""
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= min(MAX_RECEIPT_BYTES, path.stat().st_size):
-                return {}
-            found = json.loads(json.loads(file.read(length))["__metadata__"][RECEIPT_KEY])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = read_json(read_metadata(path).get(RECEIPT_KEY, ""))
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -144,10 +144,14 @@ class StoringProcess:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as answers:
-            for line in answers:
-                self._answers.put(json.loads(line))
-        self._answers.put(None)
+        try:
+            with self._process.stdout as answers:
+                for line in answers:
+                    self._answers.put(read_json(line))
+        except (OSError, ValueError) as error:  # something that it uses has printed
+            log.warning("the process that stores a model said something else: %s", error)
+        finally:
+            self._answers.put(None)
 
     def write(self, piece: bytes) -> None:
         """The next bytes of the source."""

@@ -26,6 +26,7 @@ import certifi
 
 from modules.errors import BusyError, FeatherweightError, InvalidValueError
 from modules.public_addresses import Resolve, is_loopback, is_public, resolve
+from modules.threads import start_loop
 from modules.version import PROGRAM_VERSION
 
 CHUNK_BYTES = 256 << 10
@@ -185,15 +186,16 @@ class _Pace:
     def watched(self, break_off: Callable[[], None]) -> Iterator[None]:
         """Call `break_off` once the connection is too slow, in a thread that ends with the block."""
 
-        def watch() -> None:
+        def watch() -> bool:
             tick = min(self._limits.window_s / 4, 5.0)
-            while not self._done.wait(0.5 if self.is_ended else min(tick, max(self._left(), 0.0))):
-                if self.is_ended or self._left() <= 0 or self._is_too_slow():
-                    self.is_ended = True
-                    break_off()  # again, where it was not yet connected
+            if self._done.wait(0.5 if self.is_ended else min(tick, max(self._left(), 0.0))):
+                return False
+            if self.is_ended or self._left() <= 0 or self._is_too_slow():
+                self.is_ended = True
+                break_off()  # again, where it was not yet connected
+            return True
 
-        thread = threading.Thread(target=watch, name="featherweight-download-pace", daemon=True)
-        thread.start()
+        thread = start_loop("featherweight-download-pace", watch)
         try:
             yield
         finally:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.downloads.kinds import CHECKPOINTS, Kind
-from modules.downloads.remote_file import Header, RemoteFile
+from modules.downloads.remote_file import RemoteFile
+from modules.models.detection.files import CHECKPOINTS, Detected
+from modules.models.files.header import Header
 
 PLAN_TIMEOUT_S = 180
 GB = 1e9
@@ -34,7 +35,7 @@ class Verdict:
     step_seconds: float = 0.0
 
 
-def describe(remote: RemoteFile, header: Header, kind: Kind) -> str:
+def describe(remote: RemoteFile, header: Header, kind: Detected) -> str:
     """What the file is, in one line: kind, weights, precision, size."""
     size = f"{remote.size_bytes / GB:.2f} GB"
     if not header.tensors:
@@ -43,7 +44,7 @@ def describe(remote: RemoteFile, header: Header, kind: Kind) -> str:
     return f"{kind.what}, {header.parameters / 1e9:.2f} B parameters in {types}, {size}"
 
 
-def judge(remote: RemoteFile, header: Header, kind: Kind, root: Path, words: Sequence[str] = ()) -> Verdict:
+def judge(remote: RemoteFile, header: Header, kind: Detected, root: Path, words: Sequence[str] = ()) -> Verdict:
     """Ask the planner. `words` are further words for `launch.py plan`, such as the folders of this server."""
     if kind.folder != CHECKPOINTS or not header.raw:
         return Verdict(None, "")

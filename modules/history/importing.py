@@ -6,7 +6,6 @@ contents are known under a path where no file is any more has been moved, and it
 
 import logging
 import os
-import sqlite3
 import stat
 import threading
 import time
@@ -22,13 +21,14 @@ from modules.history.store import History, ImageFile
 from modules.history.thumbnails import Thumbnails
 from modules.images.metadata import read_metadata
 from modules.images.reading import MAX_PIXELS
+from modules.threads import start_loop
 
 log = logging.getLogger(__name__)
 
 ENDINGS = frozenset((".png", ".jpg", ".jpeg", ".webp", ".avif"))
 BATCH = 200  # files in one transaction
+MAX_NAMED = 5  # of the files that could not be read
 RUNNING, DONE, STOPPED, FAILED = "running", "done", "stopped", "failed"
-UNREADABLE = (OSError, ValueError, SyntaxError, KeyError, TypeError, IndexError, Image.DecompressionBombError)
 
 
 class Importer:
@@ -47,7 +47,10 @@ class Importer:
         """Go on with imports that were not finished."""
         for item in self._history.imports():
             if item["state"] == RUNNING:
-                self.add(Path(item["folder"]))
+                try:
+                    self.add(Path(item["folder"]))
+                except FeatherweightError as error:  # the folder is no longer there
+                    self._note_failure(Path(item["folder"]), str(error))
 
     def add(self, folder: Path) -> None:
         """Import a folder and all below. Raises `InvalidValueError` for what is no folder."""
@@ -59,8 +62,7 @@ class Importer:
             if folder not in self._waiting:
                 self._waiting.append(folder)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="featherweight-import", daemon=True)
-                self._thread.start()
+                self._thread = start_loop("featherweight-import", self._work)
             self._condition.notify_all()
 
     def stop(self) -> None:
@@ -91,20 +93,23 @@ class Importer:
             time.sleep(0.02)
         return True
 
-    def _work(self) -> None:
-        while True:
-            with self._condition:
-                while not self._waiting and not self._closing:
-                    self._condition.wait()
-                if self._closing:
-                    return
-                folder = self._waiting.popleft()
-                self._stop.clear()
-            try:
-                self._import(folder)
-            except (OSError, sqlite3.Error, FeatherweightError) as error:
-                log.warning("The import of %s failed: %s", folder, error)
-                self._note_failure(folder, str(error))
+    def _work(self) -> bool:
+        with self._condition:
+            while not self._waiting and not self._closing:
+                self._condition.wait()
+            if self._closing:
+                return False
+            folder = self._waiting.popleft()
+            self._stop.clear()
+        try:
+            self._import(folder)
+        except FeatherweightError as error:
+            log.warning("The import of %s failed: %s", folder, error)
+            self._note_failure(folder, str(error))
+        except BaseException as error:
+            log.exception("The import of %s failed", folder)
+            self._note_failure(folder, f"{type(error).__name__}: {error}")
+        return True
 
     def _note_failure(self, folder: Path, reason: str) -> None:
         try:
@@ -115,18 +120,20 @@ class Importer:
     def _import(self, folder: Path) -> None:
         counts: Counter[str] = Counter(files=0, added=0, known=0, moved=0, copies=0, skipped=0)
         batch: list[ImageFile] = []
+        left_out: list[str] = []
         for path in _files(folder):
             if self._stop.is_set():
                 break
             counts["files"] += 1
-            file = self._look(path, counts)
+            file = self._look(path, counts, left_out)
             if file is not None:
                 batch.append(file)
             if len(batch) >= BATCH or counts["files"] % (BATCH * 10) == 0:
                 self._write(folder, batch, counts)
         self._write(folder, batch, counts)
         if not self._closing:
-            self._history.note_import(folder, STOPPED if self._stop.is_set() else DONE, dict(counts))
+            state = STOPPED if self._stop.is_set() else DONE
+            self._history.note_import(folder, state, dict(counts), _named(left_out, folder))
         self._make_thumbnails(folder)
 
     def _make_thumbnails(self, folder: Path) -> None:
@@ -137,16 +144,17 @@ class Importer:
                 return
             try:
                 self._thumbnails.of(entry.fingerprint, entry.path)
-            except FeatherweightError as error:
-                log.debug("No thumbnail of %s: %s", entry.path, error)
+            except Exception as error:
+                log.debug("No thumbnail of %s: %s: %s", entry.path, type(error).__name__, error)
 
     def _write(self, folder: Path, batch: list[ImageFile], counts: Counter[str]) -> None:
         counts["added"] += self._history.add(batch)
         batch.clear()
         self._history.note_import(folder, RUNNING, dict(counts))
 
-    def _look(self, path: Path, counts: Counter[str]) -> ImageFile | None:
-        """What there is to take in of a file; None for one that is known or no image."""
+    def _look(self, path: Path, counts: Counter[str], left_out: list[str]) -> ImageFile | None:
+        """What there is to take in of a file; None for one that is known, and for one that cannot be read, whose path
+        goes to `left_out`."""
         try:
             facts = path.stat()
             if not stat.S_ISREG(facts.st_mode):  # opening a pipe would wait for ever
@@ -160,9 +168,10 @@ class Importer:
                 size = image.size
                 infotext, _ = read_metadata(image)
             found = fingerprint(path)
-        except (*UNREADABLE, FeatherweightError) as error:
-            log.debug("%s is not taken into the history: %s", path, error)
+        except Exception as error:  # whatever a file holds, the others are taken in
+            log.info("%s is not taken into the history: %s: %s", path, type(error).__name__, error)
             counts["skipped"] += 1
+            left_out.append(str(path))
             return None
         for entry in self._history.same_contents(found):
             if entry.path == path:
@@ -183,6 +192,15 @@ class Importer:
             infotext=infotext or "",
             created_at=facts.st_mtime,
         )
+
+
+def _named(left_out: list[str], folder: Path) -> str | None:
+    """A sentence that names the first files that could not be read; None without any."""
+    if not left_out:
+        return None
+    names = ", ".join(str(Path(path).relative_to(folder)) for path in left_out[:MAX_NAMED])
+    more = f" and {len(left_out) - MAX_NAMED} others" if len(left_out) > MAX_NAMED else ""
+    return f"These could not be read: {names}{more}. The log says why."
 
 
 def _files(folder: Path) -> Iterator[Path]:

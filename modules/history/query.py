@@ -17,6 +17,7 @@ COMPARED = re.compile(r"(>=|<=|>|<|=)?(.*)", re.DOTALL)
 DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 STATES = ("starred", "missing", "trashed")
 MAX_TERMS = 64
+MAX_EXACT = 2**53
 MAX_CHARS = 2000
 
 
@@ -124,13 +125,19 @@ def _value(key: str, text: str, is_negated: bool) -> Value:
     sign, rest = compared[1] or "", compared[2].strip()
     number = number_of(rest)
     if sign in ("", "="):
-        if number is not None and key != "modelhash":
+        if number is not None and key != "modelhash" and not _is_rounded(number, rest):
             return Value(key, low=number, high=number, is_negated=is_negated)
-        return Value(key, rest, is_whole=sign == "=", is_negated=is_negated)
+        is_whole = sign == "=" or (number is not None and _is_rounded(number, rest))
+        return Value(key, rest, is_whole=is_whole, is_negated=is_negated)
     if number is None:
         raise InvalidValueError(f"'{key}:{text}' compares with no number; write {key}:{sign}20, for instance.")
     low, high = (number, None) if sign.startswith(">") else (None, number)
     return Value(key, low=low, high=high, is_open="=" not in sign, is_negated=is_negated)
+
+
+def _is_rounded(number: float, text: str) -> bool:
+    """Whether a float holds a whole number, such as a large seed, not exactly: it is compared as text."""
+    return text.isdecimal() and abs(number) >= MAX_EXACT
 
 
 def _dates(text: str) -> tuple[float | None, float | None]:

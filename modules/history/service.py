@@ -9,11 +9,12 @@ from pathlib import Path
 from PIL import Image
 
 from modules.atomic_files import fingerprint
-from modules.errors import BusyError, FeatherweightError, OutputError
+from modules.errors import BusyError, OutputError
 from modules.history.importing import Importer
 from modules.history.store import History
 from modules.history.thumbnails import Thumbnails, small_copy
 from modules.processing.request.result import GeneratedImage
+from modules.threads import start_loop
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,7 @@ class HistoryService:
         with self._condition:
             self._pending.append((image.path, image.image if len(self._pending) < MAX_HELD else None))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="featherweight-thumbnails", daemon=True)
-                self._thread.start()
+                self._thread = start_loop("featherweight-thumbnails", self._work)
             self._condition.notify()
 
     def saved_late(self, task_id: str, user: str, image: GeneratedImage, before: Path | None) -> None:
@@ -75,23 +75,23 @@ class HistoryService:
         self.history.close()
         self.thumbnails.close()
 
-    def _work(self) -> None:
-        while True:
-            with self._condition:
-                while not self._pending and not self._closing and not self.history.is_behind:
-                    self._condition.wait()
-                if self._closing:
-                    return
-                if not self._pending:
-                    self._condition.wait(LATE_RETRY_S)
-                path, image = self._pending.popleft() if self._pending else (None, None)
-            self.history.take_late()
-            if path is None:
-                continue
-            try:
-                if image is None:
-                    self.thumbnails.of(fingerprint(path), path)
-                else:
-                    self.thumbnails.keep(fingerprint(path), small_copy(image))
-            except (OSError, ValueError, FeatherweightError) as error:
-                log.info("No thumbnail of %s: %s", path.name, error)
+    def _work(self) -> bool:
+        with self._condition:
+            while not self._pending and not self._closing and not self.history.is_behind:
+                self._condition.wait()
+            if self._closing:
+                return False
+            if not self._pending:
+                self._condition.wait(LATE_RETRY_S)
+            path, image = self._pending.popleft() if self._pending else (None, None)
+        self.history.take_late()
+        if path is None:
+            return True
+        try:
+            if image is None:
+                self.thumbnails.of(fingerprint(path), path)
+            else:
+                self.thumbnails.keep(fingerprint(path), small_copy(image))
+        except Exception as error:
+            log.info("No thumbnail of %s: %s: %s", path, type(error).__name__, error)
+        return True

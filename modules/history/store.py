@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import fingerprint, move_together, output_error
+from modules.bounded import read_json
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
 from modules.file_names import without_controls
 from modules.history.boards import BOARDS_SCHEMA, Boards, put_on_board
@@ -194,12 +195,26 @@ class History:
                 self.add(tuple(self._late))
             except (OutputError, BusyError) as error:
                 log.warning("%d images are not in the history yet: %s", len(self._late), error)
+            except Exception:
+                self._take_each()
             else:
                 self._late.clear()
             finally:
                 self.file.db.execute(f"PRAGMA busy_timeout = {int(LOCK_WAIT_S * 1000)}")
         finally:
             self.file.lock.release()
+
+    def _take_each(self) -> None:
+        """Write the images that wait one by one: what cannot be taken is left out, and does not hold up the others."""
+        while self._late:
+            try:
+                self.add((self._late[0],))
+            except (OutputError, BusyError) as error:
+                log.warning("%d images are not in the history yet: %s", len(self._late), error)
+                return
+            except Exception:
+                log.exception("%s is left out of the history", self._late[0].path)
+            self._late.popleft()
 
     def add(self, files: Sequence[ImageFile]) -> int:
         """Take in files in one transaction; those whose path is known already replace what was known of it. Returns how
@@ -437,7 +452,7 @@ class History:
         with self.file.using(changes=True):
             self.file.db.execute(
                 "INSERT OR REPLACE INTO imports VALUES (?, ?, ?, ?)",
-                (_text(str(folder)), state, json.dumps(counts), error),
+                (_text(str(folder)), state, json.dumps(counts), None if error is None else _text(error)),
             )
 
     def imports(self) -> list[dict[str, Any]]:
@@ -445,7 +460,12 @@ class History:
         with self.file.using():
             rows = self.file.db.execute("SELECT * FROM imports ORDER BY folder").fetchall()
         return [
-            {"folder": row["folder"], "state": row["state"], "counts": json.loads(row["counts"]), "error": row["error"]}
+            {
+                "folder": row["folder"],
+                "state": row["state"],
+                "counts": read_json(row["counts"], constant=float),
+                "error": row["error"],
+            }
             for row in rows
         ]
 
@@ -571,7 +591,7 @@ def _pattern(text: str) -> str:
 
 def _entry(row: sqlite3.Row) -> HistoryEntry:
     try:
-        tags = tuple(map(str, json.loads(row["tags"])))
+        tags = tuple(map(str, read_json(row["tags"], constant=float)))
     except (ValueError, TypeError):
         tags = ()  # edited by hand
     return HistoryEntry(

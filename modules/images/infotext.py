@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
+from modules.bounded import read_json, read_json_at
 from modules.errors import InvalidValueError
 from modules.images.infotext_defaults import add_defaults, convert_old_fields
 
@@ -88,7 +89,7 @@ def unquote(text: str) -> str:
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
         return text
     try:
-        value = json.loads(text)
+        value = read_json(text)
     except ValueError:
         return text
     return value if isinstance(value, str) else text
@@ -202,8 +203,8 @@ def _object_at(line: str, start: int) -> re.Match[str] | None:
     if line[begin : begin + 1] != "{":
         return None
     try:
-        _, length = json.JSONDecoder().raw_decode(line[begin : begin + _MAX_OBJECT_CHARS])
-    except (ValueError, RecursionError):
+        _, length = read_json_at(line[begin : begin + _MAX_OBJECT_CHARS])
+    except ValueError:
         return None
     return re.compile(rf"\s*(.{{{length}}})(?:,|$)").match(line, start)
 

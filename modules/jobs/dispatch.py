@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from modules.errors import FeatherweightError, Interrupted
 from modules.jobs.job import Ending, Entry, Job, JobStatus, WorkerLostError
@@ -14,6 +15,7 @@ from modules.jobs.lanes import Lane
 from modules.jobs.line import Line
 from modules.jobs.tasks import Task
 from modules.jobs.when_done import WhenDone
+from modules.threads import start_loop
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +65,9 @@ class Dispatcher:
     def start(self) -> None:
         """Start the lanes' threads; what was submitted earlier begins now."""
         assert not self._threads, "the lanes are started twice"
-        for lane in self._lanes:
-            name = f"featherweight-lane-{lane.name}"
-            self._threads.append(threading.Thread(target=self._work, args=(lane,), name=name, daemon=True))
-        for thread in self._threads:
-            thread.start()
+        self._threads = [
+            start_loop(f"featherweight-lane-{lane.name}", partial(self._work, lane)) for lane in self._lanes
+        ]
 
     def wake(self) -> None:
         """A lane can take work, or no longer can."""
@@ -121,7 +121,7 @@ class Dispatcher:
             return
         for lane in self._lanes:
             is_free = lane.entry is None and not lane.is_rung and lane.is_ready()
-            if is_free and lane.name not in entry.standing.avoids and lane.takes(entry):
+            if is_free and lane.may_take(entry):
                 lane.is_rung = True
                 self._bells[lane.name].notify()
                 return
@@ -157,12 +157,12 @@ class Dispatcher:
 
     # -- a lane's thread ---------------------------------------------------------------------------------------------
 
-    def _work(self, lane: Lane) -> None:
-        while True:
-            entry = self._next(lane)
-            if entry is None:
-                return
+    def _work(self, lane: Lane) -> bool:
+        """Do one piece of work; False when the server ends."""
+        entry = self._next(lane)
+        if entry is not None:
             self._run_to_its_end(lane, entry)
+        return entry is not None
 
     def _next(self, lane: Lane) -> Entry | None:
         """What to do next; None when the server ends. While nothing can be begun, changes of the record that could not
@@ -193,11 +193,20 @@ class Dispatcher:
             self._run(lane, entry)
         except BaseException as error:  # without this thread every later job would wait for ever
             log.exception("%s could not be brought to its end", entry.task_id)
-            entry.end(JobStatus.FAILED, _ours(error))
+            if not entry.status.is_final:
+                self._fail(entry, _ours(error))
         finally:
             with self._line.lock:
                 lane.entry = None
                 self._line.turns.left(entry)
+
+    def _fail(self, entry: Entry, error: FeatherweightError) -> None:
+        """End an entry whose own end could not be recorded; what it has made until then stands in the record."""
+        try:
+            self._store.ended(entry.task_id, JobStatus.FAILED, str(error))
+            self._line.images.forget(entry.task_id)
+        finally:
+            entry.end(JobStatus.FAILED, error)
 
     def _run(self, lane: Lane, entry: Entry) -> None:
         self._store.started(entry.task_id)

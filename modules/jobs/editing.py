@@ -7,7 +7,7 @@ from typing import Any
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.models.files.catalogue import CheckpointCatalogue
 from modules.processing.request.checking import check_names
-from modules.processing.request.parameters import Parameter
+from modules.processing.request.parameters import Parameter, whole_number
 from modules.processing.request.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest
 from modules.processing.request.source_images import IMAGE_ROWS, FromImage
 from modules.sampling.catalog import SAMPLERS
@@ -100,6 +100,8 @@ def _typed(row: Parameter, value: Any) -> Any:
         return None
     if row.type is bool and not isinstance(value, bool):
         raise TypeError(value)
+    if row.type is int and isinstance(value, str):  # seeds, which the page would round
+        return whole_number(value)
     if row.type in NUMBERS:
         if isinstance(value, bool) or not isinstance(value, int | float) or (row.type is int and value != int(value)):
             raise TypeError(value)

@@ -1,5 +1,6 @@
 """The images of jobs on record: where each is about to appear, that it is finished, and who is told of it."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -11,12 +12,14 @@ from modules.processing.record.recordings import Recordings
 from modules.processing.record.spool import SavedLate
 from modules.processing.request.result import GeneratedImage, ImageRole
 
+log = logging.getLogger(__name__)
+
 
 class ImageListener(Protocol):
     """Told of every finished image of every job, also of those that an earlier server finished in its last moment."""
 
     def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
-        """Called in the thread that computes; must not raise."""
+        """Called in the thread that computes."""
 
     def saved_late(self, task_id: str, user: str, image: GeneratedImage, before: Path | None) -> None:
         """An image that could not be saved is now where it belongs; it was told of with the path `before`, or, without
@@ -105,4 +108,7 @@ class JobImages:
 
     def _tell(self, task_id: str, user: str, image: GeneratedImage) -> None:
         for listener in self._listeners:
-            listener.finished(task_id, user, image)
+            try:
+                listener.finished(task_id, user, image)
+            except Exception:  # costs neither the job nor the other listeners
+                log.exception("%s was finished, and somebody who was told failed", image.path or task_id)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -24,6 +25,8 @@ from modules.processing.request.request import GenerationRequest, request_to_jso
 from modules.processing.request.result import GeneratedImage, Result
 from modules.processing.request.source_images import SourceImage
 from modules.processing.request.stages import Part, Stage, stage_text
+
+log = logging.getLogger(__name__)
 
 IMAGE_TYPE = "txt2img"
 MAX_TITLE_CHARACTERS = 80
@@ -139,7 +142,10 @@ class Entry(ABC):
             callbacks, self._when_final = self._when_final, []
         self._finished.set()
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:  # the others wait for it too
+                log.exception("%s has ended, and somebody who waited for it failed", self.task_id)
 
     def interrupt(self, after_batch: bool = False) -> None:
         """Ask the work to stop at its next step."""
@@ -165,7 +171,7 @@ class Entry(ABC):
         return self._interrupt.is_set()
 
     def when_final(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called once the work is final, in the worker's thread, or now; it must not raise."""
+        """Have `callback` called once the work is final, in the worker's thread, or now."""
         with self._lock:
             if not self._status.is_final:
                 self._when_final.append(callback)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from modules.jobs.job import Entry, Executor
+
+log = logging.getLogger(__name__)
 
 
 def _always() -> bool:
@@ -33,6 +36,16 @@ class Lane:
     left: Entry | None = None  # a task that images were let in between two steps of
     is_rung: bool = False  # it was woken for something new, and has not looked yet
     loaded: str = ""  # the model of the last job
+
+    def may_take(self, entry: Entry) -> bool:
+        """Whether an entry may run here. One that cannot be looked at may: it runs, and says itself what is wrong."""
+        if self.name in entry.standing.avoids:
+            return False
+        try:
+            return self.takes(entry)
+        except Exception:
+            log.exception("%s: whether %s can run there could not be found out", self.name, entry.task_id)
+            return True
 
     @property
     def is_busy(self) -> bool:

@@ -15,16 +15,33 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import fingerprint
+from modules.bounded import read_json
+from modules.errors import InvalidValueError
 from modules.jobs.input_files import InputFiles, names_in
 from modules.jobs.job import IMAGE_TYPE, Entry, JobStatus, Standing
 from modules.processing.record.made import MadeImage
 from modules.processing.request.result import GeneratedImage, ImageRole
-from modules.sqlite_files import Database, DatabaseWords, add_columns, check_whole, is_damage
+from modules.sqlite_files import Database, DatabaseWords, add_columns, check_whole, is_damage, is_refusal
 
 log = logging.getLogger(__name__)
 
-VERSION = 4
-SCHEMA = """
+VERSION = 5
+IMAGES = """
+CREATE TABLE IF NOT EXISTS job_images (
+    task_id TEXT NOT NULL,
+    key TEXT NOT NULL,
+    path TEXT,
+    fingerprint TEXT,
+    kind TEXT NOT NULL,
+    seed TEXT NOT NULL,
+    subseed TEXT NOT NULL,
+    infotext TEXT NOT NULL,
+    is_done INTEGER NOT NULL,
+    PRIMARY KEY (task_id, key)
+);
+"""
+"""Seeds are text: they go up to 2^64 - 1, and an integer of SQLite's to 2^63 - 1."""
+SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS jobs (
     task_id TEXT PRIMARY KEY,
     kind TEXT NOT NULL,
@@ -37,18 +54,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     outcome TEXT
 );
 CREATE INDEX IF NOT EXISTS jobs_by_time ON jobs (created_at);
-CREATE TABLE IF NOT EXISTS job_images (
-    task_id TEXT NOT NULL,
-    key TEXT NOT NULL,
-    path TEXT,
-    fingerprint TEXT,
-    kind TEXT NOT NULL,
-    seed INTEGER NOT NULL,
-    subseed INTEGER NOT NULL,
-    infotext TEXT NOT NULL,
-    is_done INTEGER NOT NULL,
-    PRIMARY KEY (task_id, key)
-);
+{IMAGES}
 CREATE TABLE IF NOT EXISTS job_inputs (
     name TEXT NOT NULL, task_id TEXT NOT NULL, PRIMARY KEY (name, task_id)
 ) WITHOUT ROWID;
@@ -86,7 +92,7 @@ WORDS = DatabaseWords(
 FINAL = (JobStatus.DONE, JobStatus.FAILED, JobStatus.INTERRUPTED)
 IMAGES_SO_FAR = """(
     SELECT json_object('images', json_group_array(json_object(
-        'path', path, 'role', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
+        'path', path, 'role', kind, 'seed', json(seed), 'subseed', json(subseed), 'infotext', infotext, 'key', key)))
     FROM (SELECT * FROM job_images WHERE task_id = ? AND is_done ORDER BY rowid) HAVING count(*) > 0)"""
 
 
@@ -145,29 +151,45 @@ class RecordFile:
 
     def write(self, *writes: Write) -> None:
         """Write now; a file that turns out to be damaged is replaced, and the changes go into the new one. Raises
-        `BusyError`, `OutputError`."""
+        `BusyError`, `OutputError`, and `InvalidValueError` for a value that no file takes."""
         try:
             self._write(writes)
-        except sqlite3.Error as error:
-            raise self.database.sentence(error) from error
+        except Exception as error:
+            if is_refusal(error):
+                raise _refusal(error) from error
+            if isinstance(error, sqlite3.Error):
+                raise self.database.sentence(error) from error
+            raise
 
     def put(self, *writes: Write) -> None:
-        """Write now or, where the file does not take it, later; never raises for the file."""
+        """Write now or, where the file does not take it, later; never raises for the file. Raises `InvalidValueError`
+        for a value that no file takes; nothing is written then."""
         with self.database.lock:
             self._late.append(writes)
-            self.flush()
+            for refused, error in self._flush():
+                if refused is writes:
+                    raise _refusal(error) from error
 
     def flush(self) -> bool:
         """Write the changes that could not be written when they were made; False while they still cannot be."""
         with self.database.lock:
-            while self._late:
-                try:
-                    self._write(self._late[0])
-                except sqlite3.Error as error:
+            self._flush()
+            return not self._late
+
+    def _flush(self) -> list[tuple[tuple[Write, ...], Exception]]:
+        """Write what waits; returns the changes that no file takes, which wait no longer: all after them would."""
+        refused = []
+        while self._late:
+            try:
+                self._write(self._late[0])
+            except Exception as error:
+                if not is_refusal(error):
                     log.warning("The record of jobs cannot be written (%s); it is tried again.", error)
-                    return False
-                self._late.popleft()
-        return True
+                    break
+                log.error("A change of the record of jobs is left out: %s: %s", type(error).__name__, error)
+                refused.append((self._late[0], error))
+            self._late.popleft()
+        return refused
 
     @property
     def is_behind(self) -> bool:
@@ -381,7 +403,7 @@ class JobStore:
         notes = {}
         for key, text in self.file.rows("SELECT key, data FROM task_notes WHERE task_id = ?", (task_id,)):
             try:
-                data = json.loads(text)
+                data = read_json(text, constant=float)
             except (ValueError, TypeError):
                 continue
             if isinstance(data, dict):
@@ -496,7 +518,25 @@ def _prepare(db: sqlite3.Connection) -> None:
     check_whole(db)
     db.executescript(SCHEMA)
     add_columns(db, "jobs", ADDED_COLUMNS)
+    _widen_seeds(db)
     db.executescript(LATER_INDEXES)
+
+
+def _widen_seeds(db: sqlite3.Connection) -> None:
+    """Make the seeds of a file of version 4 text."""
+    types = {row["name"]: row["type"] for row in db.execute("PRAGMA table_info(job_images)")}
+    if types.get("seed") == "INTEGER":
+        db.executescript(
+            f"BEGIN; ALTER TABLE job_images RENAME TO job_images_4; {IMAGES} "
+            "INSERT INTO job_images SELECT * FROM job_images_4; DROP TABLE job_images_4; COMMIT;"
+        )
+
+
+def _refusal(error: Exception) -> InvalidValueError:
+    return InvalidValueError(
+        f"The record of jobs cannot keep a value of this job ({type(error).__name__}: {error}), so the job has failed. "
+        "Other jobs are not affected."
+    )
 
 
 def _text(text: str) -> str:
@@ -509,7 +549,8 @@ def _ending(task_id: str, status: JobStatus, error: str | None, outcome: dict[st
     return (
         Write(
             "UPDATE jobs SET status = ?, ended_at = ?, error = ?, is_pinned = 0, "
-            "request = CASE WHEN ? AND kind != 'txt2img' THEN json_remove(request, '$.start') ELSE request END, "
+            "request = CASE WHEN ? AND kind != 'txt2img' AND json_valid(request) THEN json_remove(request, '$.start') "
+            "ELSE request END, "
             f"outcome = coalesce(?, {IMAGES_SO_FAR}, outcome) WHERE task_id = ?",
             (
                 *(*values, status is JobStatus.DONE),  # images of tasks stand in the record itself
@@ -530,7 +571,7 @@ def _image_row(
     task_id: str, image: GeneratedImage, path: Path | None, found: str | None, is_done: bool
 ) -> tuple[str, tuple[object, ...]]:
     place = None if path is None else _text(str(path))
-    values = (image.role, image.seed, image.subseed, _text(image.infotext), is_done)
+    values = (image.role, str(image.seed), str(image.subseed), _text(image.infotext), is_done)
     return "INSERT OR REPLACE INTO job_images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (
         *(task_id, image.key, place, found),
         *values,
@@ -556,7 +597,7 @@ def _image_record(row: sqlite3.Row) -> ImageRecord | None:
 def _record(row: sqlite3.Row) -> JobRecord | None:
     """A row as a record; None, and a line in the log, for one that somebody has edited into nonsense."""
     try:
-        request = json.loads(row["request"])
+        request = read_json(row["request"], constant=float)
         if not isinstance(request, dict):
             raise TypeError("its request is no object")
         return JobRecord(
@@ -569,12 +610,12 @@ def _record(row: sqlite3.Row) -> JobRecord | None:
             started_at=row["started_at"],
             ended_at=row["ended_at"],
             error=row["error"],
-            outcome=json.loads(row["outcome"]) if row["outcome"] else None,
+            outcome=read_json(row["outcome"], constant=float) if row["outcome"] else None,
             standing=Standing(
                 position=float(row["position"]),
                 user=str(row["user"]),
                 model=str(row["model"]),
-                needs=tuple(map(str, json.loads(row["needs"]))),
+                needs=tuple(map(str, read_json(row["needs"], constant=float))),
                 is_pinned=bool(row["is_pinned"]),
                 is_bookmarked=bool(row["is_bookmarked"]),
                 attempts=int(row["attempts"]),

@@ -1,10 +1,13 @@
 """What waits, in its order: places in the line, and which entry a lane takes next. No lock and no record of its own."""
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from modules.jobs.job import Entry
 from modules.jobs.lanes import Lane
 from modules.jobs.order import Choice, choose, in_order, turns_of_newcomer
+
+log = logging.getLogger(__name__)
 
 MAX_ASKED = 300  # of waiting work, how much a lane of several is asked for at a time: that may mean reading records
 
@@ -129,11 +132,15 @@ class WaitingEntries:
             held = {index for index, item in enumerate(self._entries) if item.task_id not in admitted}
         if not is_only_lane:
             for index, item in enumerate(self._entries):
-                if index >= MAX_ASKED or lane.name in item.standing.avoids or not lane.takes(item):
+                if index >= MAX_ASKED or not lane.may_take(item):
                     held.add(index)
         while (choice := choose(line, lane.loaded, self._turns, groups, held)) is not None:
             entry = self._entries[choice.index]
-            entry.standing.waits_for = missing(entry.standing.needs)
+            try:
+                entry.standing.waits_for = missing(entry.standing.needs)
+            except Exception:  # it runs, and says itself what is wrong
+                log.exception("what %s needs could not be looked for", entry.task_id)
+                entry.standing.waits_for = ""
             if not entry.standing.waits_for:
                 self._count(lane, choice, entry)
                 return self._entries.pop(choice.index)

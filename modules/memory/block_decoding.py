@@ -37,12 +37,10 @@ from modules.memory.hook_chain import HookOrder, hooks_of, register_hook
 from modules.memory.kernels.decoding import DECODING
 from modules.memory.layer import SCALE_SUFFIX, Product, Stored, stored_state
 
-CLASSES = ("ResnetBlock2D", "Transformer2DModel", "TimestepEmbedding", "Downsample2D", "Upsample2D")
-"""Blocks besides those that the libraries name."""
 MAX_ELEMENTS = 16 << 20
 """Of one weight: decoding that many takes a fast GPU some 25 us, as long as it takes to ask for it."""
 MAX_BYTES = 80 << 20
-"""Of the decoded weights of one block: all those of a transformer block of SDXL."""
+"""Of the decoded weights of one block: all those of a transformer block 1280 wide."""
 ALIGNMENT = 256  # bytes, as the allocator's: kernels take the same path as for a tensor of its own
 NARROW = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.int8})
 WIDE = frozenset({torch.float16, torch.bfloat16, torch.float32})
@@ -58,16 +56,17 @@ def is_narrow(storage: StorageFormat) -> bool:
     return type(storage) in (PlainFormat, RowFormat) and storage.dtype in NARROW
 
 
-def block_classes(root: nn.Module) -> tuple[str, ...]:
-    """The names of the classes that are the blocks of a model: `CLASSES`, and those that its library says are repeated
-    (diffusers) or belong on one device (transformers)."""
+def block_classes(root: nn.Module, known: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names of the classes that are the blocks of a model: those that are `known`, and those that its
+    library says are repeated (diffusers) or belong on one device (transformers)."""
     named = (getattr(root, each, None) or () for each in ("_repeated_blocks", "_no_split_modules"))
-    return (*CLASSES, *(name for names in named for name in names))
+    return (*known, *(name for names in named for name in names))
 
 
-def decoded_peak_bytes(root: nn.Module, dtype: torch.dtype) -> int:
+def decoded_peak_bytes(root: nn.Module, dtype: torch.dtype, known: Sequence[str] = ()) -> int:
     """The most that decoded weights of a model take at a time in `dtype`, if all its weights but tables of embeddings
-    are stored in 8 bits and decoded by blocks. Of its parameters only the shapes are looked at."""
+    are stored in 8 bits and decoded by blocks; `known` as in `block_classes`. Of its parameters only the shapes are
+    looked at."""
     peak = 0
 
     def visit(block: _Block, outside: int) -> None:
@@ -85,7 +84,7 @@ def decoded_peak_bytes(root: nn.Module, dtype: torch.dtype) -> int:
         for each in block.inner:
             visit(each, outside + held)
 
-    visit(_blocks(root, block_classes(root)), 0)
+    visit(_blocks(root, block_classes(root, known)), 0)
     return peak
 
 

@@ -20,6 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 from modules.devices import describe, synchronize
 
 log = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
 def read_answers(path: Path | None) -> dict[str, Any]:
     """What was measured before, by machine; empty without a file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+        found = read_json_file(path) if path is not None else {}
     except (OSError, ValueError):  # not there yet, or cut off: it is measured again
         return {}
     return found if isinstance(found, dict) else {}

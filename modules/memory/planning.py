@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def corrected(known: Sequence[Observation], predicted: int) -> int:
 
 def _read(path: Path) -> dict[str, list[Observation]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json_file(path)
         if content["version"] != VERSION:
             return {}
         return {

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.devices import begin_peak as begin_device_peak
 from modules.devices import read_device, release_memory
+from modules.threads import start_loop
 
 if TYPE_CHECKING:
     import torch
@@ -113,8 +114,7 @@ class MemoryTimeline:
     def __enter__(self) -> MemoryTimeline:
         self._began = time.monotonic()
         self._begin = read_memory(self._device)
-        self._thread = threading.Thread(target=self._sample_on, name="featherweight-memory", daemon=True)
-        self._thread.start()
+        self._thread = start_loop("featherweight-memory", self._sample_on)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -161,14 +161,15 @@ class MemoryTimeline:
     def _now(self) -> float:
         return round(time.monotonic() - self._began, 4)
 
-    def _sample_on(self) -> None:
-        interval = self._interval_s
-        while not self._over.wait(interval):
-            with self._lock:
-                self._take()
-                if len(self._samples) >= MAX_SAMPLES:  # half as many from now on, over the whole time alike
-                    self._samples = self._samples[::2]
-                    interval *= 2
+    def _sample_on(self) -> bool:
+        if self._over.wait(self._interval_s):
+            return False
+        with self._lock:
+            self._take()
+            if len(self._samples) >= MAX_SAMPLES:  # half as many from now on, over the whole time alike
+                self._samples = self._samples[::2]
+                self._interval_s *= 2
+        return True
 
     def _take(self) -> None:
         now = read_memory(self._device)

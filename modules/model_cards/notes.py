@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import output_error, write_atomic
+from modules.bounded import read_json, read_json_file
 from modules.decoding import decode_text
 from modules.downloads.about import of_civitai
 from modules.errors import InvalidValueError
@@ -87,7 +88,7 @@ def write_notes(path: Path, changes: Mapping[str, Any], keeps: bool = False) -> 
     notes = {**kept, **{key: value for key, value in checked.items() if not (keeps and kept.get(key))}}
     notes = {key: value for key, value in notes.items() if key not in checked or value not in ("", None, 0.0)}
     try:
-        write_atomic(file, json.dumps(notes, indent=4, ensure_ascii=False).encode())
+        write_atomic(file, json.dumps(notes, indent=4, ensure_ascii=False).encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise output_error(f"The notes {file.name}", file.parent, error) from error
     return file
@@ -98,7 +99,7 @@ def _kept(file: Path) -> Notes:
     if file.is_symlink() or not file.exists():
         return {}
     try:
-        found = json.loads(file.read_bytes())
+        found = read_json_file(file)
     except (OSError, ValueError) as error:
         raise InvalidValueError(
             f"{file.name} cannot be read as JSON ({error}). Nothing was changed: repair or remove that file."
@@ -138,7 +139,7 @@ def _read(path: Path, size: int) -> Any:
     if path.suffix not in (".json", ".info"):
         return decode_text(data).strip()[:MAX_TEXT]
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
+        found = read_json(data)
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None

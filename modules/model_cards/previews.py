@@ -3,7 +3,6 @@ is ever read."""
 
 import base64
 import binascii
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from PIL import Image
 
 from modules.adapters.catalogue import EMBEDDED
 from modules.atomic_files import output_error, write_atomic
+from modules.bounded import read_json
 from modules.errors import UnknownNameError
 from modules.model_folders import Near, inside
 from modules.models.files.diffusers_folder import sibling_file
@@ -83,8 +83,8 @@ def _embedded_texts(metadata: Mapping[str, str]) -> list[str]:
     covers, thumbnail = (metadata.get(key) for key in EMBEDDED)
     if covers:
         try:
-            found = json.loads(covers)
-        except (ValueError, RecursionError):
+            found = read_json(covers)
+        except ValueError:
             found = []
         texts += [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
     return [*texts, thumbnail] if thumbnail else texts

@@ -3,11 +3,11 @@
 Keys are those that kohya's trainer (`ss_...`) and the modelspec standard write.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from modules.models.families.adapter_versions import adapter_versions, version_of_metadata
+from modules.bounded import read_json
+from modules.models.detection.families import adapter_versions, version_of_metadata
 
 MAX_TAGS = 2000
 
@@ -74,6 +74,6 @@ def _parsed(text: str) -> Any:
     if not text.startswith(("{", "[")):
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return read_json(text)
+    except ValueError:
         return text

@@ -1,93 +1,58 @@
-"""What a model file on disk says of itself, by its header alone; and which entries of the list that ships it is."""
+"""What a model file on disk is, by its header alone; and which entries of the list that ships it is."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.downloads.kinds import gguf_architecture
 from modules.downloads.known import KnownModel
-from modules.downloads.remote_file import GGUF_MAGIC, MAX_HEADER_BYTES, PROBE_BYTES
+from modules.models.detection.files import Detected, detected
+from modules.models.files.header import Header, header_of
 
-Tensors = Mapping[str, tuple[tuple[int, ...], str]]
-"""Shape and stored type by name."""
+
+@dataclass(frozen=True)
+class Looked:
+    """A header, without its JSON, and what it says."""
+
+    header: Header
+    found: Detected
 
 
 class Headers:
-    """Reads headers, each once while its file stays as it is. Threads may share it."""
+    """Reads headers, each once while its file stays unchanged. Threads may share it."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, int], Tensors, str]] = {}
+        self._known: dict[Path, tuple[tuple[int, int], Looked]] = {}
 
-    def tensors(self, path: Path) -> Tensors:
-        """Of a safetensors file; empty for other formats and for what cannot be read."""
-        return self._read(path)[0]
-
-    def architecture(self, path: Path) -> str:
-        """What a GGUF file is; "" for other formats."""
-        return self._read(path)[1]
-
-    def _read(self, path: Path) -> tuple[Tensors, str]:
+    def of(self, path: Path) -> Looked:
+        """Return the header of a file and what it says; an empty one for what cannot be read."""
         try:
             stat = path.stat()
-            stamp = (stat.st_size, stat.st_mtime_ns)
-            known = self._known.get(path)
-            if known is None or known[0] != stamp:
-                known = self._known[path] = (stamp, *_header(path, stat))
         except OSError:  # gone since the folder was listed
-            return {}, ""
-        return known[1], known[2]
+            return Looked(Header(""), Detected())
+        stamp = (stat.st_size, stat.st_mtime_ns)
+        known = self._known.get(path)
+        if known is None or known[0] != stamp:
+            header = replace(header_of(path), raw=b"")
+            known = self._known[path] = (stamp, Looked(header, detected(header)))
+        return known[1]
 
 
-def _header(path: Path, stat: os.stat_result) -> tuple[Tensors, str]:
-    with path.open("rb") as file:
-        begins = file.read(PROBE_BYTES)
-        if begins.startswith(GGUF_MAGIC):
-            return {}, gguf_architecture(begins)
-        length = int.from_bytes(begins[:8], "little")
-        if path.suffix.lower() not in (".safetensors", ".sft") or not 2 <= length <= min(
-            MAX_HEADER_BYTES, stat.st_size
-        ):
-            return {}, ""
-        raw = begins[8 : 8 + length] + (file.read(8 + length - len(begins)) if 8 + length > len(begins) else b"")
-    try:
-        found = json.loads(raw)
-        found.pop("__metadata__", None)
-        return {name: (tuple(entry["shape"]), str(entry["dtype"])) for name, entry in found.items()}, ""
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return {}, ""  # loading says what is wrong with the file
-
-
-def is_model(entry: KnownModel, tensors: Tensors, architecture: str = "") -> bool:
-    """Whether a header has what the list says that tells this entry. Names may stand below others ("vae.")."""
-    if architecture:
-        return architecture in entry.gguf
-    if not entry.tells:
-        return False
-    return all(_has(tensors, name, tuple(shape)) for name, shape in entry.tells.items())
-
-
-def _has(tensors: Tensors, name: str, shape: tuple[int, ...]) -> bool:
-    return any(
-        (found == name or found.endswith(f".{name}")) and (not shape or each[0] == shape)
-        for found, each in tensors.items()
-    )
+def is_model(entry: KnownModel, file: Looked) -> bool:
+    """Return whether a file is an entry of the list, or holds it."""
+    if file.header.architecture:
+        return file.header.architecture in entry.gguf
+    return any(part.type in entry.types and entry.width in (0, part.width) for part in file.found.parts)
 
 
 def missing_parts(
     path: Path, known: Mapping[str, KnownModel], files: Iterable[Path], headers: Headers
 ) -> tuple[KnownModel, ...]:
-    """The parts that a checkpoint needs by the list and that are neither in itself nor among `files`."""
-    tensors, architecture = headers.tensors(path), headers.architecture(path)
-    model = next((one for one in known.values() if one.parts and is_model(one, tensors, architecture)), None)
+    """Return the parts that a checkpoint needs by the list and that are neither in itself nor among `files`."""
+    file = headers.of(path)
+    model = next((one for one in known.values() if one.parts and is_model(one, file)), None)
     if model is None:
         return ()
-    candidates = tuple(files)
-    return tuple(
-        known[part]
-        for part in model.parts
-        if not is_model(known[part], tensors)
-        and not any(is_model(known[part], headers.tensors(file), headers.architecture(file)) for file in candidates)
-    )
+    there = (file, *map(headers.of, files))
+    return tuple(known[part] for part in model.parts if not any(is_model(known[part], each) for each in there))

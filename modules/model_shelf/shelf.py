@@ -9,7 +9,6 @@ from pathlib import Path
 
 from modules.atomic_files import move_together, output_error
 from modules.downloads.addresses import PICKLES, SUFFIXES
-from modules.downloads.kinds import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES
 from modules.downloads.known import KnownModel, known_models
 from modules.downloads.remote_file import WORTHWHILE, saved_by_eight_bits
 from modules.errors import InvalidValueError, UnknownNameError
@@ -17,6 +16,7 @@ from modules.file_names import place_inside
 from modules.model_folders import files_below
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
+from modules.models.detection.files import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES
 from modules.models.files.catalogue import HashCache
 from modules.paths import Paths
 
@@ -134,7 +134,7 @@ class Shelf:
     def _saves(self, one: ShelfFile) -> int:
         if one.kind != CHECKPOINTS:
             return 0
-        saved = saved_by_eight_bits(self._headers.tensors(one.path))
+        saved = saved_by_eight_bits(self._headers.of(one.path).header.tensors)
         return saved if saved > WORTHWHILE * one.size_bytes else 0
 
     def file(self, key: str) -> ShelfFile:

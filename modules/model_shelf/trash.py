@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from modules.atomic_files import move_together, output_error, write_atomic
+from modules.bounded import read_json_file
 from modules.errors import InvalidValueError, UnknownNameError
 
 NOTE = "trashed.json"
@@ -93,7 +94,7 @@ class Trash:
 
     def _entry(self, place: Path) -> Trashed | None:
         try:
-            found = json.loads((place / NOTE).read_bytes())
+            found = read_json_file(place / NOTE)
             entry = Trashed(**{**found, "path": Path(found["path"])})
         except (OSError, ValueError, TypeError, KeyError):
             return None  # no note of ours: left alone

@@ -13,8 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from modules.bounded import ContentError, read_yaml
 from modules.decoding import decode_text
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.model_folders import Listing
@@ -73,9 +72,9 @@ class WildcardBook:
 
     def _add_tree(self, path: Path, name: str) -> None:
         try:
-            tree = yaml.safe_load(_read(path))
-        except (yaml.YAMLError, RecursionError) as error:
-            log.warning("%s is no YAML that can be read and was left out: %s", path, " ".join(str(error).split()))
+            tree = read_yaml(_read(path), max_depth=MAX_DEPTH)
+        except ContentError as error:
+            log.warning("%s was left out: %s", path, error)
             return
         folder = name.rpartition("/")[0]
         for keys, texts in _leaves(tree):
@@ -113,16 +112,14 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _leaves(tree: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    if len(keys) > MAX_DEPTH:
-        return
     if isinstance(tree, Mapping):
         for key, below in tree.items():
             yield from _leaves(below, (*keys, re.sub(r"\s+", " ", str(key)).strip("/ ")))
     elif isinstance(tree, list):
-        texts = tuple(str(item).strip() for item in tree if isinstance(item, str | int | float))
+        texts = tuple(item.strip() for item in tree if isinstance(item, str))
         yield keys, tuple(text for text in texts if text)
         for item in tree:
             if isinstance(item, Mapping):
                 yield from _leaves(item, keys)
-    elif isinstance(tree, str | int | float):
-        yield keys, (str(tree).strip(),)
+    elif isinstance(tree, str):
+        yield keys, (tree.strip(),)

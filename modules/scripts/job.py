@@ -164,6 +164,9 @@ class Job:
         self.all_negative_prompts: list[str] = []
         self.all_seeds: list[int] = []
         self.all_subseeds: list[int] = []
+        self.requested_seed, self.requested_subseed = request.requested_seed, request.requested_subseed
+        """What the job was asked for with: -1 for a random one, in whose place `seed` and `subseed` were drawn. A copy
+        of the job with -1 gets a seed of its own, which is the same when the job is repeated."""
         self.enable_hr = request.hires is not None
         self._take(request, rows_of(type(request)))
         self._take(request.hires or HiresRequest(), HIRES_ROWS)
@@ -228,17 +231,6 @@ class Job:
     def drawn_seed(self, seed: Any) -> int:
         """Return the seed; for -1, None and "" one that follows from the job's recorded seeds."""
         return drawn_seed(seed, self._seeds)
-
-    @property
-    def requested_seed(self) -> int:
-        """The seed that the job was asked for with: -1 for a random one, in whose place `seed` was drawn. A copy of the
-        job with -1 gets a seed of its own, which is the same when the job is repeated."""
-        return self._request.requested_seed
-
-    @property
-    def requested_subseed(self) -> int:
-        """The variation seed that the job was asked for with, see `requested_seed`."""
-        return self._request.requested_subseed
 
     def comment(self, text: str) -> None:
         """Show a sentence to the user with the result."""

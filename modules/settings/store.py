@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from modules.atomic_files import keep_aside, output_error, write_atomic
+from modules.bounded import read_json
 from modules.errors import OutputError
 from modules.settings.setting import LONE_SURROGATE, SettingValue
 from modules.settings.values import Settings, as_json, exact_setting
@@ -115,8 +116,8 @@ class SettingsStore:
                 "Change its permissions, or start with another --ui-settings-file."
             ) from error
         try:
-            stored = json.loads(data.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
+            stored = read_json(data.decode("utf-8-sig"), constant=float)
+        except ValueError as error:
             return Settings(), (self._keep_aside(f"it is not valid JSON ({error})"),)
         if not isinstance(stored, dict):
             return Settings(), (self._keep_aside("it holds no JSON object"),)

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from modules.atomic_files import write_atomic
+from modules.bounded import open_tar, tar_members
 from modules.errors import InvalidValueError
 from modules.file_names import place_inside
 
@@ -61,7 +62,7 @@ def unpack(archive: Path, folder: Path) -> list[str]:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with member.open() as source, target.open("wb") as file:
                     shutil.copyfileobj(source, file)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, OSError) as error:
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
         if made:
             shutil.rmtree(folder, ignore_errors=True)
         raise InvalidValueError(f"{archive} cannot be unpacked: {error}. Download it again.") from error
@@ -76,15 +77,16 @@ def _members(archive: Path, opened: ExitStack) -> Iterator[Member]:
                 raise InvalidValueError(f"{archive.name} is refused: {info.filename} is a link.")
             if not info.is_dir():
                 yield Member(_place(info.filename, archive), info.file_size, partial(pack.open, info))
-    elif tarfile.is_tarfile(archive):
-        tape = opened.enter_context(tarfile.TarFile.open(archive))
-        for entry in tape:
+        return
+    try:
+        tape = opened.enter_context(open_tar(archive))
+        for entry in tar_members(tape, MAX_FILES, MAX_BYTES):
             if not (entry.isfile() or entry.isdir()):
                 raise InvalidValueError(f"{archive.name} is refused: {entry.name} is a link or no file.")
             if entry.isfile():
                 yield Member(_place(entry.name, archive), entry.size, partial(_tape_file, tape, entry))
-    else:
-        raise InvalidValueError(f"{archive} is no .zip and no .tar.gz file.")
+    except tarfile.ReadError as error:
+        raise InvalidValueError(f"{archive} is no .zip and no .tar.gz file ({error}).") from error
 
 
 def _tape_file(tape: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:

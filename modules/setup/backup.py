@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.atomic_files import move_together, output_error, write_atomic
+from modules.bounded import read_json_file
 from modules.errors import InvalidValueError, OutputError
 from modules.paths import Paths
 
@@ -64,7 +65,7 @@ class Backup:
     def note(self) -> Mapping[str, Any]:
         """What was noted. Raises `InvalidValueError` for a damaged note."""
         try:
-            return dict(json.loads((self.folder / NOTE).read_text(encoding="utf-8")))
+            return dict(read_json_file(self.folder / NOTE))
         except (OSError, ValueError, TypeError) as error:
             raise InvalidValueError(f"{self.folder / NOTE} cannot be read: {error}. Undo by hand.") from error
 
@@ -132,7 +133,7 @@ def _format_of(path: Path) -> object:
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
                 return db.execute("PRAGMA user_version").fetchone()[0]
         if path.suffix == ".json":
-            return json.loads(path.read_text(encoding="utf-8-sig")).get(CONFIG_VERSION)
+            return read_json_file(path).get(CONFIG_VERSION)
     except (OSError, ValueError, AttributeError, sqlite3.Error):
         return "unreadable"
     return None

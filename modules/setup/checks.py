@@ -1,10 +1,12 @@
 """`python launch.py --test`: lint, format, types and tests, the same everywhere."""
 
-import shutil
+import os
 import subprocess
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from modules.cores import usable_cores
 from modules.setup.changed_tests import changed_tests
 from modules.setup.process import say
 
@@ -14,43 +16,37 @@ CHECKS: dict[str, tuple[str, ...]] = {
     "ruff check": ("ruff", "check", "."),
     "ruff format": ("ruff", "format", "--check", "."),
     "mypy": ("mypy",),
-    "pytest": ("pytest", "-p", "hypothesispytest"),
+    "pytest": ("pytest", "-p", "hypothesispytest", "--costs"),
 }
-BEHIND = ("nice", "-n", "10")
-# One process for each core; each file of tests in one of them, in the order of tests/conftest.py. More than four
-# processes would need more memory than they save time.
-SIDE_BY_SIDE = ("-p", "xdist", "-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
-TESTS_FAILED = 1
-"""pytest's exit code where tests ran and some failed."""
-ALONE = ("-n", "0", "--last-failed", "--last-failed-no-failures", "none", "--maxfail", "20")
-"""Only the tests that failed, in one process: more than 20 failures are no matter of what ran beside them."""
+BUDGET = "cpu seconds"
+"""The last check of a run of all tests: what all checks may take, by pyproject.toml."""
+OVER_BUDGET = 4 / 3
+"""More than this times the budget fails: growth does, another load or CPU model hardly."""
+MAX_PROCESSES = 4
+"""More would need more memory than they save time."""
 
 
 def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run all checks even if one fails; returns the exit code of the first in `CHECKS` that is not 0.
+    """Run all checks even if one fails; returns the exit code of the first that is not 0.
 
-    Types are checked while the tests run, with what these leave of the cores; what mypy says is shown after them, so
-    that the lines do not mix. Tests that fail side by side run once more, alone and after all others: what a test waits
-    for comes late on a machine with more to do than cores, and that is no fault of the program. Which ones they were is
-    said.
+    Types are checked while the tests run; what mypy says is shown after them, so that the lines do not mix. A run of
+    all tests must keep to the budget of CPU seconds.
     """
     commands = {name: [str(python), "-m", *words] for name, words in CHECKS.items()}
+    is_whole = not pytest_words
     pytest_words = chosen(root, pytest_words)
-    beside = side_by_side(pytest_words)
-    commands["pytest"] += [*beside, *pytest_words]
+    commands["pytest"] += [*side_by_side(pytest_words), *pytest_words]
     codes: dict[str, int] = {}
+    used_before_s = _used_s()
 
-    def code_of(command: Sequence[str], own: Mapping[str, str]) -> int:
-        return subprocess.run(command, cwd=root, env=dict(own), stdin=subprocess.DEVNULL).returncode
-
-    def run(name: str) -> None:
+    def run(name: str, own: Mapping[str, str]) -> None:
         say(f"== {name}")
-        codes[name] = code_of(commands[name], tests_environ(environ) if name == "pytest" else environ)
+        codes[name] = subprocess.run(commands[name], cwd=root, env=dict(own), stdin=subprocess.DEVNULL).returncode
 
-    run("ruff check")
-    run("ruff format")
+    run("ruff check", environ)
+    run("ruff format", environ)
     with subprocess.Popen(
-        [*BEHIND, *commands["mypy"]] if shutil.which(BEHIND[0]) else commands["mypy"],
+        commands["mypy"],
         cwd=root,
         env=dict(environ),
         stdin=subprocess.DEVNULL,
@@ -59,18 +55,30 @@ def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: M
         text=True,
         errors="replace",
     ) as mypy:
-        run("pytest")
+        run("pytest", tests_environ(environ))
         said, _ = mypy.communicate()
     say(f"== mypy\n{said.rstrip()}")
     codes["mypy"] = mypy.returncode
-    if codes["pytest"] == TESTS_FAILED and beside:
-        say("== pytest: the tests that failed, once more and alone")
-        if code_of([*commands["pytest"], *ALONE], tests_environ(environ)) == 0:
-            say("== they pass alone: they fail only beside others (the summary above has the reason of each)")
-            codes["pytest"] = 0
-    failed = [name for name in CHECKS if codes[name] != 0]
+    if is_whole and (used_s := _used_s() - used_before_s):  # 0 on Windows, which does not tell
+        budget_s = _budget_s(root)
+        most_s = budget_s * OVER_BUDGET
+        say(f"== {BUDGET}\n{used_s:.0f} of {budget_s:.0f}; more than {most_s:.0f} fail (pyproject.toml)")
+        codes[BUDGET] = int(used_s > most_s)
+    failed = [name for name in (*CHECKS, BUDGET) if codes.get(name, 0) != 0]
     say("== all checks passed" if not failed else f"== failed: {', '.join(failed)}")
     return codes[failed[0]] if failed else 0
+
+
+def _used_s() -> float:
+    """Return the CPU seconds of all processes that this one has started and waited for."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _budget_s(root: Path) -> float:
+    """Return the CPU seconds that all checks may take."""
+    described = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    return float(described["tool"]["featherweight"]["checks_cpu_seconds"])
 
 
 def chosen(root: Path, words: Sequence[str]) -> Sequence[str]:
@@ -89,7 +97,7 @@ def chosen(root: Path, words: Sequence[str]) -> Sequence[str]:
 def tests_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the tests, in which each process starts sooner.
 
-    pytest loads the plugins that `CHECKS` and `SIDE_BY_SIDE` name, not all that are installed: Schemathesis' imports
+    pytest loads the plugins that `CHECKS` and `side_by_side` name, not all that are installed: Schemathesis' imports
     300 modules for one test. What Python has compiled is kept for the next process.
     """
     kept = {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -97,9 +105,13 @@ def tests_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def side_by_side(pytest_words: Sequence[str]) -> tuple[str, ...]:
-    """What has pytest run in several processes: nothing, where its words switch pytest-xdist off.
+    """The words that have pytest run in a process for each core: none, where its words switch pytest-xdist off.
 
-    Other words of pytest-xdist come after these and win: `-n 0` runs all tests in one process.
+    Each process begins with its share of the folders, so that most of what is made once for a process is made in one;
+    one that is done takes tests from another. Other words of pytest-xdist come after these and win: `-n 0` runs all
+    tests in one process.
     """
-    without = {"no:xdist", "-pno:xdist"} & set(pytest_words)
-    return () if without else SIDE_BY_SIDE
+    if {"no:xdist", "-pno:xdist"} & set(pytest_words):
+        return ()
+    processes = min(len(usable_cores()), MAX_PROCESSES)
+    return ("-p", "xdist", "-n", str(processes), "--dist", "worksteal")

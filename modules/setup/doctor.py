@@ -4,7 +4,6 @@ Standard library only, and nothing is installed first: it answers where the set-
 """
 
 import argparse
-import json
 import os
 import platform
 import re
@@ -19,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.bounded import read_json, read_json_file
 from modules.cli.running import flags_of, run_guarded
 from modules.cores import (
     THREADS_VARIABLE,
@@ -202,7 +202,7 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
     python = environment.python if environment.python.exists() else Path(sys.executable)
     answer = run([str(python), "-c", ASK_TORCH])
     try:
-        facts = json.loads(answer.output.splitlines()[-1]) if answer.ok else None
+        facts = read_json(answer.output.splitlines()[-1]) if answer.ok else None
     except (ValueError, IndexError):
         facts = None
     if facts is None:
@@ -411,7 +411,7 @@ def _writable(found: Findings, folder: Path) -> None:
 
 def _json_file(found: Findings, file: Path) -> None:
     def entries(path: Path) -> str:
-        read = json.loads(path.read_text(encoding="utf-8-sig"))
+        read = read_json_file(path)
         if not isinstance(read, dict):
             raise ValueError("it is no JSON object")
         return f"{len(read)} entries"
@@ -426,7 +426,7 @@ def _readable(found: Findings, file: Path, describe: Callable[[Path], str]) -> N
         return
     try:
         found.fact(file.name, describe(file))
-    except (OSError, ValueError, RecursionError, sqlite3.Error) as error:
+    except (OSError, ValueError, sqlite3.Error) as error:
         found.fact(file.name, "cannot be read")
         found.fault(
             f"{file} cannot be read: {error}. Put a copy of it back (see backups/), correct it, or move it away: "
@@ -447,7 +447,7 @@ def _database(path: Path) -> str:
 def _measured(found: Findings, name: str, file: Path, describe: Callable[[Any], Iterator[str]]) -> None:
     """What was measured on this machine and others that use the folder."""
     try:
-        lines = list(describe(json.loads(file.read_text(encoding="utf-8"))))
+        lines = list(describe(read_json_file(file)))
     except FileNotFoundError:
         lines = []
     except (OSError, ValueError, AttributeError):

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from modules.bounded import read_json_file
 from modules.setup.torch_choice import TORCH_VERSION, TorchRequest
 from modules.setup.xformers import XFORMERS_PIN
 
@@ -26,7 +27,7 @@ class Stamp:
     def read(cls, folder: Path) -> "Stamp":
         """The stamp of an environment; a missing or damaged one is an empty one, and the steps are checked again."""
         try:
-            data = json.loads((folder / STAMP_NAME).read_text(encoding="utf-8"))
+            data = read_json_file(folder / STAMP_NAME)
             return cls(dict(data["done"]), TorchRequest(**data["request"]))
         except (OSError, ValueError, KeyError, TypeError):
             return cls()

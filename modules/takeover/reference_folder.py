@@ -1,6 +1,5 @@
 """What lies in a folder of the reference UI or of Forge: models, settings, styles, outputs. Only read."""
 
-import json
 import os
 import re
 import shlex
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modules.bounded import read_json_file
 from modules.errors import InvalidValueError
 from modules.extra_folders import FILE as MODEL_FOLDERS_FILE
 from modules.file_names import lies_in
@@ -93,12 +93,12 @@ class ReferenceFolder:
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
                 raise ValueError(f"it is larger than {MAX_FILE_BYTES // 1_000_000} MB")
-            read = json.loads(path.read_text(encoding="utf-8-sig"))
+            read = read_json_file(path, constant=float)
             if not isinstance(read, dict):
                 raise ValueError("it is no JSON object")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             self.faults.append(f"{path} was left out: {error}.")
             return {}
         return read

@@ -10,6 +10,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from modules.atomic_files import output_error, write_atomic
+from modules.bounded import read_json_file
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.extra_folders import extra_folders_text, read_extra_folders
 from modules.history.store import History
@@ -256,10 +257,10 @@ _NOTHING = object()
 
 def _read_entries(file: Path) -> Mapping[str, Any]:
     try:
-        read = json.loads(file.read_text(encoding="utf-8-sig"))
+        read = read_json_file(file, constant=float)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidValueError(f"{file} cannot be read: {error}. Correct or delete it, then import again.") from error
     if not isinstance(read, dict):
         raise InvalidValueError(f"{file} holds no JSON object. Correct or delete it, then import again.")

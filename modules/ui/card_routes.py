@@ -12,7 +12,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from modules.adapters.adapter_facts import read_metadata
 from modules.adapters.catalogue import EMBEDDED
 from modules.api.documentation import documented
 from modules.errors import UnknownNameError
@@ -21,7 +20,8 @@ from modules.model_cards.cards import Card, CardLibrary, card_json
 from modules.model_cards.notes import write_notes
 from modules.model_cards.previews import Preview, embedded_preview, read_preview, write_preview
 from modules.model_cards.training_facts import readable_metadata, training_facts, training_tags
-from modules.models.families.adapter_versions import adapter_versions
+from modules.models.detection.families import adapter_versions
+from modules.models.files.header import read_metadata
 from modules.services import Services
 from modules.settings.values import Settings
 from modules.ui.card_replies import CardDetailsReply, CardListReply, CardReply, ChosenCheckpointReply

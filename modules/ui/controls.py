@@ -7,9 +7,10 @@ from typing import Any
 import gradio as gr
 
 from modules.api.name_lists import NAMES
-from modules.processing.request.parameters import UNSET, Choices, Parameter, Section, Tab
+from modules.processing.request.parameters import MAX_EXACT, UNSET, Choices, Parameter, Section, Tab
 from modules.services import Services
 from modules.ui.form import ROWS, TAB_NAMES
+from modules.ui.seed_field import SeedField
 
 Components = dict[str, gr.components.Component]
 
@@ -72,6 +73,8 @@ class Controls:
         if control.slider is not None:
             low, high, step = control.slider.lowest, control.slider.highest, control.slider.step
             return gr.Slider(low, high, value=value, step=step, **common)
+        if row.type is int and row.high is not None and row.high > MAX_EXACT:
+            return SeedField(value, **common)
         if row.type in (int, float):
             return gr.Number(value=value, precision=0 if row.type is int else None, **common)
         return gr.Textbox(lines=control.text_lines, placeholder=control.placeholder or None, **common)

@@ -4,7 +4,6 @@ A value that a field does not take would make every later Generate fail, so none
 here, only its components.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import gradio as gr
 
+from modules.bounded import read_json
 from modules.processing.request.pasting import images_begun_with, references_shown
 from modules.processing.request.upscaling import hires_upscalers
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
@@ -21,6 +21,7 @@ from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.texts import page_text
 from modules.ui.form import NO_REFINER, ROWS, SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER
+from modules.ui.seed_field import SeedField
 
 ADAPTER_TAG = re.compile(r"\s*<(lora|lyco|hypernet):([^:<>]+)(?::[^<>]*)?>")
 PROMPTS = ("prompt", "negative_prompt", "hires_prompt", "hires_negative_prompt")
@@ -190,7 +191,7 @@ def restored(
     another than now, because scripts were added or removed since. Text that is no such JSON restores nothing.
     """
     try:
-        kept = json.loads(text or "{}")
+        kept = read_json(text or "{}")
         by_name, rest = dict(kept.get("fields") or {}), list(kept.get("others") or [])
     except (ValueError, TypeError, AttributeError):
         return {}
@@ -211,6 +212,8 @@ def takes(field: gr.components.Component, value: Any) -> bool:
         return _is_within(field, value)
     if isinstance(field, gr.Checkbox):
         return isinstance(value, bool)
+    if isinstance(field, SeedField):
+        return isinstance(field.preprocess(value), int)
     return isinstance(field, gr.Textbox) and isinstance(value, str)
 
 

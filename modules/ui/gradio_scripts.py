@@ -2,7 +2,8 @@
 
 On its first run, the effect that builds the page again after a change builds a page that was just built: all of its
 1,500 components are made twice. For each event, the component that it belongs to is searched through all of them before
-it is asked whether there is something to tell it, and for each component its events through all events.
+it is asked whether there is something to tell it, for each component its events through all events, and for each value
+that is read or written its component through all components.
 A script in which these places are not found as they stand here is served as it is.
 """
 
@@ -35,6 +36,15 @@ CHANGES: dict[str, Sequence[tuple[bytes, bytes]]] = {
             b"find_attached_events(e,t){if(this.eventsOf!==t){this.eventsOf=t;this.eventsBy=new Map;for(let n of t)"
             b"for(let[i,v]of new Map([...n.targets].reverse()))v&&this.eventsBy.set(i,[...this.eventsBy.get(i)||[],v])}"
             b"let n=[...this.eventsBy.get(e.id)||[]];",
+        ),
+        (
+            b"function Z(e,t){if(e.id===t)return e;if(e.children)for(let n of e.children){let e=Z(n,t);if(e)return e}"
+            b"return null}",
+            b"const pathsOf=new WeakMap;function searched(e,t){if(e.id===t)return e;"
+            b"if(e.children)for(let n of e.children){let e=searched(n,t);if(e)return e}return null}"
+            b"function Z(e,t){let n=pathsOf.get(e)?.get(t)?.reduce((e,t)=>e?.children?.[t],e);if(n?.id===t)return n;"
+            b"n=searched(e,t);if(n){let r=new Map,i=(e,t)=>{r.set(e.id,t);e.children?.forEach((e,n)=>i(e,[...t,n]))};"
+            b"i(e,[]);pathsOf.set(e,r)}return n}",
         ),
     ),
 }

@@ -5,12 +5,12 @@ several files of one name are taken together, later ones first. A text may hold 
 `"rtl": true` in a file says that its language is written from right to left.
 """
 
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.bounded import read_json_file
 from modules.paths import Paths
 from modules.texts import page_text
 
@@ -77,10 +77,10 @@ def read_localization(name: str, files: Sequence[Path]) -> Localization:
         try:
             if file.stat().st_size > MAX_FILE_BYTES:
                 raise ValueError(f"it is larger than {MAX_FILE_BYTES // 1_000_000} MB")
-            read = json.loads(file.read_text(encoding="utf-8-sig"))
+            read = read_json_file(file)
             if not isinstance(read, dict):
                 raise ValueError("it is no JSON object of texts")
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             fault = page_text(f"The translation {file.name} was left out: {error}. Correct the file in {file.parent}.")
             log.warning("%s", fault)
             faults.append(fault)

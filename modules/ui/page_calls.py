@@ -1,7 +1,6 @@
 """Calls of the page's functions that name none, or that the caller may not make: a sentence instead of Gradio's bare
 500, and before anything of another user's page hears of it."""
 
-import json
 import logging
 import re
 from typing import Any
@@ -17,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from modules.access.roles import NotAllowedError
 from modules.api.auth import identity_of
 from modules.api.errors import reply
+from modules.bounded import read_json
 from modules.services import Services
 from modules.texts import page_text
 from modules.ui.callers import least_role
@@ -116,11 +116,13 @@ class AllowedCalls:
         await self._app(scope, again, send)
 
     def _check(self, connection: HTTPConnection, path: str, body: bytes) -> None:
-        """Raise `NotAllowedError`. What cannot be read is Gradio's to refuse."""
-        try:
-            called = json.loads(body)
-        except (ValueError, RecursionError):
+        """Raise `NotAllowedError`, also for what cannot be read here: Gradio might read it in another way."""
+        if not body:
             return
+        try:
+            called = read_json(body, max_bytes=len(body))
+        except ValueError as error:
+            raise NotAllowedError(f"This call of the page cannot be read: {error}.") from error
         if not isinstance(called, dict):
             return
         identity = identity_of(connection)

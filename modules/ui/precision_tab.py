@@ -26,10 +26,12 @@ from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.processing.engine.precision import INT8_FORMATS, split_patterns
 from modules.services import Services
 from modules.ui.defaults import EXAMPLES, is_shipped, wanted_checkpoint
+from modules.ui.form import ROWS
 from modules.ui.header import checkpoint_choice
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.precision_view import outcome_view
+from modules.ui.seed_field import SeedField
 from modules.ui.tab_order import WhenOpened
 from modules.ui.task_view import failure_box, task_bar
 
@@ -192,7 +194,7 @@ def _comparison_fields(services: Services) -> Fields:
     )
     with gr.Row():
         steps = gr.Slider(1, 150, value=20, step=1, label="Sampling steps", elem_id="precision_steps")
-        seed = gr.Number(-1, precision=0, label="Seed", elem_id="precision_seed")
+        seed = SeedField(label="Seed", elem_id="precision_seed")
     with gr.Accordion("More", open=False):
         negative = gr.Textbox(label="Negative prompt", lines=1, elem_id="precision_neg_prompt")
         sampler = gr.Dropdown(
@@ -241,7 +243,7 @@ def _comparison_request(
         steps=int(steps or 20),
         cfg_scale=float(cfg_scale),
         sampler=sampler,
-        seed=-1 if seed is None else int(seed),
+        seed=ROWS["seed"].from_form(seed),
         width=int(width or 0) or None,
         height=int(height or 0) or None,
     )

@@ -238,8 +238,8 @@ def _result_reply(job: Job) -> dict[str, Any]:
             {
                 "url": f"internal/image?id_task={job.task_id}&index={index}&n={len(images)}{version}",
                 "infotext": image.infotext,
-                "seed": image.seed,
-                "subseed": image.subseed,
+                "seed": str(image.seed),  # a browser would round it above 2^53
+                "subseed": str(image.subseed),
                 "role": image.role.value,
                 "width": image.image.width,
                 "height": image.image.height,

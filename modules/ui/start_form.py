@@ -4,7 +4,6 @@ The page sends the images ahead (`modules.ui.uploads`) and names them by their k
 as an image of its own, transparent where nothing is painted; what it means depends on the sub tab.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,6 +11,7 @@ from typing import Any
 
 from PIL import Image, ImageFilter
 
+from modules.bounded import read_json
 from modules.errors import InvalidValueError
 from modules.processing.request.request import MAX_SIDE_PX, MIN_SIDE_PX
 from modules.processing.request.source_images import FromImage, Mask, SourceImage
@@ -76,7 +76,7 @@ class Pictures:
         """From the JSON text that the page sends with the form, by the names of the fields. Where an image could not be
         sent there is {"error"}, which is raised as `InvalidValueError`."""
         try:
-            sent = dict(json.loads(text or "{}"))
+            sent = dict(read_json(text or "{}"))
             files = tuple(SentFile.of(file) for file in sent.get("files") or ())
             references = tuple(str(key) for key in sent.get("references") or ())
             scripts = {str(title): tuple(args) for title, args in dict(sent.get("scripts") or {}).items()}

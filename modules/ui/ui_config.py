@@ -16,8 +16,10 @@ from typing import Any
 import gradio as gr
 
 from modules.atomic_files import output_error, write_atomic
+from modules.bounded import read_json_file
 from modules.takeover.old_defaults import current_entries
 from modules.texts import page_text
+from modules.ui.seed_field import SeedField
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +39,10 @@ def read_ui_config(file: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"it is larger than {MAX_FILE_BYTES // 1_000_000} MB")
-        read = json.loads(file.read_text(encoding="utf-8-sig"))
+        read = read_json_file(file, constant=float)
         if not isinstance(read, dict):
             raise ValueError("it is no JSON object")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return {}, (
             page_text(f"{file.name} was left out: {error}. The page has its own defaults; correct or delete {file}."),
         )
@@ -70,14 +72,15 @@ class UiConfig:
             self.controls[name] = control
             for key in _fields_of(control):
                 entry = f"{name}/{key}"
-                self.own[entry] = self.defaults[entry] = _plain(getattr(control, key))
+                self.own[entry] = self.defaults[entry] = _default_of(control, key)
                 if entry not in entries:
                     continue
                 problem = _problem(control, key, entries[entry])
                 if problem:
                     found.append(f"{self.file.name}: {entry} was left out: {problem}.")
                     continue
-                setattr(control, key, entries[entry])
+                is_seed = isinstance(control, SeedField) and key == "value"
+                setattr(control, key, str(entries[entry]) if is_seed else entries[entry])
                 self.defaults[entry] = entries[entry]
                 if key == "value":
                     control.elem_classes = [*(control.elem_classes or []), CONFIGURED]
@@ -154,6 +157,9 @@ def _problem(control: gr.components.Component, key: str, value: Any) -> str:
         if isinstance(control, gr.Slider) and key == "maximum" and value <= control.minimum:
             return f"{value!r} is not above the minimum, {control.minimum:g}"
         return ""
+    if isinstance(control, SeedField):
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return "" if is_whole else f"it is {value!r}, and takes a whole number"
     if isinstance(control, gr.Checkbox):
         return "" if isinstance(value, bool) else f"it is {value!r}, and takes true or false"
     if isinstance(control, gr.Textbox):
@@ -180,7 +186,10 @@ def _named(control: gr.components.Component, value: Any) -> Any:
     return value if value is None else names[value]
 
 
-def _plain(value: Any) -> Any:
+def _default_of(control: gr.components.Component, key: str) -> Any:
+    value = getattr(control, key)
+    if isinstance(control, SeedField) and key == "value":
+        return control.preprocess(value)
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -7,9 +7,9 @@ from modules.adapters.targets import TargetTable
 from modules.models.families.architecture import read_architecture
 from modules.models.families.header_sizes import sized_by_header
 from modules.models.families.registry import FAMILIES
-from modules.models.loading.assembled import with_whole_names
 from modules.models.names.fused import unfused
-from tests.models.dit_files import HeaderOnly, full_header
+from tests.cases import for_each
+from tests.models.dit_files import HeaderOnly, full_header, with_whole_names
 from tests.recordings import CONFIGS
 
 QWEN = {"te-qwen3-4b": "text_encoders.qwen3_4b.transformer."}
@@ -30,7 +30,7 @@ def tables() -> dict[str, TargetTable]:
 
 def table_of(name: str) -> TargetTable:
     family, (denoiser, texts, vae) = FAMILIES.get(name), FILES[name]
-    whole = with_whole_names(HeaderOnly(full_header(denoiser)), [family])
+    whole = with_whole_names(HeaderOnly(full_header(denoiser)))
     header = {**whole.entries, **full_header(vae, "first_stage_model.")}
     for text, prefix in texts.items():
         header |= full_header(text, prefix)
@@ -100,7 +100,7 @@ KLEIN = {
 OF_CHROMA = {"lora_te3_encoder_block_3_layer_0_SelfAttention_q.alpha": "encoder.block.3.layer.0.SelfAttention.q"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("family", "key", "path"),
     [
         *(("flux1_dev", key, path) for key, path in {**FLUX, **OF_DEV}.items()),

@@ -21,7 +21,7 @@ from modules.ui.card_routes import CARD_SETTINGS
 from modules.ui.extra_networks import ordered_pages
 from modules.ui.form import form_values, pasted_fields
 from modules.ui.routes import page_routes
-from tests.fakes import fake_services, whole_api
+from tests.fakes import fake_services, settings_kept, whole_api
 from tests.model_cards.test_cards import adapter, image
 from tests.recordings import TINY
 
@@ -29,25 +29,39 @@ ROUTE = "/internal/extra-networks"
 ASSETS = Path(__file__).parents[2] / "modules" / "ui" / "assets"
 
 
-@pytest.fixture
-def services(tmp_path: Path) -> Iterator[Services]:
-    lora = tmp_path / "models" / "Lora"
-    adapter(lora / "styles" / "ink.safetensors", {"ss_output_name": "Ink", "ss_tag_frequency": '{"a": {"ink": 3}}'})
-    image(lora / "styles" / "ink.png")
-    adapter(lora / "plain.safetensors")
-    (tmp_path / "models" / "Stable-diffusion").mkdir()
-    shutil.copy(TINY, tmp_path / "models" / "Stable-diffusion" / "second.safetensors")
-    services = fake_services(tmp_path)
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    data = tmp_path_factory.mktemp("data")
+    (data / "models" / "Stable-diffusion").mkdir(parents=True)
+    shutil.copy(TINY, data / "models" / "Stable-diffusion" / "second.safetensors")
+    services = fake_services(data)
     yield services
     services.dispatcher.close()
 
 
 @pytest.fixture
-def client(services: Services) -> Iterator[TestClient]:
-    app = whole_api(services)
-    app.include_router(page_routes(services))
+def services(own: Services) -> Iterator[Services]:
+    """The program of this file with two adapters and settings as in the beginning."""
+    lora = own.paths.lora_dirs[0]
+    adapter(lora / "styles" / "ink.safetensors", {"ss_output_name": "Ink", "ss_tag_frequency": '{"a": {"ink": 3}}'})
+    image(lora / "styles" / "ink.png")
+    adapter(lora / "plain.safetensors")
+    with settings_kept(own):
+        yield own
+    shutil.rmtree(lora)
+
+
+@pytest.fixture(scope="module")
+def own_client(own: Services) -> Iterator[TestClient]:
+    app = whole_api(own)
+    app.include_router(page_routes(own))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
+
+
+@pytest.fixture
+def client(own_client: TestClient, services: Services) -> TestClient:
+    return own_client
 
 
 def cards(client: TestClient, page: str = "lora") -> dict[str, dict[str, Any]]:

@@ -102,7 +102,7 @@ def test_a_deleted_image_lies_in_the_trash_and_leaves_its_job(
     assert moved.is_file() and moved.with_suffix(".txt").is_file()
     assert not paths[1].exists() and paths[0].exists()
     reply = client.get("/internal/result", params={"id_task": job.task_id}).json()
-    assert [image["seed"] for image in reply["images"]] == [11, 13]
+    assert [image["seed"] for image in reply["images"]] == ["11", "13"]
     assert all(image["url"].endswith("&v=1") for image in reply["images"])
     record = services.queue.store.get(job.task_id)
     assert record is not None and record.outcome is not None

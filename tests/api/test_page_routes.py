@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from modules.api.progress import STOPPING
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from tests.fakes import CHECKPOINT
@@ -20,6 +21,18 @@ def submit(services: Services, task: str, **values: object) -> None:
 def state(client: TestClient, task: str) -> dict[str, object]:
     reply: dict[str, object] = client.post("/internal/progress", json={"id_task": task, "id_live_preview": -1}).json()
     return reply
+
+
+def test_an_interrupted_batch_says_that_it_stops_after_its_image(client: TestClient, services: Services) -> None:
+    submit(services, "task(batch)", prompt="slow", steps=400, batch_count=20)
+    until = time.monotonic() + 120
+    while not state(client, "task(batch)")["step"] and time.monotonic() < until:
+        time.sleep(0.02)
+    services.queue.interrupt("task(batch)", after_batch=True)
+    assert state(client, "task(batch)")["textinfo"] == STOPPING
+    services.queue.interrupt("task(batch)", after_batch=True)
+    job = services.queue.known.get("task(batch)")
+    assert job.wait(120) and job.result().interrupted
 
 
 def test_a_task_is_followed_from_the_line_to_its_images(client: TestClient, services: Services) -> None:
@@ -62,7 +75,7 @@ def test_a_chosen_image_is_saved_with_a_line_in_the_log(client: TestClient, serv
     assert services.queue.known.get("task(save)").wait(120)
     path = client.post("/internal/save-image", json={"id_task": "task(save)", "index": 0}).json()["path"]
     folder = services.paths.data_dir / "log" / "images"
-    assert path.startswith(str(folder)) and (folder / "log.csv").read_text().splitlines()[1].startswith("x,11,64,64")
+    assert path.startswith(str(folder)) and (folder / "log.csv").read_text().splitlines()[-1].startswith("x,11,64,64")
 
 
 def test_tokens_are_counted(client: TestClient) -> None:

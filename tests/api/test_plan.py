@@ -1,32 +1,16 @@
 """POST /sdapi/v1/plan, and the same on the command line."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
-from modules.api.app import build_api
 from modules.cli import plan as cli
 from modules.services import Services
-from tests.fakes import fake_services
 from tests.recordings import TINY
 
 BODY = {"prompt": "a cat", "width": 64, "height": 64}
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    services = fake_services(tmp_path_factory.mktemp("data"), start=False)
-    yield services
-    services.dispatcher.close()
-
-
-@pytest.fixture(scope="module")
-def client(services: Services) -> Iterator[TestClient]:
-    with TestClient(build_api(services), raise_server_exceptions=False) as client:
-        yield client
 
 
 def test_a_body_and_its_plan(client: TestClient, services: Services) -> None:

@@ -16,25 +16,10 @@ from modules.api.queue import worker_replies
 from modules.jobs.workers.executor import WorkerFacts, WorkerState
 from modules.jobs.workers.group import Workers
 from modules.services import Services
-from tests.fakes import fake_services, whole_api
 
 OURS = "/featherweight/v1/queue"
 THEIRS = "/agent-scheduler/v1"
 SMALL = {"width": 64, "height": 64, "steps": 1}
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    services = fake_services(tmp_path_factory.mktemp("data"))
-    yield services
-    services.dispatcher.close()
-    services.history.close()
-
-
-@pytest.fixture(scope="module")
-def client(services: Services) -> Iterator[TestClient]:
-    with TestClient(whole_api(services), raise_server_exceptions=False) as client:
-        yield client
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +68,18 @@ def test_waiting_jobs_are_ordered_changed_and_cancelled(client: TestClient) -> N
     again = client.post(f"{OURS}/again", json={"task_id": a, "seed": 77}).json()["task_id"]
     assert client.get(f"{OURS}/job", params={"task_id": again}).json()["parameters"]["seed"] == 77
     assert client.post(f"{OURS}/clear").json() == {"count": 3}
+
+
+def test_two_browsers_move_one_job(client: TestClient) -> None:
+    left, right = (submit(client, name) for name in ("left", "right"))
+    for _ in range(2):
+        assert client.post(f"{OURS}/move", json={"task_id": right, "before": left}).status_code == 200
+    assert line(client) == ["right", "left"]
+    assert client.post(f"{OURS}/move", json={"task_id": left, "before": left}).status_code in (200, 422)
+    assert client.post(f"{OURS}/cancel", json={"task_id": right}).status_code == 200
+    assert client.post(f"{OURS}/move", json={"task_id": right}).status_code == 404
+    assert client.post(f"{OURS}/move", json={"task_id": left, "before": right}).status_code in (200, 404), "it has gone"
+    client.post(f"{OURS}/cancel", json={"task_id": left})
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 import compat.facades
 from compat.finder import SHARED
+from tests.cases import for_each
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "extensions.md"
 BEGIN, END = "<!-- the table of names begins -->", "<!-- the table of names ends -->"
@@ -67,7 +66,7 @@ def test_the_table_is_that_of_the_facades() -> None:
     assert written == found.strip(), "run python -m tests.compat.test_documentation"
 
 
-@pytest.mark.parametrize("name", [name for name, _ in facades()])
+@for_each("name", [name for name, _ in facades()])
 def test_each_name_says_what_it_stands_for(name: str) -> None:
     module = import_module(f"compat.facades.{name}")
     assert module.__doc__

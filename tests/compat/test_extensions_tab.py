@@ -32,10 +32,16 @@ def program(tmp_path: Path) -> Iterator[tuple[str, Services]]:
     services.dispatcher.close()
 
 
-def opened(browser: sync_api.Browser, url: str) -> sync_api.Page:
-    """A page with the tab open and filled."""
+@pytest.fixture(scope="module")
+def window(browser: sync_api.Browser) -> Iterator[sync_api.Page]:
     page = browser.new_page()
     page.set_default_timeout(60_000)
+    yield page
+    page.close()
+
+
+def opened(page: sync_api.Page, url: str) -> sync_api.Page:
+    """The page with the tab open and filled."""
     page.goto(url)
     page.get_by_role("tab", name="Extensions").click()
     page.wait_for_selector("#fw_extensions li")
@@ -69,10 +75,10 @@ HOLD_LIST = """() => {
 """The next list of extensions arrives once `letGo` is called."""
 
 
-def test_the_whole_way(program: tuple[str, Services], browser: sync_api.Browser, tmp_path: Path) -> None:
+def test_the_whole_way(program: tuple[str, Services], window: sync_api.Page, tmp_path: Path) -> None:
     url, services = program
     folder = services.paths.extensions_dir
-    page = opened(browser, url)
+    page = opened(window, url)
     bad = page.locator("li[data-extension=bad]")
     assert "failed" in bad.inner_text() and "It needs the package no_such_package" in bad.inner_text()
     assert "It needs the package no_such_package" in page.inner_text("#fw_notices")
@@ -129,12 +135,12 @@ def test_the_whole_way(program: tuple[str, Services], browser: sync_api.Browser,
     assert (folder / "packed/scripts/packed.py").is_file()
 
 
-def test_a_server_for_other_machines_only_shows_them(tmp_path: Path, browser: sync_api.Browser) -> None:
+def test_a_server_for_other_machines_only_shows_them(tmp_path: Path, window: sync_api.Page) -> None:
     write(tmp_path / "extensions", {"good/scripts/good.py": FIRST})
     services = fake_services(tmp_path)
     services = replace(services, access=replace(services.access, is_local=False))
     with served(services) as url:
-        page = opened(browser, url)
+        page = opened(window, url)
         assert "Other machines reach this server" in page.inner_text("#fw_extensions .fw-extensions-closed")
         assert not page.is_visible("#fw_extensions .fw-extensions-install")
         assert page.get_by_role("button", name="Remove: good").count() == 0

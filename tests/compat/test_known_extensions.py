@@ -22,6 +22,7 @@ from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.scripts.acting import acting
 from modules.services import Services
+from tests.cases import for_each
 from tests.compat.conftest import registries_kept, write
 from tests.fakes import in_loop
 from tests.recordings import TINY
@@ -177,7 +178,7 @@ def loaded(services: Services) -> dict[str, tuple[list[str], dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("name", ROWS)
+@for_each("name", ROWS)
 def test_every_name_that_an_extension_uses(
     name: str, services: Services, loaded: dict[str, tuple[list[str], dict[str, Any]]]
 ) -> None:

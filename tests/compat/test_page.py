@@ -187,9 +187,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Ser
         services.dispatcher.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(browser: sync_api.Browser, program: tuple[str, Services]) -> Iterator[sync_api.Page]:
-    """The page, with the scripts of its extensions loaded."""
+    """One page for the whole file, with the scripts of its extensions loaded."""
     page = browser.new_page()
     page.set_default_timeout(120_000)
     page.goto(program[0])
@@ -242,6 +242,7 @@ def test_page_functions_tabs_and_faults(opened: sync_api.Page, program: tuple[st
 
 def test_scripts_find_what_older_pages_had_from_the_start(opened: sync_api.Page) -> None:
     page = opened
+    page.evaluate("featherweight.showTab('txt2img')")
     assert page.evaluate("early.slice(1, 3)") == [[], 1]
     assert page.evaluate("get_uiCurrentTabContent().id") == "tab_txt2img"
     page.wait_for_function("document.querySelector('#txt2img_neg_prompt textarea').value === 'not a fox'")
@@ -287,6 +288,7 @@ def test_the_choices_of_a_setting_are_refreshed(opened: sync_api.Page, program: 
 
 def test_functions_take_and_give_what_the_page_draws_by_itself(opened: sync_api.Page) -> None:
     page = opened
+    page.evaluate("featherweight.showTab('txt2img')")
     page.evaluate("document.querySelector('#early_put').click()")
     thumbs = page.locator("#txt2img_gallery .fw-thumbs button")
     sync_api.expect(thumbs).to_have_count(2)

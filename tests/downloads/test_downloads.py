@@ -18,17 +18,18 @@ import pytest
 from modules.downloads import parts, transport
 from modules.downloads.addresses import clean_name, source_of
 from modules.downloads.downloads import DownloadRequest, Downloads
-from modules.downloads.kinds import gguf_architecture
 from modules.downloads.known import known_models, source_named
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError, Timeouts, Tokens
 from modules.errors import (
     BusyError,
+    CheckpointError,
     FeatherweightError,
     InvalidValueError,
     OutputError,
     UnknownNameError,
 )
 from modules.flags.flags import Flags
+from modules.models.files.header import header_length
 from modules.paths import resolve_paths
 from tests.downloads.file_server import Behavior, Handler, safetensors, serving
 
@@ -195,6 +196,53 @@ def test_a_server_that_sends_less_or_more_leaves_no_file(
     downloads: Downloads, fault: Any, error: type[FeatherweightError], sentence: str
 ) -> None:
     with serving({f"/{NAME}": Behavior(LARGE, fault=fault)}) as address, pytest.raises(error, match=sentence):
+        get(downloads, f"{address}/{NAME}")
+    assert NAME not in files_in(downloads)
+
+
+@pytest.mark.parametrize(
+    "said", ["bytes abc", "bytes", "", "bytes 0-65535/" + "9" * 5000, "bytes 0-9/\u00b2", "bytes \u00b2-"]
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_a_server_says_of_parts_is_no_mistake_of_ours(downloads: Downloads, said: str, is_first: bool) -> None:
+    """Security finding 14: these ended as internal errors."""
+
+    def lies_about_the_range(handler: Handler, number: int) -> bool:
+        if (number == 0) is not is_first:
+            return False
+        handler.send_response(206)
+        handler.send_header("Content-Range", said)
+        handler.send_header("Content-Length", "10")
+        handler.end_headers()
+        handler.wfile.write(bytes(10))
+        return True
+
+    behavior = Behavior(LARGE, fault=lies_about_the_range)
+    with serving({f"/{NAME}": behavior}) as address:
+        try:
+            assert get(downloads, f"{address}/{NAME}").read_bytes() == LARGE
+        except FeatherweightError as error:
+            assert "server" in str(error)
+        else:
+            assert not is_first
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 50_000,
+        b'{"a":' * 50_000,
+        b'{"x": {"dtype": "F16", "shape": [1e400]}}',
+        b'{"x": {"dtype": "F16", "shape": [NaN]}}',
+        b'{"x": {"dtype": "F16", "shape": "12"}}',
+        b'{"__metadata__": "x", "x": {"dtype": "F16", "shape": [1]}}',
+        b'{"__metadata__": {"x": []}, "x": 5}',
+    ],
+)
+def test_a_header_of_another_shape_is_refused_with_a_sentence(downloads: Downloads, header: bytes) -> None:
+    """Security finding 14."""
+    behavior = Behavior(len(header).to_bytes(8, "little") + header + bytes(64))
+    with serving({f"/{NAME}": behavior}) as address, pytest.raises(CheckpointError, match=NAME):
         get(downloads, f"{address}/{NAME}")
     assert NAME not in files_in(downloads)
 
@@ -430,16 +478,6 @@ def test_the_list_that_ships_is_whole() -> None:
         assert clean_name(model.source.file)
 
 
-def test_the_architecture_of_a_gguf_file() -> None:
-    def text(value: bytes) -> bytes:
-        return len(value).to_bytes(8, "little") + value
-
-    begins = b"GGUF" + (3).to_bytes(4, "little") + (1).to_bytes(8, "little") + (2).to_bytes(8, "little")
-    number = text(b"general.file_type") + (4).to_bytes(4, "little") + bytes(4)
-    begins += number + text(b"general.architecture") + (8).to_bytes(4, "little") + text(b"wan")
-    assert gguf_architecture(begins) == "wan" and gguf_architecture(begins[:30]) == "" and gguf_architecture(b"x") == ""
-
-
 @pytest.mark.parametrize(
     ("plan", "fits", "text", "seconds"),
     [
@@ -485,10 +523,10 @@ def test_what_the_planner_said_is_read(
     assert (verdict.fits, verdict.text, verdict.step_seconds) == (fits, text, seconds)
 
 
-@pytest.mark.thorough  # a process that imports PyTorch; `test_what_the_planner_said_is_read` has its words
+@pytest.mark.thorough(held_by="test_what_the_planner_said_is_read")  # which has no process that imports PyTorch
 def test_the_planner_is_asked_with_the_header_alone(downloads: Downloads) -> None:
     header = (ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors").read_bytes()
-    length = 8 + int.from_bytes(header[:8], "little")
+    length = 8 + header_length(header)
     behavior = Behavior(header[:length] + bytes(len(header) - length))
     with serving({f"/{NAME}": behavior}) as address:
         found = downloads.find(DownloadRequest(f"{address}/{NAME}"))

@@ -1,4 +1,4 @@
-"""The files of all families, written once, and what each test may ask of a made-up GPU."""
+"""The files of families, written once, for jobs on a made-up GPU."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_gpu.jobs import write_families
+from tests.fake_gpu.jobs import write_loras
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `write_families`."""
+    """The folder of `root_of`, with LoRAs."""
     root = tmp_path_factory.mktemp("families")
-    write_families(root)
+    write_loras(root)
     return root

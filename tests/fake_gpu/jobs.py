@@ -39,6 +39,8 @@ from tests.recordings import CONFIGS
 UNETS = ("sd1", "sd1-inpainting", "sd2", "sdxl", "sdxl-refiner", "sd3")
 TRANSFORMERS = {"flux1": "dev", "flux2": "klein", "chroma": "chroma"}
 FAMILIES = ("sd1", "sd2", "sdxl", "sd3", *TRANSFORMERS, "z-image", "anima")
+USUAL_FAMILIES = ("sd1", "flux1", "z-image")
+"""One of each kind of denoiser: a UNet, a transformer with joint streams, and one with one stream."""
 PRODUCTS = NARROW | {"_int_mm", "_scaled_mm"}
 TABLES_BYTES = 1 << 20  # of formats that look values up, 0.6 MB to encode code4: they are kept for the next model
 LORAS = {
@@ -51,17 +53,8 @@ LORAS = {
 FEW_LAYERS = 3
 
 
-def write_families(root: Path) -> None:
-    """The files of every family; those of transformers with their parts in a folder of their own."""
-    models = root / "unets" / "Stable-diffusion"
-    models.mkdir(parents=True)
-    for name in UNETS:
-        write_family(models, name)
-    for name, tiny in TRANSFORMERS.items():
-        write_parts(root / name, TINY[tiny], name)
-    write_split(root / "z-image", "zimage-turbo-cfg1")
-    _leave_few_layers(root / "z-image" / "text_encoder" / "qwen3_4b_tiny.safetensors")
-    _write_anima(root / "anima")
+def write_loras(root: Path) -> None:
+    """The files of LoRAs, of which those of a family are named after it."""
     loras = root / "loras"
     loras.mkdir()
     for name, (key, width) in LORAS.items():
@@ -97,8 +90,25 @@ def _write_anima(root: Path) -> None:
 
 
 def root_of(root: Path, family: str) -> Path:
-    """The folder of a family's files."""
-    return root / (family if (root / family).is_dir() else "unets")
+    """The folder of a family's files, which are written when they are first asked for; a transformer has its parts in a
+    folder of its own."""
+    folder = root / ("unets" if family in UNETS else family)
+    if family in UNETS:
+        models = folder / "Stable-diffusion"
+        models.mkdir(parents=True, exist_ok=True)
+        for name in (family, *(["sdxl-refiner"] if family == "sdxl" else [])):
+            if not (models / f"{name}.safetensors").exists():
+                write_family(models, name)
+    elif folder.is_dir():
+        pass
+    elif family in TRANSFORMERS:
+        write_parts(folder, TINY[TRANSFORMERS[family]], family)
+    elif family == "z-image":
+        write_split(folder, "zimage-turbo-cfg1")
+        _leave_few_layers(folder / "text_encoder" / "qwen3_4b_tiny.safetensors")
+    else:
+        _write_anima(folder)
+    return folder
 
 
 def engine_of(root: Path, family: str, *flags: str, checkpoints: Path | None = None) -> Engine:

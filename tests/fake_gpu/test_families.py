@@ -12,7 +12,7 @@ import torch
 
 from modules.models.loading.precision import ComputeMode
 from tests.fake_gpu import CardFacts, fake_gpu
-from tests.fake_gpu.jobs import FAMILIES, TABLES_BYTES, engine_of, leave, made, pixels, watching_dtypes
+from tests.fake_gpu.jobs import FAMILIES, TABLES_BYTES, USUAL_FAMILIES, engine_of, leave, made, pixels, watching_dtypes
 from tests.thorough import pairs, thoroughly, usually
 
 Pixels = np.ndarray[Any, np.dtype[np.int64]]
@@ -35,7 +35,7 @@ def image(root: Path, family: str, *flags: str, settings: dict[str, Any] | None 
     return result
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", usually(FAMILIES, USUAL_FAMILIES.__contains__))
 def test_an_image_is_the_same_to_the_bit_however_its_weights_come(root: Path, family: str) -> None:
     with fake_gpu("cuda", 8) as card:
         resident = image(root, family)
@@ -44,7 +44,7 @@ def test_an_image_is_the_same_to_the_bit_however_its_weights_come(root: Path, fa
         assert card.memory.tensors == 0 and card.streams.main.count > 100
 
 
-@pytest.mark.parametrize(("family", "way"), pairs(FAMILIES, WAYS, (("flux1", "lowvram"), ("sdxl", "medvram"))))
+@pytest.mark.parametrize(("family", "way"), pairs(FAMILIES, WAYS, (("flux1", "lowvram"), ("sd1", "medvram"))))
 def test_streaming_takes_less_memory_for_the_same_image(root: Path, family: str, way: str) -> None:
     flags, settings = WAYS[way]
     with fake_gpu("cuda", 8) as card:
@@ -64,7 +64,7 @@ def test_weights_that_are_streamed_from_disk_give_the_same_image(root: Path, fam
 
 
 @pytest.mark.parametrize(
-    ("family", "device_type"), pairs(FAMILIES, ("mps", "xpu"), (("sdxl", "mps"), ("flux1", "xpu")))
+    ("family", "device_type"), pairs(FAMILIES, ("mps", "xpu"), (("z-image", "mps"), ("sd1", "xpu")))
 )
 def test_other_makers_gpus(root: Path, family: str, device_type: str) -> None:
     """On Apple's there is no fp8: a tensor of it would raise."""
@@ -76,7 +76,7 @@ def test_other_makers_gpus(root: Path, family: str, device_type: str) -> None:
 
 @pytest.mark.parametrize(
     ("family", "storage"),
-    pairs(FAMILIES, FORMATS, (("sd1", "fp8_e4m3fn_row"), ("flux1", "int8_convrot"), ("anima", "code4"))),
+    pairs(FAMILIES, FORMATS, (("sd1", "fp8_e4m3fn_row"), ("flux1", "int8_convrot"), ("z-image", "code4"))),
 )
 def test_each_format_is_decoded_on_the_card(root: Path, family: str, storage: str) -> None:
     settings = {"fp8_storage": "Enable", "fp8_format": storage}
@@ -103,7 +103,8 @@ PLANS = [
     ("cuda", None, "sd1", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}, FP16, ComputeMode.AUTOCAST),
     ("cuda", GTX_1660, "sd1", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}, FP16, ComputeMode.MANUAL),
     thoroughly("mps", None, "sd1", {"fp8_storage": "Enable"}, FP16, ComputeMode.PLAIN),
-    ("mps", None, "anima", {}, BF16, ComputeMode.PLAIN),
+    ("mps", None, "z-image", {}, BF16, ComputeMode.PLAIN),
+    thoroughly("mps", None, "anima", {}, BF16, ComputeMode.PLAIN),
     ("xpu", None, "sd1", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}, FP16, ComputeMode.MANUAL),
     thoroughly("cuda", None, "sd1", {"compute_dtype": "bf16"}, BF16, ComputeMode.PLAIN),
 ]

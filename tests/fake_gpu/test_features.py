@@ -70,7 +70,7 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "hires of a transformer": ("flux1", {"hires": HiresRequest(scale=1.5, steps=1, denoising_strength=0.6)}),
     "inpainting": ("sd1", painted()),
     "inpainting model": ("sd1-inpainting", painted()),
-    "inpainting with a transformer": ("chroma", painted()),
+    "inpainting with a transformer": ("flux1", painted()),
     "refiner": ("sdxl", {"refiner_checkpoint": "sdxl-refiner", "refiner_switch_at": 0.5}),
     "LoRA": ("sd1", {"prompt": "a red cat <lora:unet:0.8>"}),
     "LoRA of a transformer": ("sd3", {"prompt": "a red cat <lora:sd3:0.8>"}),

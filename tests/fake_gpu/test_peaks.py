@@ -50,7 +50,7 @@ def no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sd1", None, 4, 512, 7.0, {}),
         ("z-image", FEW, 6, 1024, 1.0, FP8),
         ("flux1-dev", FEW, 8, 1024, 1.0, BLOCKS),
-        ("anima", FEW, 4, 1024, 4.0, {}),
+        thoroughly("anima", FEW, 4, 1024, 4.0, {}),
         thoroughly("sdxl", None, 12, 512, 7.0, {}),  # the same UNet and VAE as SD1's, three times as long
         thoroughly("sdxl", None, 4, 1024, 7.0, BLOCKS),
         thoroughly("sdxl", None, 6, 1024, 7.0, FP8),

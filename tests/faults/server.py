@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any
 from PIL import Image
 
 from tests.forked import forked
+from tests.ports import reserved_port
 from tests.recordings import TINY
 
 STEP_S = 0.01
@@ -26,9 +26,7 @@ class TinyServer:
     """One start of the server on a data folder. Without the page, which takes most of the time of a start."""
 
     def __init__(self, data: Path, *words: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = reserved_port()
         self.log = data.with_suffix(f".{self.port}.log")
         own = ["--nowebui", "--port", str(self.port), "--data-dir", str(data), "--ckpt", str(TINY)]
         flags = [*own, "--skip-load-model-at-start", "--use-cpu", "all", *words]

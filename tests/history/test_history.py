@@ -51,6 +51,13 @@ def history(tmp_path: Path) -> Iterator[History]:
     history.close()
 
 
+def test_a_large_seed_is_found_exactly(history: History) -> None:
+    largest = 2**64 - 1
+    history.add([file(4, "a"), file(5, "b", Seed=largest), file(6, "c", Seed=largest - 1), file(7, "d", Seed=2**63)])
+    assert found(history, f"seed:{largest}") == [5] and found(history, f"seed:={largest - 1}") == [6]
+    assert sorted(found(history, f"seed:>{2**60}")) == [5, 6, 7] and found(history, "seed:4") == [4]
+
+
 def found(history: History, text: str) -> list[int]:
     return [int(entry.path.stem) for entry in history.search(text)]
 

@@ -20,6 +20,7 @@ from modules.images.filenames import (
 from modules.images.naming import NameContext
 from modules.images.patterns import PATTERNS, Source
 from modules.settings.values import Settings
+from tests.cases import for_each
 
 CONTEXT = NameContext(
     prompt="a red cat, (on: a) chair",
@@ -49,7 +50,7 @@ CONTEXT = NameContext(
 SOURCE = Source(CONTEXT, Image.new("RGB", (2, 2)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "expected"),
     [
         ("[seed]", "7"),

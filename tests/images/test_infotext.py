@@ -19,6 +19,7 @@ from modules.images.infotext import (
     unquote,
 )
 from modules.images.infotext_defaults import DEFAULTS, parse_version, uses_emphasis
+from tests.cases import for_each
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 PARTS: dict[str, Any] = json.loads((REFERENCE / "parts.json").read_text(encoding="utf-8"))
@@ -61,7 +62,7 @@ def written_fields(text: str) -> dict[str, object]:
     return fields
 
 
-@pytest.mark.parametrize("text", INFOTEXTS, ids=lambda text: text[-60:])
+@for_each("text", INFOTEXTS, ids=lambda text: text[-60:])
 def test_recorded_infotexts_come_back_to_the_letter(text: str) -> None:
     parsed = parse_infotext(text)
     assert parsed["Version"] == "1.10.1"

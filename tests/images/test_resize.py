@@ -1,9 +1,9 @@
 """The resize modes."""
 
-import pytest
 from PIL import Image
 
 from modules.images.resize import ResizeMode, resize_image
+from tests.cases import for_each
 
 
 def thirds(width: int, height: int) -> Image.Image:
@@ -18,9 +18,9 @@ def thirds(width: int, height: int) -> Image.Image:
     return image
 
 
-@pytest.mark.parametrize("mode", list(ResizeMode))
-@pytest.mark.parametrize("source", [(100, 72), (72, 100), (64, 64), (1, 500), (500, 1)])
-@pytest.mark.parametrize("target", [(64, 64), (128, 64), (40, 104)])
+@for_each("mode", list(ResizeMode))
+@for_each("source", [(100, 72), (72, 100), (64, 64), (1, 500), (500, 1)])
+@for_each("target", [(64, 64), (128, 64), (40, 104)])
 def test_the_size_is_the_asked_one(mode: ResizeMode, source: tuple[int, int], target: tuple[int, int]) -> None:
     assert resize_image(Image.new("RGB", source), *target, mode).size == target
 

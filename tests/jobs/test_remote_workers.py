@@ -425,9 +425,15 @@ def test_why_extras_stay_here_is_said() -> None:
         (lambda body: good(body, images=["!!"]), "an image that cannot be read"),
         (lambda body: good(body, images=[png((32, 128))]), "sent an image of 32x128 instead of 64x64"),
         (lambda body: good({**body, "seed": 99}), "made an image with the seed 99 instead of 5"),
-        (lambda body: good(body, info='{"infotexts": [""], "index_of_first_image": Infinity}'), "OverflowError"),
-        (lambda body: good(body, info='{"infotexts": [""], "index_of_first_image": NaN}'), "ValueError"),
-        (lambda body: good(body, info="[" * 100_000), "RecursionError"),
+        (
+            lambda body: good(body, info='{"infotexts": [""], "index_of_first_image": Infinity}'),
+            "holds Infinity, which is no number",
+        ),
+        (
+            lambda body: good(body, info='{"infotexts": [""], "index_of_first_image": NaN}'),
+            "holds NaN, which is no number",
+        ),
+        (lambda body: good(body, info="[" * 100_000), "nested too deep"),
         (lambda body: good(body, images=[broken_png()]), "an image that cannot be read (broken"),
         (lambda body: good(body, images=[encoded("TIFF")]), "an image that cannot be read"),
         (lambda body: good({**body, "prompt": "x" * 1_000_000}), "with a text of 10000"),

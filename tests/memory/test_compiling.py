@@ -186,7 +186,9 @@ def test_what_was_compiled_is_kept_where_the_environment_does_not_say_otherwise(
     assert environment == {CACHE_VARIABLE: str(tmp_path), THREADS_VARIABLE: "1"}
 
 
-@pytest.mark.thorough  # takes half a minute
+@pytest.mark.thorough(
+    held_by="tests/memory/streaming/test_streaming.py::test_compiled_it_computes_the_same_and_stays_usable"
+)
 @pytest.mark.skipif(compiler_problem(CPU) is not None, reason="needs a C++ compiler")
 def test_a_block_compiled_by_the_real_compiler(
     model: Model, x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,12 +20,7 @@ from modules.memory.int8_matmul import (
     share_inputs,
 )
 from modules.memory.layer import manage, put, stored_state, stored_tensors
-
-
-@pytest.fixture(autouse=True)
-def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of toys multiply in int8 too."""
-    monkeypatch.setattr("modules.memory.int8_matmul.MIN_PRODUCTS", 0)
+from tests.int8 import small_exact_products as small_exact_products
 
 
 def noise(*shape: int, seed: int = 1) -> Tensor:

@@ -17,16 +17,12 @@ from modules.memory.kernels import product_support
 from modules.memory.kernels.product_support import ProductKernels, product_kernels
 from modules.memory.kernels.row_support import row_encoding_problem
 from modules.memory.layer import manage, put, stored_state
+from tests.int8 import small_exact_products as small_exact_products
 
 compiled = pytest.mark.skipif(row_encoding_problem() is not None, reason=row_encoding_problem() or "")
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 CPU = torch.device("cpu")
 NEVER = 1 << 62
-
-
-@pytest.fixture(autouse=True)
-def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modules.memory.int8_matmul.MIN_PRODUCTS", 0)
 
 
 @pytest.fixture(params=[1, 3])

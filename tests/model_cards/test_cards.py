@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.adapters.adapter_facts import FRONT_BYTES, read_metadata
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.adapters.tags import lora_tags
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
@@ -21,8 +20,9 @@ from modules.model_cards.cards import Card, CardLibrary, card_json
 from modules.model_cards.notes import write_notes
 from modules.model_cards.previews import embedded_preview, read_preview, write_preview
 from modules.model_cards.training_facts import training_facts, training_tags, version_of
-from modules.models.families.registry import version_of_family
+from modules.models.detection.families import version_of_family
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.files.header import FRONT_BYTES, read_metadata
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.prompting.extra_networks import extract_tags
 from modules.settings.values import Settings

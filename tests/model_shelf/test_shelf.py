@@ -16,18 +16,27 @@ from tests.downloads.file_server import safetensors
 ROOT = Path(__file__).parents[2]
 Z_IMAGE = safetensors(
     {
+        "model.diffusion_model.cap_pad_token": ("BF16", [1, 8]),
         "model.diffusion_model.noise_refiner.0.attention.qkv.weight": ("BF16", [24, 8]),
-        "model.diffusion_model.cap_embedder.0.weight": ("BF16", [2560]),
     }
 )
 QWEN3 = safetensors(
     {
         "model.layers.0.self_attn.q_norm.weight": ("BF16", [128]),
         "model.layers.0.self_attn.q_proj.weight": ("BF16", [4096, 2560]),
+        "model.embed_tokens.weight": ("BF16", [8, 2560]),
     }
 )
-FLUX_VAE = safetensors({"decoder.conv_in.weight": ("BF16", [512, 16, 3, 3])})
-FLUX2_VAE = safetensors({"decoder.conv_in.weight": ("BF16", [512, 32, 3, 3])})
+DECODER = {"decoder.mid.block_1.conv1.weight": ("BF16", [8, 8, 3, 3])}
+FLUX_VAE = safetensors({**DECODER, "decoder.conv_in.weight": ("BF16", [512, 16, 3, 3])})
+FLUX2_VAE = safetensors(
+    {
+        **DECODER,
+        "decoder.conv_in.weight": ("BF16", [512, 32, 3, 3]),
+        "bn.running_mean": ("BF16", [128]),
+        "encoder.down.0.block.0.conv1.weight": ("BF16", [8, 8, 3, 3]),
+    }
+)
 LORA = safetensors({"lora_unet_a.lora_down.weight": ("F16", [4, 64])})
 
 

@@ -15,7 +15,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from modules.models.detection.families import whole_names
 from modules.models.files.tensor_file import TensorEntry
+from modules.models.names.view import View, renamed
 
 DIT = Path(__file__).parents[1] / "reference" / "dit"
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -107,3 +109,8 @@ class HeaderOnly:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+def with_whole_names(file: HeaderOnly) -> View:
+    """A denoiser's file with the names that a whole checkpoint has."""
+    return renamed(file, whole_names(file.entries) or {})

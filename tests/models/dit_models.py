@@ -19,7 +19,7 @@ from transformers import Qwen3Config, Qwen3Model
 
 from modules.models.autoencoders.kl import KlSizes
 from modules.models.autoencoders.packed_kl import PackedKlAutoencoder
-from modules.models.families.chroma.transformer import TABLE as CHROMA
+from modules.models.families.chroma.denoiser import TABLE as CHROMA
 from modules.models.families.flux1.layout import TABLE as FLUX1
 from modules.models.families.flux2.layout import TABLE as FLUX2
 from modules.models.families.layer_table import LayerTable

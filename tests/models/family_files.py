@@ -1,11 +1,12 @@
 """Tiny checkpoints of every family with random weights, in the original layouts."""
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 from omegaconf import OmegaConf
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from modules.models.autoencoders.kl import KlAutoencoder
@@ -91,10 +92,16 @@ def family_tensors(name: str) -> dict[str, Tensor]:
 
 
 def write_family(folder: Path, name: str) -> Path:
-    """Write `NAME.safetensors` there."""
+    """Write `NAME.safetensors` there: a copy of the one that this process has made."""
     path = folder / f"{name}.safetensors"
-    save_file(family_tensors(name), path)
+    path.write_bytes(_file_of(name))
     return path
+
+
+@lru_cache(maxsize=4)  # up to 34 MB each
+def _file_of(name: str) -> bytes:
+    """Return the file of a family."""
+    return save(family_tensors(name))
 
 
 def write_yaml(path: Path, sizes: FileSizes, like: Path, parameterization: str) -> None:

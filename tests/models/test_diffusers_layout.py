@@ -14,7 +14,7 @@ from modules.models.autoencoders.source import open_vae
 from modules.models.families.registry import detect_family
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.loading.load_model import architecture_of
-from modules.models.loading.open_checkpoint import open_checkpoint
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.diffusers_folders import UNETS, text_tensors, unet_tensors, vae_tensors, write_folder
 from tests.models.family_files import kl, write_family
 from tests.recordings import CONFIGS

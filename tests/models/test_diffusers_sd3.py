@@ -15,7 +15,7 @@ from modules.models.families.sd3.layout import T5_LEVEL
 from modules.models.families.sd3.t5 import OWN_TOKENIZER
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.loading.load_model import architecture_of
-from modules.models.loading.open_checkpoint import open_checkpoint
+from modules.models.opening.checkpoint import open_checkpoint
 from modules.models.text_encoders.t5 import t5_tokenizer_file
 from tests.models.diffusers_folders import write_json
 from tests.models.diffusers_sd3_folders import sd3_parts, write_sd3_folder

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.memory.layer import stored_state
-from modules.models.loading.open_checkpoint import open_checkpoint
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.models.test_conversion import WEIGHT, convert, load
 from tests.thorough import thoroughly

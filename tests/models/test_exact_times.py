@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.models.families.chroma.transformer import run_transformer as run_chroma
+from modules.models.families.chroma.denoiser import run_transformer as run_chroma
 from modules.models.families.denoiser_context import ModelInputs
-from modules.models.families.flux1.transformer import run_transformer as run_flux1
-from modules.models.families.flux2.transformer import run_transformer as run_flux2
+from modules.models.families.flux1.denoiser import run_transformer as run_flux1
+from modules.models.families.flux2.denoiser import run_transformer as run_flux2
 from tests.models.dit_models import CONTEXT, TINY, VECTOR
 
 RUN = {"dev": run_flux1, "klein": run_flux2, "chroma": run_chroma}

@@ -10,7 +10,7 @@ from modules.models.families.registry import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 MODULES = ROOT / "modules"
-FAMILY_FOLDERS = [path for path in (MODULES / "models" / "families").iterdir() if (path / "family.py").is_file()]
+FAMILY_FOLDERS = [path for path in (MODULES / "models" / "families").iterdir() if path.is_dir()]
 NAME = re.compile(
     r"(?<![a-z])(?:sd ?[123](?:\.[0-9x])?|sdxl|mmdit|t5(?:xxl)?|flux|clip_[lg])(?![a-z])|is_sdxl|is_xl", re.IGNORECASE
 )
@@ -21,11 +21,10 @@ SETTINGS_AND_FLAGS = re.compile(
 """Names of settings, of their values and of flags, which are the user's words."""
 EXCEPT = {
     "models/text_encoders": "text encoders are called by their names here, and families name those that they use",
-    "models/families/registry.py": "lists the families, and says of a file that is of none what it looks like",
-    "models/families/adapter_versions.py": "lists the families' adapters",
+    "models/families/registry.py": "lists the families",
+    "models/detection": "lists the families, and the names of architectures and encoders in files",
     "model_cards/few_steps.py": "words in the names that people give their files",
     "downloads/about.py": "words of base models in what the sources of files say of them",
-    "downloads/kinds.py": "names of architectures and encoders in files that other programs write",
     "models/files/other_files.py": "names of tensors in embedding files, which other programs write",
     "settings/sections": "settings' own names, labels and hints",
     "settings/definitions.py": "the groups of these settings",
@@ -68,8 +67,8 @@ def test_an_exception_is_needed(known: str) -> None:
 
 
 def test_every_family_is_in_a_folder_of_its_own() -> None:
-    for name, family in FAMILIES.items():
-        text = (MODULES / "models" / "families" / "registry.py").read_text(encoding="utf-8")
-        assert f'FAMILIES.add("{name}"' in text
-        folder = next(folder for folder in FAMILY_FOLDERS if family.label in (folder / "family.py").read_text())
+    files = [path for folder in FAMILY_FOLDERS for path in folder.glob("family.py")]
+    texts = {path.parent: path.read_text(encoding="utf-8") for path in files}
+    for name, _ in FAMILIES.items():
+        (folder,) = (folder for folder, text in texts.items() if re.search(rf"import .*\b{name.upper()}\b", text))
         assert (folder / "__init__.py").read_text() == ""

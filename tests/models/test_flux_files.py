@@ -13,15 +13,15 @@ from modules.adapters.targets import TargetTable
 from modules.errors import CheckpointError
 from modules.models.families.architecture import read_architecture
 from modules.models.families.family import ModelFamily
-from modules.models.families.registry import FAMILIES, detect_family
+from modules.models.families.registry import FAMILIES, all_families, detect_family
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.load_model import load_model
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_checkpoint import open_checkpoint, registered
 from modules.models.loading.precision import PrecisionPlan
 from modules.models.names.component import Component, Header
 from modules.models.names.fused import unfused
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.dit_files import HeaderOnly, full_header, recipe_tensors
 from tests.models.dit_models import TINY, write_in_one, write_parts
 from tests.recordings import CONFIGS
@@ -52,7 +52,7 @@ def components_of(family: ModelFamily, file: Any) -> tuple[Component, ...]:
 
 @pytest.mark.parametrize("name", FULL)
 def test_the_full_models_tensors_all_have_a_place(name: str) -> None:
-    file = unfused(HeaderOnly(full(name)), registered())
+    file = unfused(HeaderOnly(full(name)), all_families())
     family = detect_family(file)
     assert family is FAMILIES.get(FULL[name][0])
     components = components_of(family, file)
@@ -67,12 +67,12 @@ def test_the_full_models_tensors_all_have_a_place(name: str) -> None:
 def test_names_of_the_folder_are_those_of_the_file(name: str) -> None:
     family = FAMILIES.get(FULL[name][0])
     header = full_header(f"{name}.diffusers")
-    assert family.folder.detects({"transformer": header})
+    assert family.signs.in_folder({"transformer": header})
     others = [other for _, other in FAMILIES.items() if other is not family]
-    assert not any(other.folder.detects({"transformer": header}) for other in others if other.folder.is_flow)
+    assert not any(other.signs.in_folder({"transformer": header}) for other in others if other.signs.part != "unet")
     keymap, ours = family.folder.names["transformer"](header)
     folder = {str(keymap.to_original(key)) for key in ours.values()}
-    whole = unfused(HeaderOnly(full_header(name, DENOISER)), registered())
+    whole = unfused(HeaderOnly(full_header(name, DENOISER)), all_families())
     assert folder == set(whole.entries)
     shapes = {str(keymap.to_original(key)): header[key].shape for key in header}
     assert shapes == {key: entry.shape for key, entry in whole.entries.items()}
@@ -203,6 +203,6 @@ def test_control_models_are_refused_by_what_they_take(tmp_path: Path) -> None:
 def test_usual_settings_are_offered_as_an_infotext_says_them(name: str, file: str, said: str) -> None:
     tiny = TINY[name]
     family = FAMILIES.get({"klein": "flux2_klein", "chroma": "chroma1"}.get(name, "flux1_dev"))
-    usual = family.usual_settings(tiny.transformer(), file)
+    usual = family.denoiser.usual_settings(tiny.transformer(), file)
     assert usual is not None
     assert usual.infotext == said.format("Sampler: Euler, Schedule type: Simple")

@@ -45,7 +45,7 @@ def load(path: Path, modules: tuple[Path, ...] = (), **options: object) -> Loade
 
 
 def output(model: LoadedModel) -> Tensor:
-    sizes = model.family.input_sizes(model.unet)
+    sizes = model.family.denoiser.sizes(model.unet)
     generator = torch.Generator().manual_seed(4)
 
     def make(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -54,7 +54,7 @@ def output(model: LoadedModel) -> Tensor:
     inputs = model.family.example_inputs(model.unet, (1, 8, 8), torch.float32, make)
     assert sizes.channels == 4 or sizes.channels == 16
     with torch.no_grad():
-        return model.family.run(model.unet, inputs)
+        return model.family.denoiser.run(model.unet, inputs)
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from modules.models.autoencoders.kl import KlSizes, build_kl
 from modules.models.families.architecture import UNetArchitecture
-from modules.models.families.ldm.parts import build_unet
+from modules.models.families.ldm.denoiser import build_unet
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.names.ldm_unet import UNetLayout, unet_keymap
 from modules.models.names.ldm_vae import vae_keymap

@@ -23,8 +23,8 @@ VAE_PLACE, TEXT_PLACE = "models/VAE", "models/text_encoder"
 def hints(family: str) -> list[str]:
     """What is to be said of each part of a family."""
     known = FAMILIES.get(family)
-    assert known.external_vae is not None
-    return [*(item.title for item in known.external_encoders), known.external_vae.title]
+    assert known.latents.external is not None
+    return [*(item.title for item in known.texts.external), known.latents.external.title]
 
 
 def widened(text: Mapping[str, Tensor]) -> dict[str, Tensor]:

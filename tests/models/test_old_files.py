@@ -10,9 +10,9 @@ from torch import Tensor
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.load_model import load_model
 from modules.models.loading.loaded import LoadedModel
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import PrecisionPlan
 from modules.models.names.ema_names import restored_names, with_dots
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.family_files import family_tensors
 from tests.models.original_keys import FULL, file_shapes
 from tests.recordings import CONFIGS

@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.models.families.registry import detect_family
+from modules.models.families.registry import all_families, detect_family
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.files.tensor_file import Closing, TensorEntry
 from modules.models.loading.load_model import architecture_of
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_checkpoint import registered
 from modules.models.names.fused import unfused
 from tests.models.original_keys import FULL, SCHEDULE, Shapes, file_shapes
 from tests.models.sd3_keys import FULL_SD3, sd3_shapes
@@ -57,7 +56,7 @@ def _shapes(name: str) -> Shapes:
 
 @pytest.mark.parametrize("name", [*FULL, *FULL_SD3])
 def test_each_tensor_has_its_place(name: str) -> None:
-    header = unfused(Header(name), registered())
+    header = unfused(Header(name), all_families())
     family = detect_family(header)
     assert family.label == FAMILY[name]
     info = CheckpointInfo(path=header.path, name=header.path.name, size_bytes=0, mtime_ns=0)

@@ -59,7 +59,7 @@ def computed(model: LoadedModel) -> tuple[Tensor, Tensor]:
 
     inputs = model.family.example_inputs(model.unet, (1, 8, 8), torch.float32, make)
     text = model.text_encoder(input_ids=torch.arange(9)[None]).last_hidden_state
-    return model.family.run(model.unet, inputs), text
+    return model.family.denoiser.run(model.unet, inputs), text
 
 
 def test_nothing_is_written_and_the_output_is_the_same(tmp_path: Path) -> None:

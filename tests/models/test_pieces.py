@@ -14,8 +14,8 @@ from modules.images.infotext import parse_infotext
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.models.files.pieces import first_piece, pieces_of, without_later_pieces
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.names.view import open_whole
+from modules.models.opening.checkpoint import open_checkpoint
 from modules.settings.values import Settings
 from tests.models.split_models import save, split_model
 from tests.processing.test_z_image import engine_of, made, pixels

@@ -24,7 +24,7 @@ def model_that(predict: Callable[[Tensor, Tensor], Tensor]) -> Any:
     sizes = SimpleNamespace(unet_sizes=SimpleNamespace(context_width=8))
     return SimpleNamespace(
         latent_channels=4,
-        family=SimpleNamespace(context_tokens=77),
+        family=SimpleNamespace(texts=SimpleNamespace(tokens=77)),
         device=torch.device("cpu"),
         architecture=sizes,
         predict=lambda x, t, context: predict(x, t),

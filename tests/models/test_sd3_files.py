@@ -12,9 +12,9 @@ from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.load_model import load_model
 from modules.models.loading.loaded import LoadedModel
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import PrecisionPlan
 from modules.models.names.fused import LayoutWriter
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.family_files import family_tensors, write_family
 from tests.recordings import CONFIGS
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
 from modules.models.families.registry import detect_family
-from modules.models.loading.open_checkpoint import open_checkpoint
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.family_files import write_family
 from tests.models.gguf_files import write_gguf
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.names.view import open_whole
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.dit_models import TINY
 from tests.models.gguf_files import quantization
 from tests.models.split_models import SPLIT_FAMILIES, save, split_model

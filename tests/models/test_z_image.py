@@ -9,11 +9,11 @@ from safetensors.torch import save_file
 
 from modules.errors import CheckpointError
 from modules.models.families.architecture import read_architecture
-from modules.models.families.registry import FAMILIES, detect_family
+from modules.models.families.registry import FAMILIES, all_families, detect_family
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_checkpoint import open_checkpoint, registered
 from modules.models.names.component import Header
 from modules.models.names.fused import unfused
+from modules.models.opening.checkpoint import open_checkpoint
 from tests.models.dit_files import (
     HeaderOnly,
     full_header,
@@ -38,7 +38,7 @@ def full(denoiser: str = "z-image") -> Header:
 
 
 def test_the_full_models_tensors_all_have_a_place() -> None:
-    file = unfused(HeaderOnly(full()), registered())
+    file = unfused(HeaderOnly(full()), all_families())
     assert detect_family(file) is FAMILY
     architecture = read_architecture(CONFIGS / FAMILY.config_name)
     components = FAMILY.components(file.entries, architecture, ())
@@ -52,7 +52,7 @@ def test_the_full_models_tensors_all_have_a_place() -> None:
 def test_names_of_the_folder_are_those_of_the_file() -> None:
     keymap, ours = FAMILY.folder.names["transformer"](full_header("z-image.diffusers"))
     folder = {str(keymap.to_original(name)) for name in ours.values()}
-    whole = unfused(HeaderOnly(full_header("z-image", DENOISER)), registered())
+    whole = unfused(HeaderOnly(full_header("z-image", DENOISER)), all_families())
     assert folder == set(whole.entries)
 
 

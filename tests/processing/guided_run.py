@@ -29,7 +29,7 @@ def sampling_run(
         steps=steps,
         cfg_scale=cfg_scale,
         settings=Settings(),
-        schedule_table=model.family.schedule_table,
+        schedule_table=model.family.noise.schedule_table,
     )
     channels, height, width = noise.shape[1:]
     schedule = noise_schedule(model, Settings())

@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from modules.adapters.adapter_facts import digests_of, read_metadata
+from modules.adapters.adapter_facts import digests_of
 from modules.images.infotext import parse_infotext
+from modules.models.files.header import read_metadata
 from modules.processing.engine.engine import Engine
 from tests.extensions import adapters_of
 from tests.processing.test_fp8_images import SHORT, make, pixels

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from modules.models.families.ldm.parts import PREDICTION_KEY
+from modules.models.families.ldm.noise import PREDICTION_KEY
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.meta_model import build_meta_model
 from modules.models.loading.precision import PrecisionPlan

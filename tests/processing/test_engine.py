@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError, Interrupted, MemoryShortageError, NumericalError, Skipped
 from modules.models.families.registry import FAMILIES
-from modules.models.families.sd1.family import SD1
+from modules.models.families.sd1.family import FAMILY as SD1
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading import load_model as loading
 from modules.processing.engine.engine import Engine, ExtraModels
@@ -207,7 +207,7 @@ def test_sides_are_cut_to_multiples_of_what_the_family_takes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One whose denoiser packs 2x2 latents makes images of multiples of 16 pixels; infotext and estimate say so too."""
-    monkeypatch.setitem(FAMILIES._entries, "sd1", replace(SD1, latent_multiple=2))
+    monkeypatch.setitem(FAMILIES._entries, "sd1", replace(SD1, latents=replace(SD1.latents, multiple=2)))
     engine = engine_of(folder)
     asked = request(width=72, height=64)
     result = generate(asked, engine, Output(tmp_path), Silent())

@@ -1,6 +1,5 @@
 """Images with split feed-forwards: the same, and the network is as before afterwards."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +17,8 @@ from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
-from tests.recordings import tiny_engine
 
 TINY = Settings().changed(sd_model_checkpoint="tiny-sd1.safetensors", samples_save=False)
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
 
 
 def image(engine: Engine, setting: str, **settings: str) -> "np.typing.NDArray[np.int16]":

@@ -1,7 +1,6 @@
 """Forecast steps from settings to images: fewer calls of the model, recorded, restored, and off where they would be
 wrong."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,8 @@ from modules.processing.request.events import Silent
 from modules.processing.request.result import Result
 from modules.sampling.forecast import ForecastOptions, called_steps
 from modules.settings.values import Settings
-from tests.recordings import TINY, tiny_engine
+from tests.recordings import TINY
 from tests.scripts.toys import small_hires, small_request
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = tiny_engine(tmp_path)
-    yield engine
-    engine.unload()
 
 
 def make(engine: Engine, folder: Path, strength: float, **values: object) -> tuple[Result, int]:

@@ -23,16 +23,11 @@ from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.result import Result
 from modules.settings.values import Settings
+from tests.int8 import small_exact_products as small_exact_products
 from tests.recordings import cpu_machine, tiny_engine
 from tests.scripts.toys import small_request
 
 ON = {"fp8_storage": "Enable", "fp8_format": "int8_row", "compute_mode": "int8 matmul"}
-
-
-@pytest.fixture(autouse=True)
-def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of toys multiply in int8 too."""
-    monkeypatch.setattr("modules.memory.int8_matmul.MIN_PRODUCTS", 0)
 
 
 def able(ratio: float | None = 0.3) -> Machine:

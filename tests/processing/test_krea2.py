@@ -24,9 +24,9 @@ from modules.models.families.registry import FAMILIES, detect_family
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.names.component import Component
-from modules.models.text_encoders.file_names import encoder_in
+from modules.models.opening.checkpoint import open_checkpoint
+from modules.models.opening.parts import part_in
 from modules.models.text_encoders.tokenizers import LlmTokenizer
 from modules.processing.engine.precision import PrecisionOptions
 from modules.settings.values import Settings
@@ -276,7 +276,7 @@ def test_names_of_loras_find_the_layers_that_diffusers_means(components: tuple[C
 
 
 def type_of(path: Path) -> str:
-    held = encoder_in(path)
+    held = part_in(path)
     return "" if held is None else held.type
 
 

@@ -9,7 +9,7 @@ from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
 from tests.recordings import cpu_machine
 
-FOUND = [(family, family.optional_encoder) for _, family in FAMILIES.items() if family.optional_encoder]
+FOUND = [(family, family.texts.optional) for _, family in FAMILIES.items() if family.texts.optional]
 
 
 @pytest.mark.parametrize(("family", "optional"), FOUND, ids=lambda item: getattr(item, "label", ""))
@@ -26,4 +26,4 @@ def test_the_settings_are_those_of_a_family() -> None:
     assert {optional.setting for _, optional in FOUND} == OPTIONAL_ENCODERS
     options = PrecisionOptions(optional=OPTIONAL_ENCODERS)
     for _, family in FAMILIES.items():
-        assert resolve(options, cpu_machine(), family).with_optional is (family.optional_encoder is not None)
+        assert resolve(options, cpu_machine(), family).with_optional is (family.texts.optional is not None)

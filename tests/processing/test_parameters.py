@@ -38,6 +38,7 @@ from modules.processing.request.request import (
 from modules.scripts.axes import AXES, parameter_axis
 from modules.scripts.job import Job
 from modules.ui.form import FIELDS, ROWS
+from tests.cases import for_each
 from tests.fakes import CHECKPOINT
 
 
@@ -119,7 +120,7 @@ def test_a_request_checks_what_its_rows_allow() -> None:
         WarmRequest(warmth=3.0)
 
 
-@pytest.mark.parametrize("row", [row for row in PARAMETERS if row.control], ids=lambda row: row.key)
+@for_each("row", [row for row in PARAMETERS if row.control], ids=lambda row: row.key)
 def test_every_control_is_a_field_of_the_form_and_gives_the_value_back(row: Parameter) -> None:
     assert row.key in FIELDS and ROWS[row.key] is row
     assert row.from_form(row.nothing if row.is_optional else row.default) == row.default
@@ -132,7 +133,7 @@ def test_the_form_has_no_other_fields_than_rows_and_its_own_two() -> None:
     assert set(FIELDS) - set(ROWS) == {"hires_enabled", "overrides"}
 
 
-@pytest.mark.parametrize("row", [row for row in PARAMETERS if row.api], ids=lambda row: row.key)
+@for_each("row", [row for row in PARAMETERS if row.api], ids=lambda row: row.key)
 def test_every_name_of_the_api_is_in_its_schema_and_at_the_script_object(row: Parameter) -> None:
     assert Txt2ImgBody.model_json_schema()["properties"][row.api]["default"] == row.api_default
     job = job_of(of_request(REQUEST_ROWS))

@@ -11,6 +11,7 @@ from modules.processing.memory_estimate.words import plan_line, plan_reply
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.stages import Stage
 from modules.settings.values import Settings
+from tests.cases import for_each
 
 MB = 1_000_000
 
@@ -69,8 +70,8 @@ def test_where_nothing_is_enough_there_is_no_proposal_but_a_reason() -> None:
     assert "1.8 GB at the stage 'decode', 1.0 GB of it weights" in str(plan_reply(plan, found)["nothing_fits"])
 
 
-@pytest.mark.parametrize("available_mb", range(10, 1800, 35))
-@pytest.mark.parametrize("side", [512, 8192])
+@for_each("available_mb", range(10, 1800, 35))
+@for_each("side", [512, 8192])
 def test_every_proposal_fits(available_mb: int, side: int) -> None:
     request = job(width=side, height=side, batch_size=4)
     plan = streamed(available_mb, request)

@@ -27,9 +27,9 @@ from modules.models.families.header_sizes import sized_by_header
 from modules.models.families.registry import FAMILIES, detect_family
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.names.component import Component
-from modules.models.text_encoders.file_names import encoder_in
+from modules.models.opening.checkpoint import open_checkpoint
+from modules.models.opening.parts import part_in
 from modules.models.text_encoders.tokenizers import LlmTokenizer
 from modules.processing.engine.precision import PrecisionOptions
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
@@ -187,7 +187,7 @@ def test_noise_levels_are_those_of_the_scheduler(pipeline: QwenImagePipeline, si
     mu = calculate_shift((side // 16) ** 2, 256, 8192, 0.5, 0.9)
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)
     trained = read_architecture(CONFIGS / FAMILY.config_name).noise_schedule
-    levels = FAMILY.noise_levels(trained, Settings(), (side // 8, side // 8))
+    levels = FAMILY.noise.levels(trained, Settings(), (side // 8, side // 8))
     found = build_sigmas(SAMPLERS.get("euler"), SCHEDULES.get("simple"), steps, levels)
     assert torch.allclose(found, scheduler.sigmas, atol=2e-4)
 
@@ -195,11 +195,11 @@ def test_noise_levels_are_those_of_the_scheduler(pipeline: QwenImagePipeline, si
 def test_models_for_few_steps_are_shifted_alike_at_any_size(parts: dict[str, Any], tmp_path: Path) -> None:
     path = write(tmp_path / "Stable-diffusion" / "Qwen-Image-Lightning.safetensors", parts["transformer"].state_dict())
     with open_checkpoint(path) as file:
-        schedule = FAMILY.as_told(read_architecture(CONFIGS / FAMILY.config_name), file).noise_schedule
-    levels = FAMILY.noise_levels(schedule, Settings(), (64, 64))
+        schedule = FAMILY.noise.told(read_architecture(CONFIGS / FAMILY.config_name), file).noise_schedule
+    levels = FAMILY.noise.levels(schedule, Settings(), (64, 64))
     found = build_sigmas(SAMPLERS.get("euler"), SCHEDULES.get("simple"), 4, levels)
     assert found.tolist() == pytest.approx([1.0, 0.9, 0.75, 0.5, 0.0], abs=1e-3)
-    usual = FAMILY.usual_settings(None, path.stem)
+    usual = FAMILY.denoiser.usual_settings(None, path.stem)
     assert usual is not None and (usual.steps, usual.cfg_scale) == (8, 1.0)
 
 
@@ -311,7 +311,7 @@ def test_parts_in_gguf_files_make_nearly_the_same_image(parts: dict[str, Any], r
     (tmp_path / "Stable-diffusion").mkdir()
     (tmp_path / "text_encoder").mkdir()
     write_gguf(tmp_path / "text_encoder" / "Qwen2.5-VL-7B-Instruct-Q8_0.gguf", text, "Q8_0", "qwen2vl")
-    held = encoder_in(tmp_path / "text_encoder" / "Qwen2.5-VL-7B-Instruct-Q8_0.gguf")
+    held = part_in(tmp_path / "text_encoder" / "Qwen2.5-VL-7B-Instruct-Q8_0.gguf")
     assert held is not None and (held.type, held.width) == ("vision_qwen2", HIDDEN)
     denoiser = parts["transformer"].state_dict()
     write_gguf(tmp_path / "Stable-diffusion" / "qwen-image-Q8_0.gguf", denoiser, "Q8_0", "qwen_image")

@@ -1,10 +1,10 @@
 """Same seed, same image: every recorded txt2img request of the reference UI, made again in fp32 on the CPU.
 
 By default some are left out that differ from others in the walk alone: `tests/sampling/test_recorded_latents.py` holds
-all of those to their recorded latents, which are finer than pixels.
+all of those to their recorded latents, which are finer than pixels. Infotexts are held for all, without sampling.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,45 +21,62 @@ from modules.processing.pipeline.starts.latents import enlarged
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.result import Result
+from modules.sampling.plan import SamplingRun
 from tests.processing.recorded import CHAOTIC, levels_apart, request_of, txt2img_cases
-from tests.recordings import REFERENCE, tiny_engine
+from tests.recordings import REFERENCE
 from tests.thorough import usually
 
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the recordings were made
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
+LATENTS = "tests/sampling/test_recorded_latents.py"
+OF_THE_WALK = ("sampler/", "scheduler/", "eta/", "cfg/", "rng/", "seed/", "steps/", "churn/", "unipc/")
+"""Groups that it holds in full."""
 
 
 CASES = {str(case["id"]): case for case in txt2img_cases()}
-OF_THE_WALK = ("sampler/", "scheduler/", "eta/", "cfg/", "rng/", "seed/")
-"""Groups that `test_recorded_latents.py` holds in full."""
 USUAL_OF_THE_WALK = (
-    *("sampler/euler", "sampler/euler_a/steps20-128x64", "sampler/dpmpp_2m", "sampler/dpmpp_sde", "sampler/dpm_fast"),
-    *("sampler/restart", "sampler/ddim", "sampler/ddim_cfgpp", "sampler/plms", "sampler/unipc/steps20-128x64"),
-    "sampler/lcm/steps20-128x64",
-    *("scheduler/karras/euler", "scheduler/align_your_steps/dpmpp_2m_sde", "scheduler/legacy-name-sde-exp"),
-    *("scheduler/polyexponential/sigma-min-max-rho", "eta/0.5-ddim", "eta/options-ddim-0.7-discretize-quad"),
-    *("eta/0.8-euler_a", "cfg/12", "rng/gpu/batch2-subseed", "rng/nv/dpmpp_2m_sde", "seed/batch2-sde", "seed/niter2"),
+    *("sampler/euler_a/steps20-128x64", "sampler/lcm/steps20-128x64", "sampler/restart", "sampler/ddim"),
+    *("sampler/plms", "seed/batch2-dpmppsde"),
 )
-"""Of these groups, one for each way in which a request says it and an infotext records it."""
-SECOND_PASSES = ("hires/sde", "hires/unipc", "hires/plms")
-"""Second passes that differ from `hires/latent` and `hires/hr-sampler` in the walk alone, whose latents
-`test_recorded_latents.py` holds too."""
-LONG = {
-    "hires/old-width-height": "25 s; the size it means is held by `test_requests.py`, the passes by smaller cases",
-    "sampler/dpm_adaptive/steps20-128x64": "17 s; its latents are held, and so is an image from an image",
+"""One of each kind of sampler: with noise of its own, from noise alone, in rounds, on the trained steps, with earlier
+predictions, and with noise for each image of a batch."""
+REQUESTS = "tests/processing/test_requests.py"
+HIRES = {
+    **dict.fromkeys(
+        ("hires/resize-x-only", "hires/sde", "hires/unipc", "hires/plms"),
+        f"{LATENTS}::test_a_second_pass_over_upscaled_latents_gives_the_recorded_ones",
+    ),
+    "hires/scale1.5": f"{REQUESTS}::test_the_second_pass_has_the_size_of_the_rule",
+    "hires/old-width-height": f"{REQUESTS}::test_the_old_rule_makes_the_first_pass_half_a_megapixel",
+    **dict.fromkeys(
+        ("hires/second-steps4", "hires/denoise0.2"), "test_the_recorded_image_is_made_again[hires/hr-sampler]"
+    ),
 }
+PROMPTS = "tests/prompting/test_encode.py::test_encoding_as_recorded"
+TAGS = "tests/adapters/test_adapters.py::test_forms_of_the_tag"
+OTHERS = {
+    **dict.fromkeys(("prompt/weight", "prompt/bracket", "prompt/uppercase", "prompt/numbers"), PROMPTS),
+    **dict.fromkeys(("prompt/emoji-only", "prompt/newline", "prompt/comma-backtrack-60", "emphasis/ignore"), PROMPTS),
+    **dict.fromkeys(("emphasis/none-neg", "clip-skip/1"), PROMPTS),
+    "prompt/edit-int": "tests/prompting/test_schedule.py::test_schedule_as_recorded",
+    "prompt/edit-steps12-dpm2m": "tests/prompting/test_schedule.py::test_schedule_as_recorded",
+    "prompt/and-three": "tests/prompting/test_composition.py::test_composition_as_recorded",
+    **dict.fromkeys(("lora/noweight", "lora/alias", "lora/lyco"), TAGS),
+    **dict.fromkeys(("lora/same-twice", "lora/ia3-plus-lora"), "test_the_recorded_image_is_made_again[lora/three]"),
+    **dict.fromkeys(("s-min-uncond/4", "cond/pad_cond_uncond_v0"), "test_infotexts_say_what_guidance_made_use_of"),
+}
+"""Of other groups what differs from a default case in one part alone, and the test that holds the part."""
 
 
 def usual(name: str) -> bool:
     """Whether it is made by default."""
-    return name not in (*LONG, *SECOND_PASSES) and (not name.startswith(OF_THE_WALK) or name in USUAL_OF_THE_WALK)
+    if name.startswith(OF_THE_WALK):
+        return name in USUAL_OF_THE_WALK
+    return name not in HIRES and name not in OTHERS
+
+
+def held_by(name: str) -> str:
+    """The default test of what is left out."""
+    walk = f"{LATENTS}::test_a_recorded_request_gives_the_recorded_latents[{name}]"
+    return HIRES.get(name) or OTHERS.get(name) or walk
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +86,7 @@ def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     return cache(lambda name: generate(request_of(CASES[name]["payload"]), engine, output, Silent()))
 
 
-@pytest.mark.parametrize("name", usually(CASES, usual))
+@pytest.mark.parametrize("name", usually(CASES, usual, held_by))
 def test_the_recorded_image_is_made_again(name: str, made: Callable[[str], Result]) -> None:
     case, result = CASES[name], made(name)
     assert len(result.samples) == len(case["images"])
@@ -104,9 +121,25 @@ def test_the_second_pass_is_the_same_from_the_recorded_first_pass(
 
 # Ours records more than the reference UI in two cases, on purpose; docs/parity.md says so.
 RECORDS_MORE = ("size/70x65", "churn/", "unipc/")
+OF_GUIDANCE = ("s-min-uncond/", "cond/pad_cond_uncond", "skip-early-cond/")
+"""Fields that are written where guidance made use of what was asked for."""
 
 
-@pytest.mark.parametrize("name", usually((name for name in CASES if not name.startswith(RECORDS_MORE)), usual))
-def test_the_infotext_has_the_recorded_fields_in_order(name: str, made: Callable[[str], Result]) -> None:
-    for image, recorded in zip(made(name).samples, CASES[name]["info"]["infotexts"], strict=True):
-        assert image.infotext == recorded.replace("Version: 1.10.1", "Version: Featherweight 0.1.0")
+def assert_recorded(name: str, result: Result) -> None:
+    for image, recorded in zip(result.samples, CASES[name]["info"]["infotexts"], strict=True):
+        assert image.infotext == recorded.replace("Version: 1.10.1", "Version: Featherweight 0.1.0"), name
+
+
+def test_infotexts_have_the_recorded_fields_in_order(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all cases, without a step of sampling."""
+    monkeypatch.setattr(SamplingRun, "run", lambda run, denoise, x, *rest: x)
+    for name, case in CASES.items():
+        if name != "hires/old-width-height" and not name.startswith((*RECORDS_MORE, *OF_GUIDANCE)):
+            assert_recorded(name, generate(request_of(case["payload"]), engine, Output(tmp_path), Silent()))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(OF_GUIDANCE)])
+def test_infotexts_say_what_guidance_made_use_of(name: str, made: Callable[[str], Result]) -> None:
+    assert_recorded(name, made(name))

@@ -17,10 +17,27 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield client
 
 
-LONG = {"tiledvae/slow-decoder-8": "`tiledvae/slow-decoder-16` has the same sums in larger tiles"}
+PASTED = {
+    name: f"test_an_infotext_alone_makes_the_image_again[{name}]"
+    for name in technique_cases()
+    if name.startswith(
+        ("dynthres/mode-power-down", "freeu/dict-three-stages", "kohya/default", "regional/base-two-ratios", "tiled/")
+    )
+}
+PASTED_TWICE = ("tiled/multi-overlap4-batch1",)
+"""The same fields as those of `tiled/multi-euler_a`."""
+CURVES = "tests/scripts/test_guidance_scripts.py::test_curves_of_a_scale"
+HELD_BY = {
+    **PASTED,
+    "tiled/multi-overlap4-batch1": PASTED["tiled/multi-euler_a"],
+    "tiledvae/slow-decoder-8": "test_the_recorded_image_is_made_again[tiledvae/slow-decoder-16]",  # in larger tiles
+    "regional/columns-1-3": "test_the_recorded_image_is_made_again[regional/nested]",
+    "freeu/positional": PASTED["freeu/dict-three-stages"],
+    **dict.fromkeys(("dynthres/mode-linear-up", "dynthres/mode-cosine-down"), CURVES),
+}
 
 
-@pytest.mark.parametrize("name", usually(technique_cases(), lambda name: name not in LONG))
+@pytest.mark.parametrize("name", usually(technique_cases(), lambda name: name not in HELD_BY, HELD_BY.get))
 def test_the_recorded_image_is_made_again(client: TestClient, name: str) -> None:
     case = technique_cases()[name]
     images, infotexts = make(client, case["endpoint"], with_files(case["payload"]))
@@ -35,15 +52,7 @@ def test_the_recorded_image_is_made_again(client: TestClient, name: str) -> None
         assert ours.keys() - theirs.keys() <= RECORDS_MORE
 
 
-PASTED = ("dynthres/mode-power-down", "freeu/dict-three-stages", "kohya/default", "regional/base-two-ratios", "tiled/")
-PASTED_TWICE = ("tiled/multi-overlap4-batch1",)
-"""The same fields as those of `tiled/multi-euler_a`."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    usually([name for name in technique_cases() if name.startswith(PASTED)], lambda name: name not in PASTED_TWICE),
-)
+@pytest.mark.parametrize("name", usually(PASTED, lambda name: name not in PASTED_TWICE))
 def test_an_infotext_alone_makes_the_image_again(client: TestClient, name: str) -> None:
     case = technique_cases()[name]
     images, infotexts = make(client, case["endpoint"], {"infotext": case["info"]["infotexts"][0]})

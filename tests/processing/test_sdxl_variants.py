@@ -14,16 +14,15 @@ from modules.errors import CheckpointError
 from modules.models.autoencoders.kl import KlAutoencoder
 from modules.models.families.architecture import read_architecture
 from modules.models.families.header_sizes import sized_by_header
-from modules.models.families.ldm.parts import unet_component
+from modules.models.families.ldm.denoiser import unet_component
 from modules.models.families.registry import FAMILIES
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.models.loading.assembled import with_whole_names
 from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions
 from modules.sampling.denoisers import edm_denoise
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
-from tests.models.dit_files import HeaderOnly, full_header
+from tests.models.dit_files import HeaderOnly, full_header, with_whole_names
 from tests.models.family_files import family_tensors
 from tests.processing.test_flux_families import made, pixels
 from tests.recordings import CONFIGS, cpu_machine
@@ -140,8 +139,8 @@ def test_statistics_that_cannot_be_are_refused(tmp_path: Path) -> None:
 )
 def test_pruned_ones_are_told_by_their_tensors(name: str, millions: int) -> None:
     family = FAMILIES.get("sdxl")
-    file = with_whole_names(HeaderOnly(full_header(f"sdxl-{name}")), [family])
-    assert family.detects_denoiser(file.entries)
+    file = with_whole_names(HeaderOnly(full_header(f"sdxl-{name}")))
+    assert family.signs.has_denoiser(file.entries)
     component = unet_component(
         sized_by_header(file.entries, read_architecture(CONFIGS / family.config_name)).unet_sizes
     )

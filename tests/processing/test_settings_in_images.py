@@ -1,6 +1,5 @@
 """Settings that change an image: what they do to it, and that it says so and can be made again."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,11 @@ from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import GeneratedImage
 from modules.settings.values import Settings
 from tests.models.family_files import kl
-from tests.recordings import tiny_engine
 
 OLD = {"use_old_emphasis_implementation": True}
 EARLY = {"hires_fix_use_firstpass_conds": True}
 TINY = Settings().changed(sd_model_checkpoint="tiny-sd1.safetensors", grid_save=False, return_grid=False)
 HIRES = HiresRequest(scale=1.5, steps=2, denoising_strength=0.7)
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
 
 
 def made(

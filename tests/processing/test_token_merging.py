@@ -12,6 +12,7 @@ from PIL import Image
 
 from modules.images.infotext import parse_infotext
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.token_merging import merged_tokens
 from modules.processing.pipeline.generate import generate
@@ -66,6 +67,10 @@ def pixels(result: Result) -> bytes:
     return result.images[0].image.tobytes()
 
 
+def mergeable_of(model: LoadedModel) -> str:
+    return model.family.denoiser.blocks.mergeable
+
+
 def test_where_it_works_it_is_recorded(engine: Engine) -> None:
     plain, merged = image(engine, "sd1"), image(engine, "sd1", **BOTH)
     assert fields(plain) == {} and fields(merged) == {"Token merging ratio": "0.5"}
@@ -85,7 +90,7 @@ def test_where_it_does_not_it_is_said_and_not_recorded(engine: Engine) -> None:
     assert any("Token merging has no effect on SD 3" in notice for notice in merged.notices)
     assert not plain.notices
     for name, merges in (("sd1", True), ("sd3", False)):
-        with merged_tokens(engine.model(name).unet, 0.5) as is_merged:
+        with merged_tokens(engine.model(name).unet, 0.5, mergeable_of(engine.model(name))) as is_merged:
             assert is_merged is merges
 
 
@@ -103,7 +108,7 @@ def test_the_prediction_is_that_of_tomesd(engine: Engine) -> None:
     tomesd.apply_patch(unet, ratio=0.4, use_rand=False)
     theirs = run()
     tomesd.remove_patch(unet)
-    with merged_tokens(unet, 0.4):
+    with merged_tokens(unet, 0.4, mergeable_of(engine.model("sd1"))):
         ours = run()
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     assert torch.equal(run(), plain) and not torch.equal(ours, plain)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.prompting.attention import is_break, parse_attention
+from tests.cases import for_each
 from tests.growth import assert_linear
 from tests.prompting.attention_printer import print_attention
 from tests.prompting.recordings import PARTS
@@ -35,7 +36,7 @@ PIECES = [
 NOISE = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 
 
-@pytest.mark.parametrize("case", PARTS["attention"], ids=lambda case: repr(case["prompt"]))
+@for_each("case", PARTS["attention"], ids=lambda case: repr(case["prompt"]))
 def test_attention_as_recorded(case: dict[str, Any]) -> None:
     assert parse_attention(case["prompt"]) == [(text, weight) for text, weight in case["result"]]
 

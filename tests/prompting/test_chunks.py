@@ -13,6 +13,7 @@ from modules.prompting.counter import count_prompt
 from modules.prompting.embeddings import EmbeddingTable
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.tokens import ClipTokenizer
+from tests.cases import for_each
 from tests.growth import assert_linear
 from tests.prompting.recordings import PARTS
 
@@ -24,7 +25,7 @@ def used(chunk: PromptChunk) -> list[int]:
     return [token for token in chunk.tokens[1:] if token != 49407]
 
 
-@pytest.mark.parametrize("case", PARTS["tokens"], ids=lambda case: repr(case["text"][:30]))
+@for_each("case", PARTS["tokens"], ids=lambda case: repr(case["text"][:30]))
 def test_chunks_as_recorded(tokenizer: ClipTokenizer, embeddings: EmbeddingTable, case: dict[str, Any]) -> None:
     chunks = chunk_prompt(tokenizer, case["text"], embeddings=embeddings)
     found = [

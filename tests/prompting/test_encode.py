@@ -19,6 +19,7 @@ from modules.prompting.encode import (
     encode_groups,
 )
 from modules.prompting.tokens import ClipTokenizer
+from tests.cases import for_each
 from tests.prompting.encoding import encode_group
 from tests.prompting.recordings import PARTS, REFERENCE
 
@@ -39,7 +40,7 @@ class CountingEncoder:
         return Encoded(hidden, hidden[:, -1])
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@for_each("name", RECORDED)
 def test_encoding_as_recorded(tower: TextTower, recorded_arrays: dict[str, NDArray[np.float32]], name: str) -> None:
     _, emphasis, skip, index = name.split("/")
     options = TextOptions(Emphasis(emphasis), clip_skip=int(skip.removeprefix("skip")))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.prompting.schedule import parse_schedule
+from tests.cases import for_each
 from tests.growth import assert_linear
 from tests.prompting.recordings import PARTS
 
@@ -18,7 +19,7 @@ def schedule(prompt: str, steps: int, **options: Any) -> list[tuple[int, str]]:
     return [(entry.end_at_step, entry.text) for entry in parse_schedule(prompt, steps, **options)]
 
 
-@pytest.mark.parametrize("case", PARTS["schedules"], ids=lambda case: f"{case['prompt']!r}-{case['steps']}")
+@for_each("case", PARTS["schedules"], ids=lambda case: f"{case['prompt']!r}-{case['steps']}")
 def test_schedule_as_recorded(case: dict[str, Any]) -> None:
     result = schedule(case["prompt"], case["steps"], hires_steps=case["hires_steps"], old_timelines=case["old"])
     assert result == [(end, text) for end, text in case["result"]]

@@ -12,10 +12,11 @@ from modules.errors import CheckpointError
 from modules.prompting import vocabulary
 from modules.prompting.cleanup import clean_text
 from modules.prompting.tokens import _ASCII_WORD, _WORD, ClipTokenizer
+from tests.cases import for_each
 from tests.prompting.recordings import MODELS, PARTS
 
 
-@pytest.mark.parametrize("case", PARTS["tokens"], ids=lambda case: repr(case["text"][:30]))
+@for_each("case", PARTS["tokens"], ids=lambda case: repr(case["text"][:30]))
 def test_ids_as_recorded(tokenizer: ClipTokenizer, case: dict[str, Any]) -> None:
     assert list(tokenizer.encode(case["text"])) == case["ids"]
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from PIL import Image
 
-from modules.adapters.adapter_facts import read_metadata
+from modules.models.files.header import read_metadata
 from recipes.loras.balloon import draw_balloon
 from recipes.loras.blueprint import LINE, PAPER, as_blueprint
 from recipes.loras.command import main

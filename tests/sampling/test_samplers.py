@@ -14,6 +14,7 @@ from modules.sampling.noise import ImageNoise, NoiseRequest
 from modules.sampling.plan import img2img_run, txt2img_run
 from modules.sampling.restart import restart_run
 from modules.sampling.types import SamplerOptions, StepInfo
+from tests.cases import for_each
 from tests.sampling.walks import LinearDenoise, no_report
 
 ALL = list(SAMPLERS)
@@ -38,8 +39,8 @@ def test_an_image_is_the_same_alone_and_in_a_batch(name: str, sd1: DiscreteSched
     torch.testing.assert_close(_run(name, (3, 4, 5), sd1)[1:2], _run(name, (4,), sd1), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("steps", [1, 2, 3, 25])
+@for_each("name", ALL)
+@for_each("steps", [1, 2, 3, 25])
 def test_any_number_of_steps_runs(name: str, steps: int, sd1: DiscreteSchedule) -> None:
     assert torch.isfinite(_run(name, (1,), sd1, steps)).all()
 
@@ -63,8 +64,8 @@ def test_steps_are_counted_and_an_interruption_passes(name: str, sd1: DiscreteSc
     assert seen[0].x.shape == seen[0].denoised.shape == (2, 4, 4, 4)
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("t_enc", [0, 1, 2, 5])
+@for_each("name", ALL)
+@for_each("t_enc", [0, 1, 2, 5])
 def test_img2img_starts_anywhere(name: str, t_enc: int, sd1: DiscreteSchedule) -> None:
     plan = img2img_run(SAMPLERS.get(name), SCHEDULES.get("automatic"), 6, t_enc, sd1)
     noise = ImageNoise(NoiseRequest(shape=(4, 4, 4), seeds=(1,)))

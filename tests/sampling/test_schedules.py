@@ -7,12 +7,13 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.discrete import DiscreteSchedule
 from modules.sampling.schedules import ALIGN_YOUR_STEPS_1024, ScheduleOptions, build_sigmas
+from tests.cases import for_each
 from tests.sampling.recordings import parts
 
 RECORDED = [name for name in parts() if name.startswith("sigmas/")]
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@for_each("name", RECORDED)
 def test_sigmas_are_the_recorded_ones(name: str, sd1: DiscreteSchedule) -> None:
     _, sampler, scheduler, steps = name.split("/")
     sigmas = build_sigmas(sampler, scheduler, int(steps), sd1)
@@ -20,7 +21,7 @@ def test_sigmas_are_the_recorded_ones(name: str, sd1: DiscreteSchedule) -> None:
     torch.testing.assert_close(sigmas, parts()[name], rtol=5e-7, atol=0)
 
 
-@pytest.mark.parametrize(("sampler", "scheduler"), itertools.product(SAMPLERS, SCHEDULES))
+@for_each(("sampler", "scheduler"), itertools.product(SAMPLERS, SCHEDULES))
 def test_every_pair_descends(sampler: str, scheduler: str, sd1: DiscreteSchedule) -> None:
     for steps in (1, 2, 7, 20, 150):
         sigmas = build_sigmas(sampler, scheduler, steps, sd1)

@@ -12,6 +12,7 @@ from modules.errors import CheckpointError, InvalidValueError
 from modules.scripts.program import Program
 from tests.extensions import built_in
 from tests.scripts.test_control_nets import library
+from tests.thorough import thoroughly
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,7 +99,9 @@ def test_a_network_is_that_of_its_authors(name: str, tmp_path: Path) -> None:
         run(name, tmp_path, picture())
 
 
-@pytest.mark.parametrize("names", [("hed_safe", "scribble_hed"), ("pidinet", "pidinet_sketch"), ("lineart",)])
+@pytest.mark.parametrize(
+    "names", [thoroughly(("hed_safe", "scribble_hed")), ("pidinet", "pidinet_sketch"), ("lineart",)]
+)
 def test_a_file_makes_a_map(names: tuple[str, ...], tmp_path: Path) -> None:
     module, kind, file, _, _ = FILES[{"hed_safe": "hed"}.get(names[0], names[0])]
     path = written(getattr(part(module), kind)(), tmp_path / "ControlNetPreprocessor" / file, "module.")

@@ -1,7 +1,6 @@
 """A control model from an extension: loaded through the engine, what it computes reaches the denoiser, and nothing is
 left behind."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.request.stages import Stage
 from modules.scripts.library import ScriptLibrary
-from tests.recordings import CONFIGS, TINY, tiny_engine
+from tests.recordings import CONFIGS, TINY
 from tests.scripts.toys import extension, run, small_request
 
 TOY = """
@@ -72,16 +71,6 @@ def zeros(use, x):
             found.append((block.resnets[-1].out_channels, side))
     return tuple(torch.zeros(len(x), width, s, s, device=x.device, dtype=x.dtype) for width, s in found)
 """
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import base64
 import re
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -22,21 +21,11 @@ from modules.scripts.library import filled_args
 from modules.scripts.program import Program
 from modules.scripts.script import Script
 from modules.settings.values import Settings
-from tests.recordings import TINY, tiny_engine
+from tests.recordings import TINY
 from tests.scripts.toys import extension, run, small_request
 
 TEXT = (Path(__file__).parents[2] / "docs" / "extensions.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    engine = tiny_engine(tmp_path)
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
 
 
 def test_the_examples_work(engine: Engine, tmp_path: Path) -> None:

@@ -1,16 +1,14 @@
 """What scripts put around the model for a pass: it is called, it combines, and it is gone afterwards."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from modules.errors import InvalidValueError
 from modules.memory.hook_chain import hooks_of
 from modules.processing.engine.engine import Engine
 from modules.scripts.library import ScriptLibrary, read_args
-from tests.recordings import TINY, tiny_engine
+from tests.recordings import TINY
 from tests.scripts.toys import extension, run, small_hires, small_request
 
 SEEN = """
@@ -29,16 +27,6 @@ class Toy(scripts.Script):
     def read_args(self, args, title):
         return [2 * args[0]] if title == "Old toy" else args
 """
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
 
 
 def toy(folder: Path, *lines: str) -> ScriptLibrary:

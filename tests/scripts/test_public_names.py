@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-import pytest
+from tests.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "extensions.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def imported(file: Path) -> Iterator[tuple[str, str]]:
                 yield (f"modules.{alias.name}", "") if is_module else (str(node.module), alias.name)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@for_each("file", FILES, ids=lambda file: file.stem)
 def test_only_public_names_are_imported(file: Path) -> None:
     table = offered()
     used = [pair for pair in imported(file) if pair[0].split(".")[0] in ("modules", "tests", "webui", "launch")]
@@ -42,7 +42,7 @@ def test_only_public_names_are_imported(file: Path) -> None:
     assert [module for module, _ in used if module not in table] == []
 
 
-@pytest.mark.parametrize("module", [name for name in offered() if name != "modules.script_callbacks"])
+@for_each("module", [name for name in offered() if name != "modules.script_callbacks"])
 def test_what_is_offered_is_there(module: str) -> None:
     found = import_module(module)
     assert {name for name in offered()[module] if not hasattr(found, name)} == set()

@@ -234,6 +234,25 @@ def test_what_is_kept_is_kept_in_both_passes_by_weight(client: TestClient) -> No
     assert (half[inner] != whole[inner]).any() and (half[inner] != none[inner]).any()
 
 
+def test_the_border_of_what_is_kept_is_as_soft_as_the_setting_says(client: TestClient) -> None:
+    """Each size is a square around a pixel: that of 1 takes what is painted as it is."""
+    unit = {**SILENT, "module": "inpaint_only", "image": file_text(INPUT), "mask": file_text(MASK)}
+    painted = np.asarray(Image.open(MASK).convert("L")) > 127
+    kept = np.asarray(Image.open(INPUT).convert("RGB")).astype(int)
+    replies = {
+        size: asked(client, unit, override_settings={"control_net_inpaint_blur_sigma": size}) for size in (1, 4, 7)
+    }
+    images = {size: images_of(reply)[0] for size, reply in replies.items()}
+    assert images[7].tolist() == images_of(asked(client, unit))[0].tolist()
+    changed = {size: np.abs(image - kept).max(axis=2) > 2 for size, image in images.items()}
+    assert not (changed[1] & ~painted).any()
+    assert changed[1].sum() < changed[4].sum() < changed[7].sum()
+    said = [fields_of_reply(replies[size]).get("ControlNet inpaint blur") for size in (4, 7)]
+    assert said == [4, None]
+    reply = asked(client, unit, override_settings={"control_net_inpaint_blur_sigma": 0})
+    assert reply.status_code == 422
+
+
 def test_colors_are_corrected_before_what_is_kept(client: TestClient) -> None:
     """In whichever order the units stand."""
     kept = {**SILENT, "module": "inpaint_only", "image": file_text(INPUT), "mask": file_text(MASK)}

@@ -81,7 +81,7 @@ def nested(depth: int) -> bytes:
         (b'{"prompt": "\xff"}', "not UTF-8 at byte 12"),
         (b'{"prompt": "\xed\xa0\x80"}', "not UTF-8"),
         ('{"prompt": "a"}'.encode("utf-16-le"), "may be UTF-16"),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "a number of 5000 digits"),
         (b"{nope", "JSON"),
     ],
     ids=["prompt", "task", "name", "deep", "deeper", "latin", "bytes", "utf-16", "digits", "no-json"],

@@ -14,6 +14,7 @@ from modules.api.proxies import Proxies
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
 from modules.services import Services
+from tests.cases import for_each
 from tests.fakes import fake_services, mounted_page, whole_api
 
 EVIL = "http://evil.example"
@@ -69,8 +70,8 @@ def test_a_proxy_may_leave_the_subpath_on(tmp_path: Path) -> None:
     services.dispatcher.close()
 
 
-@pytest.mark.parametrize("path", READING)
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:7860", "192.168.1.5", "127.0.0.1.evil.example", ""])
+@for_each("path", READING)
+@for_each("host", ["evil.example", "evil.example:7860", "192.168.1.5", "127.0.0.1.evil.example", ""])
 def test_after_dns_rebinding_nothing_is_told(page: TestClient, path: str, host: str) -> None:
     reply = page.get(path, headers={"Host": host})
     assert reply.status_code == 403 and "--allow-host" in reply.json()["errors"]
@@ -90,8 +91,8 @@ def test_foreign_pages_change_nothing(page: TestClient, path: str, headers: dict
     assert page.post(path, headers=headers).status_code == 403
 
 
-@pytest.mark.parametrize("path", [*READING, "/internal/image?id_task=x&index=0"])
-@pytest.mark.parametrize("dest", ["image", "script", "iframe", "empty"])
+@for_each("path", [*READING, "/internal/image?id_task=x&index=0"])
+@for_each("dest", ["image", "script", "iframe", "empty"])
 def test_foreign_pages_embed_nothing(page: TestClient, path: str, dest: str) -> None:
     mode = "navigate" if dest == "iframe" else "no-cors"
     headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
@@ -103,9 +104,9 @@ def test_a_link_to_the_page_may_be_followed(page: TestClient) -> None:
     assert page.get("/", headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/sdapi/v1/options", "/sdapi/v1/txt2img", "/gradio_api/run/predict", "/config", "/"])
-@pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:7860", "[::1]:7860"])
-@pytest.mark.parametrize("origin", [EVIL, "null"])
+@for_each("path", ["/sdapi/v1/options", "/sdapi/v1/txt2img", "/gradio_api/run/predict", "/config", "/"])
+@for_each("host", ["127.0.0.1:7860", "localhost:7860", "[::1]:7860"])
+@for_each("origin", [EVIL, "null"])
 def test_no_cors_answer_is_given(page: TestClient, path: str, host: str, origin: str) -> None:
     asking = {"Host": host, "Origin": origin, "Access-Control-Request-Method": "POST"}
     for reply in (page.options(path, headers=asking), page.get(path, headers={"Host": host, "Origin": origin})):

@@ -17,6 +17,8 @@ from modules.scripts.extension import Extension
 from modules.scripts.script import Script
 from modules.services import Services
 from tests.compat.conftest import write
+from tests.downloads.file_server import Behavior, safetensors, serving
+from tests.fakes import fake_services, whole_api
 
 
 @pytest.fixture
@@ -95,3 +97,22 @@ def test_an_index_does_not_tell_what_lies_on_the_disk(tmp_path: Path) -> None:
             read_index(str(tmp_path / name))
         said.add(str(refused.value).replace(name, "NAME"))
     assert len(said) == 1, said
+
+
+def test_facts_of_a_model_stay_where_its_preview_is_refused(tmp_path: Path) -> None:
+    """The page of a repository on one server names an image on another one of this machine."""
+    services = fake_services(tmp_path)
+    lora = services.paths.lora_dirs[0] / "dog.safetensors"
+    lora.parent.mkdir(parents=True, exist_ok=True)
+    lora.write_bytes(safetensors({"lora_unet_a.lora_down.weight": ("F16", [4, 64])}))
+    inside = Behavior(b"an image")
+    with serving({"/image.png": inside}) as other:
+        readme = f"---\ninstance_prompt: photo of sks dog\nwidget:\n- output: {{url: '{other}/image.png'}}\n---\n"
+        with serving({"/o/dog/resolve/main/README.md": Behavior(readme.encode())}) as page:
+            assert services.downloads is not None
+            services.downloads.remember(lora, "source", f"{page}/o/dog/resolve/main/dog.safetensors")
+            body = {"key": "Lora/0/dog.safetensors"}
+            reply = TestClient(whole_api(services)).post("/featherweight/v1/models/about", json=body)
+    assert reply.status_code == 422 and "over http" in reply.json()["errors"] and not inside.requests
+    assert "photo of sks dog" in lora.with_suffix(".json").read_text()
+    services.dispatcher.close()

@@ -3,6 +3,7 @@
 import errno
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,11 @@ from modules import atomic_files
 from modules.atomic_files import move_together, move_whole
 from modules.errors import CheckpointError, InvalidValueError, OutputError, UnknownNameError
 from modules.file_names import check_name, place_inside
+from modules.flags.flags import Flags
+from modules.model_shelf.shelf import Shelf
+from modules.models.files.catalogue import HashCache
 from modules.models.files.diffusers_folder import part_folders, weight_files
+from modules.paths import resolve_paths
 from modules.setup import archive
 from tests.compat.conftest import write
 
@@ -136,6 +141,37 @@ def test_a_change_that_fails_halfway_is_taken_back(
         store.restore("mine")
     assert listed(tmp_path) == before
     assert (store.folder / "mine" / "scripts" / "a.py").read_text() == "1"
+
+
+def test_a_model_whose_move_fails_halfway_is_whole_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model moves with what lies next to it: into another folder, into the trash, and out of it."""
+    paths = resolve_paths(Flags(data_dir=str(tmp_path)), Path(__file__).parents[2])
+    shelf = Shelf(paths, HashCache(tmp_path / "hashes.json"), lambda kind: {}, lambda: None)
+    write(tmp_path, {f"models/Lora/a{ending}": "x" * 99 for ending in (".safetensors", ".json", ".preview.png")})
+    key = next(one.key for one in shelf.files() if one.name == "a.safetensors")
+
+    def check_taken_back(change: Callable[[], object]) -> None:
+        calls, before = 0, [name for name in listed(tmp_path) if "/a." in name]
+
+        def failing(source: Path, target: Path) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            move_whole(source, target)
+
+        with monkeypatch.context() as patched, pytest.raises(OutputError, match="not permitted"):
+            patched.setattr(atomic_files, "move_whole", failing)
+            change()
+        assert [name for name in listed(tmp_path) if "/a." in name] == before and len(before) == 3
+
+    check_taken_back(lambda: shelf.move(key, "new"))
+    check_taken_back(lambda: shelf.delete(key))
+    trashed = shelf.delete(key)
+    check_taken_back(lambda: shelf.restore(trashed.id))
+    assert shelf.restore(trashed.id).is_file()
 
 
 def test_moves_to_another_disk_are_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

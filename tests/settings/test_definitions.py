@@ -11,6 +11,7 @@ from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS, SettingType, 
 from modules.settings.group import choice, color, flag, many, number, text, whole
 from modules.settings.setting import Section, Setting
 from modules.settings.values import Settings
+from tests.cases import for_each
 from tests.extensions import built_in
 
 REFERENCE = Path(__file__).parents[1] / "reference"
@@ -52,7 +53,7 @@ def test_every_key_of_the_reference_is_known_and_no_other() -> None:
     assert set(SETTINGS) >= OWN_KEYS
 
 
-@pytest.mark.parametrize("key", sorted(OPTIONS))
+@for_each("key", sorted(OPTIONS))
 def test_default_is_the_recorded_one_and_the_recorded_value_is_accepted(key: str) -> None:
     setting = SETTINGS.get(key)
     assert setting.key == key

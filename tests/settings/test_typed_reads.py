@@ -11,6 +11,7 @@ from modules.settings.group import SettingsGroup, choice, flag, many, number, wh
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.setting import Section
 from modules.settings.values import Settings
+from tests.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 ROOMS = sorted(
@@ -84,7 +85,7 @@ def _reads_by_key(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, ast.unparse(key)
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+@for_each("room", ROOMS, ids=lambda room: room.name)
 def test_no_setting_is_read_by_a_key_in_a_string(room: Path) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line} {key}"

@@ -17,9 +17,9 @@ R = TypeVar("R")
 
 
 def recording(into: list[T], result: R) -> Callable[[T], R]:
-    """A function of one argument that notes it in `into` and returns `result`."""
+    """A function that notes its first argument in `into` and returns `result`."""
 
-    def note(argument: T) -> R:
+    def note(argument: T, *rest: object, **more: object) -> R:
         into.append(argument)
         return result
 

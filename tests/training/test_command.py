@@ -8,7 +8,7 @@ from PIL import Image
 
 from lib_training.command import main
 from lib_training.config import changes_of
-from modules.adapters.adapter_facts import read_metadata
+from modules.models.files.header import read_metadata
 from tests.models.dit_files import write_split
 from tests.recordings import TINY
 

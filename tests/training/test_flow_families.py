@@ -27,11 +27,11 @@ from lib_training.config import LossConfig, TrainingConfig, config_of
 from lib_training.objective import Objective
 from lib_training.run import Places, Progress, TrainingRun, run_training
 from lib_training.stepping import Batch
-from modules.adapters.adapter_facts import read_metadata
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 from modules.errors import InvalidValueError
+from modules.models.files.header import read_metadata
 from tests.adapters.test_fused_layers import NoFullPrecision
 from tests.models.dit_files import write_split
 from tests.models.dit_models import TINY, write_parts

@@ -20,10 +20,11 @@ from lib_training.failures import TrainingError
 from lib_training.preview import PreviewRenderer, PreviewSample
 from lib_training.run import Finished, Places, Progress, TrainingRun, overfitting, run_training, smoothed
 from lib_training.state import History
-from modules.adapters.adapter_facts import digests_of, read_metadata
+from modules.adapters.adapter_facts import digests_of
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.embeddings import read_embedding
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError, OutputError
+from modules.models.files.header import read_metadata
 from recipes.loras.example import SHIPPED
 from tests.forked import forked
 from tests.recordings import CONFIGS, TINY
@@ -127,6 +128,7 @@ def killed_training(images: str, folder: str) -> None:
     train(config(Path(images), training=LONGER), Path(folder), kill)
 
 
+@pytest.mark.thorough(held_by="test_a_training_that_was_cut_off_goes_on_to_the_same_bits")
 def test_after_kill_9_a_training_goes_on_to_the_same_bits(images: Path, tmp_path: Path) -> None:
     """In a process of its own."""
     process = forked().Process(target=killed_training, args=(str(images), str(tmp_path / "killed")), daemon=True)

@@ -4,7 +4,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -39,6 +39,33 @@ FIELDS = {
 }
 """What is written in the fields of a new page, by selector."""
 OTHERS = "values => Object.keys(values).filter((field) => document.querySelector(field).value !== values[field])"
+STEADY = """selector => new Promise((done) => {
+  let before = "";
+  const look = () => {
+    const shown = document.querySelector(selector);
+    const now = shown?.offsetParent ? shown.innerHTML : "";
+    if (now && now === before) return done();
+    before = now;
+    featherweight.layOut();
+    setTimeout(look, 100);
+  };
+  look();
+})"""
+"""A tab is there, and all that it is made of: what the page and Gradio add to it comes in steps."""
+TIDY = """async () => {
+  scrollTo(0, 0);
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  if (document.body.classList.contains("dark")) document.querySelector("#fw_theme").click();
+  document.querySelector("#txt2img_extra_tabs .tab-container button").click(); // Generation, not a list of cards
+  for (const tab of featherweight.tabs.filter((one) => one.find("gallery"))) {
+    tab.clearMessages();
+    tab.showImages([], 0);
+  }
+  const img2img = featherweight.tab("img2img");
+  const filled = [...document.querySelectorAll(".fw-canvas-filled")].map((place) => place.dataset.canvas);
+  for (const mode of filled) await img2img.setImage(mode, null);
+  if (img2img.layers.doc.layers.length) await img2img.setImage("canvas", null);
+}"""
 ALL_COUNTED = """prompts => prompts.every(
     (prompt) => document.querySelector(`${prompt} .fw-counter`)?.textContent === '0/75'
 )"""
@@ -71,51 +98,68 @@ def served(services: Services, root_path: str = "", host: str = "") -> Iterator[
         thread.join(10)
 
 
+class Watch:
+    """Notes what no page may do: fail, be refused by its content policy, ask another machine."""
+
+    def __init__(self, page: sync_api.Page, address: str) -> None:
+        self.faults: list[str] = []
+        server = "://".join(urlsplit(address)[:2])
+
+        def note_request(request: sync_api.Request) -> None:
+            if not request.url.startswith((server, "data:", "blob:")):
+                self.faults.append(f"a request left the machine: {request.url}")
+
+        def note_error(error: sync_api.Error) -> None:
+            self.faults.append(f"{error} {error.stack}")
+
+        def note_console(said: sync_api.ConsoleMessage) -> None:
+            if "Content Security Policy" in said.text:
+                self.faults.append(said.text)
+
+        self._page, self._listeners = page, (note_request, note_error, note_console)
+        page.on("request", note_request)
+        page.on("pageerror", note_error)
+        page.on("console", note_console)
+
+    def check(self) -> None:
+        """Fail with what happened since the last check."""
+        faults, self.faults = self.faults, []
+        assert not faults, faults
+
+    def end(self) -> None:
+        for event, listener in zip(("request", "pageerror", "console"), self._listeners, strict=True):
+            self._page.remove_listener(event, listener)
+        self.check()
+
+
+@contextmanager
+def visit(page: sync_api.Page, address: str) -> Iterator[None]:
+    """The page as a new visitor finds it; afterwards nothing may have failed or left the machine."""
+    watch = Watch(page, address)
+    open_page(page, address)
+    yield
+    forget(page)
+    watch.end()
+
+
 @contextmanager
 def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
-    """A page of its own as a new visitor finds it; afterwards nothing may have failed or left the machine."""
+    """A page of its own, for `visit`."""
     page = context.new_page()
     with visit(page, address):
         yield page
     page.close()
 
 
-@contextmanager
-def visit(page: sync_api.Page, address: str) -> Iterator[None]:
-    """The page as a new visitor finds it, in a window that may have shown another; afterwards nothing may have failed
-    or left the machine, and what a test changed of the window is put back: its size, media, routes, what is stored."""
-    server = "://".join(urlsplit(address)[:2])
-    foreign: list[str] = []
-    errors: list[str] = []
-
-    def note_request(request: sync_api.Request) -> None:
-        if not request.url.startswith((server, "data:", "blob:")):
-            foreign.append(request.url)
-
-    def note_error(error: sync_api.Error) -> None:
-        errors.append(f"{error} {error.stack}")
-
-    def note_console(said: sync_api.ConsoleMessage) -> None:
-        if "Content Security Policy" in said.text:
-            errors.append(said.text)
-
-    page.on("request", note_request)
-    page.on("pageerror", note_error)
-    page.on("console", note_console)
-    size = page.viewport_size
-    open_page(page, address)
-    yield
+def put_window_back(page: sync_api.Page) -> None:
+    """Put back what tests change of a window: size, media, routes, how long it waits, the mouse."""
     page.unroute_all(behavior="ignoreErrors")
-    forget(page)
-    page.remove_listener("request", note_request)
-    page.remove_listener("pageerror", note_error)
-    page.remove_listener("console", note_console)
+    page.mouse.up()  # ends a drag
+    page.mouse.move(2, 2)
     page.emulate_media(media="null", color_scheme="light", reduced_motion="no-preference")  # as a context begins
     page.set_default_timeout(WAIT_MS)
-    if size is not None:
-        page.set_viewport_size(size)
-    assert foreign == [], f"requests left the machine: {foreign}"
-    assert not errors, errors
+    if page.viewport_size != SIZE:
+        page.set_viewport_size(SIZE)
 
 
 def forget(page: sync_api.Page) -> None:
@@ -127,7 +171,7 @@ def forget(page: sync_api.Page) -> None:
 def reopen(page: sync_api.Page) -> None:
     """The page as a new visitor finds it, whatever state it is in."""
     address = _address(page)
-    page.mouse.up()  # ends a drag
+    put_window_back(page)
     forget(page)
     open_page(page, address)
 
@@ -140,9 +184,28 @@ def _address(page: sync_api.Page) -> str:
 def open_page(page: sync_api.Page, address: str) -> None:
     """Go there, and wait until it stands and what was kept is back in its form."""
     page.goto(address)
+    wait_until_open(page)
+
+
+def wait_until_open(page: sync_api.Page) -> None:
     page.wait_for_selector("#txt2img_generate")
     page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
     page.wait_for_function("featherweight.tab('txt2img').hasKeptForm !== undefined")
+
+
+def until(page: sync_api.Page, happened: Callable[[], bool], seconds: float = WAIT_MS / 1000) -> None:
+    """Wait for something that the page does not show."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        page.wait_for_timeout(50)  # which lets the page and its server work
+
+
+def tidy(page: sync_api.Page) -> None:
+    """Put back what the tests of another file changed of the page that all files share."""
+    put_window_back(page)
+    page.evaluate(TIDY)
+    empty_form(page)
 
 
 def empty_form(page: sync_api.Page) -> None:
@@ -155,9 +218,9 @@ def empty_form(page: sync_api.Page) -> None:
     tab = page.locator("#tabs > .tab-wrapper button[role=tab]:has-text('txt2img')")
     if tab.get_attribute("aria-selected") != "true":
         tab.click()
-    while page.is_visible("#txt2img_interrupt"):
+    while page.is_visible("#txt2img_interrupt"):  # more than once where jobs were put in line
         page.keyboard.press("Escape")
-        page.wait_for_timeout(100)
+        page.wait_for_selector("#txt2img_interrupt", state="hidden")
     page.evaluate("featherweight.tab('txt2img').clearMessages()")
     for field in page.evaluate(OTHERS, FIELDS):
         page.fill(field, FIELDS[field])

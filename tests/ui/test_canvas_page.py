@@ -172,7 +172,7 @@ def test_layers_are_renamed_moved_and_hidden(canvas: sync_api.Page, requests: li
     page = canvas
     begin(page)
     press(page, "Base", LAYERS)
-    page.get_by_label("Name", exact=True).fill("Blue one")
+    page.locator(".fw-layers").get_by_label("Name", exact=True).fill("Blue one")
     page.keyboard.press("Enter")
     page.locator(".fw-layers-list").get_by_role("button", name="Blue one", exact=True).wait_for()
     press(page, "Move layer")
@@ -196,7 +196,7 @@ def test_layers_are_renamed_moved_and_hidden(canvas: sync_api.Page, requests: li
     assert page.evaluate("featherweight.tab('img2img').layers.outsidePercent()") is None, "what is hidden is not sent"
     press(page, "Undo (Ctrl+Z)")
     press(page, "Undo (Ctrl+Z)")
-    assert page.get_by_role("button", name="Blue one: visible").get_attribute("aria-pressed") == "true"
+    assert page.locator(LAYERS).get_by_role("button", name="Blue one: visible").get_attribute("aria-pressed") == "true"
 
 
 def test_a_painted_region_and_a_control_image_are_arguments_of_their_scripts(
@@ -207,7 +207,7 @@ def test_a_painted_region_and_a_control_image_are_arguments_of_their_scripts(
     page.fill("#img2img_prompt textarea", "a landscape")
     for number, left in enumerate((0, 64)):
         press(page, "+ Region")
-        page.get_by_label("Prompt of this region").fill(("a red house", "a blue tree")[number])
+        page.locator(".fw-layers").get_by_label("Prompt of this region").fill(("a red house", "a blue tree")[number])
         press(page, "Rectangle")
         draw(page, (left, 2), (left + 62, 126))
     page.locator(".fw-layers-stage").focus()
@@ -219,7 +219,7 @@ def test_a_painted_region_and_a_control_image_are_arguments_of_their_scripts(
     assert colors.shape == (SIDE_PX, SIDE_PX, 3)
     assert tuple(colors[64, 30]) == (255, 0, 0) and tuple(colors[64, 95]) == (0, 255, 255)
     page.locator(LAYERS).get_by_role("button", name="Base", exact=True).click()
-    page.get_by_label("Use as").select_option("control")
+    page.locator(".fw-layers").get_by_label("Use as").select_option("control")
     count = len(requests)
     page.click("#img2img_generate")
     page.wait_for_function("featherweight.tab('img2img').isRunning() === false")

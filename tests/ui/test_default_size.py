@@ -5,21 +5,22 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from fastapi.testclient import TestClient
 from playwright import sync_api
 
+from modules.api.app import build_api
 from modules.models.files.hashing import HashProgress
 from modules.processing.engine.status import EngineState, EngineStatus, ModelFacts
 from modules.services import Services
 from modules.ui.defaults import default_size, wanted_checkpoint
+from modules.ui.routes import page_routes
 from tests.fakes import fake_services
 from tests.ui.browser import needs_browser, served, visit
-
-WIDTH, HEIGHT = "#txt2img_width input[type=number]", "#txt2img_height input[type=number]"
 
 
 @pytest.fixture
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    services = fake_services(tmp_path_factory.mktemp("data"))
+    services = fake_services(tmp_path_factory.mktemp("data"), start=False)
     yield services
     services.dispatcher.close()
 
@@ -49,6 +50,18 @@ def test_the_model_in_use_says_its_size_better_than_the_yaml(services: Services)
     assert default_size(services, "unknown") == 512
 
 
+def test_the_page_is_told_the_size_and_what_is_hashed(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page makes of it is in `js/page.test.mjs`."""
+    app = build_api(services)
+    app.include_router(page_routes(services))
+    with TestClient(app) as client:
+        assert client.get("/internal/engine").json()["size"] is None
+        load(services, 1024)
+        monkeypatch.setattr(type(services.engine), "hashing", HashProgress("x.safetensors", 0.5))
+        told = client.get("/internal/engine").json()
+    assert (told["size"], told["hashing"]) == (1024, "hash of x.safetensors 50 %")
+
+
 @needs_browser[0]
 @needs_browser[1]
 def test_the_page_works_below_a_path_of_a_proxy_that_calls_the_server_by_another_name(
@@ -61,25 +74,3 @@ def test_the_page_works_below_a_path_of_a_proxy_that_calls_the_server_by_another
         window.click("#txt2img_generate")
         window.wait_for_selector("#txt2img_gallery img")
     services.dispatcher.close()
-
-
-@needs_browser[0]
-@needs_browser[1]
-def test_an_untouched_size_follows_the_model_and_a_chosen_one_stays(
-    services: Services, window: sync_api.Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = window
-    with served(services) as address, visit(page, address):
-        sync_api.expect(page.locator(WIDTH)).to_have_value("512")
-        load(services, 1024)
-        sync_api.expect(page.locator(WIDTH)).to_have_value("1024", timeout=60_000)
-        sync_api.expect(page.locator(HEIGHT)).to_have_value("1024")
-        page.fill(HEIGHT, "640")
-        page.press(HEIGHT, "Tab")
-        load(services, 512)
-        sync_api.expect(page.locator(WIDTH)).to_have_value("512", timeout=60_000)
-        sync_api.expect(page.locator(HEIGHT)).to_have_value("640")
-        monkeypatch.setattr(type(services.engine), "hashing", HashProgress("x.safetensors", 0.5))
-        sync_api.expect(page.locator("#fw_scales")).to_have_attribute(
-            "data-hashing", "hash of x.safetensors 50 %", timeout=60_000
-        )

@@ -1,6 +1,7 @@
 """Cards of models in a real browser: found, put into the prompt, taken out again, noted, chosen."""
 
 import json
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -8,9 +9,8 @@ from PIL import Image
 from playwright import sync_api
 
 from modules.services import Services
-from tests.fakes import fake_services
 from tests.model_cards.test_cards import adapter, image
-from tests.ui.browser import needs_browser, served, visit
+from tests.ui.browser import needs_browser
 from tests.ui.test_page import PROMPT
 
 pytestmark = needs_browser
@@ -21,9 +21,9 @@ PLAIN = 150
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    data = tmp_path_factory.mktemp("data")
-    lora = data / "models" / "Lora"
+def services(fakes: Services) -> Iterator[Services]:
+    """The shared program with many adapters and an embedding."""
+    lora, embeddings = fakes.paths.lora_dirs[0], fakes.paths.data_dir / "embeddings"
     ink = adapter(
         lora / "styles" / "ink.safetensors", {"ss_output_name": "Ink", "ss_tag_frequency": '{"a": {"pen": 3}}'}
     )
@@ -37,17 +37,17 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     adapter(lora / "lcm-lora-sdv1-5.safetensors")
     for number in range(PLAIN):
         adapter(lora / "many" / f"plain {number}.safetensors")
-    (data / "embeddings").mkdir()
-    (data / "embeddings" / "bad-hands.pt").write_bytes(b"not looked at")
-    services = fake_services(data)
-    yield services
-    services.dispatcher.close()
+    embeddings.mkdir(exist_ok=True)
+    (embeddings / "bad-hands.pt").write_bytes(b"not looked at")
+    yield fakes
+    shutil.rmtree(lora)
+    lora.mkdir()
+    shutil.rmtree(embeddings)
 
 
 @pytest.fixture(scope="module")
-def page(services: Services, window: sync_api.Page) -> Iterator[sync_api.Page]:
-    with served(services) as address, visit(window, address):
-        yield window
+def page(services: Services, shared_page: sync_api.Page) -> sync_api.Page:
+    return shared_page
 
 
 def open_tab(page: sync_api.Page, name: str) -> None:
@@ -111,54 +111,6 @@ def test_a_file_for_few_steps_sets_them_in_one_click(cards: sync_api.Page) -> No
     badge.click()
     sync_api.expect(page.locator("#txt2img_steps input[type=number]")).to_have_value("6")
     assert page.input_value(PROMPT) == "a cat <lora:lcm-lora-sdv1-5:1>"
-
-
-def test_an_empty_page_of_cards_is_no_list(cards: sync_api.Page) -> None:
-    open_tab(cards, "Hypernetworks")
-    cards.wait_for_selector("#txt2img_hypernetworks_cards .fw-cards-empty")
-    assert cards.get_attribute("#txt2img_hypernetworks_cards", "role") == "group"
-    open_tab(cards, "Lora")
-    cards.wait_for_selector(CARDS)
-    assert cards.get_attribute("#txt2img_lora_cards", "role") == "list"
-
-
-def test_search_sort_and_folders(cards: sync_api.Page) -> None:
-    page = cards
-    count = page.locator(".fw-networks[data-page=lora] .fw-networks-count")
-    page.fill(SEARCH, "plain 14")  # also 114 and 140 to 149
-    sync_api.expect(count).to_have_text(f"12 of {PLAIN + 7}")  # two are bundled
-    page.select_option("#txt2img_lora_extra_sort", "Name")
-    page.click("#txt2img_lora_extra_sort_dir")
-    assert page.locator(CARDS).first.get_attribute("data-name") == "plain 149"
-    page.click("#txt2img_lora_extra_sort_dir")
-    assert page.locator(CARDS).first.get_attribute("data-name") == "plain 14"
-    page.click("#txt2img_lora_tree button[data-search='styles/']")
-    assert page.input_value(SEARCH) == "styles/"
-    sync_api.expect(page.locator(CARDS)).to_have_count(1)
-    page.click("#txt2img_lora_tree button[data-search='']")
-    assert page.locator(f"{CARDS}[data-name='old']").count() == 0
-    page.fill(SEARCH, ".att")
-    sync_api.expect(page.locator(f"{CARDS}[data-name='old']")).to_have_count(1)
-
-
-def test_adapters_for_other_models_are_hidden_until_asked_for(cards: sync_api.Page, services: Services) -> None:
-    page = cards
-
-    def as_with_a_model(route: sync_api.Route) -> None:
-        reply = route.fetch()
-        route.fulfill(response=reply, json={**reply.json(), "version": "SD1"})
-
-    page.route("**/internal/extra-networks?page=lora", as_with_a_model)
-    page.click("#txt2img_lora_extra_refresh")
-    others = page.locator(".fw-networks[data-page=lora] [data-do=others]")
-    sync_api.expect(others).to_have_text("show 1 for other models")
-    page.fill(SEARCH, "large")
-    sync_api.expect(page.locator(CARDS)).to_have_count(0)
-    others.click()
-    sync_api.expect(page.locator(CARDS)).to_have_count(1)
-    page.unroute("**/internal/extra-networks?page=lora")
-    page.click("#txt2img_lora_extra_refresh")
-    sync_api.expect(others).to_have_count(0)
 
 
 def test_a_description_is_text_or_harmless_formatting(cards: sync_api.Page, services: Services) -> None:
@@ -228,28 +180,3 @@ def test_metadata_and_words_are_shown(cards: sync_api.Page) -> None:
     assert page.input_value("#fw_card_dialog [data-note='activation text']") == "ink drawing, pen"
     page.keyboard.press("Escape")
     page.wait_for_selector("#fw_card_dialog", state="hidden")
-
-
-def test_an_embedding_goes_where_the_cursor_was(cards: sync_api.Page) -> None:
-    page = cards
-    open_tab(page, "Textual Inversion")
-    use = page.locator("#txt2img_textual_inversion_cards .card[data-name='bad-hands'] .fw-card-use")
-    page.fill(NEGATIVE, "blurry")
-    page.focus(NEGATIVE)
-    use.click()
-    assert page.input_value(NEGATIVE) == "blurry bad-hands"
-    page.fill(NEGATIVE, "blurry (bad-hands:1.2), other-bad-hands")
-    use.click()
-    assert page.input_value(NEGATIVE) == "blurry, other-bad-hands"
-
-
-def test_the_retention_of_each_lora_is_shown(page: sync_api.Page) -> None:
-    open_tab(page, "Generation")
-    page.evaluate(
-        "featherweight.tab('txt2img').showRetention({retention: 0.9, noise: 0.2,"
-        " adapters: [['ink', 0.9981], ['pen', 0.41], ['x', 1]], worst: [['mid.to_q', 0.2], ['mid.to_k', 0.99]]})"
-    )
-    text = page.inner_text(".fw-retention")
-    assert "LoRA ink: applied, 99.8 % of its effect kept" in text and "LoRA pen: applied, 41.0 %" in text
-    assert "Worst layers: mid.to_q 20.0 %" in text and "to_k" not in text
-    assert "LoRA x: applied, 100 % of its effect kept" in text and "noise 20.0 %" in text

@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,9 +51,9 @@ FORM: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def services(tmp_path: Path) -> Iterator[Services]:
-    services = build_services(Flags(data_dir=str(tmp_path)), foreign=Foreign())
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    services = build_services(Flags(data_dir=str(tmp_path_factory.mktemp("data"))), foreign=Foreign())
     yield services
     services.dispatcher.close()
 

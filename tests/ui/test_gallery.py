@@ -1,7 +1,6 @@
 """The buttons below an image, and where images can be sent, in a real browser."""
 
 import base64
-import io
 import zipfile
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from playwright import sync_api
 
 from modules.images.encode import encode_image
 from modules.services import Services
+from tests.thorough import thoroughly
 from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
@@ -39,7 +39,7 @@ def make(page: sync_api.Page, prompt: str, images: int, seed: int = 5) -> None:
     for name, value in (("steps", 2), ("width", 64), ("height", 64), ("batch_count", images)):
         page.fill(f"#txt2img_{name} input[type=number]", str(value))
     page.fill("#txt2img_seed input", str(seed))
-    page.wait_for_function(f"featherweight.tab('txt2img').form.seed === {seed}")
+    page.wait_for_function(f"featherweight.tab('txt2img').form.seed === '{seed}'")
     page.click("#txt2img_generate")
     page.wait_for_selector(f"#txt2img_infotext:has-text('{prompt}')")
 
@@ -114,15 +114,6 @@ def test_hires_of_an_image_stands_behind_it_and_leaves_the_form(page: sync_api.P
     assert request.hires is not None and request.seed == 31
 
 
-def test_keys_walk_through_the_images_from_the_stage(page: sync_api.Page) -> None:
-    make(page, "to walk through", 3, seed=50)
-    page.focus("#txt2img_gallery .fw-image")
-    for expected in ("51", "52", "50"):
-        page.keyboard.press("ArrowRight")
-        page.wait_for_function(f"document.querySelector('#txt2img_infotext').textContent.includes('Seed: {expected}')")
-        page.wait_for_function("document.activeElement.classList.contains('fw-image')")
-
-
 def test_a_file_dropped_on_the_gallery_is_shown_and_sent(page: sync_api.Page) -> None:
     drop(page, "#txt2img_gallery", image_file())
     page.wait_for_selector("#txt2img_infotext:has-text('a dog')")
@@ -135,7 +126,8 @@ def test_a_file_dropped_on_the_gallery_is_shown_and_sent(page: sync_api.Page) ->
     page.wait_for_selector("#txt2img_messages .fw-error:has-text('dropped.png is no image')")
 
 
-@pytest.mark.parametrize("is_sent", [True, False])
+# `test_what_is_not_sent_along_stays_as_it_is` of test_page_settings.py has both.
+@pytest.mark.parametrize("is_sent", [thoroughly(True), False])
 def test_size_and_seed_go_along_by_setting(page: sync_api.Page, fakes: Services, is_sent: bool) -> None:
     fakes.settings.update({"send_seed": is_sent, "send_size": is_sent})
     page.fill(PROMPT, "")
@@ -150,15 +142,7 @@ def test_size_and_seed_go_along_by_setting(page: sync_api.Page, fakes: Services,
     fakes.settings.update({"send_seed": True, "send_size": True})
 
 
-def test_an_image_without_parameters_sent_for_them_says_so(page: sync_api.Page) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "PNG")
-    read(page, file.getvalue())
-    page.click("#pnginfo_send_to_txt2img")
-    page.wait_for_selector("#pnginfo_send .fw-error:has-text('holds no parameters')")
-
-
-@pytest.mark.parametrize("name", ["img2img", "inpaint"])
+@pytest.mark.parametrize("name", [thoroughly("img2img"), "inpaint"])  # both are one table, `takes`
 def test_an_image_goes_into_a_sub_tab_of_img2img_with_its_parameters_and_its_own_size(
     page: sync_api.Page, name: str
 ) -> None:

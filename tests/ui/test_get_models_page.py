@@ -4,7 +4,6 @@ image. Files come from a server of this machine."""
 import hashlib
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,30 +13,15 @@ from modules.downloads.storing import source_sha256_of
 from modules.downloads.verdict import Verdict
 from modules.services import Services
 from tests.downloads.file_server import Behavior, Handler, safetensors, serving
-from tests.fakes import downloading_services
 from tests.models.dit_files import write_recipe
 from tests.thorough import is_thorough
-from tests.ui.browser import needs_browser, served, visit
+from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
 
 LORA = safetensors({"lora_unet_a.lora_down.weight": ("F16", [4, 64]), "lora_unet_a.lora_up.weight": ("F16", [64, 4])})
 MODEL = safetensors({"model.diffusion_model.x": ("F16", [2048, 2048])})
 TAB = "#fw_models"
-
-
-@pytest.fixture(scope="module")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """With the lanes of downloads, which the other tests of the page do without."""
-    services = downloading_services(tmp_path_factory.mktemp("data"))
-    yield services
-    services.dispatcher.close()
-
-
-@pytest.fixture(scope="module")
-def shared_page(window: sync_api.Page, fakes: Services) -> Iterator[sync_api.Page]:
-    with served(fakes) as address, visit(window, address):
-        yield window
 
 
 @pytest.fixture

@@ -33,6 +33,22 @@ for (const id of [1, 2, 3, 4]) {
 }
 """
 
+SEARCH = """
+BEFORE
+AFTER
+const leaf = (id) => ({ id });
+const root = { id: 0, children: [leaf(1), { id: 2, children: [leaf(3), { id: 4, children: [leaf(5)] }] }, leaf(6)] };
+const compare = () => {
+  for (const id of [0, 1, 2, 3, 4, 5, 6, 7, 8]) if (Z(root, id) !== before(root, id)) throw new Error(id);
+};
+compare();
+compare();
+root.children[1].children = [leaf(7), { id: 4, children: [leaf(8)] }, leaf(3)];
+compare();
+root.children.shift();
+compare();
+"""
+
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_changes_fit_the_installed_gradio(name: str) -> None:
@@ -73,4 +89,11 @@ def test_a_browser_gets_the_changed_script(address: str, coding: str) -> None:
 def test_each_component_has_the_events_that_gradio_finds_for_it() -> None:
     before, after = (text.decode() for text in CHANGES["core"][1])
     program = EVENTS.replace("BEFORE", before.replace("find_attached_events", "before")).replace("AFTER", after)
+    subprocess.run([str(NODE), "-e", program], check=True, timeout=60)
+
+
+@pytest.mark.skipif(NODE is None, reason="Node.js is not installed (apt-get install nodejs)")
+def test_a_component_is_found_where_gradio_finds_it_also_after_the_page_has_changed() -> None:
+    before, after = (text.decode() for text in CHANGES["core"][2])
+    program = SEARCH.replace("BEFORE", before.replace("Z(", "before(")).replace("AFTER", after)
     subprocess.run([str(NODE), "-e", program], check=True, timeout=60)

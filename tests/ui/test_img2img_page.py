@@ -1,7 +1,8 @@
-"""The img2img tab in a real browser: images, masks that are painted with the pointer, and what arrives of them."""
+"""The img2img tab in a real browser: images, masks that are painted with the mouse (with a finger: test_phone.py), and
+what arrives of them."""
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from modules.images.encode import encode_image
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage
 from modules.services import Services
-from tests.ui.browser import needs_browser, open_page, watched_page
+from tests.ui.browser import needs_browser, open_page, until
 
 pytestmark = needs_browser
 SIZE_PX = (96, 64)
@@ -31,23 +32,6 @@ def picture() -> Image.Image:
 
 def as_uri(image: Image.Image) -> str:
     return "data:image/png;base64," + base64.b64encode(encode_image(image, "png")).decode("ascii")
-
-
-@pytest.fixture(params=[{"width": 1400, "height": 900}, {"width": 390, "height": 844}], ids=["wide", "narrow"])
-def sized_page(
-    context: sync_api.BrowserContext, browser: sync_api.Browser, address: str, request: pytest.FixtureRequest
-) -> Iterator[tuple[sync_api.Page, bool]]:
-    """The page with a mouse, and on a narrow screen with a finger; and whether it is narrow."""
-    if request.param["width"] > 760:
-        with watched_page(context, address) as page:
-            page.set_viewport_size(request.param)
-            yield page, False
-        return
-    touched = browser.new_context(viewport=request.param, has_touch=True)
-    touched.set_default_timeout(45_000)
-    with watched_page(touched, address) as page:
-        yield page, True
-    touched.close()
 
 
 def put_image(page: sync_api.Page, mode: str, image: Image.Image | None = None) -> None:
@@ -115,15 +99,19 @@ def requests(fakes: Services, monkeypatch: pytest.MonkeyPatch) -> list[Generatio
     return found
 
 
-def generate(page: sync_api.Page) -> None:
+def generate(page: sync_api.Page, requests: list[GenerationRequest]) -> GenerationRequest:
+    """What the server is asked for; its images are there."""
+    before = len(requests)
     page.click("#img2img_generate")
+    until(page, lambda: len(requests) > before)
+    page.wait_for_selector("#img2img_generate", state="visible")
     page.wait_for_selector("#img2img_gallery .fw-image img")
+    return requests[-1]
 
 
 def test_what_was_painted_arrives_after_a_reload_and_changes_of_tab(
-    sized_page: tuple[sync_api.Page, bool], address: str, requests: list[GenerationRequest]
+    page: sync_api.Page, address: str, requests: list[GenerationRequest]
 ) -> None:
-    page, is_narrow = sized_page
     layers = "featherweight.tab('img2img').layers"
     page.evaluate("(image) => featherweight.tab('img2img').setImage('canvas', image)", as_uri(picture()))
     page.evaluate(
@@ -134,17 +122,18 @@ def test_what_was_painted_arrives_after_a_reload_and_changes_of_tab(
     page.evaluate("document.querySelector('[data-canvas=inpaint]').focus()")
     for _ in range(3):
         page.keyboard.press("]")
-    draw(page, "inpaint", [(0.2, 0.3), (0.8, 0.3)], with_finger=is_narrow)
-    draw(page, "inpaint", [(0.5, 0.8)], with_finger=is_narrow)
-    draw(page, "inpaint", [(0.1, 0.9), (0.9, 0.1)], with_finger=is_narrow)
+    draw(page, "inpaint", [(0.2, 0.3), (0.8, 0.3)])
+    draw(page, "inpaint", [(0.5, 0.8)])
+    draw(page, "inpaint", [(0.1, 0.9), (0.9, 0.1)])
     page.keyboard.press("Control+z")
+    for _ in range(3):
+        page.keyboard.press("[")
     before = painted_pixels(page, "inpaint")
     row, column = int(0.3 * SIZE_PX[1]), int(0.5 * SIZE_PX[0])
     assert before[row, column] == 255 and before[2, 2] == 0 and 0.05 < (before > 0).mean() < 0.6
     assert before[int(0.1 * SIZE_PX[1]), int(0.9 * SIZE_PX[0])] == 0, "undone"
 
     page.evaluate("featherweight.showTab('txt2img')")
-    page.wait_for_timeout(100)
     page.evaluate(f"{layers}.keep()")
     open_page(page, address)
     page.evaluate("featherweight.showTab('img2img')")
@@ -153,13 +142,11 @@ def test_what_was_painted_arrives_after_a_reload_and_changes_of_tab(
     assert np.array_equal(painted_pixels(page, "inpaint"), before)
 
     page.fill("#img2img_seed input", "7")
-    generate(page)
-    start = requests[-1].start
+    start = generate(page, requests).start
     assert isinstance(start, FromImage) and start.mask is not None
     assert np.array_equal(np.asarray(start.images[0].image), np.asarray(picture()))
     assert np.array_equal(np.asarray(start.mask.image.image), before)
-    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]  # type: ignore[index]
-    page.evaluate("featherweight.showTab('img2img', 'img2img_batch_tab')")  # on a narrow page it is in a menu
+    page.evaluate("featherweight.showTab('img2img', 'img2img_batch_tab')")
     page.wait_for_function("featherweight.tab('img2img').mode() === 'batch'")
 
     page.evaluate("featherweight.showTab('img2img', 'img2img_canvas_tab')")
@@ -237,8 +224,7 @@ def test_a_sketch_arrives_in_the_color_of_the_brush(form: sync_api.Page, request
     put_image(form, "sketch", Image.new("RGB", SIZE_PX, (0, 0, 0)))
     form.locator("[data-canvas=sketch] input[type=color]").fill("#20c040")
     draw(form, "sketch", [(0.2, 0.5), (0.8, 0.5)])
-    generate(form)
-    start = requests[-1].start
+    start = generate(form, requests).start
     assert isinstance(start, FromImage) and start.mask is None
     sent = start.images[0].image
     assert sent.getpixel((48, 32)) == (0x20, 0xC0, 0x40) and sent.getpixel((2, 2)) == (0, 0, 0)

@@ -18,7 +18,7 @@ from modules.ui.localization import LANGUAGES, NONE, SHIPPED, chosen, find_local
 from modules.ui.routes import page_routes
 from modules.ui.texts import NAMED_CHOICES, NO_TEXTS, html_texts, message_texts, page_texts, script_texts
 from tests.fakes import fake_services, page_config
-from tests.ui.browser import needs_browser, open_page, served
+from tests.ui.browser import STEADY, needs_browser, open_page, served, until
 
 
 @pytest.fixture(scope="module")
@@ -272,10 +272,15 @@ class TestInTheBrowser:
 def untranslated(page: sync_api.Page, tab: str, within: str = "body") -> list[str]:
     """What a tab shows that does not come out of the table; names and what lists hold are nobody's language."""
     page.evaluate(f"featherweight.showTab('{tab}')")
-    page.wait_for_function(f"document.querySelector('#tab_{tab}')?.offsetParent")
-    for _ in range(40):  # texts are translated as they appear
-        page.wait_for_timeout(400)
-        found: list[str] = page.evaluate(UNTRANSLATED, [sorted(NO_TEXTS), within])
-        if not found:
-            break
-    return found
+    page.evaluate(STEADY, f"#tab_{tab}")
+    found: list[str] = []
+
+    def is_translated() -> bool:
+        found[:] = page.evaluate(UNTRANSLATED, [sorted(NO_TEXTS), within])
+        return not found
+
+    try:
+        until(page, is_translated, seconds=15)  # texts are translated as they appear
+    except AssertionError:
+        return found
+    return []

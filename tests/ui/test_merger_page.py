@@ -11,35 +11,31 @@ from safetensors.torch import load_file
 
 from modules.jobs.tasks import Task, TaskSpec
 from modules.services import Services
-from tests.fakes import fake_services
 from tests.models.merging.toys import UNET, Toys, toy
-from tests.ui.browser import needs_browser, served, visit
+from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
 LIST = "ul[role=listbox]"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "models" / "Stable-diffusion"
-    folder.mkdir(parents=True)
+def folder(fakes: Services) -> Iterator[Path]:
+    """The folder of checkpoints of the shared program, with three toys."""
+    folder = fakes.paths.checkpoint_dirs[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.iterdir())
     Toys(folder).add_three()
-    return folder
+    yield folder
+    for file in set(folder.iterdir()) - before:
+        file.unlink()
 
 
 @pytest.fixture(scope="module")
-def services(folder: Path) -> Iterator[Services]:
-    services = fake_services(folder.parent.parent)
-    yield services
-    services.dispatcher.close()
-
-
-@pytest.fixture(scope="module")
-def page(services: Services, window: sync_api.Page) -> Iterator[sync_api.Page]:
-    with served(services) as address, visit(window, address):
-        window.set_viewport_size({"width": 1440, "height": 1000})
-        show_tab(window)
-        yield window
+def merger(shared_page: sync_api.Page, folder: Path) -> sync_api.Page:
+    show_tab(shared_page)
+    for letter in "ABC":
+        shared_page.click(f"#refresh_checkpoint_{letter}")
+    return shared_page
 
 
 def show_tab(page: sync_api.Page) -> None:
@@ -52,7 +48,8 @@ def choose(page: sync_api.Page, field: str, text: str) -> None:
     page.click(f"{LIST} li:has-text('{text}')")
 
 
-def test_a_merge_on_the_page_is_a_new_checkpoint_everywhere(page: sync_api.Page, folder: Path) -> None:
+def test_a_merge_on_the_page_is_a_new_checkpoint_everywhere(merger: sync_api.Page, folder: Path) -> None:
+    page = merger
     page.click("#modelmerger_merge")
     page.wait_for_selector("#modelmerger_result :text('needs a model A')")
     choose(page, "modelmerger_primary_model_name", "a.safetensors")
@@ -76,14 +73,16 @@ def test_a_merge_on_the_page_is_a_new_checkpoint_everywhere(page: sync_api.Page,
     page.wait_for_selector("#modelmerger_result :text('needs a model C')")
 
 
-def test_progress_survives_a_reload_and_can_be_cancelled(page: sync_api.Page, services: Services) -> None:
+def test_progress_survives_a_reload_and_can_be_cancelled(merger: sync_api.Page, fakes: Services) -> None:
+    page = merger
+
     def work(task: Task) -> dict[str, object]:
         for _ in range(600):
             task.progress(1, 4, "1 of 4 tensors")
             time.sleep(0.05)
         return {}
 
-    task = services.queue.submit_spec(TaskSpec("merge", "Merging long.safetensors", work))
+    task = fakes.queue.submit_spec(TaskSpec("merge", "Merging long.safetensors", work))
     page.reload()
     show_tab(page)
     page.wait_for_selector("#modelmerger_result [role=progressbar]")
@@ -94,7 +93,8 @@ def test_progress_survives_a_reload_and_can_be_cancelled(page: sync_api.Page, se
     assert task.wait(120)
 
 
-def test_metadata_of_the_chosen_models_is_read(page: sync_api.Page, folder: Path) -> None:
+def test_metadata_of_the_chosen_models_is_read(merger: sync_api.Page, folder: Path) -> None:
+    page = merger
     Toys(folder).add("told.safetensors", toy(9), {"author": "me"})
     page.click("#refresh_checkpoint_A")
     choose(page, "modelmerger_primary_model_name", "told.safetensors")

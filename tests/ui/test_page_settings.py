@@ -20,7 +20,7 @@ from modules.ui.page_settings import PAGE_SETTINGS, page_settings
 from modules.ui.quicksettings import wanted_quicksettings
 from modules.ui.routes import page_routes
 from modules.ui.settings_form import choices_of
-from tests.fakes import fake_services
+from tests.fakes import fake_services, settings_kept
 
 ASSETS = Path(__file__).parents[2] / "modules" / "ui" / "assets"
 INFOTEXT = (
@@ -29,12 +29,18 @@ INFOTEXT = (
 )
 
 
-@pytest.fixture
-def services(tmp_path: Path) -> Iterator[Services]:
-    services = fake_services(tmp_path, start=False)
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    services = fake_services(tmp_path_factory.mktemp("data"))
     StyleBook.read(services.paths.styles_files).with_style(Style("oil", "oil painting", "blurry")).save()
     yield services
     services.dispatcher.close()
+
+
+@pytest.fixture
+def services(program: Services) -> Iterator[Services]:
+    with settings_kept(program):
+        yield program
 
 
 @pytest.mark.parametrize("key", PAGE_SETTINGS)
@@ -93,19 +99,19 @@ def test_hidden_samplers_are_not_offered(services: Services) -> None:
     assert shown_samplers(services) == [name for name in SAMPLERS if name != "Euler a"]
 
 
-def test_infotexts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_infotexts_are_printed_where_asked(
+    services: Services, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     from modules.jobs.job import Job
     from modules.processing.record.output import Output
     from tests.scripts.test_scripts import request
 
-    services = fake_services(tmp_path, start=False)
     executor = InProcessExecutor(services.engine, Output(tmp_path))
     for wanted in (False, True):
         settings = Settings().changed(samples_log_stdout=wanted, samples_save=False, grid_save=False)
         executor.run(Job("task", request(prompt="a loud cat", settings=settings, width=64, height=64, steps=1)))
         assert ("a loud cat" in capsys.readouterr().out) is wanted
     executor.close()
-    services.dispatcher.close()
 
 
 def test_tokens_are_counted_as_the_settings_say(services: Services) -> None:
@@ -130,7 +136,6 @@ def test_tokens_are_counted_as_the_settings_say(services: Services) -> None:
 def finished_job(services: Services, task: str) -> None:
     from modules.processing.request.request import GenerationRequest
 
-    services.dispatcher.start()
     request = GenerationRequest(prompt="x", width=64, height=64, steps=1, batch_size=2, seed=3)
     assert services.queue.submit(request, task_id=task).wait(120)
 
@@ -160,19 +165,19 @@ def test_open_folder_opens_what_the_setting_says(services: Services, choice: str
     assert folder_of(services, None).name == "txt2img-images"
 
 
-def test_prompts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_prompts_are_printed_where_asked(
+    services: Services, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     from modules.jobs.job import Job
     from modules.processing.record.output import Output
     from tests.scripts.test_scripts import request
 
-    services = fake_services(tmp_path, start=False)
     executor = InProcessExecutor(services.engine, Output(tmp_path))
     for wanted in (False, True):
         settings = Settings().changed(enable_console_prompts=wanted, samples_save=False, grid_save=False)
         executor.run(Job("task", request(prompt="a loud dog", settings=settings, width=64, height=64, steps=1)))
         assert (capsys.readouterr().out == "a loud dog\n") is wanted
     executor.close()
-    services.dispatcher.close()
 
 
 def test_only_settings_with_an_effect_stand_at_the_top_each_once(

@@ -1,4 +1,4 @@
-"""The page on a phone: what is in sight without looking for it. Painting with a finger is in `test_img2img_page`."""
+"""The page on a phone: what is in sight without looking for it, and painting with a finger."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import pytest
 from playwright import sync_api
 
 from tests.ui.browser import needs_browser, watched_page
+from tests.ui.test_img2img_page import SIZE_PX, draw, painted_pixels, put_image
 
 pytestmark = needs_browser
 WIDTH, HEIGHT = 390, 844
@@ -28,6 +29,14 @@ def phone(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
     with watched_page(context, address) as page:
         yield page
     context.close()
+
+
+def test_the_header_is_one_row_and_opens(phone: sync_api.Page) -> None:
+    phone.wait_for_function("document.querySelector('#quicksettings').offsetHeight === 56")
+    assert not phone.is_visible("#setting_fp8_storage")
+    phone.tap("#fw_more")
+    assert phone.is_visible("#setting_fp8_storage") and phone.is_visible("#fw_scales")
+    phone.tap("#fw_more")
 
 
 def test_the_image_is_in_sight_after_generate(phone: sync_api.Page) -> None:
@@ -79,3 +88,16 @@ def test_a_card_is_reached_by_its_sub_tab(phone: sync_api.Page) -> None:
     phone.locator("#txt2img_checkpoints .card").first.wait_for()
     phone.tap("#txt2img_extra_tabs > .tab-wrapper button[role=tab]:has-text('Generation')")
     phone.wait_for_selector("#txt2img_steps", state="visible")
+
+
+def test_a_finger_paints_where_it_is(phone: sync_api.Page) -> None:
+    put_image(phone, "inpaint")
+    for stroke in ([(0.2, 0.3), (0.8, 0.3)], [(0.5, 0.8)]):
+        draw(phone, "inpaint", stroke, with_finger=True)
+    painted = painted_pixels(phone, "inpaint")
+    for x, y in ((0.25, 0.3), (0.5, 0.3), (0.75, 0.3), (0.5, 0.8)):
+        assert painted[int(y * SIZE_PX[1]), int(x * SIZE_PX[0])] == 255
+    assert painted[2, 2] == 0 and (painted > 0).mean() < 0.6
+    assert phone.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    phone.evaluate("featherweight.showTab('img2img', 'img2img_batch_tab')")  # on a narrow page it is in a menu
+    phone.wait_for_function("featherweight.tab('img2img').mode() === 'batch'")

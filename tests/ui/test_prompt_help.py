@@ -56,20 +56,6 @@ def test_prompts_are_completed_by_keys(page: sync_api.Page) -> None:
     assert typed(page, "#txt2img_neg_prompt textarea", "long h", "Tab") == "long hair, "
 
 
-@pytest.mark.usefixtures("tags")
-def test_escape_closes_the_list_and_lets_a_job_run(page: sync_api.Page, fakes: Services) -> None:
-    page.fill(PROMPT, "slow, lon")
-    page.fill("#txt2img_steps input[type=number]", "100")
-    page.click("#txt2img_generate")
-    page.wait_for_function("document.title.includes(' of 100')")
-    assert typed(page, PROMPT, "g", "Escape") == "slow, long"
-    assert not fakes.queue.known.get(page.evaluate("featherweight.tab('txt2img').task()")).is_interrupt_requested
-    page.press(PROMPT, "Enter")
-    assert page.input_value(PROMPT) == "slow, long\n", "without a list Enter begins a line"
-    page.press(PROMPT, "Escape")
-    page.wait_for_selector("#txt2img_generate", state="visible")
-
-
 def test_the_fields_of_dynamic_prompts_are_sent_with_the_form(page: sync_api.Page, fakes: Services) -> None:
     page.click("#txt2img_settings button:has-text('Dynamic prompts')")
     page.click("label:has-text('All combinations') input")
@@ -80,3 +66,5 @@ def test_the_fields_of_dynamic_prompts_are_sent_with_the_form(page: sync_api.Pag
     page.wait_for_selector("#txt2img_infotext:has-text('Steps: 2')")
     job = fakes.queue.known.get(page.evaluate("featherweight.tab('txt2img').task()"))
     assert job.request.alwayson_args["Dynamic prompts"] == (True, True, 0, False)
+    page.click("label:has-text('All combinations') input")
+    page.click("#txt2img_settings button:has-text('Dynamic prompts')")

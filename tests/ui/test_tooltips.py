@@ -7,7 +7,7 @@ from modules.services import Services
 from modules.ui.form import ROWS, TAB_NAMES
 from modules.ui.tooltips import tooltips
 from tests.fakes import page_config
-from tests.ui.browser import needs_browser, open_page
+from tests.ui.browser import needs_browser
 
 
 def test_every_parameter_has_a_text() -> None:
@@ -40,21 +40,3 @@ class TestInTheBrowser:
         assert page.evaluate("document.activeElement.getAttribute('aria-describedby')") == "fw_tip"
         page.mouse.click(2, 2)
         assert not page.is_visible("#fw_tip")
-
-    def test_the_tour_has_five_steps_and_can_be_left(self, page: sync_api.Page, address: str) -> None:
-        assert not page.is_visible("#fw_tour")  # no program needs to be shown around
-        page.evaluate("Object.defineProperty(navigator, 'webdriver', { value: false, configurable: true })")
-        page.evaluate("featherweight.greet()")
-        for place in range(1, 6):
-            page.wait_for_selector(f"#fw_tour:has-text('{place} / 5')")
-            assert page.is_visible("#fw_ring")
-            page.keyboard.press("Enter")  # the focus is on Next
-        page.wait_for_selector("#fw_tour", state="detached")
-        page.evaluate("featherweight.greet()")
-        assert not page.is_visible("#fw_tour"), "it is shown once"
-        page.click("#fw_start_tour")
-        page.wait_for_selector("#fw_tour:has-text('1 / 5')")
-        page.keyboard.press("Escape")
-        page.wait_for_selector("#fw_tour", state="detached")
-        open_page(page, address)
-        assert not page.is_visible("#fw_tour")

@@ -15,9 +15,11 @@ from lib_training.stepping import Trainer
 from lib_training.work import TrainingWork
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
+from tests.ui.axe_checks import assert_nothing_serious, axe
 from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
+__all__ = ["axe"]  # a fixture
 TRAINED_MS = 240_000
 """For what a real training has to do first."""
 STEP_S = 0.3
@@ -81,8 +83,9 @@ def test_a_training_is_started_and_ends_among_the_cards(page: Page, fakes: Servi
 
 
 def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
-    page: Page, fakes: Services, images: Path, slow_steps: None
+    page: Page, fakes: Services, images: Path, slow_steps: None, axe: str
 ) -> None:
+    """Also what axe says of a training that runs, and of one that is paused."""
     fakes.queue.repeats.add(TrainingWork(fakes).starters)  # the queue of these tests is not the one that was built
     page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")
     fill(page, "cut off", images, 2000)
@@ -91,8 +94,10 @@ def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
     image = fakes.queue.submit(GenerationRequest(steps=1, width=64, height=64))
     assert image.wait(120) and image.is_let_in
     page.wait_for_selector("#train_start:disabled")  # nothing is started beside a training
+    assert_nothing_serious(page, axe, "#tab_train")
     page.click("#train_pause:has-text('Pause')")
     page.wait_for_selector("#train_result >> text=/Paused at step \\d+/", timeout=TRAINED_MS)
+    assert_nothing_serious(page, axe, "#tab_train")
     page.click("#train_pause:has-text('Resume')")
     page.wait_for_selector("#train_result >> text=Resumed at step", timeout=TRAINED_MS)
     page.click("#train_pause:has-text('Pause')")

@@ -6,7 +6,8 @@ import pytest
 from playwright import sync_api
 
 from modules.services import Services
-from tests.ui.browser import needs_browser, open_page
+from tests.thorough import thoroughly
+from tests.ui.browser import needs_browser
 from tests.ui.dragging import drag
 
 pytestmark = needs_browser
@@ -72,23 +73,6 @@ def test_jobs_are_put_in_line_moved_edited_and_followed(page: sync_api.Page, ser
     page.wait_for_selector("#txt2img_infotext:has-text('three')")  # the one before it may be shown for an instant only
 
 
-def test_two_browsers_move_one_job(page: sync_api.Page, address: str, services: Services) -> None:
-    begin(page, "slow, a longer one")
-    for name in ("left", "right"):
-        enqueue(page, name)
-    move = """async ([id, before]) => (await fetch("featherweight/v1/queue/move", {method: "POST",
-        headers: {"Content-Type": "application/json"}, body: JSON.stringify({task_id: id, before})})).status"""
-    ids = page.locator(WAITING).evaluate_all("rows => rows.map((row) => row.dataset.task)")
-    assert page.evaluate(move, [ids[1], ids[0]]) == 200
-    assert page.evaluate(move, [ids[1], ids[0]]) == 200, "the other browser does the same"
-    assert page.evaluate(move, [ids[0], ids[0]]) in (200, 422)
-    cancel = move.replace("move", "cancel")
-    assert page.evaluate(cancel, [ids[1], None]) == 200
-    assert page.evaluate(move, [ids[1], None]) == 404
-    assert page.evaluate(move, [ids[0], ids[1]]) in (200, 404), "before one that has gone"
-    page.evaluate(cancel, [ids[0], None])
-
-
 def test_enqueue_can_always_be_there_and_begins_where_nothing_runs(page: sync_api.Page, services: Services) -> None:
     services.settings.update({"enqueue_always": True})
     page.wait_for_selector("#txt2img_enqueue", state="visible")
@@ -97,7 +81,7 @@ def test_enqueue_can_always_be_there_and_begins_where_nothing_runs(page: sync_ap
     page.wait_for_selector("#txt2img_infotext:has-text('put in an empty line')")
 
 
-@pytest.mark.parametrize("width", [1280, 1440])
+@pytest.mark.parametrize("width", [thoroughly(1280), 1440])
 def test_from_1200_px_on_three_zones_fill_the_window(page: sync_api.Page, services: Services, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.wait_for_function("document.body.classList.contains('fw-working')")
@@ -138,16 +122,3 @@ def test_the_classic_layout_has_the_prompts_on_top_and_the_same_ids(page: sync_a
     assert prompt["y"] + prompt["height"] < form["y"]
     assert form["x"] + form["width"] <= image["x"] and abs(image["y"] - form["y"]) < 120
     assert page.locator("#txt2img_results #fw_line").count() == 1
-
-
-def test_on_a_phone_the_header_is_one_row_and_opens(
-    context: sync_api.BrowserContext, address: str, services: Services
-) -> None:
-    page = context.new_page()
-    page.set_viewport_size({"width": 390, "height": 844})
-    open_page(page, address)
-    page.wait_for_function("document.querySelector('#quicksettings').offsetHeight === 56")
-    assert not page.is_visible("#setting_fp8_storage")
-    page.click("#fw_more")
-    assert page.is_visible("#setting_fp8_storage") and page.is_visible("#fw_scales")
-    page.close()

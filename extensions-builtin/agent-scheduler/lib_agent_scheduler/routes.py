@@ -15,6 +15,7 @@ from modules import script_callbacks
 from modules.api.documentation import documented
 from modules.api.line_access import FIRST, LAST, LineAccess, LineEntry
 from modules.api.schemas import Img2ImgBody, Tolerant, Txt2ImgBody
+from modules.bounded import read_json
 from modules.errors import InvalidValueError
 from modules.sampling.catalog import SAMPLERS
 from modules.scripts.program import Program
@@ -142,7 +143,7 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
     def import_tasks(body: ImportBody, request: Request) -> dict[str, Any]:
         """Put exported tasks in line."""
         try:
-            wanted = [task["request"] for task in json.loads(body.content)]
+            wanted = [task["request"] for task in read_json(body.content)]
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidValueError(f"The text is no export of tasks: {error}.") from error
         return _done("Imported") | {"task_ids": line.imported(request, wanted)}

@@ -13,4 +13,7 @@ class ControlNetSettings(SettingsGroup):
     control_net_model_cache_size = whole(
         "Control models kept in memory", 2, minimum=0, maximum=10, hint="Between jobs. More: faster, more memory."
     )
+    control_net_inpaint_blur_sigma = whole(
+        "Softness of the border of inpaint_only, pixels", 7, minimum=1, maximum=64, infotext="ControlNet inpaint blur"
+    )
     control_net_unit_count = whole("Units on the page", 3, minimum=1, maximum=10)

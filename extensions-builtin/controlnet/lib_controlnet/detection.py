@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 from lib_controlnet.files import preprocessor_file
 from lib_controlnet.job import UNUSED, Job
 from lib_controlnet.maps import made_with_mask, shown, with_mask
-from lib_controlnet.pixels import Pixels
+from lib_controlnet.pixels import Pixels, fitted_size
 from lib_controlnet.preprocessors import INPAINTING, Module, module_of
 from lib_controlnet.reading import UnitReader
 from lib_controlnet.units import Given
@@ -23,6 +24,7 @@ from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.scripts.program import Program
 
+MAX_IMAGES = 32
 DETECT = "ControlNet preprocessor"
 """The work of a module with weights, by the name that the queue shows."""
 
@@ -37,6 +39,13 @@ class Detection:
     a: float
     b: float
 
+    @property
+    def pixels(self) -> int:
+        """How many the images or their maps have, the larger of both of each. Raises `InvalidValueError` for an image
+        that is too narrow."""
+        sizes = ((given.image.shape[:2], fitted_size(given.image, self.side)) for given in self.images)
+        return sum(max(math.prod(own), math.prod(fitted)) for own, fitted in sizes)
+
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Detection:
         """Raises `InvalidValueError` for what cannot be read, `UnknownNameError`."""
@@ -44,6 +53,10 @@ class Detection:
         given = body.get("controlnet_input_images") or []
         if not isinstance(given, list) or not given:
             raise InvalidValueError("controlnet_input_images is empty; give at least one image as base64.")
+        if len(given) > MAX_IMAGES:
+            raise InvalidValueError(
+                f"controlnet_input_images has {len(given)} images; allowed are {MAX_IMAGES}. Send several calls."
+            )
         read = UnitReader(body, "detect")
         first, second = module.numbers
         side = (module.resolution or UNUSED).read(read.number("controlnet_processor_res", 512))

@@ -9,37 +9,35 @@ import numpy.typing as npt
 
 from lib_controlnet.pixels import Pixels, with_lightness
 
-SOFT_EDGE = 7  # pixels by which the painted part of an inpaint map grows and fades
-
-
 HSV_BITS = 12
 
 
-def finish(each: Any, images: Any) -> None:
-    """Change images [B,3,H,W] in 0..1 in place, by the map of a unit in their size."""
+def finish(each: Any, images: Any, border_px: int) -> None:
+    """Change images [B,3,H,W] in 0..1 in place, by the map of a unit in their size. What an inpaint map paints grows
+    and fades by `border_px`."""
     import torch
 
     height, width = images.shape[2:]
     pixels = each.map.fitted(width, height)
     for index in range(len(images)):
         image = images[index].float().cpu().permute(1, 2, 0).numpy()
-        result = _finished(each.unit.module.name, image, pixels, each.map.masks_itself)
+        result = _finished(each.unit.module.name, image, pixels, 0 if each.map.masks_itself else border_px)
         if result is not None:
             images[index] = torch.from_numpy(result).permute(2, 0, 1).to(images)
 
 
-def _finished(name: str, image: npt.NDArray[Any], pixels: Pixels, masks_itself: bool) -> npt.NDArray[Any] | None:
+def _finished(name: str, image: npt.NDArray[Any], pixels: npt.NDArray[Any], border_px: int) -> npt.NDArray[Any] | None:
     if name == "recolor_luminance":
         return with_lightness(_in_8_bits(image), pixels[:, :, 0]).astype(np.float32) / 255.0
     if name == "recolor_intensity":
         return with_value(_in_8_bits(image), pixels[:, :, 0]).astype(np.float32) / 255.0
-    if not name.startswith("inpaint_only") or pixels.shape[2] < 4 or masks_itself:
+    if not name.startswith("inpaint_only") or pixels.shape[2] < 4 or not border_px:
         return None
     from scipy import ndimage
 
     painted = pixels[:, :, 3].astype(np.float32) / 255.0
-    grown = ndimage.grey_dilation(painted, size=(SOFT_EDGE, SOFT_EDGE), mode="nearest")
-    soft = ndimage.uniform_filter(grown, SOFT_EDGE, mode="mirror")[:, :, None]
+    grown = ndimage.maximum_filter(painted, size=border_px, mode="nearest")
+    soft = ndimage.uniform_filter(grown, border_px, mode="mirror")[:, :, None]
     kept = pixels[:, :, :3].astype(np.float32) / 255.0
     result: npt.NDArray[Any] = (soft * image.clip(0, 1) + (1.0 - soft) * kept).clip(0, 1).astype(np.float32)
     return result

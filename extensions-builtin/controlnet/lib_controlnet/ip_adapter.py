@@ -5,7 +5,6 @@ layer's output projection."""
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from lib_controlnet.nets import NOT_FITTING, OwnNames
 from lib_controlnet.pixels import Pixels, resize_area
 from lib_controlnet.running import is_on, region_of_tokens
 from lib_controlnet.units import Unit, check_layer_weights
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.hook_chain import HookOrder
 from modules.models.files.tensor_source import TensorSource
@@ -203,8 +203,11 @@ def build_encoder(file: TensorSource, model: Any) -> AuxiliaryParts:
     if "visual_projection.weight" not in shapes or "vision_model.embeddings.class_embedding" not in shapes:
         raise CheckpointError(f"{file.path.name} is no CLIP vision model in transformers' names.")
     if settings.is_file():
-        given = json.loads(settings.read_text(encoding="utf-8"))
-        config = CLIPVisionConfig(**{key: value for key, value in given.items() if key != "architectures"})
+        try:
+            given = read_json_file(settings)
+            config = CLIPVisionConfig(**{key: value for key, value in given.items() if key != "architectures"})
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{settings} cannot be used: {error}. Get it again, or remove it.") from error
     else:
         width = shapes["vision_model.embeddings.class_embedding"][0]
         patch = shapes["vision_model.embeddings.patch_embedding.weight"][-1]

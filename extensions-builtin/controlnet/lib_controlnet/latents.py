@@ -56,7 +56,7 @@ class Noise:
     @staticmethod
     def _alphas_of(use: ModelUse) -> Any:
         model = use.model
-        levels = model.family.noise_levels(model.architecture.noise_schedule, Settings(), use.latent_size)
+        levels = model.family.noise.levels(model.architecture.noise_schedule, Settings(), use.latent_size)
         return getattr(levels, "alphas_cumprod", None)
 
     @classmethod

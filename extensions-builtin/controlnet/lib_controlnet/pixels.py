@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from modules.errors import InvalidValueError
+
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[Any]
 
 CUBIC_A = -0.75
+MAX_FITTED_SIDE_PX, MAX_FITTED_PIXELS = 8192, 2**25
 
 
 def as_rgb(image: npt.NDArray[Any]) -> Pixels:
@@ -55,6 +58,8 @@ def resize_area(image: npt.NDArray[Any], width: int, height: int) -> npt.NDArray
             if image.dtype == np.uint8
             else _by_taps(image, width, height, repeating_taps)
         )
+    if (height, width) == image.shape[:2]:
+        return image.copy()
     result = image.astype(np.float64)
     result = _along(result, area_weights(image.shape[0], height), 0)
     result = _along(result, area_weights(image.shape[1], width), 1)
@@ -62,11 +67,24 @@ def resize_area(image: npt.NDArray[Any], width: int, height: int) -> npt.NDArray
 
 
 def fit_side(image: Pixels, side: int) -> Pixels:
-    """[H,W,3] with its short side at `side` pixels: cubic where it grows, else by area."""
+    """[H,W,3] with its short side at `side` pixels: cubic where it grows, else by area. Raises as `fitted_size`."""
+    size = fitted_size(image, side)
+    return resize_cubic(image, *size) if side > min(image.shape[:2]) else resize_area(image, *size)
+
+
+def fitted_size(image: npt.NDArray[Any], side: int) -> tuple[int, int]:
+    """Width and height of [H,W,...] with its short side at `side` pixels. Raises `InvalidValueError` where a long
+    side would be too long, or all of it too large."""
     height, width = image.shape[:2]
     scale = side / min(height, width)
     size = (int(np.round(width * scale)), int(np.round(height * scale)))
-    return resize_cubic(image, *size) if scale > 1 else resize_area(image, *size)
+    if max(size) > MAX_FITTED_SIDE_PX or size[0] * size[1] > MAX_FITTED_PIXELS:
+        raise InvalidValueError(
+            f"An image of {width}x{height} pixels is {size[0]}x{size[1]} at a short side of {side}; allowed are "
+            f"{MAX_FITTED_SIDE_PX} pixels a side and {MAX_FITTED_PIXELS / 1e6:.0f} million in all. Give an image that "
+            "is less narrow, or a lower resolution for the preprocessor."
+        )
+    return size
 
 
 def cubic_taps(source: int, target: int) -> tuple[npt.NDArray[np.int64], Floats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import colorsys
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,19 +34,42 @@ FACE_DOT: Color = (255, 255, 255)
 STICK_PX, JOINT_PX, FACE_PX = 4, 4, 3
 LIMB_SHADE = 0.6
 BONE_PX = 1.0  # half of its thickness
+NEAR_PX = 3  # of a line of at most 45 degrees: no pixel of it is further away in its row
 MAX_SIDE_PX = 8192
+MAX_POSES, MAX_PEOPLE, MAX_PIXELS = 100, 200, 2**25  # of one call
+MAX_POINTS, MAX_NUMBER = 200, 1e9
 PARTS = {"pose_keypoints_2d": 18, "hand_left_keypoints_2d": 21, "hand_right_keypoints_2d": 21, "face_keypoints_2d": 70}
+
+
+def drawn_all(poses: Sequence[Any]) -> Iterator[Pixels]:
+    """The entries of a caller's list, each as [H,W,3]. Raises `InvalidValueError`, also for a list that asks for more
+    than is drawn at a time, before anything is."""
+    canvases = [_canvas(pose, f"pose {number}") for number, pose in enumerate(poses[: MAX_POSES + 1])]
+    people = sum(len(pose["people"]) for pose in poses[:MAX_POSES])
+    pixels = sum(height * width for height, width in canvases)
+    if len(poses) > MAX_POSES or people > MAX_PEOPLE or pixels > MAX_PIXELS:
+        raise InvalidValueError(
+            f"{len(poses)} poses with {people} people and {pixels / 1e6:.1f} million pixels are too many at a time; "
+            f"allowed are {MAX_POSES}, {MAX_PEOPLE} and {MAX_PIXELS / 1e6:.1f} million. Ask for them in several calls."
+        )
+    for number, pose in enumerate(poses):
+        yield drawn(pose, f"pose {number}")
+
+
+def _canvas(pose: Any, name: str) -> tuple[int, int]:
+    """Height and width of an entry that is one. Raises `InvalidValueError`."""
+    if not isinstance(pose, dict):
+        raise InvalidValueError(f'{name} is {type(pose).__name__}; it takes an object with "people" and the canvas.')
+    if not isinstance(pose.get("people"), list):
+        shown = str(pose.get("people"))[:40]
+        raise InvalidValueError(f'{name}: "people" is {shown!r}; it takes a list, which may be empty.')
+    return _side(pose, "canvas_height", name), _side(pose, "canvas_width", name)
 
 
 def drawn(pose: Any, name: str) -> Pixels:
     """One entry of a caller's list as [H,W,3]; `name` is for messages. Raises `InvalidValueError`."""
-    if not isinstance(pose, dict):
-        raise InvalidValueError(f'{name} is {type(pose).__name__}; it takes an object with "people" and the canvas.')
-    canvas = np.zeros((_side(pose, "canvas_height", name), _side(pose, "canvas_width", name), 3), np.uint8)
-    people = pose.get("people")
-    if not isinstance(people, list):
-        raise InvalidValueError(f'{name}: "people" is {str(people)[:40]!r}; it takes a list, which may be empty.')
-    for person in people:
+    canvas = np.zeros((*_canvas(pose, name), 3), np.uint8)
+    for person in pose["people"]:
         if not isinstance(person, dict):
             raise InvalidValueError(f"{name}: a person is {str(person)[:40]!r}; it takes an object of keypoints.")
         parts = {part: keypoints(person.get(part), canvas, f"{name}: {part}") for part in PARTS}
@@ -73,9 +96,11 @@ def keypoints(values: Any, canvas: Pixels, name: str) -> list[Point | None]:
         return []
     if not isinstance(values, list) or len(values) % 3 or not all(isinstance(value, int | float) for value in values):
         raise InvalidValueError(f"{name} takes numbers in threes: x, y and the confidence of each point.")
+    if len(values) > 3 * MAX_POINTS or not all(-MAX_NUMBER <= value <= MAX_NUMBER for value in values):
+        raise InvalidValueError(
+            f"{name} takes at most {MAX_POINTS} points, of numbers between -{MAX_NUMBER:g} and {MAX_NUMBER:g}."
+        )
     triples = [tuple(float(value) for value in values[place : place + 3]) for place in range(0, len(values), 3)]
-    if not all(math.isfinite(value) for triple in triples for value in triple):
-        raise InvalidValueError(f"{name} holds a number that is not finite.")
     height, width = canvas.shape[:2]
     is_share = all(abs(x) <= 1 and abs(y) <= 1 for x, y, _ in triples)
     scale = (width, height) if is_share else (1, 1)
@@ -143,31 +168,37 @@ def fill_stick(canvas: Pixels, start: Point, end: Point, color: Color) -> None:
 
 
 def _fill_convex(canvas: Pixels, corners: Any, color: Color) -> None:
-    """A convex shape with its border, row by row between the pixels of its border."""
-    lowest: dict[int, int] = {}
-    highest: dict[int, int] = {}
+    """A convex shape with its border, row by row between the pixels of its border, as far as they are on the canvas."""
+    height, width = canvas.shape[:2]
+    lowest, highest = np.full(height, width), np.full(height, -1)
     for (x, y), (next_x, next_y) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        if max(y, next_y) < 0 or min(y, next_y) >= height:
+            continue
         steps = max(abs(next_x - x), abs(next_y - y), 1)
-        for step in range(steps + 1):
-            column, row = round(x + (next_x - x) * step / steps), round(y + (next_y - y) * step / steps)
-            lowest[row] = min(lowest.get(row, column), column)
-            highest[row] = max(highest.get(row, column), column)
-    for row, left in lowest.items():
-        if 0 <= row < canvas.shape[0]:
-            canvas[row, max(0, left) : max(0, highest[row] + 1)] = color
+        step = np.arange(steps + 1)
+        columns = np.rint(x + (next_x - x) * step / steps).astype(int)
+        rows = np.rint(y + (next_y - y) * step / steps).astype(int)
+        is_on = (rows >= 0) & (rows < height)
+        np.minimum.at(lowest, rows[is_on], columns[is_on])
+        np.maximum.at(highest, rows[is_on], columns[is_on])
+    for row in np.flatnonzero((highest >= 0) & (lowest <= highest)):
+        canvas[row, max(0, lowest[row]) : highest[row] + 1] = color
 
 
 def fill_bone(canvas: Pixels, start: Point, end: Point, color: Color) -> None:
-    """All pixels near the straight line between two joints."""
-    left, right = sorted((start[0], end[0]))
+    """All pixels near the straight line between two joints: along its longer side, a few to both sides of it."""
+    if abs(end[0] - start[0]) > abs(end[1] - start[1]):
+        fill_bone(canvas.transpose(1, 0, 2), start[::-1], end[::-1], color)
+        return
     top, bottom = sorted((start[1], end[1]))
     height, width = canvas.shape[:2]
-    rows, columns = np.mgrid[max(0, top - 1) : min(height, bottom + 2), max(0, left - 1) : min(width, right + 2)]
-    if not rows.size:
-        return
+    rows = np.arange(max(0, top - 1), min(height, bottom + 2))[:, None]
     span = (end[0] - start[0], end[1] - start[1])
     squared = span[0] ** 2 + span[1] ** 2
+    middle = start[0] + ((rows - start[1]) / (span[1] or 1)).clip(0, 1) * span[0]
+    columns = np.floor(middle).astype(int) + np.arange(-NEAR_PX, NEAR_PX + 1)
     share = ((columns - start[0]) * span[0] + (rows - start[1]) * span[1]) / max(squared, 1)
     share = share.clip(0, 1)
     far = np.hypot(columns - start[0] - share * span[0], rows - start[1] - share * span[1])
-    canvas[rows[far <= BONE_PX], columns[far <= BONE_PX]] = color
+    is_near = (far <= BONE_PX) & (columns >= 0) & (columns < width)
+    canvas[np.broadcast_to(rows, columns.shape)[is_near], columns[is_near]] = color

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -25,6 +24,7 @@ from lib_controlnet.units import (
     InputMode,
     Unit,
 )
+from modules.bounded import read_json
 from modules.errors import InvalidValueError
 from modules.images.reading import open_image
 
@@ -58,7 +58,7 @@ def read_units(text: str) -> list[Mapping[str, Any]]:
     """The units of a job, in the form of callers, of the script's own argument; those that are on."""
     if not text:
         return []
-    return [unit for unit in json.loads(text) if unit.get("enabled", True)]
+    return [unit for unit in read_json(text) if unit.get("enabled", True)]
 
 
 def checked_list(args: Sequence[Any], title: str) -> list[Mapping[str, Any]]:
@@ -184,7 +184,7 @@ class UnitReader:
             return usual
         try:
             number = float(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise self._wrong(key, "it takes a number") from error
         if not low <= number <= high:
             raise self._wrong(key, f"allowed is {low:g} to {high:g}")

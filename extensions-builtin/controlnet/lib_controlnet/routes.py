@@ -3,13 +3,15 @@ import."""
 
 from __future__ import annotations
 
+import json
+import threading
 from typing import Any
 
 from fastapi import APIRouter, Body, Request, Response
 
 from lib_controlnet.detection import DETECT, Detection, as_base64
 from lib_controlnet.files import bare_name, list_models, preprocessor_file
-from lib_controlnet.poses import drawn
+from lib_controlnet.poses import drawn_all
 from lib_controlnet.preprocessors import MODULES, Module
 from lib_controlnet.units import NO_MODEL, UNION_TAGS
 from modules import script_callbacks
@@ -17,6 +19,8 @@ from modules.errors import InvalidValueError
 from modules.scripts.program import Program
 
 VERSION = 3
+MAX_PIXELS_HERE = 2**22
+"""More than that is computed where images are."""
 ALL = "All"
 TYPES = (
     *(ALL, "Canny", "Depth", "IP-Adapter", "Inpaint", "Instant-ID", "InstructP2P", "Lineart", "MLSD", "NormalMap"),
@@ -58,6 +62,7 @@ def add_routes(app: Any, program: Program) -> None:
     from modules.api.documentation import documented
 
     routes = APIRouter(prefix="/controlnet", tags=["lists"])
+    one_at_a_time = threading.Lock()  # of what is computed here: the memory and the threads of the server are for all
 
     @routes.get("/version", **documented({"version": VERSION}))
     @script_callbacks.open_to("user")
@@ -103,15 +108,17 @@ def add_routes(app: Any, program: Program) -> None:
         """Run a preprocessor on images."""
         asked = Detection.read(body)
         asked.module.check_files(lambda names: preprocessor_file(program, names))
-        if asked.module.groups:  # its networks need PyTorch, and the time of what makes images
+        if asked.module.groups or asked.pixels > MAX_PIXELS_HERE:  # PyTorch, or the time of what makes images
             return dict(program.compute(DETECT, body, user_of(request)))
-        return asked.run()
+        with one_at_a_time:
+            return asked.run()
 
     @routes.post("/render_openpose_json", **documented({"images": [], "info": "Success"}))
     @script_callbacks.open_to("user")
     def render_openpose_json(body: list[Any] = Body(examples=[POSES])) -> dict[str, Any]:  # noqa: B008
         """Draw poses, an image for each entry."""
-        return {"images": [as_base64(drawn(pose, f"pose {n}")) for n, pose in enumerate(body)], "info": "Success"}
+        with one_at_a_time:
+            return {"images": [as_base64(image) for image in drawn_all(body)], "info": "Success"}
 
     add_old_routes(app, routes)
     app.include_router(routes)
@@ -131,7 +138,9 @@ def add_old_routes(app: Any, routes: APIRouter) -> None:
     async def handed_on(name: str, request: Request, body: dict[str, Any]) -> Response:
         async with AsyncClient(transport=ASGITransport(app), base_url="http://localhost", timeout=None) as client:
             headers = {key: request.headers[key] for key in HANDED_ON if key in request.headers}
-            reply = await client.post(f"/sdapi/v1/{name}", json=with_units_in_place(body), headers=headers)
+            headers["content-type"] = "application/json"
+            content = json.dumps(with_units_in_place(body)).encode()
+            reply = await client.post(f"/sdapi/v1/{name}", content=content, headers=headers)
         return Response(reply.content, reply.status_code, media_type="application/json")
 
     @routes.post("/txt2img", **documented({"images": []}))

@@ -30,6 +30,7 @@ from lib_controlnet.units import (  # noqa: E402
     check_use,
 )
 from modules import script_callbacks, scripts  # noqa: E402
+from modules.bounded import read_json  # noqa: E402
 from modules.errors import FeatherweightError, InvalidValueError  # noqa: E402
 from modules.processing.request.model_use import ModelUse  # noqa: E402
 from modules.processing.request.result import GeneratedImage, ImageRole  # noqa: E402
@@ -122,7 +123,7 @@ class ControlNet(scripts.Script):
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
         """Units as objects, one after the other; or this script's own argument."""
         if len(args) == 1 and (args[0] is None or isinstance(args[0], str)) and str(args[0] or "[").startswith("["):
-            args = json.loads(args[0]) if args[0] else []
+            args = read_json(args[0]) if args[0] else []
         units = checked_list(args, title)
         for number, unit in enumerate(units):
             if unit.get("enabled", True):
@@ -176,6 +177,10 @@ class ControlNet(scripts.Script):
         for each in by_place[0]:
             title = each.file.titled(each.unit.model) if each.file else each.unit.model
             p.extra_generation_params |= each.unit.infotext(f"{TITLE} {each.number}", title)
+        border = ControlNetSettings.control_net_inpaint_blur_sigma.setting
+        border_px = ControlNetSettings(p.settings).control_net_inpaint_blur_sigma
+        if border_px != border.default and any(each.unit.module.name in INPAINTING for each in by_place[0]):
+            p.extra_generation_params[border.infotext] = border_px
 
     @staticmethod
     def _repeat_seeds(p: Any, count: int) -> None:
@@ -240,8 +245,9 @@ class ControlNet(scripts.Script):
         if wanted:
             from lib_controlnet.finishing import finish
 
+            border_px = ControlNetSettings(p.settings).control_net_inpaint_blur_sigma
             for each in wanted:
-                finish(each, facts["images"])
+                finish(each, facts["images"], border_px)
 
     def postprocess(self, p: Any, processed: Any, *args: Any) -> None:
         """Add the control maps to the images; those of images that were followed in turn would be as many."""

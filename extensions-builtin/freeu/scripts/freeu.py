@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from modules.bounded import read_json
 from modules.errors import InvalidValueError
 from modules.scripts.fields import Field, FieldScript, portion, switch
 from modules.scripts.unet_blocks import UnetBlocks, before
@@ -223,7 +224,7 @@ def options_of(text: str) -> Mapping[str, Any]:
     if not text.strip():
         return {}
     try:
-        given = json.loads(text)
+        given = read_json(text)
     except ValueError as error:
         raise InvalidValueError(f"FreeU: the stages are no JSON ({error}). Write a list of objects.") from error
     if not isinstance(given, Mapping):

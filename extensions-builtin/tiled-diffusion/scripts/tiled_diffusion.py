@@ -22,6 +22,7 @@ if FOLDER not in sys.path:
 
 from lib_tiled_diffusion.noise_inversion import Inversion  # noqa: E402
 
+from modules.bounded import read_json  # noqa: E402
 from modules.errors import InvalidValueError  # noqa: E402
 from modules.processing.request.model_use import OUTSIDE, Window  # noqa: E402
 from modules.scripts.fields import Field, FieldScript, switch  # noqa: E402
@@ -164,7 +165,7 @@ class TiledDiffusion(FieldScript):
             return
         info = {name: values[key] for key, name in INFO.items() if key not in ("regions", "draws_background")}
         if regions:
-            info |= {INFO["regions"]: json.loads(values["regions"])}
+            info |= {INFO["regions"]: read_json(values["regions"])}
             info |= {INFO["draws_background"]: values["draws_background"]}
         if images and values["upscaler"] != "None":
             info |= {"Upscaler": values["upscaler"], "Upscale factor": values["factor"]}
@@ -205,7 +206,7 @@ class TiledDiffusion(FieldScript):
 
 def _pasted(key: str, row: Field, parsed: Mapping[str, Any]) -> Any:
     try:
-        info = json.loads(str(parsed.get(TITLE, "")))
+        info = read_json(str(parsed.get(TITLE, "")))
     except ValueError:
         return None
     if not isinstance(info, dict):
@@ -295,7 +296,7 @@ def regions_of(text: str) -> list[Region]:
     if not text:
         return []
     try:
-        found = json.loads(text)
+        found = read_json(text)
         states = [state for state in found.values() if state.get("enable", True)]
         if len(states) > MAX_REGIONS:
             raise ValueError(f"{len(states)} regions, at most {MAX_REGIONS}")

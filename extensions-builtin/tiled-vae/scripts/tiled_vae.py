@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from modules.bounded import read_json
 from modules.scripts.fields import Field, FieldScript, switch
 
 TITLE = "Tiled VAE"
@@ -88,7 +89,7 @@ def _is_cut(p: Any, values: Mapping[str, Any]) -> bool:
 
 def _pasted(key: str, parsed: Mapping[str, Any]) -> Any:
     try:
-        info = json.loads(str(parsed.get(TITLE, "")))
+        info = read_json(str(parsed.get(TITLE, "")))
     except ValueError:
         return None
     return info.get(key) if isinstance(info, dict) else None

@@ -16,9 +16,9 @@ from modules.models.files.catalogue import CheckpointInfo, old_hash, sha256_of
 from modules.models.files.diffusers_folder import stamp
 from modules.models.loading.load_model import every, load_model
 from modules.models.loading.loaded import LoadedModel
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
+from modules.models.opening.checkpoint import open_checkpoint
 from modules.processing.engine.precision import storage_rules
 
 PLAIN = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -106,7 +106,7 @@ def encodes_apart(path: Path, modules: Sequence[Path] = ()) -> bool:
     with open_checkpoint(path, modules=modules) as file:
         family = detect_family(file)
     trained_as(family, path.name)
-    return not family.embedding_components
+    return not family.texts.embedding_components
 
 
 def file_hashes(path: Path) -> FileHashes:

@@ -178,7 +178,7 @@ class StepEstimator:
         run.place(unet, self._compute)
         unet.requires_grad_(False)
         resolution = self._config.data.resolution or self._meta.architecture.latent_side * self._meta.downscale
-        side = resolution // self._meta.size_multiple_px * self._meta.family.latent_multiple
+        side = resolution // self._meta.size_multiple_px * self._meta.family.latents.multiple
         rows = self._config.training.batch
 
         def make(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -196,7 +196,7 @@ class StepEstimator:
 
             def step() -> None:
                 with torch.enable_grad():
-                    output = family.run(unet, inputs)
+                    output = family.denoiser.run(unet, inputs)
                     torch.autograd.backward(output.float().square().mean())
 
             return run.measure(step)

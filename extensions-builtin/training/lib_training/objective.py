@@ -43,7 +43,7 @@ class Objective:
     def of(cls, model: LoadedModel, options: LossConfig, latent_size: tuple[int, int]) -> Objective:
         """For latents of this size (height, width)."""
         architecture = model.architecture
-        levels = model.family.noise_levels(architecture.noise_schedule, Settings(), latent_size)
+        levels = model.family.noise.levels(architecture.noise_schedule, Settings(), latent_size)
         if options.shift is not None:
             if not isinstance(levels, FlowSchedule):
                 raise InvalidValueError("loss.shift is for flow models; this one predicts noise. Leave it empty.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from lib_training.stepping import Trainer
 from lib_training.trained import lora_base
 from modules.atomic_files import output_error, write_atomic
 from modules.models.families.family import LoraNaming
+from modules.models.files.header import LENGTH_BYTES, header_length
 from modules.models.files.other_files import EMBEDDING_TABLES
 from modules.models.loading.loaded import LoadedModel
 from modules.version import VERSION
@@ -73,8 +73,7 @@ def write_adapter(path: Path, trainer: Trainer, facts: OutputFacts) -> None:
 def lora_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     """The file, with the hash of its tensors (`sshs_model_hash`), which changes of the metadata leave alone."""
     plain = save(dict(tensors))
-    (length,) = struct.unpack("<Q", plain[:8])
-    digest = hashlib.sha256(plain[8 + length :]).hexdigest()
+    digest = hashlib.sha256(plain[LENGTH_BYTES + header_length(plain) :]).hexdigest()
     return save(dict(tensors), {**metadata, "sshs_model_hash": digest})
 
 

@@ -11,9 +11,10 @@ from typing import Any
 from lib_training.config import TrainingConfig, config_of
 from modules.errors import UnknownNameError
 from modules.file_names import given_path
+from modules.models.files.header import header_of
 
 STEPS_PER_IMAGE = 60
-TEXT_ENCODERS = (b'"cond_stage_model.', b'"conditioner.')
+TEXT_ENCODERS = ("cond_stage_model.", "conditioner.")
 """How the names of text encoders begin in checkpoints that have them."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MIN_STEPS, MAX_STEPS = 300, 2400
@@ -81,11 +82,9 @@ def is_small(checkpoint: Path) -> bool:
     try:
         if checkpoint.suffix != ".safetensors" or checkpoint.stat().st_size >= SMALL_MODEL_BYTES:
             return False
-        with checkpoint.open("rb") as file:
-            names = file.read(int.from_bytes(file.read(8), "little") % SMALL_MODEL_BYTES)
     except OSError:
         return False
-    return any(beginning in names for beginning in TEXT_ENCODERS)
+    return any(name.startswith(TEXT_ENCODERS) for name in header_of(checkpoint).tensors)
 
 
 def preset_config(

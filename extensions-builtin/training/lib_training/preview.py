@@ -79,7 +79,7 @@ class PreviewRenderer:
 
 def card_of(version: str, description: str, activation: str) -> bytes:
     """The JSON next to a LoRA, with the keys that the reference UI's editor writes; `version` is one of
-    `models.families.adapter_versions`, or ""."""
+    `models.detection.families.adapter_versions`, or ""."""
     card = {
         "description": description,
         "sd version": version,

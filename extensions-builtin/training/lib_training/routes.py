@@ -1,6 +1,7 @@
 """Training over HTTP: ours as tasks, and what the reference UI has for embeddings. Hypernetworks are refused."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -106,6 +107,13 @@ def training_routes(services: Services) -> APIRouter:
         wanted = stored_checkpoint(services.settings.current, services.catalogue)
         return services.catalogue.default(wanted.name)
 
+    def with_checkpoint(config: Mapping[str, Any]) -> dict[str, Any]:
+        """Sections that name the checkpoint that is chosen, where they name none."""
+        model = config.get("model") or {}
+        if not isinstance(model, dict):
+            raise InvalidValueError(f"config.model is {str(model)[:60]!r}; it takes an object, such as {{}}.")
+        return {**config, "model": {"checkpoint": checkpoint().title, **model}}
+
     @routes.post("/featherweight/v1/train", **documented(errors=errors))
     @open_to(Role.ADMIN)
     def train(body: TrainBody) -> TaskItem:
@@ -113,9 +121,7 @@ def training_routes(services: Services) -> APIRouter:
         runs, and the files at its end. Cancelling the task pauses it: the same request goes on from its last step.
         With `preset` (character, style, concept), `folder` and `name` everything else is chosen."""
         if body.preset is None:
-            sections = dict(body.config)
-            model = {"checkpoint": checkpoint().title, **(sections.get("model") or {})}
-            return task_reply(work.start(config_of({**sections, "model": model})))
+            return task_reply(work.start(config_of(with_checkpoint(body.config))))
         images, base = count_images(body.folder), checkpoint()
         chosen = preset_config(
             *(body.preset, body.folder, body.name, base.title, images, body.trigger, body.budget_gb, body.config),
@@ -127,9 +133,7 @@ def training_routes(services: Services) -> APIRouter:
     @open_to(Role.ADMIN)
     def learning_rate(body: TrainBody) -> TaskItem:
         """Twenty steps that say which learning rate fits; the task's `outcome` has it as `rate`."""
-        sections = dict(body.config)
-        model = {"checkpoint": checkpoint().title, **(sections.get("model") or {})}
-        return task_reply(work.find_rate(config_of({**sections, "model": model})))
+        return task_reply(work.find_rate(config_of(with_checkpoint(body.config))))
 
     @routes.post(
         "/sdapi/v1/create/embedding",

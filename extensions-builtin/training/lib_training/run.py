@@ -302,7 +302,7 @@ class TrainingRun:
         """A grid: a row for each prompt, without and with the adapter."""
         captions = self.sample_captions
         conditionings = None if self.trainer.trains_text else self.texts.get(captions)
-        usual = self.model.family.usual_settings(self.model.unet, self.model.info.name) or UNUSUAL
+        usual = self.model.family.denoiser.usual_settings(self.model.unet, self.model.info.name) or UNUSUAL
         pairs = [SamplePair(caption, settings=usual) for caption in captions[:-1]]
         return draw_pairs(self.trainer, pairs, captions[-1], conditionings)
 

@@ -198,7 +198,7 @@ class Trainer:
         if conditionings is None:
             conditionings = self.encoder.encode(batch.captions, torch.is_grad_enabled() and self.trains_text)
         found = batched(conditionings)
-        if self.model.family.guidance(self.model.unet) is not GuidanceType.DISTILLED:
+        if self.model.family.denoiser.guidance(self.model.unet) is not GuidanceType.DISTILLED:
             return found
         return guided(found, TRAINED_GUIDANCE)
 
@@ -274,7 +274,7 @@ def make_vectors(model: LoadedModel, config: TrainingConfig) -> dict[int, nn.Par
     count = config.adapter.vectors
     chosen = torch.tensor((tokens * count)[:count])
     found = {}
-    for name in model.family.embedding_components:
+    for name in model.family.texts.embedding_components:
         encoder = model.text_encoders[name]
         inner = getattr(encoder, "text_model", encoder)
         with torch.no_grad():

@@ -50,9 +50,9 @@ class CaptionEncoder:
         self._model = model
         self._tokenizer = ClipTokenizer.standard()
         self._options = TextOptions(emphasis=Emphasis.NONE, clip_skip=clip_skip)
-        width = model.family.input_sizes(model.unet).context_width
+        width = model.family.denoiser.sizes(model.unet).context_width
         parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width, model.part_files)
-        self._conditioning = model.family.conditioning(parts)
+        self._conditioning = model.family.texts.conditioning(parts)
         self._tables: dict[int, EmbeddingTable] = {}
         self._longest = ""
         self._chunks = 1
@@ -66,7 +66,7 @@ class CaptionEncoder:
 
     def fit(self, texts: Iterable[str]) -> None:
         """Take note of all texts that will come: the longest says how many chunks there are."""
-        if not self._model.family.reads_breaks:
+        if not self._model.family.texts.reads_breaks:
             return  # no chunks: what is too long is cut off
         table = next(iter(self._tables.values()), None)
         for text in texts:

@@ -100,7 +100,7 @@ def _chosen(model: LoadedModel, config: AdapterConfig) -> Iterator[tuple[str, st
         if rank:
             yield "unet", path, layer, rank
     for component, encoder in model.text_encoders.items():
-        for path, layer in _weighted(encoder) if component in model.family.embedding_components else ():
+        for path, layer in _weighted(encoder) if component in model.family.texts.embedding_components else ():
             if config.text_rank and TEXT_LAYERS in path:
                 yield component, path, layer, config.text_rank
 
@@ -133,7 +133,7 @@ def _names(model: LoadedModel, component: str, path: str) -> tuple[str, str, str
     if component != "unet":
         inner = f"text_model.{TEXT_LAYERS}{path.partition(TEXT_LAYERS)[2]}"
         number = component.removeprefix("text_encoder").removeprefix("_")
-        prefix = f"lora_te{number or '1'}" if len(model.family.embedding_components) > 1 else "lora_te"
+        prefix = f"lora_te{number or '1'}" if len(model.family.texts.embedding_components) > 1 else "lora_te"
         return f"{prefix}_{inner.replace('.', '_')}", f"{component}.{inner}", "", 0
     dotted = f"{base.part}.{path}"
     if base.naming is LoraNaming.KOHYA:

@@ -4,12 +4,15 @@ A graph may do anything; what is read is its first sampler and what leads to it:
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from modules.bounded import joined
 from modules.images.foreign.record import MAX_VALUE_CHARS, ForeignRecord, size_of, stem
 
 MAX_NODES = 5000
+MAX_LINKS = 50_000
 MAX_DEPTH = 60
 WIDGETS = {
     "KSampler": ("seed", "", "steps", "cfg", "sampler_name", "scheduler", "denoise"),
@@ -40,8 +43,7 @@ SECOND_TEXTS = {"text_l": "text_g", "clip_l": "t5xxl"}
 JOINED_TEXTS = re.compile(r"(?:string|text)_?[a-d1-4]")
 """Of nodes that join several, such as StringConcatenate's `string_a` and `string_b`."""
 MAX_JOINED = 4
-JOINED_DEPTH = MAX_DEPTH // 6
-"""As if so many nodes were passed: each level of joins asks for four times as many texts."""
+MAX_JOINED_CHARS = 200_000
 CONDITIONS = ("conditioning", "conditioning_1", "conditioning_to")
 PARTS = frozenset({"clip", "model", "vae", "control_net", "image", "pixels", "mask", "style_model"})
 """Inputs that never lead to a text."""
@@ -72,7 +74,9 @@ def is_workflow(given: object) -> bool:
 def graph_of(workflow: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """A drawn graph as one that ran, as far as `WIDGETS` has its nodes."""
     origins = {
-        link[0]: [str(link[1]), link[2]] for link in workflow["links"] if isinstance(link, list) and len(link) > 3
+        link[0]: [str(link[1]), link[2]]
+        for link in workflow["links"][:MAX_LINKS]
+        if isinstance(link, list) and len(link) > 3 and isinstance(link[0], int | str)
     }
     graph: dict[str, dict[str, Any]] = {}
     for node in workflow["nodes"][:MAX_NODES]:
@@ -85,7 +89,8 @@ def graph_of(workflow: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             if isinstance(values, list)
             else {}
         )
-        for entry in node.get("inputs") or ():
+        entries = node.get("inputs")
+        for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and _is_known(entry.get("link"), origins):
                 inputs[str(entry.get("name"))] = origins[entry["link"]]
         graph[str(node.get("id"))] = {"class_type": kind, "inputs": inputs}
@@ -107,10 +112,9 @@ def comfyui_record(graph: Mapping[str, Node]) -> ForeignRecord | None:
         record.take(values, {theirs: ours})
     if values.get("denoise") not in (None, 1, 1.0):
         record.fields["Denoising strength"] = values["denoise"]
-    record.prompt = _text(graph, sampler["inputs"].get("positive") or sampler["inputs"].get("guider"), "positive")
-    record.negative_prompt = _text(
-        graph, sampler["inputs"].get("negative") or sampler["inputs"].get("guider"), "negative"
-    )
+    inputs = sampler["inputs"]
+    record.prompt = _Texts(graph, "positive").at(inputs.get("positive") or inputs.get("guider"))
+    record.negative_prompt = _Texts(graph, "negative").at(inputs.get("negative") or inputs.get("guider"))
     record.fields["Size"] = _size(graph, sampler, values)
     for name in ("ckpt_name", "unet_name"):
         if isinstance(values.get(name), str):
@@ -129,10 +133,9 @@ def comfyui_record(graph: Mapping[str, Node]) -> ForeignRecord | None:
             text = inputs.get(second)
             if isinstance(text, str) and text.strip() and text != inputs.get(first):
                 record.fields.setdefault(f"ComfyUI {second}", text[:MAX_VALUE_CHARS])
-    kinds = [str(node.get("class_type")) for node in graph.values()]
-    for kind in dict.fromkeys(kinds):
+    for kind, count in Counter(str(node.get("class_type")) for node in graph.values()).items():
         if any(part in kind for part in NOT_TAKEN):
-            record.fields[f"ComfyUI node {_NO_KEY.sub(' ', kind).strip()}"] = kinds.count(kind)
+            record.fields[f"ComfyUI node {_NO_KEY.sub(' ', kind).strip()[:MAX_VALUE_CHARS]}"] = count
     if len(samplers) > 1:
         record.fields["ComfyUI samplers after the first"] = len(samplers) - 1
     return record
@@ -196,36 +199,49 @@ def _before(graph: Mapping[str, Node], start: Node) -> Iterator[Node]:
                 waiting.append(other)
 
 
-def _text(graph: Mapping[str, Node], link: object, side: str, depth: int = 0) -> str:
-    """The text at the end of a link, through nodes that pass it on. `side` is "positive" or "negative": a node that
-    has one of the two as an input has both, so where the other side's is linked only, there is no text."""
-    node = _linked(graph, link)
-    if node is None or depth > MAX_DEPTH:
-        return ""
-    inputs = node["inputs"]
-    if side in inputs:
-        value = inputs[side]
-        return value if isinstance(value, str) else _text(graph, value, side, depth + 1)
-    if side == "negative" and "guider" in str(node.get("class_type", "")).lower():
-        return ""  # a guider without a negative side
-    joined = [name for name in inputs if JOINED_TEXTS.fullmatch(name)]
-    if len(joined) > 1:
-        texts = [_held_text(graph, inputs[name], side, depth + JOINED_DEPTH) for name in sorted(joined)[:MAX_JOINED]]
-        between = inputs.get("delimiter", inputs.get("separator"))
-        return (between if isinstance(between, str) else " ").join(text for text in texts if text)
-    for name in (*CONDITIONS, *TEXTS):
-        value = inputs.get(name)
-        if isinstance(value, str) and value.strip():
-            return value
-        if _linked(graph, value) is not None:
-            return _text(graph, value, side, depth + 1)
-    passed_on = [value for name, value in inputs.items() if name not in PARTS and _linked(graph, value) is not None]
-    return _text(graph, passed_on[0], side, depth + 1) if len(passed_on) == 1 else ""
+class _Texts:
+    """The texts at the ends of links, each node's once. `side` is "positive" or "negative": a node that has one of the
+    two as an input has both, so where the other side's is linked only, there is no text."""
 
+    def __init__(self, graph: Mapping[str, Node], side: str) -> None:
+        self._graph, self._side = graph, side
+        self._found: dict[int, str] = {}
 
-def _held_text(graph: Mapping[str, Node], value: object, side: str, depth: int) -> str:
-    """A text that is a node's own input or a link to another node."""
-    return value if isinstance(value, str) else _text(graph, value, side, depth + 1)
+    def at(self, link: object, depth: int = 0) -> str:
+        """The text at the end of a link, through nodes that pass it on; what leads back to itself has none."""
+        node = _linked(self._graph, link)
+        if node is None or depth > MAX_DEPTH:
+            return ""
+        if id(node) not in self._found:
+            self._found[id(node)] = ""
+            self._found[id(node)] = self._of(node, depth)
+        return self._found[id(node)]
+
+    def _of(self, node: Node, depth: int) -> str:
+        inputs = node["inputs"]
+        if self._side in inputs:
+            return self._held(inputs[self._side], depth)
+        if self._side == "negative" and "guider" in str(node.get("class_type", "")).lower():
+            return ""  # a guider without a negative side
+        names = sorted(name for name in inputs if JOINED_TEXTS.fullmatch(name))
+        if len(names) > 1:
+            between = inputs.get("delimiter", inputs.get("separator"))
+            texts = (self._held(inputs[name], depth) for name in names[:MAX_JOINED])
+            return joined(texts, between if isinstance(between, str) else " ", MAX_JOINED_CHARS)
+        for name in (*CONDITIONS, *TEXTS):
+            value = inputs.get(name)
+            if isinstance(value, str) and value.strip():
+                return value
+            if _linked(self._graph, value) is not None:
+                return self.at(value, depth + 1)
+        passed_on = [
+            value for name, value in inputs.items() if name not in PARTS and _linked(self._graph, value) is not None
+        ]
+        return self.at(passed_on[0], depth + 1) if len(passed_on) == 1 else ""
+
+    def _held(self, value: object, depth: int) -> str:
+        """A text that is a node's own input or a link to another node."""
+        return value if isinstance(value, str) else self.at(value, depth + 1)
 
 
 def _linked(graph: Mapping[str, Node], value: object) -> Node | None:

@@ -1,12 +1,12 @@
 """Images of Draw Things: JSON in the XMP block of a PNG; and of SwarmUI: JSON in the chunk `parameters`."""
 
-import json
 import re
 from collections.abc import Mapping
 from html import unescape
 from typing import Any
 
-from modules.images.foreign.record import ForeignRecord, size_of, stem
+from modules.bounded import read_json
+from modules.images.foreign.record import ForeignRecord, listed, size_of, stem
 
 XMP = "XML:com.adobe.xmp"
 _COMMENT = re.compile(r"<exif:UserComment>(.*?)</exif:UserComment>", re.DOTALL)
@@ -35,8 +35,8 @@ def drawthings_json(xmp: str) -> Mapping[str, Any] | None:
     """The JSON in an XMP block; None where there is none of theirs. Read as text: a file's XML is not to be trusted."""
     found = _COMMENT.search(xmp)
     try:
-        given = json.loads(unescape(_TAGS.sub("", found[1])).strip()) if found else None
-    except (ValueError, RecursionError):
+        given = read_json(unescape(_TAGS.sub("", found[1])).strip()) if found else None
+    except ValueError:
         return None
     return given if isinstance(given, dict) and is_drawthings(given) else None
 
@@ -56,7 +56,7 @@ def drawthings_record(given: Mapping[str, Any]) -> ForeignRecord:
         del record.fields["Denoising strength"]
     if given.get("model"):
         record.fields["Model"] = stem(given["model"])
-    for one in given.get("lora") or ():
+    for one in listed(given, "lora"):
         if isinstance(one, dict) and one.get("model"):
             record.loras.append((one["model"], one.get("weight", 1)))
     record.take_rest(given, (*KEYS, "c", "uc", "model", "lora", "v2", "profile"))

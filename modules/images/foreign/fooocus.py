@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from modules.images.foreign.record import ForeignRecord, size_of, stem
+from modules.images.foreign.record import ForeignRecord, listed, size_of, stem
 
 KEYS = {
     "steps": "Steps",
@@ -43,7 +43,9 @@ def fooocus_record(given: Mapping[str, Any]) -> ForeignRecord:
     if is_ruined(given):
         values = {RUINED.get(key, key): value for key, value in values.items() if key != "software"}
         values["resolution"] = size_of(values.pop("width", None), values.pop("height", None))
-        pairs = [str(one[1]).rpartition(" - ") for one in values.pop("loras", None) or () if len(one) > 1]
+        pairs = [
+            str(one[1]).rpartition(" - ") for one in listed(values, "loras") if isinstance(one, list) and len(one) > 1
+        ]
         values["loras"] = [[name, weight] for name, _, weight in pairs if name]
     record = ForeignRecord("Fooocus", str(values.get("prompt", "")), str(values.get("negative_prompt", "")))
     record.take(values, KEYS)

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from modules.images.foreign.record import ForeignRecord, size_of, stem
+from modules.images.foreign.record import ForeignRecord, listed, size_of, stem
 
 KEYS = {
     "steps": "Steps",
@@ -16,6 +16,7 @@ KEYS = {
     "guidance": "Distilled CFG Scale",
 }
 OLD_KEYS = {"steps": "Steps", "cfg_scale": "CFG scale", "seed": "Seed", "sampler": "Sampler"}
+MAX_LINE_CHARS = 20_000  # of a command: it is read letter by letter
 DREAM = {"-s": "Steps", "-S": "Seed", "-C": "CFG scale", "-A": "Sampler", "-f": "Denoising strength"}
 
 
@@ -41,7 +42,7 @@ def invokeai_record(given: Mapping[str, Any]) -> ForeignRecord:
             record.fields[ours] = stem(name)
     if "Refiner" in record.fields:
         record.fields["Refiner switch at"] = given.get("refiner_start", 0.8)
-    for one in given.get("loras") or ():
+    for one in listed(given, "loras"):
         if isinstance(one, dict):
             name = _model_name(one.get("model") or one.get("lora"))
             record.loras += [(name, one.get("weight", 1))] if name else []
@@ -71,6 +72,8 @@ def old_invokeai_record(given: Mapping[str, Any]) -> ForeignRecord:
 
 def dream_record(text: str) -> ForeignRecord | None:
     """The record of a command line of version 1: `"a cat" -s 50 -S 1 -W 512 -H 512 -C 7.5 -A k_lms`."""
+    if len(text) > MAX_LINE_CHARS:
+        return None
     try:
         words = shlex.split(text)
     except ValueError:

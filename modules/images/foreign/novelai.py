@@ -1,9 +1,9 @@
 """Images made by NovelAI: their own PNG chunks, turned into infotext."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from modules.bounded import read_json
 from modules.images.infotext import quote
 from modules.sampling.names import AUTOMATIC, schedule_named
 
@@ -39,7 +39,7 @@ def novelai_infotext(items: Mapping[str, object], width: int, height: int) -> st
     if items.get("Software") != SOFTWARE:
         return None
     try:
-        comment = json.loads(str(items["Comment"]))
+        comment = read_json(str(items["Comment"]))
         sampler = _SAMPLERS.get(comment["sampler"], "Euler a")
         schedule = schedule_named(str(comment.get("noise_schedule", "native")))
         fields = (

@@ -1,10 +1,10 @@
 """Which program made an image, and what it says, as an infotext: from the texts in a file, and from pasted JSON."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from modules.bounded import read_json
 from modules.images.foreign.comfyui import comfyui_record, graph_of, is_graph, is_workflow
 from modules.images.foreign.drawthings import XMP, drawthings_json, drawthings_record, is_drawthings, swarm_record
 from modules.images.foreign.easydiffusion import easydiffusion_record, is_easydiffusion
@@ -73,8 +73,8 @@ def in_usual_words(text: str) -> str | None:
 
 def _json(text: str) -> object:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return read_json(text, constant=lambda name: None)  # ComfyUI writes NaN for nodes that always run
+    except ValueError:
         return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from modules.images.infotext import format_infotext
 from modules.sampling.names import schedule_named, split_names
 
+MAX_FIELDS = 1000
 MAX_VALUE_CHARS = 300
 """Of a field that no form has: enough to recognize it in a sentence."""
 
@@ -33,7 +34,7 @@ class ForeignRecord:
         """Everything else that says something, under its own name, for the user to read what was not taken over."""
         skipped = set(known)
         for key, value in given.items():
-            if key not in skipped and value not in (None, "", [], {}, False, "None"):
+            if len(self.fields) < MAX_FIELDS and key not in skipped and value not in (None, "", [], {}, False, "None"):
                 self.fields.setdefault(key.replace("_", " ").replace(":", " "), str(value)[:MAX_VALUE_CHARS])
 
     @property
@@ -52,6 +53,12 @@ class ForeignRecord:
 
 
 _FIRST = ("Steps", "Sampler", "Schedule type", "CFG scale", "Seed", "Size", "Model hash", "Model")
+
+
+def listed(given: Mapping[str, Any], key: str) -> list[Any]:
+    """The list under a name; none where something else stands there."""
+    found = given.get(key)
+    return found if isinstance(found, list) else []
 
 
 def stem(name: object) -> str:

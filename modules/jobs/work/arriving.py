@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, TextIO
 
 from modules.errors import FeatherweightError, OutputError
 from modules.folder_lock import only_writer
+from modules.models.files.header import LENGTH_BYTES, header_length
 from modules.models.merging.arriving import Arriving, Asked
 from modules.processing.engine.precision import storage_rules
 
@@ -40,7 +41,7 @@ def store(asked_text: str, stream: BinaryIO, answers: TextIO) -> None:
 
     asked = Asked(**json.loads(asked_text))
     with only_writer(Path(asked.part)):  # a process whose asker was killed may still be at its end
-        header = stream.read(int.from_bytes(stream.read(8), "little"))
+        header = stream.read(header_length(stream.read(LENGTH_BYTES)))
         try:
             Arriving(asked, header, storage_rules(asked.storage), say).run(stream)
         except FeatherweightError as error:

@@ -68,8 +68,8 @@ class Merger:
         """What the metadata of these models' files say together; where they differ, the first one's."""
         infos = [self.catalogue.get(name) for name in names if name]
         self._import()
-        from modules.models.loading.open_checkpoint import open_checkpoint
         from modules.models.merging.recipe import copied_metadata
+        from modules.models.opening.checkpoint import open_checkpoint
 
         tables = []
         for info in infos:

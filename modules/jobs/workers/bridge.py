@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from modules.jobs.workers.loop import WorkerLoop
 from modules.jobs.workers.process import Build
 from modules.jobs.workers.protocol import Command, Report
+from modules.threads import start_loop
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class _Bridge:
         limit.cancel()
         place = f"Ray actor {self._actor._actor_id.hex()[:8]}" if self._actor is not None else "Ray"
         self._tell(Begun(place, self._head))
-        threading.Thread(target=self._watch, name="featherweight-farm-watch", daemon=True).start()
+        start_loop("featherweight-farm-watch", self._watch)
         if self._actor is None:
             self._until_server_ends()
         threading.Thread(target=self._carry_commands, name="featherweight-farm-commands", daemon=True).start()
@@ -214,7 +215,7 @@ class _Bridge:
     def _lost_head(self) -> str:
         return f"is gone: the head of the cluster ({self._head}) was lost; it is looked for until it is back"
 
-    def _watch(self) -> None:
+    def _watch(self) -> NoReturn:
         """End as soon as the head is gone, before anything of Ray meets another one at its address."""
         asking = ThreadPoolExecutor(1)
         asked_at = time.monotonic()

@@ -43,6 +43,7 @@ from modules.processing.record.made import MadeImage
 from modules.processing.record.output import Output
 from modules.processing.request.result import Result
 from modules.settings.values import Settings
+from modules.threads import start_loop
 
 log = logging.getLogger(__name__)
 
@@ -185,8 +186,7 @@ class WorkerExecutor:
     def start(self) -> None:
         """Begin the worker in the background, and begin it again whenever it is gone."""
         assert self._thread is None, "the worker is started twice"
-        self._thread = threading.Thread(target=self._supervise, name=f"featherweight-{self.name}", daemon=True)
-        self._thread.start()
+        self._thread = start_loop(f"featherweight-{self.name}", self._supervise)
 
     @property
     def is_ready(self) -> bool:
@@ -249,36 +249,43 @@ class WorkerExecutor:
         if transport is not None:
             transport.end()
 
-    def _supervise(self) -> None:
-        while not self._closing.is_set():
-            self._starts += 1
-            self._hurry.clear()
-            has_begun = is_away = False
-            try:
-                transport = self._transport = self._begin()
-                if self._closing.is_set():
-                    transport.end()
-            except Exception as error:
-                if not isinstance(error, OSError):
-                    log.exception("%s could not be started", self.name)
-                is_away = isinstance(error, AwayError)
-                cause = f"could not be started: {error}"
-            else:
-                cause = self._read(transport)
-                has_begun = self._is_ready
-                transport.end()
-            self._lose(cause)
+    def _supervise(self) -> bool:
+        """One life of the worker, and the pause after it; False when it shall not be there any more."""
+        if self._closing.is_set():
+            return False
+        self._starts += 1
+        self._hurry.clear()
+        has_begun = is_away = False
+        try:
+            transport = self._transport = self._begin()
             if self._closing.is_set():
-                return
-            self._failures += not is_away
-            delay_s = min(self._backoff_s * 2 ** max(self._failures - 1, 0), MAX_BACKOFF_S)
-            self._loss = f"The worker {cause}." if has_begun else self._loss
-            message = f"The worker {cause}. It starts again in {delay_s:.0f} s."
-            is_known = is_away and message == self._message  # what is looked for every second is not said every second
-            log.log(logging.DEBUG if is_known else logging.WARNING, "%s: %s", self.name, message)
-            self._message = message
-            self.changed()
-            self._hurry.wait(delay_s)
+                transport.end()
+        except Exception as error:
+            if not isinstance(error, OSError):
+                log.exception("%s could not be started", self.name)
+            is_away = isinstance(error, AwayError)
+            cause = f"could not be started: {error}"
+        else:
+            try:
+                cause = self._read(transport)
+            except Exception as error:
+                log.exception("%s: what it reports cannot be read", self.name)
+                cause = f"reported something that cannot be read ({type(error).__name__}: {error}) and was ended"
+            has_begun = self._is_ready
+            transport.end()
+        self._lose(cause)
+        if self._closing.is_set():
+            return False
+        self._failures += not is_away
+        delay_s = min(self._backoff_s * 2 ** min(max(self._failures - 1, 0), 10), MAX_BACKOFF_S)
+        self._loss = f"The worker {cause}." if has_begun else self._loss
+        message = f"The worker {cause}. It starts again in {delay_s:.0f} s."
+        is_known = is_away and message == self._message  # what is looked for every second is not said every second
+        log.log(logging.DEBUG if is_known else logging.WARNING, "%s: %s", self.name, message)
+        self._message = message
+        self.changed()
+        self._hurry.wait(delay_s)
+        return True
 
     def _read(self, transport: Transport) -> str:
         """Take what the worker reports until it is gone; returns why it is."""
@@ -448,12 +455,16 @@ class _Following:
         self._finished: list[Image.Image] = []
         self._asked_at: float | None = None  # to stop
         self._asked_after_batch = False
+        self._failure: Exception | None = None  # of ours, while the worker goes on
         self._admits = Admission(self._has_room)
 
     def until_done(self) -> None:
         """Follow; raises how it failed."""
         while True:
             report = self._next()
+            is_over = isinstance(report, say.JobDone | say.TaskDone | say.JobFailed)
+            if is_over and self._failure is not None:
+                raise self._failure
             match report:
                 case say.JobDone() | say.TaskDone():
                     self.done = report
@@ -461,7 +472,7 @@ class _Following:
                 case say.JobFailed():
                     raise error_of(report)
                 case _:
-                    self._apply(report)
+                    self._apply_or_stop(report)
 
     def result(self, done: say.JobDone) -> Result:
         """With the pixels of the images that were reported before."""
@@ -513,6 +524,19 @@ class _Following:
             return bool(self._worker.ask(Question.ROOM, job.request))
         except FeatherweightError:  # the worker is gone, or cannot say: the image waits
             return False
+
+    def _apply_or_stop(self, report: Report) -> None:
+        """Apply a report. Where that fails the worker is told to stop, and is followed until it has: what it still
+        reports would else be taken for reports about the next job."""
+        try:
+            self._apply(report)
+        except (WorkerLostError, Interrupted):
+            raise
+        except Exception as error:
+            log.exception("%s: a report about %s failed", self._worker.name, self._entry.task_id)
+            self._failure = self._failure or error
+            self._asked_at = self._asked_at or time.monotonic()
+            self._worker._send(say.Interrupt(self._entry.task_id))
 
     def _apply(self, report: Report) -> None:
         entry = self._entry

@@ -46,6 +46,7 @@ from modules.processing.request.result import GeneratedImage, Result
 from modules.processing.request.source_images import SourceImage
 from modules.processing.request.stages import Part, Stage
 from modules.settings.values import Settings
+from modules.threads import start_loop
 
 log = logging.getLogger(__name__)
 
@@ -107,15 +108,16 @@ class WorkerLoop:
         self._controls: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._running: Job | Task | None = None
         self._rested = False
+        self._last_status: say.EngineReport | None = None
         self._over = threading.Event()
 
     def run(self) -> None:
         """Serve until the end."""
-        threading.Thread(target=self._listen, name="featherweight-commands", daemon=True).start()
+        start_loop("featherweight-commands", self._listen)
         host = self._build(self._data_dir, self.ask)
         self._channel.send(say.Ready(os.getpid(), host.device))
-        threading.Thread(target=self._control, args=(host,), name="featherweight-control", daemon=True).start()
-        threading.Thread(target=self._report_status, args=(host,), name="featherweight-status", daemon=True).start()
+        start_loop("featherweight-control", partial(self._control, host))
+        start_loop("featherweight-status", partial(self._report_status, host))
         try:
             while (command := self._next(host)) is not None:
                 if not isinstance(command, Answer):
@@ -136,77 +138,96 @@ class WorkerLoop:
 
     # -- in the thread that listens ------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        while True:
-            try:
-                command = self._channel.receive()
-            except (EOFError, OSError):
-                self._give_up(1)
-                return
-            running = self._running
-            match command:
-                case RunJob() | RunTask():
-                    self._work.put(command)
-                case say.Interrupt(task_id, after_batch) if running is not None and running.task_id == task_id:
-                    running.interrupt(after_batch)
-                case say.Skip(task_id) if isinstance(running, Job) and running.task_id == task_id:
-                    running.skip()
-                case Answer() if command.number == self._let_in:
-                    self._work.put(command)
-                case PathChosen() | Answer():
-                    waiting = self._replies.get(command.number)
-                    if waiting is not None:
-                        waiting.put(command)
-                case say.Stop():
-                    if running is not None:
-                        running.interrupt()
-                    self._work.put(None)
-                    return
-                case say.Interrupt() | say.Skip():
-                    pass  # the job has ended meanwhile
-                case _:
-                    self._controls.put(command)
+    def _listen(self) -> bool:
+        """Pass a command on; False when none comes any more."""
+        try:
+            command = self._channel.receive()
+        except (EOFError, OSError):
+            self._give_up(1)
+            return False
+        except Exception:  # perhaps a job, which waits for ever if this worker goes on without it
+            log.exception("a command of the server cannot be read")
+            self._give_up(1)
+            return False
+        running = self._running
+        match command:
+            case RunJob() | RunTask():
+                self._work.put(command)
+            case say.Interrupt(task_id, after_batch) if running is not None and running.task_id == task_id:
+                running.interrupt(after_batch)
+            case say.Skip(task_id) if isinstance(running, Job) and running.task_id == task_id:
+                running.skip()
+            case Answer() if command.number == self._let_in:
+                self._work.put(command)
+            case PathChosen() | Answer():
+                waiting = self._replies.get(command.number)
+                if waiting is not None:
+                    waiting.put(command)
+            case say.Stop():
+                self._work.put(None)
+                if running is not None:
+                    running.interrupt()
+                return False
+            case say.Interrupt() | say.Skip():
+                pass  # the job has ended meanwhile
+            case _:
+                self._controls.put(command)
+        return True
 
     # -- in the thread of model and settings ---------------------------------------------------------------------------
 
-    def _control(self, host: Host) -> None:
-        while (command := self._controls.get()) is not None:
-            try:
-                match command:
-                    case Ask():  # each in a thread of its own: to unload is to wait for a running image
-                        threading.Thread(target=self._answer, args=(host, command), daemon=True).start()
-                    case say.Load(checkpoint):
-                        host.load(checkpoint)
-                    case say.ChangeSettings(settings):
-                        host.change_settings(settings)
-                    case say.RefreshModels():
-                        host.refresh()
-            except Exception as error:
-                log.warning("%s: %s", type(command).__name__, error)
+    def _control(self, host: Host) -> bool:
+        command = self._controls.get()
+        try:
+            match command:
+                case None:
+                    return False
+                case Ask():  # each in a thread of its own: to unload is to wait for a running image
+                    threading.Thread(target=self._answer, args=(host, command), daemon=True).start()
+                case say.Load(checkpoint):
+                    host.load(checkpoint)
+                case say.ChangeSettings(settings):
+                    host.change_settings(settings)
+                case say.RefreshModels():
+                    host.refresh()
+        except Exception as error:
+            log.warning("%s: %s", type(command).__name__, error)
+        return True
 
     def _answer(self, host: Host, command: Ask) -> None:
         try:
             answer = Answer(command.number, host.answer(command.question, command.arguments))
             if command.question in (Question.UNLOAD, Question.RELOAD):  # who asked looks at the status next
                 self._channel.send(say.EngineReport(host.status, host.hashing))
-        except Exception as error:
+        except BaseException as error:
             found = failure_of(error)
             if error_of(found).status == 500:
                 log.warning("%s failed", command.question, exc_info=error)
             answer = Answer(command.number, problem=found)
         with contextlib.suppress(OSError):  # the thread that listens ends the worker
-            self._channel.send(answer)
+            self._send(answer, lambda error: Answer(command.number, problem=failure_of(error)))
 
-    def _report_status(self, host: Host) -> None:
-        last: say.EngineReport | None = None
-        while not self._over.wait(STATUS_EVERY_S):
-            report = say.EngineReport(host.status, host.hashing)
-            if report != last:
-                last = report
-                try:
-                    self._channel.send(report)
-                except OSError:
-                    return  # the thread that listens ends the worker
+    def _send(self, report: Report, instead: Callable[[Exception], Report]) -> None:
+        """Send a report that somebody waits for, or why it cannot be sent."""
+        try:
+            self._channel.send(report)
+        except OSError:
+            raise
+        except Exception as error:  # what it holds cannot be pickled
+            log.warning("%s cannot be sent", type(report).__name__, exc_info=error)
+            self._channel.send(instead(error))
+
+    def _report_status(self, host: Host) -> bool:
+        if self._over.wait(STATUS_EVERY_S):
+            return False
+        report = say.EngineReport(host.status, host.hashing)
+        if report != self._last_status:
+            self._last_status = report
+            try:
+                self._channel.send(report)
+            except OSError:
+                return False  # the thread that listens ends the worker
+        return True
 
     # -- in the thread that computes -----------------------------------------------------------------------------------
 
@@ -216,7 +237,7 @@ class WorkerLoop:
             if command.refresh:
                 host.refresh()
             report = self._job(host, command) if isinstance(command, RunJob) else self._task(host, command)
-        except Exception as error:
+        except BaseException as error:
             if is_device_failure(error):
                 log.exception("%s: the device takes no more work", command.task_id)
                 self._give_up(DEVICE_FAILED)
@@ -226,7 +247,7 @@ class WorkerLoop:
                 log.warning("%s (%s) failed", command.task_id, command.title, exc_info=error)
         finally:
             self._running = before
-        self._channel.send(report)
+        self._send(report, failure_of)
 
     def _job(self, host: Host, command: RunJob) -> Report:
         job = self._running = ReportedJob(command, self._channel.send)

@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlsplit
 
 from PIL import Image
 
+from modules.bounded import read_json
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
 from modules.images.infotext import parse_infotext
 from modules.jobs.editing import api_values
@@ -44,13 +45,14 @@ from modules.processing.engine.chosen_checkpoint import checkpoint_of
 from modules.processing.engine.precision import PRECISION_KEYS
 from modules.processing.record.made import sample_key
 from modules.processing.record.output import Output, name_context
-from modules.processing.request.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest, seed_after
 from modules.processing.request.result import GeneratedImage, GenerationInfo, Result
 from modules.processing.request.source_images import IMAGE_ROWS, MASK_ROWS, FromImage, RequestStart, SourceImage
 from modules.processing.request.stages import Stage, hires_size
 from modules.sampling.catalog import SAMPLERS
 from modules.settings.sections.stable_diffusion import StableDiffusionSettings
 from modules.settings.values import Settings
+from modules.threads import start_loop
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -182,8 +184,8 @@ class Client:
         if len(content) > max_bytes:
             raise RemoteError(f"sent more than {max_bytes >> 20} MiB")
         try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
+            return read_json(content, max_bytes=len(content))
+        except ValueError as error:
             raise RemoteError(f"answered {method} {path} with something that is no JSON") from error
 
 
@@ -379,8 +381,7 @@ class RemoteWorker:
     def start(self) -> None:
         """Look for the server in the background."""
         assert self._thread is None, "the remote worker is started twice"
-        self._thread = threading.Thread(target=self._look, name=f"featherweight-{self.name}", daemon=True)
-        self._thread.start()
+        self._thread = start_loop(f"featherweight-{self.name}", self._look)
 
     @property
     def is_ready(self) -> bool:
@@ -443,22 +444,28 @@ class RemoteWorker:
         info = self._info(request)
         return info.sha256 if info is not None else None
 
-    def _look(self) -> None:
-        while not self._closing.is_set():
-            self._look_now.clear()
-            try:
-                offer = _understood(Offer.asked, self._client)
-                self._here = tuple(self._embeddings())
-            except RemoteError as error:
-                self._lose(f"The server {self._client.address} {error}.")
-            else:
-                is_new = offer != self._offer
-                self._offer = offer
-                if is_new:
-                    self._message = ""
-                    self.changed()
-            wait_s = self._patience.look_s if self._offer is not None else self._backoff_s()
-            self._look_now.wait(wait_s)
+    def _look(self) -> bool:
+        """Ask the server once, and wait; False when it shall be asked no more."""
+        if self._closing.is_set():
+            return False
+        self._look_now.clear()
+        try:
+            offer = _understood(Offer.asked, self._client)
+            self._here = tuple(self._embeddings())
+        except RemoteError as error:
+            self._lose(f"The server {self._client.address} {error}.")
+        except Exception as error:
+            log.exception("%s: looking for the server failed", self.name)
+            self._lose(f"The server {self._client.address} was not understood ({type(error).__name__}: {error}).")
+        else:
+            is_new = offer != self._offer
+            self._offer = offer
+            if is_new:
+                self._message = ""
+                self.changed()
+        wait_s = self._patience.look_s if self._offer is not None else self._backoff_s()
+        self._look_now.wait(wait_s)
+        return True
 
     def _backoff_s(self) -> float:
         """A dead one is asked less and less often."""
@@ -828,7 +835,7 @@ def images_of(reply: Any, request: GenerationRequest) -> list[GeneratedImage]:
     """The samples of a reply, checked: as many as were asked for, of the right size, with the right seeds. Raises
     `RemoteError`, and others for a reply that is none."""
     texts = reply["images"]
-    info = json.loads(reply["info"])
+    info = read_json(reply["info"])
     infotexts = info["infotexts"]
     first = int(info.get("index_of_first_image") or 0)
     count = request.batch_size * request.batch_count
@@ -845,14 +852,14 @@ def images_of(reply: Any, request: GenerationRequest) -> list[GeneratedImage]:
         if any(not 0 <= wanted - side < 64 for wanted, side in zip(expected, image.size, strict=True)):
             raise RemoteError(f"sent an image of {image.width}x{image.height} instead of {expected[0]}x{expected[1]}")
         steady = request.subseed_strength > 0
-        seed = request.seed if steady else request.seed + number
+        seed = seed_after(request.seed, 0 if steady else number)
         infotext = _infotext(infotext)
         said = parse_infotext(infotext).get("Seed")
         if str(said) != str(seed):
             raise RemoteError(f"made an image with the seed {said} instead of {seed}")
         batch, index = divmod(number, request.batch_size)
         key = f"0/{sample_key(batch, index)}"
-        found.append(GeneratedImage(image, infotext, seed, request.subseed + number, key=key))
+        found.append(GeneratedImage(image, infotext, seed, seed_after(request.subseed, number), key=key))
     return found
 
 
@@ -891,8 +898,8 @@ def _names(entries: list[dict[str, Any]], key: str) -> frozenset[str]:
 def _detail(content: bytes) -> str:
     """What an error reply says, shortened."""
     try:
-        found = json.loads(content)
+        found = read_json(content)
         text = str(found.get("detail") or found.get("error") or "")
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError):
         return ""
     return f" ({text[:200]})" if text else ""

@@ -83,13 +83,10 @@ class Autoencoder(Protocol):
 class AutoencoderType:
     """One type of autoencoder. `read` makes one of `model.params` of a YAML.
 
-    `original_signs` and `diffusers_signs` are tensors by which a file of its own is known in either layout, and their
-    numbers of axes; `diffusers_names` gives the key map of a header in the diffusers layout. `renames`: modules that
+    `diffusers_names` gives the key map of a header in the diffusers layout. `renames`: modules that
     files in the original layout may have under other names, and how they are called in it.
     """
 
     read: Callable[[Mapping[str, Any]], Autoencoder]
-    original_signs: Mapping[str, int]
-    diffusers_signs: Mapping[str, int]
     diffusers_names: Callable[[Header], Names]
     renames: Mapping[str, str] = field(default_factory=dict)

@@ -1,12 +1,12 @@
 """Which VAE files there are, and which of them a checkpoint is used with. Imports no torch."""
 
-import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError, UnknownNameError
 from modules.model_folders import FilesBelow
 from modules.models.files.catalogue import CheckpointInfo, HashCache
@@ -171,7 +171,7 @@ def _preference(checkpoint: CheckpointInfo) -> str | None:
     """The `vae` in the notes next to a checkpoint (NAME.json); None where there is none, or "Automatic"."""
     path = sibling_file(checkpoint.path, ".json")
     try:
-        notes = json.loads(path.read_text(encoding="utf-8"))
+        notes = read_json_file(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -231,7 +231,5 @@ def diffusers_names(header: Header) -> Names:
 
 KL = AutoencoderType(
     read=_read,
-    original_signs={"decoder.mid.block_1.conv1.weight": 4},
-    diffusers_signs={"encoder.down_blocks.0.resnets.0.conv1.weight": 4},
     diffusers_names=diffusers_names,
 )

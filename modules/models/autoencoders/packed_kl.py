@@ -151,8 +151,6 @@ def _diffusers_names(header: Header) -> Names:
 
 PACKED_KL = AutoencoderType(
     read=_read,
-    original_signs={"bn.running_mean": 1, "encoder.down.0.block.0.conv1.weight": 4},
-    diffusers_signs={"bn.running_mean": 1, "encoder.down_blocks.0.resnets.0.conv1.weight": 4},
     diffusers_names=_diffusers_names,
     renames={ours: original for original, ours in INNER},
 )

@@ -205,7 +205,5 @@ def _diffusers_names(header: Header) -> Names:
 
 QWEN_IMAGE = AutoencoderType(
     read=_read,
-    original_signs={"decoder.middle.0.residual.0.gamma": 4, "decoder.conv1.weight": 5},
-    diffusers_signs={"decoder.conv_in.weight": 5, "decoder.mid_block.resnets.0.norm1.gamma": 4},
     diffusers_names=_diffusers_names,
 )

@@ -14,8 +14,8 @@ from modules.models.files.tensor_file import TensorEntry
 from modules.models.names.diffusers_settings import SCHEDULER, Settings, compare, settings_of, wrong
 
 CHANNELS_PER_HEAD = 64
-UNET = "unet/config.json"
-TRANSFORMER = "transformer/config.json"
+UNET_CONFIG = "unet/config.json"
+TRANSFORMER_CONFIG = "transformer/config.json"
 SPACING = "scaled_linear"
 PREDICTIONS = ("epsilon", "v_prediction")
 FLOW = "flow_prediction"
@@ -37,7 +37,7 @@ def refined(folder: Path, known: LdmArchitecture) -> LdmArchitecture:
 
     Raises `CheckpointError` that names a setting at odds with the tensors, or beyond what is computed here.
     """
-    denoiser = settings_of(folder, UNET if known.unet is not None else TRANSFORMER)
+    denoiser = settings_of(folder, UNET_CONFIG if known.unet is not None else TRANSFORMER_CONFIG)
     size = denoiser.get("sample_size")
     side = size if isinstance(size, int) else known.latent_side
     is_flow = known.noise_schedule.flow_shift is not None
@@ -80,7 +80,7 @@ def _unet(folder: Path, settings: Settings, known: UNetArchitecture) -> UNetArch
         ("layers_per_block", known.blocks_per_level),
         ("cross_attention_dim", known.context_width),
     ):
-        compare(folder, UNET, settings, key, value)
+        compare(folder, UNET_CONFIG, settings, key, value)
     heads = settings.get("num_attention_heads")
     heads = settings.get("attention_head_dim") if heads is None else heads  # diffusers' old name for the same
     if heads is None:
@@ -91,7 +91,7 @@ def _unet(folder: Path, settings: Settings, known: UNetArchitecture) -> UNetArch
     widths = {width / count for width, count in zip(known.widths, counts, strict=False) if count}
     if len(counts) != known.levels or len(widths) != 1 or not next(iter(widths)).is_integer():
         levels = f"one number, or {known.levels} that divide {list(known.widths)} evenly, is expected"
-        raise wrong(folder, UNET, "attention_head_dim", heads, levels)
+        raise wrong(folder, UNET_CONFIG, "attention_head_dim", heads, levels)
     return replace(known, heads=None, head_channels=int(next(iter(widths))))
 
 

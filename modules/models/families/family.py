@@ -3,28 +3,43 @@
 Each family is in a folder of its own next to this file, and `registry.FAMILIES` lists them; no other code names one.
 """
 
+from __future__ import annotations
+
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.models.families.adapter_version import AdapterVersion
+from modules.errors import CheckpointError
+from modules.models.autoencoders.autoencoder import Autoencoder
+from modules.models.detection.families import PREFIX, FamilySigns
+from modules.models.detection.parts import own_channels
 from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.files.tensor_source import TensorSource
-from modules.models.names.component import Component, Header
+from modules.models.names.component import Component, Header, built
 from modules.models.names.folder_layout import FolderLayout
 from modules.models.names.row_map import RowMap
-from modules.models.text_encoders.counting import TokenCounting
+from modules.models.text_encoders.counting import BY_CHUNKS, TokenCounting
 from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.prompting.chunks import CHUNK_TOKENS
 from modules.prompting.conditioning import TextConditioner
-from modules.sampling.flow import NoiseLevels
+from modules.sampling.flow import FlowSchedule, NoiseLevels
+from modules.sampling.schedules import ALIGN_YOUR_STEPS_1024
 from modules.settings.values import Settings
+
+LEFT_OVER = re.compile(
+    r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"
+    r"|^denoiser\.|^first_stage_model\.loss\.|\.position_ids$|\.attn_mask$|\.logit_scale$|^(v_pred|ztsnr)$"
+    r"|^cond_stage_model\.text_projection|^edm_(mean|std|vpred\.sigma_(min|max))$"
+)
 
 
 @dataclass(frozen=True)
@@ -65,14 +80,13 @@ class ExternalTextEncoder:
 
     `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
     layout of its family says what its tensors are called in a whole one. One that is no part has the names of a whole
-    checkpoint, and is added to those that have the tensor `wanted_by`. Such a file is known by its `type` (see
-    `text_encoders.file_names`) and the `width` of tokens that the denoiser in a header takes, where these are given; of
-    several the one whose name begins with `stem` is taken first. `title` says for people which encoder that is.
+    checkpoint, and is added to it. Such a file is known by its `type` (see `detection.parts`) and the `width` of tokens
+    that the denoiser in a header takes, where these are given; of several the one whose name begins with `stem` is
+    taken first. `title` says for people which encoder that is.
     """
 
     stem: str
     prefix: str
-    wanted_by: str = ""
     any_ending: bool = False
     is_optional: bool = False
     is_part: bool = False
@@ -162,188 +176,228 @@ class GuidanceType(Enum):
     NONE = "not at all: the denoiser was trained to be called once, without a scale"
 
 
+def is_left_over(key: str) -> bool:
+    """Return whether a tensor is of the training, or follows from the YAML."""
+    return LEFT_OVER.search(key) is not None
+
+
 def mask_and_masked(masked: Tensor, mask: Tensor) -> Tensor:
-    """`ModelFamily.inpainting_input` of models that see the mask as one channel before the latents."""
+    """Return the input of inpainting models that see the mask as one channel before the latents."""
     return torch.cat([F.interpolate(mask, size=masked.shape[-2:]).to(masked), masked], dim=1)
+
+
+def context_width(header: Header) -> int | None:
+    """Return how wide the tokens are that a denoiser with a `txt_in` takes; None for other files."""
+    entry = header.get(f"{PREFIX}txt_in.weight")
+    return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
 
 
 Make = Callable[[tuple[int, ...], torch.dtype], Tensor]
 """Makes a tensor of a shape and dtype."""
-
-
-def text_inputs(
-    sizes: DenoiserInputSizes, tokens: int, shape: tuple[int, int, int], dtype: torch.dtype, make: Make
-) -> ModelInputs:
-    """`ModelFamily.example_inputs` of a denoiser that takes latents, time, `tokens` tokens and maybe a vector."""
-    rows, height, width = shape
-    return ModelInputs(
-        make((rows, sizes.channels, height, width), dtype),
-        make((rows,), torch.float32),
-        make((rows, tokens, sizes.context_width), dtype),
-        make((rows, sizes.vector_width), dtype) if sizes.vector_width else None,
-    )
-
-
 Conditioning = Callable[[TextRequest], TextConditioner]
 """Made once for a loaded model, asked once for a job."""
+Built = Component | tuple[Component, ...]
+BuildEncoder = Callable[[Header, LdmArchitecture, tuple[Path, ...]], Built]
+"""Makes the empty text encoders for a header, its architecture and the folders for text models that a YAML names."""
 
 
-class ModelFamily(Protocol):
-    """Everything that differs between one architecture of models and another. Read-only attributes are facts."""
+@dataclass(frozen=True)
+class Blocks:
+    """The classes of a denoiser's blocks, by their names in diffusers.
+
+    `decoded`: those whose 8-bit weights are decoded together, and `compiled`: those that are compiled, besides the ones
+    that the library itself says are repeated. `stacked`: those with equal `transformer_blocks` one after the other.
+    `mergeable`: those whose `attn1` is self-attention over the tokens of the image.
+    """
+
+    decoded: tuple[str, ...] = ("TimestepEmbedding",)
+    compiled: tuple[str, ...] = ()
+    stacked: str = ""
+    mergeable: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Denoiser:
+    """The denoiser of a family's models.
+
+    `build` makes the empty components that a file fills which is a denoiser alone. `run` calls it: a prediction of the
+    shape of `ModelInputs.x`; where it takes patches in a row and not an image, they are packed and unpacked there.
+    `sizes` says what it takes. `rows`: the row map of the tensors in a header of this family that are fused or in
+    another order than in our modules; None where the key map is written by hand. `guidance`: how it is guided.
+    `usual_settings`: what a denoiser, of a checkpoint of this name, is usually sampled with, for the page to offer;
+    None: nothing that the form does not begin with. `takes_references`: whether a denoiser, of a checkpoint of this
+    name, is shown the image of img2img next to the one that it makes: then its scaled latents are `reference` in
+    `ModelInputs.extra`. `inpainting_input`: what an inpainting model is shown behind its latents [1,C,h,w], from the
+    scaled latents of the image without what is painted, and a mask [1,1,H,W] of pixels, 1 where that is.
+    `runs_on_meta`: whether a call asks no tensor for its device, so that tensors on the meta device can stand in.
+    """
+
+    build: Callable[[Header, LdmArchitecture], tuple[Component, ...]]
+    run: Callable[[Any, ModelInputs], Tensor]
+    sizes: Callable[[Any], DenoiserInputSizes]
+    rows: Callable[[Header], RowMap] | None = None
+    guidance: Callable[[Any], GuidanceType] = lambda denoiser: GuidanceType.CFG
+    usual_settings: Callable[[Any, str], UsualSettings | None] = lambda denoiser, name: None
+    takes_references: Callable[[Any, str], bool] = lambda denoiser, name: False
+    inpainting_input: Callable[[Tensor, Tensor], Tensor] = mask_and_masked
+    blocks: Blocks = Blocks()
+    runs_on_meta: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """How the models of a family read prompts.
+
+    `encoders` make its text encoders. `conditioning`: how the texts of one loaded model become conditionings. `tokens`:
+    how many the denoiser attends to for a prompt of one chunk; `counting`: how those of a prompt are counted.
+    `reads_weights`: whether weights in a prompt, as in (word:1.3), do anything; `reads_breaks`: whether BREAK does.
+    `embedding_components`: the text encoders that take the vectors of textual inversion. `optional`: the text encoder
+    that its models can do without. `external`: the text encoders that may be in files of their own.
+    """
+
+    encoders: tuple[BuildEncoder, ...]
+    conditioning: Callable[[TextParts], Conditioning]
+    tokens: int = CHUNK_TOKENS
+    counting: TokenCounting = BY_CHUNKS
+    reads_weights: bool = False
+    reads_breaks: bool = False
+    embedding_components: tuple[str, ...] = ()
+    optional: OptionalEncoder | None = None
+    external: tuple[ExternalTextEncoder, ...] = ()
+
+
+@dataclass(frozen=True)
+class Latents:
+    """The latents of a family's models.
+
+    `tiny_vae` is what files of tiny autoencoders for them are called ("taesd" for `taesd_decoder.safetensors`), and
+    `approx_vae` the file of the approximate decoder, without suffix. `external`: the VAE, where that often is a file of
+    its own. `multiple`: latent units that their sides are multiples of; 1: any size can be computed.
+    """
+
+    tiny_vae: str
+    approx_vae: str
+    external: ExternalVae | None = None
+    multiple: int = 1
+
+
+def flow_levels(trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]) -> NoiseLevels:
+    """Return the noise levels of a flow model. The settings for downcast and zero-terminal-SNR mean nothing to it."""
+    assert trained.flow_shift is not None, "a flow model's YAML has no shift"
+    return FlowSchedule(trained.flow_shift, trained.timesteps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The noise that a family's models were trained on; what is not given is that of models that predict a flow.
+
+    `levels` are the noise levels of a model for latents of a size (height, width). `prediction_type`: "epsilon" or
+    "v_prediction" where a header or its metadata says it; "probe" where only a run of the denoiser can tell; None: as
+    the YAML says. `has_zero_snr`: whether a header says that the last timestep is pure noise. `told`: the architecture
+    with what the values of small tensors in the file say of noise levels and latents. `schedule_table`: the sigmas that
+    Align Your Steps published for such models, from the largest, without the final 0. `v_latent_side`: the side of the
+    latents that models with v prediction were trained on, if that is another.
+    """
+
+    levels: Callable[[NoiseScheduleArchitecture, Settings, tuple[int, int]], NoiseLevels] = flow_levels
+    prediction_type: Callable[[Header, Mapping[str, str]], str | None] = lambda header, metadata: "flow"
+    has_zero_snr: Callable[[Header], bool] = lambda header: False
+    told: Callable[[LdmArchitecture, TensorSource], LdmArchitecture] = lambda architecture, file: architecture
+    schedule_table: tuple[float, ...] = ALIGN_YOUR_STEPS_1024
+    v_latent_side: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFamily:
+    """Everything that differs between one architecture of models and another.
+
+    `config_name`: the YAML in `configs/` for files without one of their own. `folder`: how a folder of diffusers with
+    such a model is read. `is_large`: whether the user can ask for 8 bits and streaming for large models alone, and
+    these are such. `leaves_fp16`: whether its activations go beyond fp16's largest number, 65504, and become NaN there:
+    such models compute in bf16 or fp32. `aliases`: beginnings of names that whole files have for a part, and that by
+    which the part is known here. `lora_base`: how LoRAs that are trained for its models say so; None: none can be
+    trained. `is_ignored`: which tensors of a file no module needs. `notes_on_converting` and `notes_on_merging`: what a
+    user should know where a checkpoint of these tensors is saved in another format, and where files become one with
+    these names; the first gives the names.
+    """
+
+    signs: FamilySigns
+    denoiser: Denoiser
+    texts: Texts
+    latents: Latents
+    folder: FolderLayout
+    config_name: str
+    noise: Noise = Noise()
+    is_large: bool = True
+    leaves_fp16: bool = False
+    aliases: tuple[tuple[str, str], ...] = ()
+    lora_base: LoraBase | None = None
+    is_ignored: Callable[[str], bool] = is_left_over
+    notes_on_converting: Callable[[Header], tuple[str, ...]] = lambda entries: ()
+    notes_on_merging: Callable[[Sequence[TensorSource], Collection[str]], tuple[str, ...]] = lambda files, result: ()
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name for people."""
+        return self.signs.label
 
-    @property
-    def is_large(self) -> bool:
-        """Whether its weights are those of a large model: for such the user can ask for 8 bits and streaming alone."""
-
-    @property
-    def leaves_fp16(self) -> bool:
-        """Whether its activations go beyond fp16's largest number, 65504, and become NaN there: such models compute in
-        bf16 or fp32."""
-
-    @property
-    def schedule_table(self) -> tuple[float, ...]:
-        """The sigmas that Align Your Steps published for such models, from the largest, without the final 0."""
-
-    @property
-    def config_name(self) -> str:
-        """The YAML in `configs/` for files without one of their own."""
-
-    @property
-    def v_latent_side(self) -> int | None:
-        """The side of the latents that its models with v prediction were trained on, if that is another."""
-
-    @property
-    def tiny_vae(self) -> str:
-        """What files of tiny autoencoders for its latents are called: "taesd" for `taesd_decoder.safetensors`."""
-
-    @property
-    def approx_vae(self) -> str:
-        """What the file of the approximate decoder for its latents is called, without suffix."""
-
-    @property
-    def embedding_components(self) -> tuple[str, ...]:
-        """The text encoders that take the vectors of textual inversion."""
-
-    @property
-    def optional_encoder(self) -> OptionalEncoder | None:
-        """The text encoder that its models can do without, if it has one."""
-
-    @property
-    def external_encoders(self) -> tuple[ExternalTextEncoder, ...]:
-        """Its text encoders that may be in files of their own."""
-
-    @property
-    def external_vae(self) -> ExternalVae | None:
-        """Its VAE, where that often is a file of its own."""
-
-    @property
-    def aliases(self) -> tuple[tuple[str, str], ...]:
-        """Beginnings of names that whole files have for a part, and that by which the part is known here."""
-
-    @property
-    def lora_base(self) -> LoraBase | None:
-        """How LoRAs that are trained for its models say so; None: none can be trained."""
-
-    @property
-    def adapter_version(self) -> AdapterVersion | None:
-        """How adapters for its models are known by their metadata; None: model cards have no word for the family."""
-
-    @property
-    def latent_multiple(self) -> int:
-        """Latent units that the sides of its latents are multiples of; 1: any size can be computed."""
-
-    @property
-    def context_tokens(self) -> int:
-        """Tokens that the denoiser attends to for a prompt of one chunk."""
-
-    @property
-    def reads_weights(self) -> bool:
-        """Whether weights in a prompt, as in (word:1.3), do anything for its models."""
-
-    @property
-    def reads_breaks(self) -> bool:
-        """Whether BREAK does: where texts are encoded in chunks."""
-
-    @property
-    def counting(self) -> TokenCounting:
-        """How the tokens of a prompt for its models are counted."""
-
-    @property
-    def folder(self) -> FolderLayout:
-        """How a folder of diffusers with such a model is known and read."""
-
-    @property
-    def row_map_of(self) -> Callable[[Header], RowMap | None]:
-        """The row map of the tensors in a file's header that are fused or in another order than in our modules; None
-        for other families' headers, and for families whose key maps are written by hand."""
-
-    def detects(self, header: Header) -> bool:
-        """Whether the names and shapes in a file's header are of this family."""
-
-    def detects_denoiser(self, header: Header) -> bool:
-        """Whether the denoiser in a file's header is of this family; its text encoders may be in other files."""
-
-    def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
-        """ "epsilon" or "v_prediction" where the file says it; "probe" where only a run of the denoiser can tell; None:
-        as the YAML says."""
-
-    def has_zero_snr(self, header: Header) -> bool:
-        """Whether the file says that its last timestep is pure noise."""
-
-    def as_told(self, architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
-        """The architecture with what the values of small tensors in the file say of noise levels and latents."""
+    def row_map_of(self, header: Header) -> RowMap | None:
+        """Return the row map of a file's header; None for other families' headers, and where there is none."""
+        return self.denoiser.rows(header) if self.denoiser.rows and self.signs.has_denoiser(header) else None
 
     def components(
-        self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
+        self, header: Header, architecture: LdmArchitecture, folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
-        """The empty modules to fill. `config_folders` are searched for a text model's folder that the YAML names."""
-
-    def denoiser_components(self, header: Header, architecture: LdmArchitecture) -> tuple[Component, ...]:
-        """Those of them that a file fills which is a denoiser alone."""
-
-    def conditioning(self, parts: TextParts) -> Conditioning:
-        """How the texts of one loaded model become conditionings."""
-
-    def noise_levels(
-        self, trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]
-    ) -> NoiseLevels:
-        """The noise levels of a model for latents of this size (height, width)."""
-
-    def guidance(self, denoiser: Any) -> GuidanceType:
-        """How this denoiser is guided."""
-
-    def run(self, denoiser: Any, inputs: ModelInputs) -> Tensor:
-        """The denoiser's prediction, of the shape of `inputs.x`. Where a denoiser takes patches in a row and not an
-        image, they are packed and unpacked here."""
+        """Make the empty modules to fill. `folders` are searched for a text model's folder that the YAML names."""
+        vae, external = architecture.autoencoder, self.latents.external
+        return built(
+            header,
+            *(partial(build, header, architecture, folders) for build in self.texts.encoders),
+            partial(self.denoiser.build, header, architecture),
+            vae.component if external is None else partial(_vae_component, vae, header, external),
+        )
 
     def example_inputs(self, denoiser: Any, shape: tuple[int, int, int], dtype: torch.dtype, make: Make) -> ModelInputs:
-        """Inputs of a model call for `shape` (rows, height, width in latent units), for the memory estimate: what they
+        """Make inputs of a call for `shape` (rows, height, width in latent units), for the memory estimate: what they
         hold does not matter."""
+        sizes, (rows, height, width) = self.denoiser.sizes(denoiser), shape
+        inputs = ModelInputs(
+            make((rows, sizes.channels, height, width), dtype),
+            make((rows,), torch.float32),
+            make((rows, self.texts.tokens, sizes.context_width), dtype),
+            make((rows, sizes.vector_width), dtype) if sizes.vector_width else None,
+        )
+        if self.denoiser.guidance(denoiser) is GuidanceType.DISTILLED:
+            inputs = replace(inputs, extra={"guidance": make((rows,), torch.float32)})
+        return inputs
 
-    def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
-        """What this denoiser takes."""
 
-    def usual_settings(self, denoiser: Any, name: str) -> UsualSettings | None:
-        """What this denoiser, of a checkpoint of this name, is usually sampled with, for the page to offer; None:
-        nothing that the form does not begin with."""
+def _vae_component(autoencoder: Autoencoder, header: Header, external: ExternalVae) -> Component:
+    """Make the VAE on the meta device. Raises `CheckpointError` for one whose latents the denoiser does not take."""
+    component = autoencoder.component()
+    held = own_channels(header)
+    if held is not None and held != external.channels:
+        path = next((e.file for key, e in header.items() if key.startswith(component.prefixes) and e.file), None)
+        raise CheckpointError(
+            f"its VAE{f' {path.name}' if path else ''} has latents of {held} channels, and the model takes "
+            f"{external.channels}. {external.hint}"
+        )
+    return replace(component, missing_hint=external.hint)
 
-    def takes_references(self, denoiser: Any, name: str) -> bool:
-        """Whether this denoiser, of a checkpoint of this name, is shown the image of img2img next to the one that it
-        makes: then its scaled latents are `reference` in `ModelInputs.extra`."""
 
-    def inpainting_input(self, masked: Tensor, mask: Tensor) -> Tensor:
-        """What an inpainting model is shown behind its latents [1,C,h,w]: from the scaled latents `masked` of the image
-        without what is painted, and `mask` [1,1,H,W] of pixels, 1 where it is."""
+def denoiser_alone(make: Callable[[Header], Component]) -> Callable[[Header, LdmArchitecture], tuple[Component, ...]]:
+    """Return `Denoiser.build` for a denoiser that its header says all of."""
+    return lambda header, architecture: (make(header),)
 
-    def is_ignored(self, key: str) -> bool:
-        """Tensors of the file that no module needs: training leftovers, schedules that follow from the YAML."""
 
-    def notes_on_converting(self, entries: Header) -> tuple[str, ...]:
-        """What a user should know where a checkpoint of these tensors is saved in another format."""
+def usual_by_name(
+    words: tuple[str, ...], named: UsualSettings, others: UsualSettings
+) -> Callable[[Any, str], UsualSettings]:
+    """Return `Denoiser.usual_settings` where one of these words in the name of a checkpoint tells that it was
+    distilled, or was not."""
+    return lambda denoiser, name: named if any(word in name.lower() for word in words) else others
 
-    def notes_on_merging(self, files: Sequence[TensorSource], result: Collection[str]) -> tuple[str, ...]:
-        """What a user should know where `files` become one with the names `result`; the first gives the names."""
+
+QWEN_IMAGE_VAE = ExternalVae(
+    "AutoencoderKLQwenImage", 16, ("qwen_image", "wan"), "the VAE of Qwen-Image (qwen_image_vae.safetensors, 0.25 GB)"
+)

@@ -1,119 +1,47 @@
-"""The families, in the order in which a checkpoint's header is compared with them, and what a file of none of them is.
-
-Folders in the diffusers layout are compared with them from the last to the first, which is what none of the others is.
-"""
+"""The families, in the order in which a checkpoint's header is compared with them (see `detection.families`)."""
 
 from modules.errors import CheckpointError
-from modules.models.families.anima.family import Anima
-from modules.models.families.chroma.family import Chroma
+from modules.models.detection.families import checkpoint_family, denoiser_family
+from modules.models.detection.unknown import describe_unknown
+from modules.models.families.anima.family import FAMILY as ANIMA
+from modules.models.families.chroma.family import FAMILY as CHROMA
 from modules.models.families.family import ModelFamily
 from modules.models.families.flux1.family import DEV, SCHNELL
-from modules.models.families.flux2.family import Flux2Klein
-from modules.models.families.krea2.family import Krea2
-from modules.models.families.ldm.parts import has_vector, input_channels
-from modules.models.families.qwen_image.family import QwenImage
-from modules.models.families.sd1.family import SD1
-from modules.models.families.sd2.family import SD2
-from modules.models.families.sd3.family import StableDiffusion3
-from modules.models.families.sdxl.family import SDXL, SDXL_REFINER
-from modules.models.families.z_image.family import ZImage
+from modules.models.families.flux2.family import FAMILY as FLUX2
+from modules.models.families.krea2.family import FAMILY as KREA2
+from modules.models.families.qwen_image.family import FAMILY as QWEN_IMAGE
+from modules.models.families.sd1.family import FAMILY as SD1
+from modules.models.families.sd2.family import FAMILY as SD2
+from modules.models.families.sd3.family import FAMILY as SD3
+from modules.models.families.sdxl.family import BASE, REFINER
+from modules.models.families.z_image.family import FAMILY as Z_IMAGE
 from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Header
 from modules.registry import Registry
 
 FAMILIES: Registry[ModelFamily] = Registry("model family")
-FAMILIES.add("sd1", SD1)
-FAMILIES.add("sd2", SD2)
-FAMILIES.add("sdxl", SDXL)
-FAMILIES.add("sdxl_refiner", SDXL_REFINER)
-FAMILIES.add("sd3", StableDiffusion3())
-FAMILIES.add("z_image", ZImage())
-FAMILIES.add("anima", Anima())
-FAMILIES.add("flux1_schnell", SCHNELL)
-FAMILIES.add("flux1_dev", DEV)
-FAMILIES.add("flux2_klein", Flux2Klein())
-FAMILIES.add("chroma1", Chroma())
-FAMILIES.add("krea2", Krea2())
-FAMILIES.add("qwen_image", QwenImage())
-
-DEPTH_CHANNELS, UPSCALER_CHANNELS = 5, 7
-LISTED = 3
-NETWORK_MARKS = ("lora_down", "lora_up", "lora_A.", "lora_B.", "hada_w1", "lokr_w1", "dora_scale")
-Marks = tuple[tuple[tuple[str, ...], str], ...]
-OF_PARTS: Marks = (  # of a name, and what a file with such a name is
-    (NETWORK_MARKS, "a LoRA (put it into models/Lora)"),
-    (("emb_params", "string_to_param"), "an embedding (put it into embeddings)"),
-    (("control_model.", "controlnet_", "input_hint_block"), "a ControlNet"),
-)
-VIDEO, NOT_READ = "a video model: only models of images are supported", "which is not supported"
-ENCODER_ADVICE = "put it into models/text_encoder and choose a denoiser that uses it"
-OF_MODELS: Marks = (  # of names, and what a file with all of these is
-    (("patch_embedding.weight", "time_projection.1.weight"), f"Wan, {VIDEO}"),
-    (("txt_in.individual_token_refiner.",), f"HunyuanVideo, {VIDEO}"),
-    (("patchify_proj.weight", "adaln_single.linear."), f"LTX-Video, {VIDEO}"),
-    (("t5_yproj.weight", "t5_y_embedder."), f"Mochi, {VIDEO}"),
-    (("x_embedder.proj.1.weight", "t_embedder.1.linear_1."), f"Cosmos-Predict2 without a text adapter, {NOT_READ}"),
-    (("txt_in.text_norm.weight", "modulation.1.weight"), f"Qwen-Image-2.1, {NOT_READ}"),
-    (("early_stream_modulations.",), f"FLUX.3 klein, {NOT_READ}"),
-    (("double_stream_modulation_img.", "guidance_in."), f"FLUX.2 dev, {NOT_READ}"),
-    (("cap_embedder.0.weight", "noise_refiner.0."), f"Lumina 2, {NOT_READ}"),
-    (("double_stream_blocks.0.block.",), f"HiDream, {NOT_READ}"),
-    (("double_layers.0.attn.w1q.weight",), f"AuraFlow, {NOT_READ}"),
-    (("y_embedder.y_proj.fc1.", "scale_shift_table"), f"PixArt, {NOT_READ}"),
-    (("token_embd.weight", "blk.0.attn_q.weight"), f"a language model in llama.cpp's form ({ENCODER_ADVICE})"),
-    (("layers.0.self_attn.q_proj.weight", "embed_tokens.weight"), f"a text encoder ({ENCODER_ADVICE})"),
-    (("block.0.layer.0.SelfAttention.q.weight",), f"a text encoder, T5 ({ENCODER_ADVICE})"),
-    (("text_model.embeddings.token_embedding.",), f"a text encoder, CLIP ({ENCODER_ADVICE})"),
-)
-OF_OTHERS: Marks = (
-    (("double_blocks.", "single_blocks."), "a model of the Flux family"),
-    (("body.0.rdb1.", "RRDB_trunk", "params_ema", "upsampler."), "an upscaler (put it into models/ESRGAN)"),
-    (("decoder.conv_in", "decoder.up"), "a VAE (put it into models/VAE)"),
-)
-"""All three are looked for in this order."""
+for _family in (SD1, SD2, BASE, REFINER, SD3, Z_IMAGE, ANIMA, SCHNELL, DEV, FLUX2, CHROMA, KREA2, QWEN_IMAGE):
+    FAMILIES.add(_family.signs.name, _family)
 
 
-def version_of_family(label: str) -> str:
-    """The word of model cards for the family with this label; "" where there is none."""
-    version = next((family.adapter_version for _, family in FAMILIES.items() if family.label == label), None)
-    return version.name if version else ""
+def all_families() -> tuple[ModelFamily, ...]:
+    """Return the families in their order."""
+    return tuple(family for _, family in FAMILIES.items())
+
+
+def denoiser_family_of(header: Header) -> ModelFamily | None:
+    """Return the family of the denoiser in a checkpoint's header, whose text encoders may be in other files."""
+    signs = denoiser_family(header)
+    return None if signs is None else FAMILIES.get(signs.name)
 
 
 def detect_family(file: TensorSource) -> ModelFamily:
-    """The family whose names and shapes the header has; raises `CheckpointError` that lists the known ones."""
-    for _, family in FAMILIES.items():
-        if family.detects(file.entries):
-            return family
+    """Return the family whose names and shapes the header has; raises `CheckpointError` that lists the known ones."""
+    signs = checkpoint_family(file.entries)
+    if signs is not None:
+        return FAMILIES.get(signs.name)
     known = ", ".join(family.label for _, family in FAMILIES.items())
     raise CheckpointError(
         f"{file.path.name}: of no known model family: {describe_unknown(file.entries)}. Known: {known}. "
         "Choose a full checkpoint: one file, or a folder in the diffusers layout."
     )
-
-
-def describe_unknown(header: Header) -> str:
-    """In half a sentence what its tensors' names and shapes say: "it looks like a LoRA"."""
-    channels = input_channels(header)
-    if channels is not None:
-        return f"it has {_described_unet(header, channels)}"
-    for marks, what in OF_PARTS:
-        if any(mark in key for key in header for mark in marks):
-            return f"it looks like {what}"
-    for marks, what in OF_MODELS:
-        if all(any(mark in key for key in header) for mark in marks):
-            return f"it looks like {what}"
-    for marks, what in OF_OTHERS:
-        if any(mark in key for key in header for mark in marks):
-            return f"it looks like {what}"
-    first = ", ".join(list(header)[:LISTED])
-    return f"its tensors begin with {first}" if first else "it has no tensors"
-
-
-def _described_unet(header: Header, channels: int) -> str:
-    if channels == DEPTH_CHANNELS:
-        return "the UNet of a depth model (5 channels), which is not supported"
-    if channels == UPSCALER_CHANNELS:
-        return "the UNet of Stable Diffusion's x4 upscaler (7 channels), which is not supported"
-    if has_vector(header):
-        return "a UNet of SDXL's kind, but no text encoders of its own"
-    return f"a UNet of {channels} channels, which no known family has"

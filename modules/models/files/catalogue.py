@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.atomic_files import write_atomic
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError, UnknownNameError
 from modules.folder_lock import only_writer
 from modules.model_folders import FilesBelow
@@ -193,13 +194,14 @@ class HashCache:
 
     def _read(self) -> dict[str, dict[str, object]]:
         try:
-            hashes = json.loads(self._path.read_text(encoding="utf-8"))
+            hashes = read_json_file(self._path)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             log.warning("The hash cache %s cannot be read (%s); hashes are computed again.", self._path.name, error)
             return {}
-        return hashes if isinstance(hashes, dict) else {}
+        entries = hashes if isinstance(hashes, dict) else {}
+        return {path: facts for path, facts in entries.items() if isinstance(facts, dict)}
 
 
 def old_hash(path: Path) -> str:
@@ -241,6 +243,7 @@ class CheckpointCatalogue:
         self.cache = cache
         self._lock = threading.Lock()
         self._entries: tuple[CheckpointInfo, ...] = ()
+        self._left_out: tuple[str, ...] = ()
         self._below = FilesBelow()
         self._old_hashes: dict[tuple[Path, int, int], str] = {}
         self._others: dict[tuple[Path, int, int], bool] = {}
@@ -250,6 +253,7 @@ class CheckpointCatalogue:
     def refresh(self) -> tuple[CheckpointInfo, ...]:
         """Look at the folders again."""
         found: dict[Path, CheckpointInfo] = {}
+        faults: list[str] = []
         for file in self._files:
             if not (file.is_file() or is_diffusers_folder(file)):
                 raise CheckpointError(f"{file}: no such checkpoint file. Check the path given with --ckpt.")
@@ -257,15 +261,19 @@ class CheckpointCatalogue:
         for folder, files in self._below.of(self._folders, (*CHECKPOINT_SUFFIXES, Path(MODEL_INDEX).suffix)):
             for path in _checkpoints_below(folder, files):
                 name = path.relative_to(folder).as_posix() if path != folder else folder.name
-                found.setdefault(path.resolve(), self._describe(path, name))
+                try:
+                    found.setdefault(path.resolve(), self._describe(path, name))
+                except Exception as error:  # whatever one file holds, the others are there
+                    log.warning("%s is left out of the list of checkpoints", path, exc_info=error)
+                    faults.append(f"{path} cannot be read and was left out: {type(error).__name__}: {error}")
         with self._lock:
-            self._entries = tuple(found.values())
+            self._entries, self._left_out = tuple(found.values()), tuple(faults)
         return self._entries
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Folders that could not be read."""
-        return self._below.faults
+        """Folders and checkpoints that could not be read."""
+        return (*self._below.faults, *self._left_out)
 
     @property
     def entries(self) -> tuple[CheckpointInfo, ...]:
@@ -280,7 +288,8 @@ class CheckpointCatalogue:
         if not text:
             return None
         called = [(info, info.names) for info in self._entries]
-        for place, written in itertools.product(range(3), (str, str.lower)):
+        ways: tuple[Callable[[str], str], ...] = (str, str.lower)
+        for place, written in itertools.product(range(3), ways):
             named = [info for info, names in called if written(text) in map(written, names[place])]
             if named:
                 return self._first_of(text, named)

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from modules.bounded import read_json
 from modules.errors import CheckpointError
 from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.convrot import ROTATED
@@ -222,8 +223,8 @@ def _of_bitsandbytes(file: TensorFile) -> Iterator[tuple[str, Coded]]:
 def _json(text: bytes | str) -> Mapping[str, object]:
     """An object of JSON; empty for anything else, about which `modules.models.files.eight_bits` complains."""
     try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
+        parsed = read_json(text)
+    except ValueError:
         return {}
     return parsed if isinstance(parsed, dict) else {}
 

@@ -5,10 +5,10 @@ torch.
 weights in one file or in several that an index names, often in more than one precision.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError
 from modules.file_names import is_name
 from modules.models.files.pieces import pieces_of
@@ -37,15 +37,22 @@ def components_in(folder: Path) -> tuple[str, ...]:
 def part_folders(folder: Path) -> tuple[Path, ...]:
     """All folders that the index of a model names; none where it cannot be read."""
     try:
-        index = json.loads((folder / MODEL_INDEX).read_bytes())
+        index = read_json_file(folder / MODEL_INDEX)
     except (OSError, ValueError):
         return tuple(folder / name for name in COMPONENTS)
     names = index if isinstance(index, dict) else {}
     return tuple(
         folder / name
         for name in {*COMPONENTS, *names}
-        if not name.startswith("_") and is_name(name) and (folder / name).is_dir()
+        if not name.startswith("_") and is_name(name) and _is_folder(folder / name)
     )
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # its name is longer than names are
+        return False
 
 
 def weight_files(part: Path) -> tuple[Path, ...]:
@@ -118,10 +125,11 @@ def _shards(index: Path) -> tuple[Path, ...]:
     """The files that an index names, each once."""
     where = f"{index.parent.parent.name}/{index.parent.name}/{index.name}"
     try:
-        names = list(dict.fromkeys(_checked(index, json.loads(index.read_bytes())["weight_map"])))
+        names = list(dict.fromkeys(_checked(index, read_json_file(index)["weight_map"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{where}: is not an index of weights ({error!r:.80}). {REMEDY}") from error
-    missing = [name for name in names if not (index.parent / name).is_file()]
+    there = _names_in(index.parent)
+    missing = [name for name in names if name not in there]
     if missing or not names:
         what = f"the files {', '.join(missing)} are missing" if missing else "it names no files"
         raise CheckpointError(f"{where}: {what}. {REMEDY}")

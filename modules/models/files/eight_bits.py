@@ -6,16 +6,17 @@ the JSON in `NAME.comfy_quant` or in the metadata's `_quantization_metadata` (Co
 10498, and QUANTIZATION.md there).
 """
 
-import json
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from modules.bounded import read_json
 from modules.errors import CheckpointError
 from modules.memory.formats.format import FORMATS, StorageFormat
 from modules.memory.formats.rowwise import E5M2_ROW
 from modules.models.files.coded_file import ATTENTION_HINT, COMFY, DECLARATIONS_KEY, MARKER
+from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource
 
 SCALE_NAMES = ("scale_weight", "weight_scale")  # next to "weight", in files that others and we write
@@ -87,7 +88,7 @@ def _declarations(file: TensorSource) -> Iterator[tuple[str, Mapping[str, object
 
 def _parsed(file: TensorSource, name: str, text: str | bytes) -> Mapping[str, object]:
     try:
-        parsed = json.loads(text)
+        parsed = read_json(text)
     except ValueError as error:
         raise CheckpointError(
             f"{file.path.name}: {name} is not JSON, so the format of its weights is not known. Use another copy."
@@ -135,3 +136,15 @@ def read_scale(file: TensorSource, scale_key: str | None, key: str, shape: tuple
             "one for each row, is understood. Use a copy in such a format, or a 16-bit one."
         )
     return scale.to(torch.float32).reshape(-1)
+
+
+def scale_key_of(header: Mapping[str, TensorEntry], key: str) -> str | None:
+    """Return the name of the scale next to a weight; None without one."""
+    stem = key.removesuffix(".weight")
+    return next((f"{stem}.{name}" for name in SCALE_NAMES if f"{stem}.{name}" in header), None)
+
+
+def widened(tensor: Tensor, scale: Tensor | None) -> Tensor:
+    """Return an 8-bit tensor of a file as float32; `scale` is one value, or one per row."""
+    wide = tensor.to(torch.float32)
+    return wide if scale is None else wide * scale.reshape(-1, *(1,) * (wide.ndim - 1))

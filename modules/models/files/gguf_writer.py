@@ -9,7 +9,8 @@ import torch
 
 from modules.errors import InvalidValueError
 from modules.memory.formats.catalog import layout_facts
-from modules.models.files.gguf_file import BLOCK_TYPES, DEFAULT_ALIGNMENT, MAGIC, PLAIN_TYPES, TEXT
+from modules.models.files.gguf_file import BLOCK_TYPES, PLAIN_TYPES
+from modules.models.files.header import DEFAULT_ALIGNMENT, GGUF_MAGIC, TEXT
 from modules.models.files.tensor_writer import DeclaredWriter, Shapes
 
 VERSION = 3
@@ -45,7 +46,7 @@ class GgufWriter(DeclaredWriter):
         assert isinstance(file_type, int)
         facts = {"general.quantization_version": 2, "general.file_type": file_type}
         pairs = [_text(key) + struct.pack("<II", WHOLE, value) for key, value in facts.items()]
-        head = MAGIC + struct.pack("<IQQ", VERSION, len(shapes), len(pairs) + 1) + b"".join(pairs)
+        head = GGUF_MAGIC + struct.pack("<IQQ", VERSION, len(shapes), len(pairs) + 1) + b"".join(pairs)
         self._head = head + _text(RECEIPT) + struct.pack("<IQ", TEXT, metadata_bytes)
         infos, offset = [], 0
         for name, (dtype, stored) in shapes.items():

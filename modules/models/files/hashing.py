@@ -84,6 +84,8 @@ class BackgroundHasher:
             log.warning("%s has no hash: it cannot be read (%s).", info.name, error)
         except _StoppedError:
             log.info("The hash of %s was not finished.", info.name)
+        except Exception:
+            log.exception("%s has no hash", info.name)
         finally:
             self._progress = None
             with self._lock:

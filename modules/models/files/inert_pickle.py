@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.files.tensor_file import REMEDY, Closing
+from modules.models.files.header import REMEDY
+from modules.models.files.tensor_file import Closing
 
 MAX_PICKLE_BYTES = 64 << 20
 MAX_OPCODES = 3_000_000

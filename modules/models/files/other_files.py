@@ -3,12 +3,12 @@
 Told by the names in the header alone; nothing is unpickled and no weights are read. Imports no torch.
 """
 
-import json
-import struct
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
-MAX_HEADER_BYTES = 100 << 20
+from modules.models.files.header import header_of
+
 PICKLE_HEAD_BYTES = 1 << 20
 EMBEDDING_TABLES = {1: ("emb_params",), 2: ("clip_l", "clip_g")}
 """What embeddings' files call the vectors for one text encoder, and for two."""
@@ -28,25 +28,17 @@ def is_adapter_or_embedding(path: Path) -> bool:
         if path.is_dir():
             return False
         if path.suffix.lower() == ".safetensors":
-            return _names_say_so(_tensor_names(path))
+            return bool(adapter_or_embedding(header_of(path).tensors))
         return any(word in _pickle_head(path) for word in PICKLE_WORDS)
-    except (OSError, ValueError, struct.error, RecursionError, zipfile.BadZipFile, KeyError, RuntimeError):
+    except (OSError, ValueError, zipfile.BadZipFile, KeyError, RuntimeError):
         return False
 
 
-def _names_say_so(names: list[str]) -> bool:
-    if 0 < len(names) <= MAX_EMBEDDING_TENSORS and EMBEDDING_NAMES & set(names):
-        return True
-    return bool(names) and any(word in name.lower() for name in names for word in ADAPTER_WORDS)
-
-
-def _tensor_names(path: Path) -> list[str]:
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        if length > MAX_HEADER_BYTES:
-            raise ValueError("no header of this format")
-        header = json.loads(file.read(length))
-    return [name for name in header if name != "__metadata__"] if isinstance(header, dict) else []
+def adapter_or_embedding(names: Collection[str]) -> str:
+    """Return "adapter" or "embedding" where the names of a file's tensors say so; "" for other files."""
+    if len(names) <= MAX_EMBEDDING_TENSORS and EMBEDDING_NAMES & set(names):
+        return "embedding"
+    return "adapter" if any(word in name.lower() for name in names for word in ADAPTER_WORDS) else ""
 
 
 def _pickle_head(path: Path) -> bytes:

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.files.tensor_file import DTYPES, REMEDY, Closing, TensorEntry
+from modules.models.files.header import REMEDY
+from modules.models.files.tensor_file import DTYPES, Closing, TensorEntry
 
 LEVELS = ("state_dict", "model", "module")  # under which training scripts put the weights
 MAX_LEVELS = 3

@@ -1,13 +1,11 @@
 """Reading a `.safetensors` file tensor by tensor, with every way the file can be wrong told apart.
 
-Format: 8 bytes little-endian header length, a JSON header of names to {dtype, shape, data_offsets}, then the data.
-Each read goes straight from the file into the tensor that is returned: nothing stays mapped, so the resident memory
-of a load is what was placed plus the tensor at hand, and a file that shrinks under us is an error and not a crash.
+See `header` for the format. Each read goes straight from the file into the tensor that is returned: nothing stays
+mapped, so the resident memory of a load is what was placed plus the tensor at hand, and a file that shrinks under us is
+an error and not a crash.
 """
 
-import json
 import math
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +18,8 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
+from modules.models.files.header import LENGTH_BYTES, MAX_SIDES, REMEDY, parsed, read_raw
 
-MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -37,7 +35,6 @@ DTYPES: dict[str, torch.dtype] = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-REMEDY = "Download or copy the file again."
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,8 @@ class TensorFile(Closing):
     def __init__(self, path: Path) -> None:
         self.path, self._file = path, open_binary(path)
         try:
-            self.entries, self.metadata = _read_header(self._file, path)
+            size = path.stat().st_size
+            self.entries, self.metadata = parse_header(path, read_raw(self._file.read, size, path.name), size)
         except BaseException:
             self._file.close()
             raise
@@ -138,37 +136,16 @@ def refuse_overlaps(path: Path, entries: Mapping[str, TensorEntry]) -> None:
         last, end = name, max(end, entry.end)
 
 
-def _read_header(file: BufferedReader, path: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
-    size = path.stat().st_size
-    if size < 8:
-        raise CheckpointError(f"{path.name}: only {size} bytes long, so it is not a safetensors file. {REMEDY}")
-    (length,) = struct.unpack("<Q", file.read(8))
-    if length > MAX_HEADER_BYTES or 8 + length > size:
-        raise CheckpointError(
-            f"{path.name}: says its header is {length} bytes long, but the file has {size} and a header may have "
-            f"{MAX_HEADER_BYTES}. It is truncated, or not a safetensors file. {REMEDY}"
-        )
-    return parse_header(path, file.read(length), size)
-
-
 def parse_header(path: Path, raw: bytes, size: int) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     """The tensors and the metadata of a file of `size` bytes by its header's JSON; `path` is for errors. Raises
     `CheckpointError`."""
-    try:
-        header = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path.name}: its header is not JSON; not a safetensors file. {REMEDY}") from error
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{path.name}: its header is not a table of tensors. {REMEDY}")
-    metadata = header.pop("__metadata__", None) or {}
-    if not isinstance(metadata, dict):
-        raise CheckpointError(f"{path.name}: the metadata in its header is not a table. {REMEDY}")
-    data_begin = 8 + len(raw)
+    header, metadata = parsed(raw, path.name)
+    data_begin = LENGTH_BYTES + len(raw)
     entries = {name: _entry(path, name, value, data_begin, size) for name, value in header.items()}
     if not entries:
         raise CheckpointError(f"{path.name}: holds no tensors. {REMEDY}")
     refuse_overlaps(path, entries)
-    return entries, {str(key): str(value) for key, value in metadata.items()}
+    return entries, metadata
 
 
 def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int) -> TensorEntry:
@@ -178,7 +155,7 @@ def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int
     dtype = DTYPES.get(str(dtype_name))
     if dtype is None:
         raise CheckpointError(
-            f"{path.name}: {name!r} has the unknown dtype {dtype_name!r}. Known: {', '.join(DTYPES)}."
+            f"{path.name}: {name!r} has the unknown dtype {dtype_name!r:.60}. Known: {', '.join(DTYPES)}."
         )
     if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
         raise CheckpointError(f"{path.name}: {name!r} has no usable shape or offsets in the header. {REMEDY}")
@@ -186,13 +163,15 @@ def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int
     needed = math.prod(shape) * dtype.itemsize
     if end > file_size or end - begin != needed:
         raise CheckpointError(
-            f"{path.name}: the header places {name!r} at bytes {begin} to {end}, but its shape {tuple(shape)} needs "
-            f"{needed} bytes and the file has {file_size}. It is truncated or damaged. {REMEDY}"
+            f"{path.name}: the header places {name!r} at bytes {begin} to {end}, but its shape {str(shape)[:60]} needs "
+            f"{str(needed)[:40]} bytes and the file has {file_size}. It is truncated or damaged. {REMEDY}"
         )
     return TensorEntry(dtype, tuple(shape), begin, end)
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(
-        isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
+    return (
+        isinstance(value, list)
+        and len(value) <= MAX_SIDES
+        and all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value)
     )

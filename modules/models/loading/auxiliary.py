@@ -9,21 +9,20 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from modules.errors import CheckpointError, FeatherweightError
-from modules.memory.int8_matmul import Told, multiply_in_int8, share_inputs
-from modules.memory.matmul import multiply_in_8_bits
+from modules.memory.int8_matmul import share_inputs
 from modules.memory.moving import move
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.files.tensor_source import TensorSource, open_tensors
 from modules.models.loading.filling import Placement, fill, finish_buffers
+from modules.models.loading.load_model import product_of
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import assign_tensors
 from modules.models.loading.offloading import OffloadPlan
@@ -31,6 +30,7 @@ from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.names.component import Component, Header
 from modules.models.names.fused import unfused
 from modules.models.names.row_map import RowMap
+from modules.models.placing import PlacingRules
 
 log = logging.getLogger(__name__)
 
@@ -154,13 +154,6 @@ def load_auxiliary(path: Path, build: Builder, model: LoadedModel) -> Auxiliary:
 
 
 def _placement(component: Component, plan: PrecisionPlan, rest: OffloadPlan | None) -> Placement:
-    multiply = None
-    if plan.mode is ComputeMode.FP8_MATMUL:
-        multiply = multiply_in_8_bits
-    elif plan.mode is ComputeMode.INT8_MATMUL:
-        multiply = partial(multiply_in_int8, told=Told())
-    rules = component.rules(plan.rules(PART))
-    casts = plan.mode is not ComputeMode.AUTOCAST
-    return Placement(
-        plan.device, plan.offload_dtype, plan.compute_dtype, rules, casts, multiply, rest=rest, map_files=plan.map_files
-    )
+    rules = PlacingRules(plan.offload_dtype, component.rules(plan.rules(PART)))
+    casts, multiply = plan.mode is not ComputeMode.AUTOCAST, product_of(plan)
+    return Placement(plan.device, rules, plan.compute_dtype, casts, multiply, rest=rest, map_files=plan.map_files)

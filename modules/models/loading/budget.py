@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +24,8 @@ from modules.memory.formats.catalog import block_formats
 from modules.memory.formats.format import FORMATS
 from modules.memory.storage import StorageRules
 from modules.models.files.tensor_source import TensorSource
-from modules.models.loading.matching import Assignment
+from modules.models.loading.matching import Assignment, layers_of
+from modules.models.placing import PlacingRules, Way, placed
 
 CANDIDATES = block_formats()
 """Formats that a layer may get, the best first; or it stays in 16 bits."""
@@ -80,21 +81,14 @@ def plan_budget(
     """
     plan = BudgetPlan(budget_bytes)
     layers: list[tuple[str, str, list[Choice]]] = []
-    modules: dict[str, Mapping[str, torch.nn.Module]] = {}
-    for assignment in assignments:
+    for assignment, layer in layers_of(file, assignments):
         component, key = assignment.component, assignment.original_key
         entry = file.entries[key]
-        shape = component.keymap.shape_to_ours(key, entry.shape)
-        path, _, name = assignment.key.rpartition(".")
-        if component.name not in modules:
-            modules[component.name] = dict(component.module.named_modules(remove_duplicate=False))
-        rules = rules_of(component.name)
-        layer = modules[component.name][path]
         is_wide = entry.dtype.is_floating_point and entry.dtype.itemsize > 1
         is_wide = is_wide and entry.packed is None and entry.rotated is None
-        storage = None if rules is None or not is_wide else rules.format_of(path, layer, name, shape)
-        if storage is None:
-            plan.fixed_bytes += entry.size_bytes if not is_wide else 2 * torch.Size(shape).numel()
+        found = placed(entry, layer, PlacingRules(torch.float16, rules_of(component.name)))
+        if found.way is not Way.ENCODED or not is_wide:
+            plan.fixed_bytes += entry.size_bytes if not is_wide else 2 * torch.Size(layer.shape).numel()
             continue
         weight = component.keymap.tensor_to_ours(key, file.read(key))
         layers.append((component.name, assignment.key, choices_of(weight)))

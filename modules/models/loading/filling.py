@@ -8,33 +8,30 @@ they are, with the scale that stands alongside them, see `modules.models.files.e
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.blocks import BlockFormat
-from modules.memory.formats.convrot import ROTATED
-from modules.memory.formats.format import Encoded, StorageFormat, dtype_name, row_width
+from modules.memory.formats.format import Encoded, dtype_name, row_width
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
-from modules.memory.storage import CASTABLE, StorageRules, StoredLayers
+from modules.memory.storage import StoredLayers
 from modules.models.files.coded_file import read_rotated
-from modules.models.files.eight_bits import STORED_AS, read_scale, refuse_non_finite
+from modules.models.files.eight_bits import read_scale, refuse_non_finite, widened
 from modules.models.files.gguf_file import read_packed
-from modules.models.files.tensor_source import TensorSource, has_offset
-from modules.models.loading.matching import COUNTERS, Assignment
+from modules.models.files.tensor_source import TensorSource
+from modules.models.loading.matching import COUNTERS, Assignment, layers_of
 from modules.models.loading.offloading import OffloadPlan
 from modules.models.loading.preparing import MAX_AHEAD, Preparation, Work, as_dtype, mapped
 from modules.models.names.component import Component
 from modules.models.names.keymap import KeyMap
 from modules.models.names.view import lies_in_one_row
+from modules.models.placing import Layer, Placed, PlacingRules, Way, format_in_file, placed
 
-SMALLEST_TABLE_BYTES = 1 << 20
 CHECKED_AT_ONCE = 1 << 20  # elements
 ALWAYS_FINITE = (torch.int8,)
 """Dtypes of weights without codes for NaN and infinity."""
@@ -46,46 +43,41 @@ SMALLEST_AHEAD_BYTES = 1 << 16
 class Placement:
     """Where and as what a component's floating-point tensors end up.
 
-    Tensors that `rules` give no format are kept in `dtype`; the others compute in `compute_dtype`. `cast_inputs` is
-    False where autocast converts the layers' inputs.
+    What is stored computes in `compute_dtype`. `cast_inputs` is False where autocast converts the layers' inputs.
     """
 
     device: torch.device
-    dtype: torch.dtype
+    rules: PlacingRules
     compute_dtype: torch.dtype
-    rules: StorageRules | None = None
     cast_inputs: bool = True
     multiply: Callable[[nn.Module], bool] | None = None  # has a layer multiply without decoding, where it can
-    tables_in_file: bool = False  # leave large embedding tables where they are, see `modules.memory.row_table`
     rest: OffloadPlan | None = None  # where weights rest, if they are to be streamed
     map_files: bool = False  # large weights that need no conversion are pages of the file, read when they are used
 
 
-class _Way(Enum):
-    """How a tensor comes to its layer."""
-
-    TABLE_IN_FILE = "a large embedding table, whose rows are looked up in the file"
-    LEFT_IN_FILE = "streamed from where it is in the file"
-    AHEAD = "read and encoded by another thread, ahead of its turn"
-    NOW = "read at its turn"
-
-
 @dataclass(frozen=True)
 class _Slot:
-    """Where one tensor of the file goes: parameter or buffer `name` of `layer`, which its component knows by `path`.
-    `shape_in_file` is our shape of one whose bytes are contiguous in the file, in our order; None for others."""
+    """Where one tensor of the file goes, and what becomes of it. `shape_in_file` is our shape of one whose bytes are
+    contiguous in the file, in our order; None for others."""
 
     assignment: Assignment
     target: Placement
-    layer: nn.Module
-    path: str
-    name: str
+    layer: Layer
+    placed: Placed
     shape_in_file: torch.Size | None
 
     @property
     def key(self) -> str:
         """The tensor's name in the file."""
         return self.assignment.original_key
+
+    @property
+    def module(self) -> nn.Module:
+        return self.layer.module
+
+    @property
+    def name(self) -> str:
+        return self.layer.name
 
     @property
     def keymap(self) -> KeyMap:
@@ -95,12 +87,12 @@ class _Slot:
 @dataclass
 class FillReport:
     """What happened on the way: by original name, how many weights were beyond their format's range; by format, how
-    many tensors stayed as the file has them in fewer bits; and by format in the file and in memory, how many of those
-    are in another one now."""
+    many tensors stayed as the file has them in fewer bits; and by format in the file and in memory, and the expected
+    error, how many of those are in another one now."""
 
     saturated: dict[str, int] = field(default_factory=dict)
     kept: Counter[str] = field(default_factory=Counter)
-    encoded: Counter[tuple[str, str]] = field(default_factory=Counter)
+    encoded: Counter[tuple[str, str, float | None]] = field(default_factory=Counter)
 
 
 def fill(
@@ -119,16 +111,16 @@ def fill(
     ahead = None if all(target.rest is None for target in targets.values()) else MAX_AHEAD
     with Preparation() as preparation:
         steps = _steps(file, _slots(file, assignments, targets), preparation)
-        for (slot, storage), ready in preparation.in_order(steps, ahead):
+        for slot, ready in preparation.in_order(steps, ahead):
             if ready is None:
-                storage, ready = _read_and_encode(file, slot, storage)
-                _count(report, file, slot, storage)
-            if storage is None:
-                set_tensor(slot.layer, slot.name, ready.data)
+                ready = _read_and_encode(file, slot)
+            _count(report, file, slot)
+            if slot.placed.format is None:
+                set_tensor(slot.module, slot.name, ready.data)
             else:
-                stored[slot.assignment.component.name].put(slot.layer, slot.name, storage, ready, slot.key)
+                stored[slot.layer.component].put(slot.module, slot.name, slot.placed.format, ready, slot.key)
             if slot.target.rest is not None:
-                slot.target.rest.take(file, slot.key, slot.shape_in_file, slot.layer, slot.name)
+                slot.target.rest.take(file, slot.key, slot.shape_in_file, slot.module, slot.name)
     release_scratch()
     for name, layers in stored.items():
         target = targets[name]
@@ -139,33 +131,25 @@ def fill(
     return report
 
 
-def _count(report: FillReport, file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> None:
+def _count(report: FillReport, file: TensorSource, slot: _Slot) -> None:
     """Count a tensor that the file has in fewer than 16 bits."""
-    entry = file.entries[slot.key]
-    before = entry.packed or entry.coded
-    if before is None and entry.dtype.itemsize == 1 and slot.assignment.scale_key is None:
-        before = dtype_name(entry.dtype)
-    elif before is None and entry.dtype.itemsize == 1:
-        as_it_is = STORED_AS.get((entry.dtype, True))
-        before = as_it_is.name if as_it_is is not None else None
+    before = format_in_file(file.entries[slot.key], slot.layer.scale is not None)
     if before is None:
         return
-    after = dtype_name(slot.target.dtype) if storage is None else storage.name
+    storage = slot.placed.format
+    after = dtype_name(slot.target.rules.dtype) if storage is None else storage.name
     if after == before:
         report.kept[before] += 1
     else:
-        report.encoded[before, after] += 1
+        report.encoded[before, after, slot.placed.error] += 1
 
 
 def _slots(file: TensorSource, assignments: Iterable[Assignment], targets: Mapping[str, Placement]) -> Iterator[_Slot]:
-    layers: dict[str, dict[str, nn.Module]] = {}
-    for assignment in assignments:
-        component = assignment.component
-        if component.name not in layers:
-            layers[component.name] = dict(component.module.named_modules(remove_duplicate=False))
-        path, _, name = assignment.key.rpartition(".")
-        shape = _shape_in_file(file, assignment.original_key, component.keymap)
-        yield _Slot(assignment, targets[component.name], layers[component.name][path], path, name, shape)
+    for assignment, layer in layers_of(file, assignments):
+        target, entry = targets[layer.component], file.entries[assignment.original_key]
+        rules = target.rules if file.has_offsets else replace(target.rules, tables_in_file=False)
+        shape = _shape_in_file(file, assignment.original_key, assignment.component.keymap)
+        yield _Slot(assignment, target, layer, placed(entry, layer, rules), shape)
 
 
 def _shape_in_file(file: TensorSource, key: str, keymap: KeyMap) -> torch.Size | None:
@@ -181,126 +165,86 @@ def _shape_in_file(file: TensorSource, key: str, keymap: KeyMap) -> torch.Size |
     return ours.shape if is_view and ours.is_contiguous() and ours.numel() == shell.numel() else None
 
 
-def _way_of(file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> _Way:
-    """The one place that decides how a tensor that will be stored in this format (None: plainly) comes to its layer."""
-    target, entry, shape = slot.target, file.entries[slot.key], slot.shape_in_file
-    is_wide = entry.dtype.is_floating_point and entry.dtype.itemsize > 1
-    is_table = type(slot.layer) is nn.Embedding and len(entry.shape) == 2
-    is_large = entry.size_bytes >= SMALLEST_TABLE_BYTES
-    if target.tables_in_file and has_offset(file, slot.key) and is_table and is_wide and is_large:
-        return _Way.TABLE_IN_FILE
-    if shape is None or slot.assignment.scale_key is not None:
-        return _Way.NOW
-    rest = target.rest
-    if storage is None and rest is not None and rest.leaves(entry.dtype, shape, slot.layer, slot.name, target.dtype):
-        return _Way.LEFT_IN_FILE
-    if is_wide and target.device.type == "cpu" and entry.size_bytes >= SMALLEST_AHEAD_BYTES:
-        return _Way.AHEAD
-    return _Way.NOW
-
-
 def _steps(
     file: TensorSource, slots: Iterable[_Slot], preparation: Preparation
-) -> Iterator[tuple[tuple[_Slot, StorageFormat | None], Work | Encoded | None]]:
-    """What is to be placed, and in which format, with what makes it ready where that can be done ahead; what
-    stays in the file is dealt with at once."""
+) -> Iterator[tuple[_Slot, Work | Encoded | None]]:
+    """Yield what is to be placed, with what makes it ready where that can be done by another thread ahead of its turn;
+    what stays in the file, as a table or streamed from where it is, is dealt with at once."""
     for slot in slots:
-        storage = _format_of(file, slot)
-        way = _way_of(file, slot, storage)
-        if way is _Way.TABLE_IN_FILE:
+        if slot.placed.way is Way.IN_FILE:
             _look_up_table(file, slot)
-        elif way is _Way.LEFT_IN_FILE:
+        elif _is_left(file, slot):
             _leave(file, slot)
         else:
-            yield (slot, storage), _work_ahead(file, slot, storage, preparation) if way is _Way.AHEAD else None
+            yield slot, _work_ahead(file, slot, preparation) if _is_ahead(file, slot) else None
 
 
-def _work_ahead(
-    file: TensorSource, slot: _Slot, storage: StorageFormat | None, preparation: Preparation
-) -> Work | Encoded:
-    """What makes a weight ready for the CPU, or the weight if there is nothing to make."""
-    target = slot.target
+def _is_left(file: TensorSource, slot: _Slot) -> bool:
+    """Return whether a tensor is streamed from where it is in the file."""
+    rest, shape = slot.target.rest, slot.shape_in_file
+    if rest is None or shape is None or slot.layer.scale is not None or slot.placed.way is not Way.PLAIN:
+        return False
+    return rest.leaves(file.entries[slot.key].dtype, shape, slot.module, slot.name, slot.target.rules.dtype)
+
+
+def _is_ahead(file: TensorSource, slot: _Slot) -> bool:
+    """Return whether a tensor is read and encoded by another thread."""
+    entry = file.entries[slot.key]
+    is_there = slot.shape_in_file is not None and slot.layer.scale is None and slot.placed.way is not Way.KEPT
+    is_wide = entry.dtype.is_floating_point and entry.dtype.itemsize > 1
+    return is_there and is_wide and slot.target.device.type == "cpu" and entry.size_bytes >= SMALLEST_AHEAD_BYTES
+
+
+def _work_ahead(file: TensorSource, slot: _Slot, preparation: Preparation) -> Work | Encoded:
+    """Return what makes a weight ready for the CPU, or the weight if there is nothing to make."""
+    target, storage, dtype = slot.target, slot.placed.format, slot.target.rules.dtype
     assert slot.shape_in_file is not None
     rows = preparation.rows(file, slot.key, slot.shape_in_file)
     if storage is not None:
         return partial(_named_errors, file, slot, storage.name, partial(storage.encode_rows, rows))
-    if target.rules is not None:
-        return partial(as_dtype, rows, target.dtype, partial(refuse_non_finite, file, slot.key))
-    pages = mapped(rows, target.dtype) if target.map_files and target.rest is None else None
-    return pages or partial(as_dtype, rows, target.dtype)
+    if target.rules.storage is not None:
+        return partial(as_dtype, rows, dtype, partial(refuse_non_finite, file, slot.key))
+    pages = mapped(rows, dtype) if target.map_files and target.rest is None else None
+    return pages or partial(as_dtype, rows, dtype)
 
 
-def _format_of(file: TensorSource, slot: _Slot) -> StorageFormat | None:
-    """The format that the rules give a tensor."""
-    rules = slot.target.rules
-    if rules is None:
-        return None
-    return rules.format_of(
-        slot.path, slot.layer, slot.name, slot.keymap.shape_to_ours(slot.key, file.entries[slot.key].shape)
-    )
-
-
-def _read_and_encode(
-    file: TensorSource, slot: _Slot, storage: StorageFormat | None
-) -> tuple[StorageFormat | None, Encoded]:
-    """A tensor of any dtype, encoded, with the format it is in: `storage`, or the file's. None: it is not stored."""
-    target = slot.target
-    packed = _packed_format(file, slot)
-    if packed is not None:
-        return packed, _kept_blocks(file, slot, packed)
-    if _stays_rotated(file, slot):
-        kept = read_rotated(file.path, file.entries[slot.key], slot.key)
+def _read_and_encode(file: TensorSource, slot: _Slot) -> Encoded:
+    """Read a tensor of any dtype, and make of it what it is to become."""
+    target, entry, storage = slot.target, file.entries[slot.key], slot.placed.format
+    is_kept = slot.placed.way is Way.KEPT
+    if is_kept and isinstance(storage, BlockFormat):
+        return _kept_blocks(file, slot, storage)
+    if is_kept and entry.rotated is not None:
+        kept = read_rotated(file.path, entry, slot.key)
         assert kept.scale is not None
-        return ROTATED, Encoded(kept.data.to(target.device), kept.scale.to(target.device))
+        return Encoded(kept.data.to(target.device), kept.scale.to(target.device))
     unread = _unread_codes(file, slot)
-    tensor = _read(file, slot, storage) if unread is None else unread
+    tensor = _read(file, slot) if unread is None else unread
     if tensor.element_size() == 1 and unread is None:
         refuse_non_finite(file, slot.key, tensor)
     scale = read_scale(file, slot.assignment.scale_key, slot.key, tuple(tensor.shape))
     tensor = tensor.to(target.device) if unread is None else tensor
     scale = scale.to(target.device) if scale is not None else None
-    as_it_is = STORED_AS.get((tensor.dtype, scale is not None))
-    if as_it_is is not None and isinstance(slot.layer, CASTABLE):
-        return as_it_is, Encoded(tensor, scale)
-    if as_it_is is not None or scale is not None:
-        tensor = _widened(tensor, scale)
+    if is_kept:
+        return Encoded(tensor, scale)
+    if scale is not None or (tensor.element_size() == 1 and tensor.is_floating_point()):
+        tensor = widened(tensor, scale)
     if storage is None:
-        if target.rules is not None:
+        if target.rules.storage is not None:
             refuse_non_finite(file, slot.key, tensor)
-        return None, Encoded(tensor.to(target.dtype if tensor.is_floating_point() else tensor.dtype))
-    return storage, _named_errors(file, slot, storage.name, partial(storage.encode, tensor))
+        return Encoded(tensor.to(target.rules.dtype if tensor.is_floating_point() else tensor.dtype))
+    return _named_errors(file, slot, storage.name, partial(storage.encode, tensor))
 
 
 def _unread_codes(file: TensorSource, slot: _Slot) -> Tensor | None:
     """Of a weight that is streamed from where it is in the file, and whose codes are all numbers, so that nothing of it
     has to be looked at: its shape and dtype. None: it is to be read."""
     entry, rest, shape = file.entries[slot.key], slot.target.rest, slot.shape_in_file
-    if entry.dtype not in ALWAYS_FINITE or slot.assignment.scale_key is None or not isinstance(slot.layer, CASTABLE):
+    if entry.dtype not in ALWAYS_FINITE or slot.placed.way is not Way.KEPT:
         return None
     if rest is None or shape is None or not rest.leaves_codes(shape, entry.dtype):
         return None
     return torch.empty(shape, dtype=entry.dtype, device="meta")
-
-
-def _packed_format(file: TensorSource, slot: _Slot) -> BlockFormat | None:
-    """The block format that a weight stays in, as the file has it; None where it is to be read decoded."""
-    entry = file.entries[slot.key]
-    if slot.assignment.component.name == "vae":  # small, and diffusers asks its weights for their dtype
-        return None
-    if entry.packed is None or slot.name != "weight" or not isinstance(slot.layer, CASTABLE):
-        return None
-    storage, shape = BLOCK_FORMATS[entry.packed], slot.keymap.shape_to_ours(slot.key, entry.shape)
-    return storage.of(shape) if storage.takes(shape) and entry.size_bytes % shape[0] == 0 else None
-
-
-def _stays_rotated(file: TensorSource, slot: _Slot) -> bool:
-    """Whether a weight stays in rotated int8, as the file has it."""
-    entry = file.entries[slot.key]
-    if entry.rotated is None or slot.assignment.component.name == "vae" or slot.name != "weight":
-        return False
-    shell = torch.empty(entry.shape, device="meta")
-    is_same = slot.keymap.tensor_to_ours(slot.key, shell) is shell
-    return is_same and isinstance(slot.layer, CASTABLE)
 
 
 def _kept_blocks(file: TensorSource, slot: _Slot, storage: BlockFormat) -> Encoded:
@@ -314,10 +258,10 @@ def _kept_blocks(file: TensorSource, slot: _Slot, storage: BlockFormat) -> Encod
     return Encoded(data.to(slot.target.device))
 
 
-def _read(file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> Tensor:
+def _read(file: TensorSource, slot: _Slot) -> Tensor:
     """A tensor as the file has it, in the shape of ours. One that will be encoded, and so is only passing through, is
     read into a buffer that all of them share."""
-    entry = file.entries[slot.key]
+    entry, storage = file.entries[slot.key], slot.placed.format
     is_encoded = storage is not None and storage.dtype.itemsize == 1
     passes = is_encoded and entry.dtype.itemsize > 1 and len(entry.shape) > 1
     tensor = file.read(slot.key, scratch(entry.shape, entry.dtype) if passes else None)
@@ -328,21 +272,21 @@ def _leave(file: TensorSource, slot: _Slot) -> None:
     """Leave a weight that is stored plainly in the file, for streaming."""
     target = slot.target
     assert target.rest is not None and slot.shape_in_file is not None
-    target.rest.leave(file, slot.key, slot.shape_in_file, slot.layer, slot.name, target.dtype)
-    if target.rules is not None:
+    target.rest.leave(file, slot.key, slot.shape_in_file, slot.module, slot.name, target.rules.dtype)
+    if target.rules.storage is not None:
         refuse_non_finite(file, slot.key, file.read(slot.key))
 
 
 def _look_up_table(file: TensorSource, slot: _Slot) -> None:
     """Have an embedding table looked up in the file."""
-    assert isinstance(slot.layer, nn.Embedding)
+    assert isinstance(slot.module, nn.Embedding)
     entry = file.entries[slot.key]
     path = entry.file or file.path
     stat = path.stat()
     shape = (entry.shape[0], entry.shape[1])
     table = RowTable(path, entry.begin, shape, entry.dtype, stat.st_size, stat.st_mtime_ns)
     table.bring_to_cache()
-    look_up_in_file(slot.layer, table, slot.target.dtype, slot.target.device)
+    look_up_in_file(slot.module, table, slot.target.rules.dtype, slot.target.device)
 
 
 def _named_errors(file: TensorSource, slot: _Slot, storage: str, work: Work) -> Encoded:
@@ -351,12 +295,6 @@ def _named_errors(file: TensorSource, slot: _Slot, storage: str, work: Work) -> 
         return work()
     except InvalidValueError as error:
         raise CheckpointError(f"{file.path.name}: {slot.key} cannot be stored as {storage}: {error}") from error
-
-
-def _widened(tensor: Tensor, scale: Tensor | None) -> Tensor:
-    """An 8-bit tensor of a file as float32."""
-    wide = tensor.to(torch.float32)
-    return wide if scale is None else wide * scale.reshape(-1, *(1,) * (wide.ndim - 1))
 
 
 def set_tensor(layer: nn.Module, name: str, tensor: Tensor) -> None:

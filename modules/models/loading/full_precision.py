@@ -7,7 +7,7 @@ from modules.errors import CheckpointError
 from modules.models.files.eight_bits import STORED_AS
 from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.loaded import LoadedModel
-from modules.models.loading.open_checkpoint import open_checkpoint
+from modules.models.opening.checkpoint import open_checkpoint
 
 
 class FullPrecisionFile:

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from modules.errors import CheckpointError
-from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.memory.int8_matmul import Told, multiply_in_int8, share_inputs
 from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.streaming.streaming import StreamHandle
@@ -31,9 +30,9 @@ from modules.models.loading.filling import FillReport, Placement, fill, finish_b
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import Assignment, assign_tensors
 from modules.models.loading.offloading import OffloadPlan
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.names.component import Component
+from modules.models.opening.checkpoint import open_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -173,15 +172,19 @@ def _open(
     facts: HashCache | None,
     files: ExitStack,
 ) -> _Opened:
-    """Open the file (a second time where encoders are wanted that its family can do without), and choose the plan."""
-    file = files.enter_context(open_checkpoint(info.path, modules=info.modules))
+    """Open the file, and choose the plan when its family is known."""
+    chosen: list[PrecisionPlan] = []
+
+    def wants_optional(family: ModelFamily) -> bool:
+        chosen.append(choose_plan(family))
+        return chosen[0].with_optional
+
+    file = files.enter_context(open_checkpoint(info.path, wants_optional, modules=info.modules))
     family = detect_family(file)
-    plan = choose_plan(family)
-    if plan.with_optional:
-        file = files.enter_context(open_checkpoint(info.path, with_optional=True, modules=info.modules))
     architecture = architecture_of(file, info, family, configs_dir, default_yaml)
     known = facts.fact(info.path, PREDICTION) if facts and architecture.prediction_type == PROBE else None
-    return _Opened(file, family, plan, architecture if known is None else predicting(architecture, family, known))
+    told = architecture if known is None else predicting(architecture, family, known)
+    return _Opened(file, family, chosen[0] if chosen else choose_plan(family), told)
 
 
 def _match(opened: _Opened, info: CheckpointInfo, configs_dir: Path) -> _Matched:
@@ -194,7 +197,7 @@ def _match(opened: _Opened, info: CheckpointInfo, configs_dir: Path) -> _Matched
         raise CheckpointError(f"{info.path.name}: {error}") from error
     except (ValueError, TypeError, ZeroDivisionError) as error:  # diffusers refuses impossible sizes
         raise CheckpointError(f"{info.path.name}: its YAML describes an impossible model: {error}") from error
-    optional = family.optional_encoder
+    optional = family.texts.optional
     for component in components:  # without its tokenizer an encoder is of no use: better to say so at once
         if optional is not None and component.name == optional.component:
             optional.tokenizer(info.path, int(component.module.config.vocab_size))  # type: ignore[union-attr, arg-type]
@@ -215,7 +218,7 @@ def _fill(matched: _Matched, vae: VaeInfo | None, reads: Callable[[str], bool]) 
     is given."""
     file, family, components = matched.opened.file, matched.opened.family, matched.components
     plan = matched.opened.plan
-    multiply = PRODUCTS[plan.mode]() if plan.mode in PRODUCTS else None
+    multiply = product_of(plan)
 
     def placement(component: Component) -> Placement:
         return _placement(component, matched, multiply)
@@ -240,23 +243,24 @@ def _fill(matched: _Matched, vae: VaeInfo | None, reads: Callable[[str], bool]) 
     return _Filled(assignments, report)
 
 
+def product_of(plan: PrecisionPlan) -> Callable[[nn.Module], bool] | None:
+    """Return what has layers multiply without decoding their weights; None where they decode them."""
+    return PRODUCTS[plan.mode]() if plan.mode in PRODUCTS else None
+
+
 def _placement(component: Component, matched: _Matched, multiply: Callable[[nn.Module], bool] | None) -> Placement:
     """Where and how a component's weights lie; `multiply` has layers compute without decoding theirs."""
-    plan, rest = matched.opened.plan, matched.rest
-    if component.name == "vae":
-        return Placement(plan.device, plan.vae_dtype, plan.vae_dtype, rest=rest, map_files=plan.map_files)
-    rules = component.rules(plan.rules(component.name))
-    if matched.mixed is not None and rules is not None:
-        rules = replace(rules, chosen=matched.mixed.chosen.get(component.name, {}))
+    plan, mixed = matched.opened.plan, matched.mixed
+    chosen = None if mixed is None else mixed.chosen.get(component.name, {})
+    rules = plan.placing(component, has_offsets=True, chosen=chosen)
+    is_vae = component.name == "vae"
     return Placement(
         plan.device,
-        plan.offload_dtype,
-        plan.compute_dtype,
         rules,
-        plan.mode is not ComputeMode.AUTOCAST,
-        multiply=multiply,
-        tables_in_file=rules is not None or (rest is not None and rest.on_disk),
-        rest=rest,
+        rules.dtype if is_vae else plan.compute_dtype,
+        is_vae or plan.mode is not ComputeMode.AUTOCAST,
+        multiply=None if is_vae else multiply,
+        rest=matched.rest,
         map_files=plan.map_files,
     )
 
@@ -301,8 +305,7 @@ def storage_note(report: FillReport) -> str:
         return ""
     kept = ", ".join(f"{count} in {name}" for name, count in report.kept.most_common())
     parts = [f"kept as the file has them: {kept}" if kept else "nothing is kept as the file has it"]
-    for (before, after), count in report.encoded.most_common():
-        error = FORMAT_SPECS.get(after).error if after in FORMAT_SPECS else None
+    for (before, after, error), count in report.encoded.most_common():
         size = f"expected error of the weights {error:.1%}" if error else "no further error but rounding to 16 bits"
         parts.append(f"{count} from {before} to {after}, {size}")
     if not report.encoded:
@@ -318,7 +321,7 @@ def predicts_v(model: LoadedModel) -> bool:
     -x0, which for an even input lies far below it.
     """
     x = torch.full((1, model.latent_channels, PROBE_SIDE, PROBE_SIDE), 0.5, device=model.device)
-    tokens, width = model.family.context_tokens, model.architecture.unet_sizes.context_width
+    tokens, width = model.family.texts.tokens, model.architecture.unet_sizes.context_width
     context = torch.full((1, tokens, width), 0.5, device=model.device)
     prediction = model.predict(x, torch.tensor([LAST_TIMESTEP], device=model.device), context)
     return float((prediction - x).mean()) < V_BELOW
@@ -327,8 +330,8 @@ def predicts_v(model: LoadedModel) -> bool:
 def predicting(architecture: LdmArchitecture, family: ModelFamily, prediction: str) -> LdmArchitecture:
     """The architecture with this prediction type, and the size of the images that such models are trained on."""
     side = architecture.latent_side
-    if prediction == "v_prediction" and family.v_latent_side is not None:
-        side = family.v_latent_side
+    if prediction == "v_prediction" and family.noise.v_latent_side is not None:
+        side = family.noise.v_latent_side
     return replace(architecture, prediction_type=prediction, latent_side=side)
 
 
@@ -349,8 +352,8 @@ def architecture_of(
     known = sized_by_header(file.entries, read_architecture(configs_dir / family.config_name))
     if info.is_folder:
         known = refined(info.path, known)
-    schedule = replace(known.noise_schedule, zero_terminal_snr=family.has_zero_snr(file.entries))
-    prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
+    schedule = replace(known.noise_schedule, zero_terminal_snr=family.noise.has_zero_snr(file.entries))
+    prediction = family.noise.prediction_type(file.entries, file.metadata) or known.prediction_type
     known = known if info.is_folder else predicting(known, family, prediction)  # a folder says its own size
     told = replace(known, noise_schedule=schedule, prediction_type=prediction)
-    return family.as_told(told, file) if reads_values else told
+    return family.noise.told(told, file) if reads_values else told

@@ -87,12 +87,12 @@ class LoadedModel:
     @property
     def text_widths(self) -> list[int]:
         """The widths of the vectors that the text encoders take from embeddings."""
-        return [int(self.text_encoders[name].config.hidden_size) for name in self.family.embedding_components]
+        return [int(self.text_encoders[name].config.hidden_size) for name in self.family.texts.embedding_components]
 
     @property
     def has_optional(self) -> bool:
         """Whether the text encoder that its family can do without is there, and so in its images."""
-        optional = self.family.optional_encoder
+        optional = self.family.texts.optional
         return optional is not None and optional.component in self.text_encoders
 
     @property
@@ -150,11 +150,11 @@ class LoadedModel:
     @property
     def size_multiple_px(self) -> int:
         """Pixels that the sides of its images are multiples of."""
-        return self.downscale * self.family.latent_multiple
+        return self.downscale * self.family.latents.multiple
 
     def latent_size(self, size_px: tuple[int, int]) -> tuple[int, int]:
         """(height, width) in latent units of images of `size_px` (width, height), cut down to what can be computed."""
-        width, height = (side // self.size_multiple_px * self.family.latent_multiple for side in size_px)
+        width, height = (side // self.size_multiple_px * self.family.latents.multiple for side in size_px)
         return height, width
 
     @property
@@ -166,7 +166,7 @@ class LoadedModel:
     def image_channels(self) -> int:
         """Channels that the denoiser wants behind those of the latent: those of `ModelFamily.inpainting_input`, or as
         many as the latent has for instruct-pix2pix, else 0."""
-        return self.family.input_sizes(self.unet).channels - self.latent_channels
+        return self.family.denoiser.sizes(self.unet).channels - self.latent_channels
 
     @property
     def edits_images(self) -> bool:
@@ -176,7 +176,7 @@ class LoadedModel:
     @property
     def takes_references(self) -> bool:
         """Whether it is shown the image of img2img next to the one that it makes."""
-        return self.family.takes_references(self.unet, self.info.name)
+        return self.family.denoiser.takes_references(self.unet, self.info.name)
 
     def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
         """The denoiser's raw prediction (eps, v or a flow).
@@ -198,7 +198,7 @@ class LoadedModel:
         if image is not None and self.takes_references:
             extra[REFERENCE], image = image, None
         whole = x if image is None else torch.cat([x, image.to(x)], dim=1)
-        wanted = self.family.input_sizes(self.unet).channels
+        wanted = self.family.denoiser.sizes(self.unet).channels
         if whole.shape[1] != wanted:
             raise InvalidValueError(
                 f"{self.info.name} works on latents of {wanted} channels, and those of the model before it have "
@@ -215,16 +215,18 @@ class LoadedModel:
             None if context.mask is None else context.mask.cpu(),
         )
         with self.computing():
-            output = self._run(inputs) if self.unet_runner.device is None else self.family.run(self.unet, inputs)
+            output = (
+                self._run(inputs) if self.unet_runner.device is None else self.family.denoiser.run(self.unet, inputs)
+            )
         return output.to(x.device, x.dtype)
 
     def _run(self, inputs: ModelInputs) -> Tensor:
         """The denoiser's call, replayed where it was recorded."""
         if not self.graphs.is_on:
-            return self.family.run(self.unet, inputs)
+            return self.family.denoiser.run(self.unet, inputs)
 
         def call(tensors: Sequence[Tensor]) -> Tensor:
-            return self.family.run(self.unet, inputs.with_tensors(tensors))
+            return self.family.denoiser.run(self.unet, inputs.with_tensors(tensors))
 
         return self.graphs.run(self.unet, call, inputs.tensors, inputs.kind)
 

@@ -1,12 +1,15 @@
 """Which tensor of a file is which parameter of ours, before any is read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from torch import nn
+
 from modules.errors import CheckpointError
-from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES, STORED_AS, check_declarations
+from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES, STORED_AS, check_declarations, scale_key_of
 from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Component
+from modules.models.placing import Layer
 
 LISTED_NAMES = 12
 COUNTERS = ("num_batches_tracked",)
@@ -55,8 +58,7 @@ def assign_tensors(
         if component.keymap.shape_to_ours(original_key, entry.shape) != shape:
             misshapen.append(f"{original_key} is {list(entry.shape)}, the configuration says {list(shape)}")
             continue
-        stem = original_key.removesuffix(".weight")
-        scale_key = next((f"{stem}.{name}" for name in SCALE_NAMES if f"{stem}.{name}" in scales), None)
+        scale_key = scale_key_of(file.entries, original_key)
         if is_floating and not entry.dtype.is_floating_point and (entry.dtype, scale_key is not None) not in STORED_AS:
             dtype = str(entry.dtype).removeprefix("torch.")
             misshapen.append(f"{original_key} is {dtype}, which needs a scale of int8 to be a weight")
@@ -73,6 +75,19 @@ def assign_tensors(
     if missing or surplus or misshapen:
         raise CheckpointError(_complaint(file, components, assignments, missing, surplus, misshapen))
     return assignments
+
+
+def layers_of(file: TensorSource, assignments: Iterable[Assignment]) -> Iterator[tuple[Assignment, Layer]]:
+    """Yield the assignments, each with the place of its tensor."""
+    known: dict[str, dict[str, nn.Module]] = {}
+    for item in assignments:
+        component, entry = item.component, file.entries[item.original_key]
+        if component.name not in known:
+            known[component.name] = dict(component.module.named_modules(remove_duplicate=False))
+        path, _, name = item.key.rpartition(".")
+        shape = component.keymap.shape_to_ours(item.original_key, entry.shape)
+        scale = None if item.scale_key is None else file.entries[item.scale_key]
+        yield item, Layer(component.name, known[component.name][path], path, name, shape, scale)
 
 
 def _original_name(components: Sequence[Component], name: str, key: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from modules.memory.block_decoding import NARROW, decoded_peak_bytes, is_on_cuda
-from modules.memory.formats.blocks import UNPACKING_BYTES, decoded_at_once, is_packed, kept_bytes
+from modules.memory.formats.blocks import UNPACKING_BYTES, decoded_at_once, is_packed
 from modules.memory.formats.code4 import ENCODED_AT_ONCE_ON_GPU
 from modules.memory.formats.format import FORMATS, LARGE_SLICE_ELEMENTS
-from modules.memory.storage import CASTABLE
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level, make_groups
 from modules.memory.streaming.offload_storage import SMALL_BYTES
 from modules.memory.streaming.source import RamSource, Source
@@ -24,13 +23,14 @@ from modules.models.families.architecture import LdmArchitecture
 from modules.models.families.family import ModelFamily
 from modules.models.families.registry import detect_family
 from modules.models.files.catalogue import CheckpointInfo
+from modules.models.files.eight_bits import scale_key_of
 from modules.models.files.tensor_file import TensorEntry
-from modules.models.loading.filling import SMALLEST_TABLE_BYTES
 from modules.models.loading.load_model import architecture_of
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.models.names.component import Component
+from modules.models.opening.checkpoint import open_checkpoint
+from modules.models.placing import Layer, Way, placed
 
 BLOCK_SEARCH_BYTES = 42  # per element, as measured
 MIN_BLOCKS = 2
@@ -65,7 +65,7 @@ class MetaModel:
     @property
     def size_multiple_px(self) -> int:
         """Pixels that the sides of its images are multiples of."""
-        return self.downscale * self.family.latent_multiple
+        return self.downscale * self.family.latents.multiple
 
     @cached_property
     def max_tensor_bytes(self) -> int:
@@ -109,32 +109,19 @@ class MetaModel:
         return self._known[plan]
 
     def _weights_of(self, component: Component, plan: PrecisionPlan) -> dict[str, int]:
-        rules = component.rules(plan.rules(component.name))
-        streams_from_disk = plan.streaming is not None and plan.streaming.on_disk
-        tables_stay = component.name != "vae" and self.has_offsets and (rules is not None or streams_from_disk)
-        rest = plan.vae_dtype if component.name == "vae" else plan.offload_dtype
+        rules = plan.placing(component, self.has_offsets)
+        if plan.budget_bytes is not None:  # in 16 bits, and then `_scaled`
+            rules = replace(rules, storage=None)
         found = {}
         for key, tensor in self._tensors_of(component).items():
             path, _, name = key.rpartition(".")
-            layer = component.module.get_submodule(path)
-            shape = tuple(tensor.shape)
-            original = component.keymap.to_original(key)
-            entry = self.entries.get(original) if original else None
-            is_table = entry is not None and entry.has_offset and entry.size_bytes >= SMALLEST_TABLE_BYTES
-            if tables_stay and isinstance(layer, nn.Embedding) and is_table:
-                continue
-            storage = rules.format_of(path, layer, name, shape) if rules is not None else None
-            storage = None if plan.budget_bytes is not None else storage  # in 16 bits, and then `_scaled`
-            if entry is not None and entry.packed is not None and isinstance(layer, CASTABLE):
-                found[key] = entry.size_bytes  # blocks stay as they are in the file
-            elif entry is not None and entry.rotated is not None and isinstance(layer, CASTABLE):
-                found[key] = tensor.numel()
-            elif storage is not None:
-                found[key] = kept_bytes(storage, shape)
-            elif entry is not None and entry.dtype.itemsize == 1 and component.name != "vae":
-                found[key] = tensor.numel()  # what is in 8 bits in the file stays so
-            else:
-                found[key] = tensor.numel() * (rest.itemsize if tensor.is_floating_point() else tensor.element_size())
+            original = component.keymap.to_original(key) or ""
+            entry = self.entries.get(original) or TensorEntry(tensor.dtype, tuple(tensor.shape), 0, 0)
+            scale = self.entries.get(scale_key_of(self.entries, original) or "")
+            layer = Layer(component.name, component.module.get_submodule(path), path, name, tuple(tensor.shape), scale)
+            becomes = placed(entry, layer, rules)
+            if becomes.way is not Way.IN_FILE:
+                found[key] = becomes.size_bytes
         return found
 
     def resident_bytes(self, plan: PrecisionPlan, computes: Callable[[str], bool]) -> int:
@@ -217,7 +204,8 @@ class MetaModel:
         if rules is None and not self._is_narrower_in_file(plan) and not is_packed:
             return 0
         if by_blocks and rules is not None and not is_packed and _decodes_blocks(plan, rules.storage):
-            return decoded_peak_bytes(item.module, plan.compute_dtype)
+            known = self.family.denoiser.blocks.decoded if component == "unet" else ()
+            return decoded_peak_bytes(item.module, plan.compute_dtype, known)
         tables = {f"{name}.weight" for name, layer in item.module.named_modules() if isinstance(layer, nn.Embedding)}
         largest = max(
             (each.numel() for key, each in self._tensors_of(item).items() if each.ndim > 1 and key not in tables),
@@ -268,11 +256,12 @@ def build_meta_model(
 ) -> MetaModel:
     """Read a checkpoint's header; a text encoder that its family can do without only where its setting is among
     `optional`. Raises `CheckpointError` as loading does, but for what only the data would show."""
-    with ExitStack() as files:
-        file = files.enter_context(open_checkpoint(info.path, modules=info.modules))
+
+    def wants_optional(family: ModelFamily) -> bool:
+        return family.texts.optional is not None and family.texts.optional.setting in optional
+
+    with open_checkpoint(info.path, wants_optional, modules=info.modules) as file:
         family = detect_family(file)
-        if family.optional_encoder is not None and family.optional_encoder.setting in optional:
-            file = files.enter_context(open_checkpoint(info.path, with_optional=True, modules=info.modules))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         components = tuple(family.components(file.entries, architecture, folders))
@@ -280,13 +269,13 @@ def build_meta_model(
 
 
 @contextmanager
-def few_blocks(unet: nn.Module) -> Iterator[None]:
-    """While open, each transformer of a UNet has `MIN_BLOCKS` of its equal blocks: the largest then runs 22 for 70,
-    with the same peak of memory."""
+def few_blocks(unet: nn.Module, stacked: str) -> Iterator[None]:
+    """While open, each module of the class `stacked` has `MIN_BLOCKS` of its equal blocks: the largest UNet then runs
+    22 for 70, with the same peak of memory."""
     whole: list[tuple[Any, nn.ModuleList]] = []
     for module in unet.modules():
         blocks = getattr(module, "transformer_blocks", None)
-        if type(module).__name__ == "Transformer2DModel" and isinstance(blocks, nn.ModuleList):
+        if type(module).__name__ == stacked and isinstance(blocks, nn.ModuleList):
             whole.append((module, blocks))
     try:
         for module, blocks in whole:

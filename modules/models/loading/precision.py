@@ -1,6 +1,7 @@
 """The precision plan: in which format every part of a model is stored, and in which dtype it computes."""
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 import torch
@@ -9,6 +10,10 @@ from modules.memory.formats.format import dtype_name
 from modules.memory.skip import SkipRules
 from modules.memory.storage import StorageRules
 from modules.models.loading.stream_layout import StreamLayout
+from modules.models.names.component import Component
+from modules.models.placing import PlacingRules
+
+Chosen = Mapping[str, str | None]
 
 
 class ComputeMode(StrEnum):
@@ -72,6 +77,17 @@ class PrecisionPlan:
         else:
             storage = None
         return None if storage is None else StorageRules(storage, SkipRules(self.skip), direct=False)
+
+    def placing(self, component: Component, has_offsets: bool, chosen: Chosen | None = None) -> PlacingRules:
+        """Return what becomes of the tensors of a component in a file that says where they are, or does not. `chosen`:
+        formats by our names that a weights budget gives."""
+        if component.name == "vae":
+            return PlacingRules(self.vae_dtype)
+        rules = component.rules(self.rules(component.name))
+        if rules is not None and chosen is not None:
+            rules = replace(rules, chosen=chosen)
+        on_disk = self.streaming is not None and self.streaming.on_disk
+        return PlacingRules(self.offload_dtype, rules, has_offsets and (rules is not None or on_disk))
 
     @property
     def fingerprint(self) -> str:

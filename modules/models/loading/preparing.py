@@ -18,7 +18,8 @@ from torch import Tensor
 from modules.errors import CheckpointError
 from modules.memory.formats.format import Encoded, WeightRows, row_width, slices
 from modules.memory.scratch import scratch
-from modules.models.files.tensor_file import REMEDY, Closing
+from modules.models.files.header import REMEDY
+from modules.models.files.tensor_file import Closing
 from modules.models.files.tensor_source import TensorSource
 
 Step = TypeVar("Step")

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError, OutputError
 from modules.memory.storage import StorageRules
 from modules.models.files.catalogue import CheckpointInfo
@@ -28,11 +29,11 @@ from modules.models.files.kept_sha256 import KeptSha256
 from modules.models.files.tensor_file import Closing, TensorEntry, parse_header
 from modules.models.files.tensor_source import TensorSource
 from modules.models.files.tensor_writer import PartWriter, Shapes
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.merging.conversion import Conversion, TensorReport, copy_yaml
 from modules.models.merging.file_layout import FileLayout, PlannedTensor
 from modules.models.names.fused import LayoutWriter, original_name
 from modules.models.names.view import View
+from modules.models.opening.checkpoint import open_checkpoint
 from modules.version import PROGRAM_VERSION
 
 PIECE_BYTES = 1 << 20
@@ -210,7 +211,7 @@ class Arriving:
 
     def _read_state(self) -> dict[str, Any] | None:
         try:
-            state = json.loads(Path(self._asked.state).read_bytes())
+            state = read_json_file(Path(self._asked.state))
             if not Path(self._asked.part).is_file() or state["identity"] != self._identity or not KeptSha256().state:
                 return None
             return dict(state)

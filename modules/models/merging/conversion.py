@@ -14,24 +14,20 @@ from torch import Tensor
 
 from modules.atomic_files import write_atomic
 from modules.errors import CheckpointError, InvalidValueError
-from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.blocks import BlockFormat
-from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.format import FORMATS, Encoded, StorageFormat
-from modules.memory.storage import CASTABLE, StorageRules
+from modules.memory.storage import StorageRules
 from modules.models.families.family import ModelFamily
-from modules.models.families.ldm.parts import V_KEY, ZERO_SNR_KEY
-from modules.models.families.registry import FAMILIES, detect_family
+from modules.models.families.ldm.noise import V_KEY, ZERO_SNR_KEY
+from modules.models.families.registry import denoiser_family_of, detect_family
 from modules.models.files.catalogue import CheckpointInfo, sha256_of
 from modules.models.files.coded_file import DECLARATIONS_KEY, PACKED_KEY, read_rotated
-from modules.models.files.eight_bits import STORED_AS, read_scale, refuse_non_finite
+from modules.models.files.eight_bits import read_scale, refuse_non_finite, widened
 from modules.models.files.gguf_file import read_packed
 from modules.models.files.tensor_source import TensorSource
-from modules.models.loading.assembled import is_alone
 from modules.models.loading.budget import plan_budget
 from modules.models.loading.load_model import architecture_of
-from modules.models.loading.matching import assign_tensors
-from modules.models.loading.open_checkpoint import open_checkpoint
+from modules.models.loading.matching import assign_tensors, layers_of
 from modules.models.merging.file_layout import (
     FileLayout,
     PlannedTensor,
@@ -45,6 +41,9 @@ from modules.models.merging.file_layout import (
 )
 from modules.models.names.component import Component
 from modules.models.names.fused import LayoutWriter
+from modules.models.opening.checkpoint import open_checkpoint
+from modules.models.opening.parts import is_alone
+from modules.models.placing import PlacingRules, Way, placed
 from modules.version import PROGRAM_VERSION
 
 Progress = Callable[[int, int], None]
@@ -296,11 +295,10 @@ def _parts_of(
 ) -> tuple[ModelFamily, tuple[Component, ...]]:
     """The family of a file, and the parts of the model that it fills."""
     alone = is_alone(file.entries)
-    family = next((found for _, found in FAMILIES.items() if alone and found.detects_denoiser(file.entries)), None)
-    family = family or detect_family(file)
+    family = (denoiser_family_of(file.entries) if alone else None) or detect_family(file)
     architecture = architecture_of(file, info, family, configs_dir, reads_values=reads_values)
     if alone:
-        return family, family.denoiser_components(file.entries, architecture)
+        return family, family.denoiser.build(file.entries, architecture)
     folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
     return family, family.components(file.entries, architecture, folders)
 
@@ -317,31 +315,19 @@ def plan_tensors(
     """The family, and what becomes of each tensor that its modules need; `chosen`: formats by component and our name.
     Raises `CheckpointError` as loading does."""
     family, components = _parts_of(file, info, configs_dir, reads_values)
-    planned = []
-    for assignment in assign_tensors(file, components, family.is_ignored):
-        component = assignment.component
-        path, _, name = assignment.key.rpartition(".")
-        layer = component.module.get_submodule(path)
-        entry = file.entries[assignment.original_key]
-        as_it_is = STORED_AS.get((entry.dtype, assignment.scale_key is not None))
-        taken = _takes(component.name, text_encoders)
-        wide = FORMATS.get(rules.storage).dtype.itemsize > 1
-        if as_it_is is not None and isinstance(layer, CASTABLE) and not wide:
-            planned.append(PlannedTensor(assignment, as_it_is, stays_8_bit=True))
-            continue
-        shape = component.keymap.shape_to_ours(assignment.original_key, entry.shape)
-        if entry.packed is not None and isinstance(layer, CASTABLE) and not wide and component.name != "vae":
-            planned.append(PlannedTensor(assignment, BLOCK_FORMATS[entry.packed].of(shape), stays_8_bit=True))
-            continue
-        if entry.rotated is not None and isinstance(layer, CASTABLE) and not wide and component.name != "vae":
-            planned.append(PlannedTensor(assignment, ROTATED, stays_8_bit=True))
-            continue
-        own = component.rules(rules)
+    wide = FORMATS.get(rules.storage).dtype.itemsize > 1
+    by_component: dict[str, PlacingRules] = {}
+    for component in components:
+        own = component.rules(rules) if _takes(component.name, text_encoders) and not wide else None
         if own is not None and chosen is not None:
             own = replace(own, chosen=chosen.get(component.name, {}))
-        storage = own.format_of(path, layer, name, shape) if own is not None and taken and not wide else None
-        must_be_finite = own is not None and taken and not wide
-        planned.append(PlannedTensor(assignment, storage, stays_8_bit=False, must_be_finite=must_be_finite))
+        by_component[component.name] = PlacingRules(offload_dtype(rules.storage), own, keeps=not wide)
+    planned = []
+    for assignment, layer in layers_of(file, assign_tensors(file, components, family.is_ignored)):
+        own_rules = by_component[layer.component]
+        found = placed(file.entries[assignment.original_key], layer, own_rules)
+        is_kept, is_checked = found.way is Way.KEPT, own_rules.storage is not None
+        planned.append(PlannedTensor(assignment, found.format, stays_8_bit=is_kept, must_be_finite=is_checked))
     return family, planned
 
 
@@ -362,9 +348,8 @@ def encode_planned(file: TensorSource, item: PlannedTensor) -> tuple[Tensor, Enc
     if raw.element_size() == 1 or (item.must_be_finite and item.storage is None):
         refuse_non_finite(file, key, raw)
     scale = read_scale(file, item.assignment.scale_key, key, tuple(raw.shape))
-    wide = raw
-    if raw.element_size() == 1 and (raw.is_floating_point() or scale is not None):
-        wide = raw.float() if scale is None else raw.float() * scale.reshape(-1, *(1,) * (raw.ndim - 1))
+    is_narrow = raw.element_size() == 1 and (raw.is_floating_point() or scale is not None)
+    wide = widened(raw, scale) if is_narrow else raw
     if item.stays_8_bit:
         return wide, Encoded(raw, scale)
     if item.storage is None:

@@ -23,7 +23,6 @@ from modules.models.families.registry import FAMILIES
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
 from modules.models.files.tensor_source import TensorSource
-from modules.models.loading.open_checkpoint import open_checkpoint
 from modules.models.merging.conversion import (
     METADATA_BYTES_A_TENSOR,
     declare_planned,
@@ -38,6 +37,7 @@ from modules.models.merging.recipe import merge_metadata
 from modules.models.merging.request import MergeRequest, refuse_taken
 from modules.models.merging.sources import BakedSource, WideSource
 from modules.models.names.fused import LayoutWriter, original_name
+from modules.models.opening.checkpoint import open_checkpoint
 from modules.texts import page_text
 
 log = logging.getLogger(__name__)

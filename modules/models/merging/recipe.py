@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from modules.bounded import read_json
 from modules.models.files.catalogue import CheckpointInfo, old_hash
 from modules.models.files.coded_file import DECLARATIONS_KEY
 from modules.models.merging.conversion import METADATA_KEY
@@ -88,7 +89,7 @@ def _models(hashed: Sequence[CheckpointInfo], metadata: Sequence[Mapping[str, st
 def _table(info: CheckpointInfo, metadata: Mapping[str, str], key: str) -> dict[str, Any]:
     """A table that an earlier merge wrote; empty where there is none or it cannot be read."""
     try:
-        content = json.loads(metadata.get(key, "{}"))
+        content = read_json(metadata.get(key, "{}"))
     except ValueError as error:
         log.warning("%s: its %s cannot be read (%s) and is left out.", info.name, key, error)
         return {}

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from modules.bounded import read_json
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.file_names import check_name, place_inside
 from modules.memory.formats.catalog import FORMAT_SPECS
@@ -210,7 +211,7 @@ def _metadata(text: str) -> dict[str, str]:
     if not text.strip():
         return {}
     try:
-        content = json.loads(text)
+        content = read_json(text)
     except ValueError as error:
         raise InvalidValueError(f"The metadata is not JSON: {error}. Write a table such as {{}}.") from error
     if not isinstance(content, dict):

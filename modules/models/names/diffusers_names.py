@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
+from modules.models.detection.families import SIZES_EMBEDDING
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.names import ldm_unet, ldm_vae
 from modules.models.names.clip_text import open_clip_keymap
 from modules.models.names.folder_layout import (
     FIRST,
     LAYER,
-    SIZES_EMBEDDING,
     FolderLayout,
     Header,
     Names,

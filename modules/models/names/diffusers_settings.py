@@ -1,9 +1,9 @@
 """Reading one settings file of a folder in the diffusers layout, and holding it against the tensors."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError
 
 Settings = dict[str, Any]
@@ -16,7 +16,7 @@ def settings_of(folder: Path, name: str) -> Settings:
     Raises `CheckpointError` for a file that is no table.
     """
     try:
-        found = json.loads((folder / name).read_bytes())
+        found = read_json_file(folder / name)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

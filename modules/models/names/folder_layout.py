@@ -1,4 +1,4 @@
-"""How a family's models are known and read in the diffusers layout; and its text models' names there.
+"""How a family's models are read in the diffusers layout; and its text models' names there.
 
 Text models are named as `unfused` presents them: one tensor for each projection.
 """
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from modules.models.detection.families import TRANSFORMER
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.names import clip_text
 from modules.models.names.clip_text import open_clip_keymap
@@ -20,17 +21,13 @@ Names = tuple[KeyMap, dict[str, str]]
 """A key map, and what it calls each tensor of the folder on our side."""
 LAYER = re.compile(r"^encoder\.layers\.(\d+)\.")
 FIRST, SECOND = "text_encoder", "text_encoder_2"
-UNET = "unet"
-UNET_SIGNS = ("down_blocks.0.resnets.0.conv1.weight",)
 TOKENS = "embeddings.token_embedding.weight"
 """The tensor by which CLIP's text model is known."""
-SIZES_EMBEDDING = "add_embedding."
 
 
 @dataclass(frozen=True)
 class FolderLayout:
-    """`title` is for people. `names` and `checks` are by part. `denoiser` is the folder of the UNet or transformer, and
-    `signs` are tensors by which a single file in this layout is known, behind that name.
+    """The diffusers layout of a family. `title` is for people. `names` and `checks` are by part.
 
     `left_out_layer` is the prefix of a text model that the folder has without the last layer, which the original does
     not use. `unused_if_identity` are original names of projections that change nothing where they are the identity,
@@ -39,12 +36,8 @@ class FolderLayout:
     """
 
     title: str
-    detects: Callable[[Parts], bool]
     names: Mapping[str, Callable[[Header], Names]]
-    checks: Mapping[str, Callable[[Path, str, Header], None]]
-    denoiser: str = UNET
-    signs: tuple[str, ...] = UNET_SIGNS
-    is_flow: bool = False
+    checks: Mapping[str, Callable[[Path, str, Header], None]] = field(default_factory=dict)
     left_out_layer: str | None = None
     unused_if_identity: Mapping[str, str] = field(default_factory=dict)
     optional_parts: tuple[str, ...] = ()
@@ -53,7 +46,7 @@ class FolderLayout:
     @property
     def text_parts(self) -> tuple[str, ...]:
         """The text encoders' folders, from the first on."""
-        return tuple(part for part in self.names if part != self.denoiser)
+        return tuple(part for part in self.names if part != TRANSFORMER)
 
     def is_text_part(self, part: str, header: Header) -> bool:
         """Whether a file with this header holds a text encoder of the kind that `part` is."""

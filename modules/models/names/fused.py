@@ -10,7 +10,6 @@ Families whose key map is derived (`row_map`) have the parts of their fused tens
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +24,7 @@ from modules.models.files.tensor_writer import TensorWriter
 from modules.models.names.component import Header
 from modules.models.names.ema_names import restored_names
 from modules.models.names.row_map import RowMap, Rows, Source
-from modules.models.names.view import Place, View
+from modules.models.names.view import Draft, Place, View, part_of
 
 OPEN_CLIP = r"^((?:cond_stage_model|conditioner\.embedders\.\d+)\.model)"
 FUSED = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj_(weight|bias)$")
@@ -60,20 +59,25 @@ class KnowsRows(Protocol):
         """None for files that it does not know."""
 
 
-def unfused(file: TensorSource, families: Sequence[KnowsRows], hidden: tuple[str, ...] = ()) -> View:
-    """`file`, which is closed with the result. `families` say which tensors hold several of ours; those whose names
-    begin with one of `hidden` are left out. Raises `CheckpointError` for a file too incomplete to tell."""
-    files = ExitStack()
-    files.push(file)
-    parts = _parts_by_key(file, families)
-    with_dots = restored_names(file.entries)
+def unfused(file: TensorSource, families: Sequence[KnowsRows]) -> View:
+    """Return `file`, which is closed with the result, with its fused tensors one by one, see `unfuse`."""
+    draft = Draft.of(file)
+    unfuse(draft, families)
+    return draft.view()
+
+
+def unfuse(draft: Draft, families: Sequence[KnowsRows]) -> None:
+    """Have the fused tensors one by one. `families` say which tensors hold several of ours. Raises `CheckpointError`
+    for a file too incomplete to tell."""
+    header = draft.header
+    parts = _parts_by_key(draft.path, header, families)
+    with_dots = restored_names(header)
     places: dict[str, Place] = {}
-    for key, entry in file.entries.items():
-        if key.startswith(hidden):
-            continue
+    for key, place in draft.places.items():
         named = [(with_dots[key], Origin(key))] if key in with_dots else _named(key, parts)
-        places |= {name: _place(file, origin, entry.shape) for name, origin in named}
-    return View(file.path, places, files, file.metadata)
+        for name, origin in named:
+            places[name] = part_of(place, draft.path, _rows_of(origin, header[key].shape), origin.transposed)
+    draft.put(places)
 
 
 class LayoutWriter:
@@ -174,14 +178,14 @@ def original_name(name: str) -> Origin:
     return Origin(name)
 
 
-def _parts_by_key(file: TensorSource, families: Sequence[KnowsRows]) -> dict[str, list[Source]]:
+def _parts_by_key(path: Path, header: Header, families: Sequence[KnowsRows]) -> dict[str, list[Source]]:
     """The tensors of a file that are several of ours, or have their rows in another order."""
     found: dict[str, list[Source]] = {}
     for family in families:
         try:
-            rows = family.row_map_of(file.entries)
+            rows = family.row_map_of(header)
         except CheckpointError as error:
-            raise CheckpointError(f"{file.path.name}: {error}") from error
+            raise CheckpointError(f"{path.name}: {error}") from error
         if rows is not None:
             found |= {key: [source for source in sources if source.rows] for key, sources in rows.by_key().items()}
     return found
@@ -207,12 +211,9 @@ def _named(key: str, parts: Mapping[str, list[Source]]) -> list[tuple[str, Origi
     return [(key, Origin(key))]
 
 
-def _place(file: TensorSource, origin: Origin, shape: tuple[int, ...]) -> Place:
-    """Where a part lies in a tensor of this shape. A single scale is that of all parts."""
+def _rows_of(origin: Origin, shape: tuple[int, ...]) -> Rows | None:
+    """Return the rows of a part in a tensor of this shape; None for all: a single scale is that of all parts."""
     if not shape or shape[0] == 1:
-        return Place(file, origin.key, transposed=origin.transposed)
-    rows = origin.rows
-    if origin.part is not None:
-        third = shape[0] // len(PARTS)
-        rows = ((origin.part * third, (origin.part + 1) * third),)
-    return Place(file, origin.key, rows=rows, transposed=origin.transposed)
+        return None
+    third = shape[0] // len(PARTS)
+    return origin.rows if origin.part is None else ((origin.part * third, (origin.part + 1) * third),)

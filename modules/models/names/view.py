@@ -48,7 +48,7 @@ class View(Closing):
         self.metadata: Mapping[str, str] = metadata or {}
         self.places: Mapping[str, Place] = {name: _below(place) for name, place in places.items()}
         self.has_offsets = any(place.file.has_offsets for place in self.places.values())
-        self.entries: Mapping[str, TensorEntry] = {name: _entry(place, path) for name, place in self.places.items()}
+        self.entries: Mapping[str, TensorEntry] = {name: entry_of(place, path) for name, place in self.places.items()}
         self._files = files
 
     def close(self) -> None:
@@ -114,18 +114,70 @@ def lies_in_one_row(file: TensorSource, name: str) -> bool:
     return has_offset(file, name) and (not isinstance(file, View) or file.places[name].as_stored)
 
 
-def renamed(file: TensorSource, names: Mapping[str, str]) -> View:
-    """`file`, which is closed with the result, with `names` (theirs to ours); other tensors keep their names.
+class Draft:
+    """The tensors of files by the names that they have so far: a `View` is made of them when all names are known.
 
-    A table of positions gets the side of 1 back that writers of GGUF leave out.
+    `path` and `metadata` are those of the checkpoint that it stands for; `files` closes what is open.
     """
-    files = ExitStack()
-    files.push(file)
-    places = {
-        names.get(key, key): Place(file, key, (1, *entry.shape) if _lacks_a_side(key, entry.shape) else None)
-        for key, entry in file.entries.items()
-    }
-    return View(file.path, places, files, file.metadata)
+
+    def __init__(self, path: Path, files: ExitStack, metadata: Mapping[str, str] | None = None) -> None:
+        self.path, self.files, self.metadata = path, files, metadata or {}
+        self.places: dict[str, Place] = {}
+        self._header: dict[str, TensorEntry] | None = None
+
+    @classmethod
+    def of(cls, file: TensorSource, files: ExitStack | None = None) -> "Draft":
+        """Return the draft of one file under its own names; without `files` the file is closed with the view."""
+        if files is None:
+            files = ExitStack()
+            files.push(file)
+        draft = cls(file.path, files, file.metadata)
+        draft.put({key: Place(file, key) for key in file.entries})
+        return draft
+
+    @property
+    def header(self) -> Mapping[str, TensorEntry]:
+        """The entries of all tensors."""
+        if self._header is None:
+            self._header = {name: entry_of(place, self.path) for name, place in self.places.items()}
+        return self._header
+
+    def put(self, places: Mapping[str, Place]) -> None:
+        """Have these tensors, and no others."""
+        self.places, self._header = dict(places), None
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give tensors other names (theirs to ours); others keep theirs. A table of positions gets the side of 1 back
+        that writers of GGUF leave out."""
+        header = self.header
+        self.put(
+            {
+                names.get(key, key): replace(place, shape=(1, *header[key].shape))
+                if _lacks_a_side(key, header[key].shape)
+                else place
+                for key, place in self.places.items()
+            }
+        )
+
+    def view(self) -> View:
+        """Return the view, which closes the files."""
+        return View(self.path, self.places, self.files.pop_all(), self.metadata)
+
+
+def renamed(file: TensorSource, names: Mapping[str, str]) -> View:
+    """Return `file`, which is closed with the result, under other names, see `Draft.rename`."""
+    draft = Draft.of(file)
+    draft.rename(names)
+    return draft.view()
+
+
+def part_of(place: Place, path: Path, rows: Rows | None, transposed: bool) -> Place:
+    """Return the place of some rows of the tensor at a place, or of the transposed; `path` is for errors."""
+    if rows is None and not transposed:
+        return place
+    if place.rows is None and not place.transposed and place.shape is None:
+        return replace(place, rows=rows, transposed=transposed)
+    return Place(View(path, {"": place}, ExitStack()), "", None, rows, transposed)
 
 
 def _lacks_a_side(key: str, shape: tuple[int, ...]) -> bool:
@@ -147,8 +199,8 @@ def _below(place: Place) -> Place:
     return place
 
 
-def _entry(place: Place, path: Path) -> TensorEntry:
-    """How a tensor appears in a view that stands for `path`."""
+def entry_of(place: Place, path: Path) -> TensorEntry:
+    """Return how a tensor appears in a view that stands for `path`."""
     entry = place.file.entries[place.key]
     if not place.file.has_offsets:
         entry = replace(entry, has_offset=False)

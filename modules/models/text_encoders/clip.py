@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.bounded import read_json_file
 from modules.errors import CheckpointError
 from modules.models.libraries import library_name
 from modules.models.names import clip_text
@@ -132,7 +132,7 @@ def _named_config(name: str | None, folders: tuple[Path, ...]) -> CLIPTextConfig
         config_file = folder / str(name) / "config.json"
         if config_file.is_file():
             try:
-                return library_name(CONFIG).from_dict(json.loads(config_file.read_text(encoding="utf-8")))
+                return library_name(CONFIG).from_dict(read_json_file(config_file))
             except (OSError, ValueError) as error:
                 raise CheckpointError(f"{config_file.parent.name}/config.json cannot be used: {error}") from error
     return None

@@ -1,7 +1,7 @@
 """Tokenizers that GGUF files of text encoders hold in their metadata: byte pairs of Qwen, and T5's pieces with scores.
 
 Only the header is read. A file without a tokenizer, or with one of another kind, leaves the choice to its caller, and
-so does one that cannot be built, with a line in the log. Imports torch only to read a file.
+so does one that cannot be built, with a line in the log. Imports no torch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from modules.models.files.header import GgufReader
 from modules.models.text_encoders.tokenizers import QWEN_PAD, LlmTokenizer, T5Tokenizer, byte_pairs, unigram
 
 log = logging.getLogger(__name__)
@@ -50,15 +51,14 @@ def _held(path: Path) -> OwnTokenizer | None:
 
 @lru_cache(maxsize=2)
 def _read(path: Path, size_bytes: int, mtime_ns: int) -> OwnTokenizer | None:
-    del size_bytes, mtime_ns  # of the file as it was when it was read
-    from modules.models.files.gguf_file import read_header
-
-    header = read_header(path, LISTS)
+    del mtime_ns  # of the file as it was when it was read
+    with path.open("rb") as file:
+        header = GgufReader(file.read, size_bytes, path.name, LISTS).read()
     build = BUILDERS.get(header.metadata.get(f"{LEVEL}model", ""))
     if build is None:
         return None
     lists = {name.removeprefix(LEVEL): values for name, values in header.lists.items()}
-    table = header.entries.get(TABLE)
+    table = next((tensor for tensor in header.tensors if tensor.name == TABLE), None)
     try:
         if table is not None and (used := _used(lists.get("token_type", []))) > table.shape[0]:
             raise ValueError(f"it has {used} tokens, and the text encoder {table.shape[0]}")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError
+from modules.models.detection.parts import LEVEL, QWEN2_SIGN, SIGN, TABLE, VISION
 from modules.models.libraries import library_name
 from modules.models.names.component import Component, Header, meta_module
 from modules.models.names.folder_layout import Names
@@ -22,14 +23,6 @@ from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.encoding import Encoding
 from modules.models.text_encoders.tokenizers import LlmTokenizer
 
-LEVEL = "model."
-VISION_LEVEL, VISION = "model.language_model.", "visual."
-"""Before the names of a language model that sees, and before those of what it sees with."""
-TABLE = "embed_tokens.weight"
-SIGN = "layers.0.self_attn.q_norm.weight"
-"""A tensor that no older architecture of these names has."""
-QWEN2_SIGN = "layers.0.self_attn.q_proj.bias"
-"""A tensor that Qwen2 has, and Qwen3 has not."""
 QWEN2_HEAD = 128
 """The width of Qwen2's heads, which no tensor tells: in all sizes from 1.5B on."""
 LAYER = re.compile(r"\blayers\.(\d+)\.")
@@ -161,15 +154,6 @@ def llm_component(
         module.norm = nn.Identity()
         unused.append(f"{level}norm.")
     return Component(name, module, llm_keymap(prefix), (f"{prefix}.",), hint, unused=tuple(unused))
-
-
-def llm_width(header: Header, prefix: str = "", sign: str = SIGN) -> int | None:
-    """The width of the language model in a file, of the architecture that has the tensor `sign`; None for others."""
-    for level in (f"{prefix}{LEVEL}", prefix):
-        entry = header.get(f"{level}{TABLE}")
-        if f"{level}{sign}" in header and entry is not None and len(entry.shape) == 2:
-            return entry.shape[-1]
-    return None
 
 
 class LlmEncoder:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError
+from modules.models.detection.parts import T5_TABLE
 from modules.models.files.modules_catalogue import encoder_folders
 from modules.models.libraries import library_name
 from modules.models.names.component import Component, Header, meta_module
@@ -25,8 +26,6 @@ from modules.models.text_encoders.tokenizers import T5_FILE, T5_TOKENS, T5Tokeni
 if TYPE_CHECKING:
     from transformers import T5Config
 
-TABLE = "shared.weight"
-"""The tensor by which a file is known."""
 BLOCK = re.compile(r"\bencoder\.block\.(\d+)\.")
 TOKENIZERS = ("t5_tokenizer.json", "t5xxl/tokenizer.json")
 TEXTS_PER_CALL = 32
@@ -49,7 +48,7 @@ def t5_component(name: str, header: Header, prefix: str, hint: str, context_widt
         raise CheckpointError(f"it has no text encoder (looked for {prefix}.*), and none was found. {hint}")
     config = _config(header, prefix, hint)
     if context_width is not None and context_width != config.d_model:
-        path = header[f"{prefix}.{TABLE}"].file
+        path = header[f"{prefix}.{T5_TABLE}"].file
         raise CheckpointError(
             f"its text encoder{f' {path.name}' if path else ''} is {config.d_model} wide, and the model takes tokens "
             f"of {context_width}. {hint}"
@@ -60,17 +59,11 @@ def t5_component(name: str, header: Header, prefix: str, hint: str, context_widt
     return Component(name, module, t5_keymap(prefix), (f"{prefix}.",), hint, unused=unused)
 
 
-def t5_width(header: Header, prefix: str = "") -> int | None:
-    """The width of the T5 in a file; None for other files."""
-    entry = header.get(f"{prefix}{TABLE}")
-    return entry.shape[-1] if entry is not None and len(entry.shape) == 2 else None
-
-
 def _config(header: Header, prefix: str, hint: str) -> T5Config:
     first = f"{prefix}.encoder.block.0.layer"
     attention, feed_forward = f"{first}.0.SelfAttention", f"{first}.1.DenseReluDense"
     try:
-        vocabulary, width = header[f"{prefix}.{TABLE}"].shape
+        vocabulary, width = header[f"{prefix}.{T5_TABLE}"].shape
         buckets, heads = header[f"{attention}.relative_attention_bias.weight"].shape
         inner, _ = header[f"{attention}.q.weight"].shape
         mlp_width, _ = header[f"{feed_forward}.wi_0.weight"].shape

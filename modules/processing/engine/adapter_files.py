@@ -203,7 +203,7 @@ class AdapterFiles:
             parts = {
                 part.name: (part.module, part.keymap.to_original) for part in model.components if part.name != "vae"
             }
-            optional = model.family.optional_encoder
+            optional = model.family.texts.optional
             switched_off = optional.adapter_names if optional is not None and not model.has_optional else ()
             autocast = model.plan.compute_dtype if model.plan.mode is ComputeMode.AUTOCAST else None
             model.adapters = AdapterApplier(

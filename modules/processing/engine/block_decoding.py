@@ -27,7 +27,7 @@ def using_block_decoding(model: LoadedModel, kept_bytes: int = 0) -> Iterator[No
     with ExitStack() as contexts:
         if is_on_cuda(model.device):
             kept = model.decoded_weights
-            classes = block_classes(model.unet)
+            classes = block_classes(model.unet, model.family.denoiser.blocks.decoded)
             contexts.enter_context(decoding_blocks(model.unet, classes, is_on_cuda, kept, kept_bytes))
             for root in model.text_encoders.values():
                 contexts.enter_context(decoding_blocks(root, block_classes(root)))

@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from modules.memory.compiling import CompiledBlocks, compiler_problem, stored_problem
 from modules.models.loading.loaded import LoadedModel
 
-BLOCKS = ("ResnetBlock2D",)
-"""Besides those that diffusers itself names as the repeated ones of a model (`_repeated_blocks`)."""
-
 
 @contextmanager
 def using_compiled_blocks(
@@ -26,5 +23,6 @@ def using_compiled_blocks(
         tell(f"torch.compile has no effect: {problem}.")
         yield
         return
-    with compiled.around(model.unet, (*BLOCKS, *getattr(model.unet, "_repeated_blocks", ())), tell):
+    blocks = (*model.family.denoiser.blocks.compiled, *getattr(model.unet, "_repeated_blocks", ()))
+    with compiled.around(model.unet, blocks, tell):
         yield

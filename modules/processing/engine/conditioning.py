@@ -88,9 +88,9 @@ class Conditioner:
         self.adapters = ActiveAdapters()
         self.notices: dict[str, None] = {}  # on texts that were encoded, in order; whoever shows them clears them
         self._tokenizer = ClipTokenizer.standard()
-        width = model.family.input_sizes(model.unet).context_width
+        width = model.family.denoiser.sizes(model.unet).context_width
         parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width, model.part_files)
-        self._conditioning = model.family.conditioning(parts)
+        self._conditioning = model.family.texts.conditioning(parts)
         self._tables: dict[int, EmbeddingTable] = {}  # by the width of a text encoder
         self._embeddings: dict[str, Embedding] = {}
         self._prompts: ConditioningCache[tuple[ComposedConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
@@ -118,7 +118,11 @@ class Conditioner:
         family = self._model.family
         options = text_options(settings)
         unread = unread_syntax(
-            (*prompts, *negatives), options.emphasis, family.label, family.reads_weights, family.reads_breaks
+            (*prompts, *negatives),
+            options.emphasis,
+            family.label,
+            family.texts.reads_weights,
+            family.texts.reads_breaks,
         )
         self.notices |= dict.fromkeys(unread)
         timing = partial(_timing, steps, hires_steps, settings)

@@ -17,6 +17,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from modules.bounded import read_json
 from modules.errors import FeatherweightError
 from modules.models.files.tensor_file import TensorFile
 from modules.models.files.tensor_writer import TensorWriter
@@ -60,7 +61,7 @@ class EncodedStore:
                 tensors = {
                     name: each.cpu() if each.dtype == torch.bool else each.to(device) for name, each in read.items()
                 }
-                structure = json.loads(file.metadata[STRUCTURE])
+                structure = read_json(file.metadata[STRUCTURE])
             os.utime(path)
             if all("parts" in item for item in structure):
                 return tuple(_composed(item, tensors) for item in structure)

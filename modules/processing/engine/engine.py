@@ -481,7 +481,7 @@ class Engine:
         release_memory(self.machine.device)
 
     def _ready(self, model: LoadedModel) -> EngineStatus:
-        plan, usual = model.plan, model.family.usual_settings(model.unet, model.info.name)
+        plan, usual = model.plan, model.family.denoiser.usual_settings(model.unet, model.info.name)
         facts = ModelFacts(
             title=model.info.title,
             family=model.family.label,
@@ -491,11 +491,11 @@ class Engine:
             storage=plan.label,
             device=str(model.device),
             default_size_px=model.default_size_px,
-            adapter_version=model.family.adapter_version.name if model.family.adapter_version else "",
+            adapter_version=model.family.signs.adapter_version.name if model.family.signs.adapter_version else "",
             streaming=plan.streaming.label if plan.streaming else "",
             streamed_bytes=model.streaming.offloaded_bytes if model.streaming else 0,
             switch_seconds=model.switch_seconds,
-            counting=replace(model.family.counting, files=model.part_files),
+            counting=replace(model.family.texts.counting, files=model.part_files),
             usual=usual.infotext if usual is not None else "",
             takes_references=model.takes_references,
         )

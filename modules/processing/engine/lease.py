@@ -230,7 +230,8 @@ class ModelInUse:
         return tuple({**self._notices, **dict.fromkeys(unread)})
 
     def _merge_tokens(self) -> None:
-        merges = self._merging.enter_context(merged_tokens(self.model.unet, self._merging_ratio))
+        mergeable = self.model.family.denoiser.blocks.mergeable
+        merges = self._merging.enter_context(merged_tokens(self.model.unet, self._merging_ratio, mergeable))
         self.has_merged_tokens |= merges
         if self._merging_ratio > 0 and not merges:
             label = self.model.family.label
@@ -257,7 +258,7 @@ class ModelInUse:
 
 def _note_on_optional(model: LoadedModel) -> list[str]:
     """That the setting for an encoder which the family can do without has no effect, if it has none."""
-    optional = model.family.optional_encoder
+    optional = model.family.texts.optional
     if optional is None or not model.plan.with_optional or model.has_optional:
         return []
     return [f"Enable {optional.field} has no effect: {model.info.name} {optional.missing}"]

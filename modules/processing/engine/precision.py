@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from modules.memory.int8_support import Int8Support
     from modules.memory.kernels.support import KernelSupport
     from modules.memory.storage import StorageRules
-    from modules.models.families.family import OptionalEncoder
+    from modules.models.families.family import ModelFamily
     from modules.models.loading.precision import ComputeMode, PrecisionPlan
 
 OFF, ON_FOR_LARGE, ON = FP8_CHOICES
@@ -86,22 +86,6 @@ class PrecisionFlags(DeviceFlags, StreamingFlags, Protocol):
     def disable_nan_check(self) -> bool: ...
     @property
     def cpu_threads(self) -> int: ...
-
-
-class Family(Protocol):
-    """What of a model family matters here."""
-
-    @property
-    def is_large(self) -> bool:
-        """What the setting "FP8 weight" and the flag for large models alone mean."""
-
-    @property
-    def leaves_fp16(self) -> bool:
-        """Whether its activations are too large for fp16."""
-
-    @property
-    def optional_encoder(self) -> OptionalEncoder | None:
-        """The text encoder that it can do without."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +196,7 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     )
 
 
-def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) -> PrecisionPlan:
+def resolve(options: PrecisionOptions, machine: Machine, family: ModelFamily | None) -> PrecisionPlan:
     """The plan for a model of `family` (None: not known yet, taken for a small one).
 
     Raises `InvalidValueError` for a skip pattern that is no regular expression, and for a compute dtype that the
@@ -221,7 +205,7 @@ def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) 
     from modules.models.loading.precision import PrecisionPlan
 
     notes = []
-    optional = family.optional_encoder if family is not None else None
+    optional = family.texts.optional if family is not None else None
     is_large = family is not None and family.is_large
     wanted = options.fp8_storage == ON or (options.fp8_storage == ON_FOR_LARGE and is_large)
     if wanted and machine.device.type == "mps":

@@ -34,7 +34,7 @@ def using_tiny_vae(model: LoadedModel, request: GenerationRequest, folders: Tiny
 
 def read_half(model: LoadedModel, half: str, folders: TinyVaeFolders) -> TinyHalf:
     """The "decoder" or "encoder" for this model's latents. Raises `CheckpointError`."""
-    path = folders.get(half, model.info, model.family.tiny_vae)
+    path = folders.get(half, model.info, model.family.latents.tiny_vae)
     return read_tiny(path, half, model.latent_channels, model.downscale)
 
 

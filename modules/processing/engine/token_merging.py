@@ -11,19 +11,18 @@ from torch import Tensor, nn
 
 from modules.memory.hook_chain import HookOrder, register_hook
 
-MERGEABLE = "BasicTransformerBlock"
-"""Blocks whose `attn1` is self-attention over the tokens of the image; transformers of image and text have others."""
 STRIDE = 2  # of the grid of tokens into which others are merged
 
 
 @contextmanager
-def merged_tokens(unet: nn.Module, ratio: float) -> Iterator[bool]:
-    """While open, the UNet's self-attention merges `ratio` (0 to 0.9) of its tokens at the finest resolution.
+def merged_tokens(unet: nn.Module, ratio: float, mergeable: str) -> Iterator[bool]:
+    """While open, the UNet's self-attention merges `ratio` (0 to 0.9) of its tokens at the finest resolution, in
+    the blocks of the class `mergeable`.
 
     Deterministic: which tokens are merged is not drawn at random. With 0, and for a model without such blocks,
     nothing changes; gives whether something does.
     """
-    blocks = [block for block in unet.modules() if _is_mergeable(block)]
+    blocks = [block for block in unet.modules() if any(each.__name__ == mergeable for each in type(block).__mro__)]
     if ratio <= 0 or not blocks:
         yield False
         return
@@ -35,10 +34,6 @@ def merged_tokens(unet: nn.Module, ratio: float) -> Iterator[bool]:
             undo.callback(register_hook(block, merging.choose, HookOrder.OBSERVE).remove)
             undo.callback(register_hook(block.get_submodule("attn1"), merging.attend, HookOrder.ADAPTER).remove)
         yield True
-
-
-def _is_mergeable(module: nn.Module) -> bool:
-    return any(each.__name__ == MERGEABLE for each in type(module).__mro__)
 
 
 @dataclass

@@ -38,12 +38,13 @@ from modules.processing.request.stages import (
 from modules.processing.request.texts import prepare_text
 from modules.sampling.catalog import SAMPLERS
 from modules.settings.sections.stable_diffusion import FULL, TINY
+from modules.threads import start_loop
 
 if TYPE_CHECKING:
     import torch
 
     from modules.memory.attention import Attention
-    from modules.memory.dry_run import DryRun
+    from modules.memory.dry_run import DryRun, MetaRun
     from modules.memory.timeline import MemoryRecord
     from modules.memory.work import Work
     from modules.models.files.catalogue import CheckpointInfo
@@ -207,9 +208,9 @@ class MemoryEstimator:
             _, stages = self._stages(request)
             each, item = next((each, item) for each, item in stages if item.stage.samples)
             family, unet, scale = each.meta_model.family, each.meta_model.module("unet"), each.meta_model.downscale
-            usual = family.usual_settings(unet, each.meta_model.info.name)
+            usual = family.denoiser.usual_settings(unet, each.meta_model.info.name)
             steps, cfg_scale = (usual.steps, usual.cfg_scale) if usual else (request.steps, request.cfg_scale)
-            is_guided = family.guidance(unet) is not GuidanceType.NONE and cfg_scale != 1
+            is_guided = family.denoiser.guidance(unet) is not GuidanceType.NONE and cfg_scale != 1
             rows = request.batch_size * (2 if is_guided else 1)
             seen = self._with_references(each, item.height_px // scale, item.width_px // scale)
             counted = self._count_unet(each, rows, *seen)
@@ -324,8 +325,7 @@ class MemoryEstimator:
         with self._turn:
             self._observation = (request, result)
             if self._learning is None and not self._closed:
-                self._learning = threading.Thread(target=self._learn_quietly, name="featherweight-plan", daemon=True)
-                self._learning.start()
+                self._learning = start_loop("featherweight-plan", self._learn_quietly)
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Learn nothing more; waits for what is being learned, two observations at most."""
@@ -335,19 +335,17 @@ class MemoryEstimator:
         if learning is not None:
             learning.join(timeout_s)
 
-    def _learn_quietly(self) -> None:
-        while True:
-            with self._turn:
-                observed, self._observation = self._observation, None
-                if observed is None:
-                    self._learning = None
-                    return
-            try:
-                self.learn(*observed)
-            except FeatherweightError as error:
-                log.warning("Nothing was learnt from a job: %s", error)
-            except Exception:
-                log.exception("learning from a job failed")
+    def _learn_quietly(self) -> bool:
+        with self._turn:
+            observed, self._observation = self._observation, None
+            if observed is None:
+                self._learning = None
+                return False
+        try:
+            self.learn(*observed)
+        except FeatherweightError as error:
+            log.warning("Nothing was learnt from a job: %s", error)
+        return True
 
     def _learn_program(self, record: MemoryRecord, held: dict[str, int], device: torch.device) -> int:
         """What the process holds of main memory besides weights (`held`, by stage), as it was before its first job:
@@ -443,11 +441,11 @@ class MemoryEstimator:
         is_from_image = isinstance(start, FromImage)
         if not (is_from_image or start.references):
             return height, width
-        if not model.family.takes_references(model.module("unet"), model.info.name):
+        if not model.family.denoiser.takes_references(model.module("unet"), model.info.name):
             return height, width
         pixels = sum(math.prod(reference_size(*source.image.size)) for source in start.references)
         rows = (height if is_from_image else 0) + -(-pixels // (model.downscale**2 * width))
-        multiple = model.family.latent_multiple
+        multiple = model.family.latents.multiple
         return height + -(-rows // multiple) * multiple, width
 
     def _enlarging_bytes(self, request: GenerationRequest, item: StageOfJob) -> int | None:
@@ -476,7 +474,7 @@ class MemoryEstimator:
         encoders = [item for item in case.meta_model.components if item.name.startswith("text_encoder")]
         layers = (layer for item in encoders for layer in item.module.modules() if isinstance(layer, nn.Linear))
         widest = max((layer.out_features for layer in layers), default=0)
-        tokens = case.meta_model.family.context_tokens
+        tokens = case.meta_model.family.texts.tokens
         run = 4 * case.request.batch_size * tokens * widest * case.plan.compute_dtype.itemsize
         return run + max((case.meta_model.scratch_bytes(case.plan, item.name) for item in encoders), default=0)
 
@@ -492,7 +490,8 @@ class MemoryEstimator:
             return 0
         if method == TINY:
             is_there = (
-                self._engine.tiny_vaes.find(DECODER, case.meta_model.info, case.meta_model.family.tiny_vae) is not None
+                self._engine.tiny_vaes.find(DECODER, case.meta_model.info, case.meta_model.family.latents.tiny_vae)
+                is not None
             )
             return self._tiny_bytes(case, height, width, DECODER) if is_there else 0
         may_be_full = case.plan.streaming is None or settings.previews.live_preview_allow_lowvram_full
@@ -510,7 +509,7 @@ class MemoryEstimator:
 
     def _tiny_bytes(self, case: _Case, height: int, width: int, half: str) -> int:
         """With the weights, which are not among the model's."""
-        path = self._engine.tiny_vaes.get(half, case.meta_model.info, case.meta_model.family.tiny_vae)
+        path = self._engine.tiny_vaes.get(half, case.meta_model.info, case.meta_model.family.latents.tiny_vae)
         tile = case.request.settings.vae.vae_tile_size // case.meta_model.downscale
         key = ("tiny", path, path.stat().st_mtime_ns, case.plan.device, case.plan.vae_dtype, height, width, tile, half)
         run = self._remember(key, lambda: self._dry_run_tiny(case, path, height, width, tile, half))
@@ -530,57 +529,55 @@ class MemoryEstimator:
 
     # -- dry runs ------------------------------------------------------------------------------------------------
 
-    def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
-
+    def _denoiser_call(
+        self, case: _Case, shape: tuple[int, int, int], dtype: torch.dtype, on_meta: bool
+    ) -> tuple[MetaRun | None, Callable[[], torch.Tensor]]:
+        """Place the denoiser for a run on the meta device (which is returned), or for the dry run that is kept, and
+        give a call of it with inputs of `shape` (rows, height, width)."""
         from modules.memory.dry_run import MetaRun
+
+        unet, device, family = case.meta_model.module("unet"), case.plan.device, case.meta_model.family
+        meta_run, dry_run = MetaRun(device) if on_meta else None, self._kept_dry_run()
+        if meta_run is not None:
+            meta_run.place(unet, dtype)
+        else:
+            dry_run.place(unet, device, dtype)
+
+        def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            if meta_run is not None:
+                return meta_run.tensor(*shape, dtype=dtype)
+            return dry_run.tensor(*shape, dtype=dtype, device=device)
+
+        inputs = family.example_inputs(unet, shape, dtype, make)
+        return meta_run, lambda: family.denoiser.run(unet, inputs)
+
+    def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
         from modules.models.loading.meta_model import few_blocks
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
-        unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.offload_dtype
-        is_unet = type(unet).__name__ == "UNet2DConditionModel"  # which asks no tensor for its device
-        on_meta = is_unet and case.attention in OUTPUT_ONLY and not _autocasts(case.plan)
-        dry_run, meta_run = self._kept_dry_run(), MetaRun(device)
-        if on_meta:
-            meta_run.place(unet, dtype)
-        else:
-            dry_run.place(unet, device, dtype)
-
-        def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-            if on_meta:
-                return meta_run.tensor(*shape, dtype=dtype)
-            return dry_run.tensor(*shape, dtype=dtype, device=device)
-
-        inputs = case.meta_model.family.example_inputs(unet, (rows, height, width), dtype, make)
+        unet, device, denoiser = case.meta_model.module("unet"), case.plan.device, case.meta_model.family.denoiser
+        on_meta = denoiser.runs_on_meta and case.attention in OUTPUT_ONLY and not _autocasts(case.plan)
+        meta_run, call = self._denoiser_call(case, (rows, height, width), case.plan.offload_dtype, on_meta)
 
         def run() -> object:
             with autocast(device, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
-                return case.meta_model.family.run(unet, inputs).float()
+                return call().float()
 
-        with few_blocks(unet), _attending(case, unet), using_split_feed_forward(unet, _split(case), few_pieces=True):
-            return meta_run.measure(run) if on_meta else dry_run.measure(run).get(device.type, 0)
+        split = using_split_feed_forward(unet, _split(case), few_pieces=True)
+        with few_blocks(unet, denoiser.blocks.stacked), _attending(case, unet), split:
+            if meta_run is not None:
+                return meta_run.measure(run)
+            return self._kept_dry_run().measure(run).get(device.type, 0)
 
     def _count_unet(self, case: _Case, rows: int, height: int, width: int) -> Work:
-        """What a call of the denoiser with all of its blocks computes."""
-        from modules.memory.dry_run import MetaRun
+        """Count what a call of the denoiser with all of its blocks computes."""
         from modules.memory.work import WorkCounter
         from modules.processing.engine.attention import using_attention
 
-        unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.compute_dtype
-        is_unet = type(unet).__name__ == "UNet2DConditionModel"  # which asks no tensor for its device
-        dry_run, meta_run, counter = self._kept_dry_run(), MetaRun(device), WorkCounter()
-        if is_unet:
-            meta_run.place(unet, dtype)
-        else:
-            dry_run.place(unet, device, dtype)
-
-        def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-            if is_unet:
-                return meta_run.tensor(*shape, dtype=dtype)
-            return dry_run.tensor(*shape, dtype=dtype, device=device)
-
-        inputs = case.meta_model.family.example_inputs(unet, (rows, height, width), dtype, make)
-        with using_attention((unet,), counter.attend):
-            (meta_run if is_unet else dry_run).observe(lambda: case.meta_model.family.run(unet, inputs), counter)
+        counter, on_meta = WorkCounter(), case.meta_model.family.denoiser.runs_on_meta
+        meta_run, call = self._denoiser_call(case, (rows, height, width), case.plan.compute_dtype, on_meta)
+        with using_attention((case.meta_model.module("unet"),), counter.attend):
+            (meta_run or self._kept_dry_run()).observe(call, counter)
         return counter.work
 
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile_px: int, encode: bool) -> int:

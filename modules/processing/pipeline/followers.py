@@ -41,7 +41,7 @@ def _latents(model: HeaderFacts) -> tuple[object, ...]:
     """What tells one kind of latents from another."""
     autoencoder = model.architecture.autoencoder
     is_normalised = model.architecture.prediction_type == NORMALISED
-    return model.family.tiny_vae, autoencoder.channels, autoencoder.downscale, is_normalised
+    return model.family.latents.tiny_vae, autoencoder.channels, autoencoder.downscale, is_normalised
 
 
 def _is_flow(model: HeaderFacts) -> bool:

@@ -62,7 +62,7 @@ class SecondPass:
             cfg_scale=request.cfg_scale,
             distilled_cfg_scale=hires.distilled_cfg_scale or request.distilled_cfg_scale,
             settings=request.settings,
-            schedule_table=model.family.schedule_table,
+            schedule_table=model.family.noise.schedule_table,
             stage=Stage.SAMPLE_HIRES,
             size_px=size.target,
             token_merging_ratio=ratio or request.settings.optimizations.token_merging_ratio,
@@ -89,7 +89,7 @@ class Passes:
             cfg_scale=request.cfg_scale,
             distilled_cfg_scale=request.distilled_cfg_scale,
             settings=request.settings,
-            schedule_table=model.family.schedule_table,
+            schedule_table=model.family.noise.schedule_table,
             size_px=request.size_px,
             token_merging_ratio=request.token_merging_ratio,
         )

@@ -78,7 +78,7 @@ class Previews:
 
     def _approximated(self, model: LoadedModel, latents: Tensor) -> list[Image.Image] | None:
         """By the VAE-approx model of the model's family; None where there is none."""
-        path = self.folders.find_approx(model.info, model.family.approx_vae)
+        path = self.folders.find_approx(model.info, model.family.latents.approx_vae)
         if path is None:
             return None
         if self._approx is None or self._approx_of != path:

@@ -221,7 +221,7 @@ def _noised(
 def noise_schedule(model: LoadedModel, settings: Settings, latent_size: tuple[int, int] | None = None) -> NoiseLevels:
     """The model's noise levels for latents of this size (height, width); None: of the size it was trained on."""
     side = model.architecture.latent_side
-    return model.family.noise_levels(model.architecture.noise_schedule, settings, latent_size or (side, side))
+    return model.family.noise.levels(model.architecture.noise_schedule, settings, latent_size or (side, side))
 
 
 def pass_levels(model: LoadedModel, settings: PassSettings) -> NoiseLevels:
@@ -275,10 +275,10 @@ def guided_denoiser(
         image,
         image_cfg_scale if model.edits_images and image_cfg_scale != 1.0 else None,
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
-        model.family.guidance(model.unet),
+        model.family.denoiser.guidance(model.unet),
         use,
         partial(model.recovery.run, Stage.SAMPLE, is_model=False),
-        model.family.latent_multiple,
+        model.family.latents.multiple,
     )
 
 
@@ -287,7 +287,7 @@ def needs_negatives(settings: PassSettings, model: LoadedModel, hooks: GuidanceH
     are not, guidance has them encoded as soon as something asks for them."""
     if hooks is not None or model.edits_images:
         return True
-    if model.family.guidance(model.unet) is GuidanceType.NONE:
+    if model.family.denoiser.guidance(model.unet) is GuidanceType.NONE:
         return False
     return settings.sampler.needs_uncond or settings.cfg_scale * settings.sampler.cfg_scale_multiplier != 1.0
 

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from modules.atomic_files import sync_folder
+from modules.bounded import read_json
 from modules.models.families.denoiser_context import DenoiserContext, Extra
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.pipeline.guidance import GuidedDenoiser
@@ -327,7 +328,7 @@ class _Reader:
         data = bytearray(self._file.read(data_bytes))
         if _digest(words, data) != digest:
             return None
-        return json.loads(words), data
+        return read_json(words, constant=float), data
 
     def for_writing(self) -> BinaryIO:
         """The file, cut after the last frame that was used. Raises OSError."""

@@ -262,7 +262,7 @@ class Recorder:
         recovered = self._in_use.recovered
         if recovered:
             facts.extra["Memory recovery"] = recovered
-        optional = model.family.optional_encoder
+        optional = model.family.texts.optional
         if optional is not None and model.has_optional:
             facts.extra[optional.field] = True
         if self._in_use.has_merged_tokens:

@@ -20,12 +20,14 @@ from typing import Any
 from PIL import Image
 
 from modules.atomic_files import write_atomic
-from modules.errors import FeatherweightError, OutputError
+from modules.bounded import read_json_file
+from modules.errors import OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
 from modules.images.saving import OnPath, check_folder, save_image
 from modules.processing.record.private_folder import is_own_file, make_private, why_not_private
 from modules.settings.values import Settings
+from modules.threads import start_loop
 
 log = logging.getLogger(__name__)
 
@@ -167,9 +169,9 @@ class Spool:
             log.warning("%s or its image is a link, missing, or another user's; it is left there.", note)
             return
         try:
-            unsaved = Unsaved.from_json(json.loads(note.read_text(encoding="utf-8")))
+            unsaved = Unsaved.from_json(read_json_file(note, constant=float))
             check_folder(unsaved.folder, self.allowed)
-        except (OSError, KeyError, TypeError, ValueError, FeatherweightError) as error:
+        except Exception as error:
             log.warning("%s names no place for its image (%s); the image stays there.", note, error)
             return
         self._add(_Kept(unsaved, None, path))
@@ -213,8 +215,7 @@ class Spool:
         with self._condition:
             self._kept.append(kept)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="featherweight-spool", daemon=True)
-                self._thread.start()
+                self._thread = start_loop("featherweight-spool", self._work)
 
     def _written(self, image: Image.Image, unsaved: Unsaved) -> Path | None:
         for folder in self.folders:
@@ -235,18 +236,19 @@ class Spool:
             return path
         return None
 
-    def _work(self) -> None:
-        while True:
-            with self._condition:
-                if not self._closing:
-                    self._condition.wait(self.retry_s if self._kept else None)
-                is_last = self._closing
-                waiting = list(self._kept)
-            for kept in waiting:
+    def _work(self) -> bool:
+        with self._condition:
+            if not self._closing:
+                self._condition.wait(self.retry_s if self._kept else None)
+            is_last = self._closing
+            waiting = list(self._kept)
+        for kept in waiting:
+            try:
                 if not self._saved(kept):
                     break
-            if is_last:
-                return
+            except Exception:  # the others can be saved
+                log.exception("A kept image, %s, could not be saved", kept.path)
+        return not is_last
 
     def _saved(self, kept: _Kept) -> bool:
         """Try to save one; whether the next one is worth trying."""
@@ -261,12 +263,15 @@ class Spool:
             target = unsaved.save(image)
         except OutputError:
             return False
-        except (OSError, ValueError, FeatherweightError) as error:
-            log.warning("A kept image, %s, cannot be read: %s", kept.path, error)
+        except Exception as error:
+            log.warning("A kept image, %s, cannot be read: %s: %s", kept.path, type(error).__name__, error)
             target = None
         if target is not None:
             for listener in self._listeners:
-                listener(SavedLate(kept.path, target, image, unsaved))
+                try:
+                    listener(SavedLate(kept.path, target, image, unsaved))
+                except Exception:  # it is saved, whoever could not be told
+                    log.exception("%s is saved, and somebody who was told failed", target)
             if kept.path is not None:
                 for part in (kept.path.with_suffix(".json"), kept.path):
                     part.unlink(missing_ok=True)

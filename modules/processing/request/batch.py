@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from modules.processing.request.hooks import BatchDraft
-from modules.processing.request.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest, seed_after
 from modules.processing.request.texts import PromptText, prepare_text
 from modules.settings.values import Settings
 
@@ -51,7 +51,7 @@ class Batch:
 
 def draft_of(request: GenerationRequest, number: int) -> BatchDraft:
     """A batch as the request has it. Seeds count up over the whole job; with a variation strength only the variation
-    seeds do."""
+    seeds do. 0 follows on `MAX_SEED`."""
     count = request.batch_size
     numbers = range(number * count, (number + 1) * count)
     hires = request.hires
@@ -60,8 +60,8 @@ def draft_of(request: GenerationRequest, number: int) -> BatchDraft:
         number,
         [request.prompt] * count,
         [request.negative_prompt] * count,
-        [request.seed + (0 if is_fixed else i) for i in numbers],
-        [request.subseed + i for i in numbers],
+        [seed_after(request.seed, 0 if is_fixed else i) for i in numbers],
+        [seed_after(request.subseed, i) for i in numbers],
         [hires.prompt if hires else ""] * count,
         [hires.negative_prompt if hires else ""] * count,
     )

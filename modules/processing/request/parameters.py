@@ -18,6 +18,7 @@ from modules.errors import InvalidValueError
 from modules.images.infotext import InfotextValue
 
 MAX_PROMPT_CHARS = 200_000
+MAX_EXACT = 2**53  # whole numbers beyond are rounded by floats, in browsers too
 
 
 class Tab(Flag):
@@ -187,7 +188,8 @@ class Parameter:
             raise InvalidValueError(f"{self.message_name} is {value!r}; allowed is {self.low} to {self.high}.")
 
     def from_form(self, value: Any) -> Any:
-        """What a control gives, in the type of the field; an emptied one has the default. Raises ValueError."""
+        """What a control gives, in the type of the field; an emptied one has the default. Raises ValueError and
+        `InvalidValueError`."""
         if self.is_optional:
             return None if value in (None, "", self.nothing) else self._typed(value)
         if value is None or value == "":
@@ -239,7 +241,23 @@ class Parameter:
             return value.strip().lower() == "true"
         if self.type is float and isinstance(value, int | float):
             return value  # 7 stays 7, as it is written into the image
+        if self.type is int and isinstance(value, str):
+            try:
+                return whole_number(value)
+            except ValueError:
+                raise InvalidValueError(f"{self.message_name} is {value!r}, which is no whole number.") from None
         return self.type(value)
+
+
+def whole_number(text: str) -> int:
+    """A whole number, exactly as it is written, or in another form, such as 1e3. Raises ValueError for other text."""
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        if not (value.is_integer() and abs(value) < MAX_EXACT):
+            raise ValueError(f"{text!r} is no whole number") from None
+        return int(value)
 
 
 def number(text: str) -> int | float:

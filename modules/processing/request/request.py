@@ -716,6 +716,11 @@ IMG2IMG_PARAMETERS = (*(row for row in REQUEST_ROWS if Tab.IMG2IMG in row.tabs),
 """The table of img2img."""
 
 
+def seed_after(seed: int, count: int) -> int:
+    """The seed so many images after another; 0 follows on `MAX_SEED`."""
+    return (seed + count) % (MAX_SEED + 1)
+
+
 def tab_of(request: GenerationRequest) -> str:
     """Whose folders its images go to: txt2img or img2img."""
     return "img2img" if isinstance(request.start, FromImage) else "txt2img"

@@ -91,6 +91,9 @@ window.featherweight = (() => {
     text: (text) => text, // in the page's language; localization.js replaces both
     sourceText: (element) => element.textContent,
 
+    // The seed that an infotext names, as text: a number would be rounded above 2^53.
+    seedOf: (infotext) => /\bSeed: (\d+)/.exec((infotext || "").split("\n").pop())?.[1] ?? "-1",
+
     tab: (prefix) => fw.tabs.find((tab) => tab.prefix === prefix),
     shownTab: () => fw.tabs.find((tab) => tab.isShown) || fw.tabs[0],
     tabAround: (element, ...names) => fw.tabs.find((tab) => tab.holds(element, ...names)),

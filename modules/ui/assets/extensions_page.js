@@ -364,7 +364,7 @@
     images: (name) => Promise.all(fw.tab(name).images().map(async (item) => uploaded(await blobOf(item.url), fw.downloadName(item)))),
     info(name) {
       const items = fw.tab(name).images();
-      return JSON.stringify({ infotexts: items.map((one) => one.infotext), all_seeds: items.map((one) => one.seed), index_of_first_image: 0 });
+      return JSON.stringify({ infotexts: items.map((one) => one.infotext), all_seeds: items.map((one) => Number(one.seed)), index_of_first_image: 0 });
     },
     async source(name) {
       const blob = fw.tab("img2img").getImage(name);
@@ -378,7 +378,7 @@
         const image = new Image();
         image.src = one.image?.url ?? one.url;
         await image.decode();
-        return { url: image.src, infotext: one.caption || "", seed: -1, role: "sample", width: image.naturalWidth, height: image.naturalHeight, path: null, name: one.image?.orig_name || "image.png" };
+        return { url: image.src, infotext: one.caption || "", seed: "-1", role: "sample", width: image.naturalWidth, height: image.naturalHeight, path: null, name: one.image?.orig_name || "image.png" };
       });
       fw.tab(name).showImages(await Promise.all(items), 0, true);
     },

@@ -182,7 +182,7 @@
     document.addEventListener("click", async (event) => {
       const tool = tab.holds(event.target, "image_tools") && event.target.closest("[data-do]");
       if (tool) await run(tool.dataset.do);
-      if (tab.holds(event.target, "reuse_seed") && tab.selectedImage()) tab.set("seed", String(tab.selectedImage().seed));
+      if (tab.holds(event.target, "reuse_seed") && tab.selectedImage()) tab.set("seed", tab.selectedImage().seed);
       if (tab.holds(event.target, "restore_progress")) tab.resume(true);
       const arrow = tab.holds(event.target, "gallery") && event.target.closest("[data-step]");
       if (arrow) tab.step(Number(arrow.dataset.step));
@@ -221,7 +221,7 @@
   // The name of the file that the browser saves: the image is sent as PNG, whatever its own file is.
   fw.downloadName = ({ path, seed, name }) => {
     if (name) return name;
-    const stem = path ? path.split(/[\\/]/).pop().replace(/\.[^.]+$/, "") : String(seed);
+    const stem = path ? path.split(/[\\/]/).pop().replace(/\.[^.]+$/, "") : seed;
     return `${stem}.png`;
   };
 

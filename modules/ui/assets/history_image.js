@@ -152,7 +152,7 @@
       });
     const send = fw.element("div", { className: "fw-tools fw-history-send", dataset: { for: "user" } });
     if (!fw.mayChange(own.user)) for (const one of [star, remove, tags, board]) one.disabled = true;
-    fw.offerTargets(send, "history", () => ({ ...own, url: address(own, "image"), seed: -1, subseed: -1, role: own.role }));
+    fw.offerTargets(send, "history", () => ({ ...own, url: address(own, "image"), seed: "-1", subseed: "-1", role: own.role }));
     send.addEventListener("click", (event) => event.target.closest("button") && dialog?.close());
     const place = placeOf(own);
     const count = fw.history.images().length;

@@ -110,8 +110,8 @@
   const itemOf = (image) => ({
     url: `${HISTORY}/image?id=${image.id}`,
     infotext: image.infotext,
-    seed: Number(/\bSeed: (\d+)/.exec(image.infotext)?.[1] ?? -1),
-    subseed: -1,
+    seed: fw.seedOf(image.infotext),
+    subseed: "-1",
     role: image.role,
     width: image.width,
     height: image.height,

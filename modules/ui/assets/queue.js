@@ -10,7 +10,7 @@
     ["cfg_scale", fw.t`CFG Scale`, "number"],
     ["width", fw.t`Width`, "number"],
     ["height", fw.t`Height`, "number"],
-    ["seed", fw.t`Seed`, "number"],
+    ["seed", fw.t`Seed`, "seed"],
     ["n_iter", fw.t`Batch count`, "number"],
   ];
   let drawn = "";
@@ -296,11 +296,12 @@
       say(error.message, true);
       return;
     }
-    const values = whole.parameters || {};
+    const values = { ...whole.parameters, seed: fw.seedOf(whole.infotext) };
     const inputs = new Map();
     const labels = FIELDS.map(([name, text, type]) => {
       const input = fw.element(type === "textarea" ? "textarea" : "input", { value: values[name] ?? "" });
       if (type === "number") Object.assign(input, { type: "number", step: "any" });
+      if (type === "seed") input.inputMode = "numeric";
       inputs.set(name, input);
       return fw.element("label", { className: `fw-queue-${type}` }, fw.element("span", { textContent: text }), input);
     });

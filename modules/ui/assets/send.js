@@ -82,9 +82,8 @@
       reader.readAsDataURL(file);
     });
     const reply = await fw.post("sdapi/v1/png-info", { image: data });
-    const seed = Number(/\bSeed: (\d+)/.exec(reply.info)?.[1] ?? -1);
     const { naturalWidth: width, naturalHeight: height } = image;
-    return { url, infotext: reply.info || "", seed, subseed: -1, role: "sample", width, height, path: null, name: file.name };
+    return { url, infotext: reply.info || "", seed: fw.seedOf(reply.info), subseed: "-1", role: "sample", width, height, path: null, name: file.name };
   };
 
   for (const tab of fw.tabs) {

@@ -132,12 +132,19 @@
 
   const topMenu = () => document.querySelector("#tabs .overflow-dropdown")?.querySelectorAll("button") || [];
 
-  // Show a tab, or a sub tab inside of it, by the ids of their elements. Their buttons may come after the page.
+  async function until(isSo) {
+    for (let tries = 0; !isSo() && tries < 100; tries += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+
+  // Show a tab, or a sub tab inside of it, by the ids of their elements. Their buttons may come after the page; a form
+  // that is put back later would show the sub tab that was kept with it.
   fw.showTab = async (name, ...subTabs) => {
-    const outer = `tab_${name}`;
+    const [outer, form] = [`tab_${name}`, fw.tab(name)];
+    form?.openForm();
+    await until(() => form?.hasKeptForm !== undefined || !form);
     for (const id of [outer, ...subTabs]) {
       const wanted = () => document.querySelector(`#${id}-button`) || inMenu(id, id === outer ? "" : outer);
-      for (let tries = 0; !wanted() && tries < 100; tries += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+      await until(wanted);
       wanted()?.click();
     }
   };

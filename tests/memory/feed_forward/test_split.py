@@ -22,6 +22,7 @@ from modules.memory.storage import StorageRules
 from modules.memory.streaming.groups import Level
 from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streaming import stream
+from tests.cases import for_each
 from tests.memory.feed_forward.allocations import peak_bytes
 from tests.memory.feed_forward.models import FEED_FORWARDS, diffusers
 from tests.memory.storing import apply_storage
@@ -482,9 +483,9 @@ def test_slices_cover_everything_once() -> None:
     assert hidden_slices(1280, 3) == [(0, 448), (448, 832), (832, 1280)]
 
 
-@pytest.mark.parametrize("budget", [1, 10_000, 300_000, 4_000_000, 10_000_000, 10**9])
-@pytest.mark.parametrize("weight_bytes", [0, 3_000_000])
-@pytest.mark.parametrize("tokens", [0, 1, 77, 4096, 100_000])
+@for_each("budget", [1, 10_000, 300_000, 4_000_000, 10_000_000, 10**9])
+@for_each("weight_bytes", [0, 3_000_000])
+@for_each("tokens", [0, 1, 77, 4096, 100_000])
 def test_a_budget_is_kept_with_as_few_pieces_as_it_allows(budget: int, weight_bytes: int, tokens: int) -> None:
     call = size(tokens, weight_bytes=weight_bytes)
     pieces = pieces_for(SplitOptions(budget_bytes=budget), call, CPU)

@@ -8,8 +8,9 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3Model
 
 from modules.errors import CheckpointError
+from modules.models.detection.parts import llm_width
 from modules.models.files.tensor_file import TensorEntry
-from modules.models.text_encoders.llm import HiddenStates, LlmEncoder, llm_component, llm_width
+from modules.models.text_encoders.llm import HiddenStates, LlmEncoder, llm_component
 from modules.models.text_encoders.tokenizers import LlmTokenizer
 
 PREFIX, HINT = "text_encoders.language.transformer", "Choose another one."

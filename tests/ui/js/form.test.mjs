@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { Storage, element, load } from "./page.mjs";
+import { Storage, load } from "./page.mjs";
 
 const FIELDS = ["prompt", "width", "height", "hires_enabled", "hires_scale", "refiner_checkpoint", "refiner_switch_at"];
 const VALUES = ["a cat", 512, 768, true, 1.5, "sharp.safetensors [abc]", 0.8, "None", { path: "x.png" }];
@@ -20,10 +20,12 @@ test("each tab keeps its own form, and hands it to the page that comes after", (
 test("what was kept comes back before the values of a new page replace it", () => {
   const stores = { session: new Storage(), local: new Storage() };
   load(["form.js"], { fields: FIELDS, stores }).fw.tab("one").keepForm(VALUES);
-  const restore = element();
-  const tab = load(["form.js"], { fields: FIELDS, stores, elements: { "#one_restore": restore } }).fw.tab("one");
+  let presses = 0;
+  const { fw, make } = load(["form.js"], { fields: FIELDS, stores });
+  make("#one_restore").addEventListener("click", () => (presses += 1));
+  const tab = fw.tab("one");
   tab.keepForm(["", ...VALUES.slice(1)]);
-  assert.equal(restore.clicks, 1);
+  assert.equal(presses, 1);
   assert.equal(tab.hasKeptForm, undefined);
   assert.match(tab.keptForm(), /a cat/);
   const updates = [{ value: "a cat" }, { value: 512 }, null, null, null, null, null, null, null, { open: true }];
@@ -39,8 +41,8 @@ test("what was kept comes back before the values of a new page replace it", () =
 test("a form that cannot be put back costs no page", () => {
   const stores = { session: new Storage(), local: new Storage() };
   load(["form.js"], { fields: FIELDS, stores }).fw.tab("one").keepForm(VALUES);
-  const messages = element();
-  const tab = load(["form.js"], { fields: FIELDS, stores, elements: { "#one_messages": messages } }).fw.tab("one");
+  const { fw, make } = load(["form.js"], { fields: FIELDS, stores });
+  const [tab, messages] = [fw.tab("one"), make("#one_messages")];
   tab.keepForm(VALUES);
   assert.equal(tab.changes("").length, 0);
   assert.match(messages.children[0].textContent, /could not be put back/);
@@ -64,9 +66,9 @@ test("a browser that keeps nothing still has a form", () => {
 });
 
 test("closed accordions say whether they are on", () => {
-  const [hires, refiner] = [element(), element()];
-  const elements = { "#one_hr .label-wrap > span": hires, "#one_refiner .label-wrap > span": refiner };
-  const tab = load(["form.js"], { fields: FIELDS, elements }).fw.tab("one");
+  const { fw, make } = load(["form.js"], { fields: FIELDS });
+  const [hires, refiner] = ["hr", "refiner"].map((name) => make(`#one_${name} .label-wrap > span`));
+  const tab = fw.tab("one");
   tab.keepForm(VALUES);
   assert.equal(hires.dataset.state, "from 512x768 to 768x1152");
   assert.equal(refiner.dataset.state, "sharp.safetensors at 0.8");

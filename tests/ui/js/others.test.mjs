@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import test from "node:test";
-import { element, load } from "./page.mjs";
+import { load } from "./page.mjs";
 
 const ASSETS = new URL("../../../modules/ui/assets/", import.meta.url);
 
@@ -31,29 +31,3 @@ test("the stages stand in the hint of the estimate", () => {
   const hint = fw.estimateHint({ device: "CPU", stages: [{ stage: "decode", needs: 1.5e9 }], learnt_from: 0 });
   assert.deepEqual(hint.split("\n"), ["CPU", "decode: 1.50 GB", "an estimate, until an image of this kind was made"]);
 });
-
-test("downloads are named as the file on disk, with the ending of what is sent", () => {
-  const { fw } = load(["gallery.js"]);
-  assert.equal(fw.downloadName({ path: "/a/b\\00001-5.webp", seed: 5 }), "00001-5.png");
-  assert.equal(fw.downloadName({ path: null, seed: 5 }), "5.png");
-});
-
-for (const [opened, said] of [[true, "Opening /a/b"], [false, "The folder is /a/b"]]) {
-  test(`a folder is named where ${opened ? "it opens" : "no file manager opens it"}`, async () => {
-    const messages = element();
-    const tools = element(() => ({}));
-    const elements = {
-      "#one_messages": messages, "#one_image_tools": tools, "#one_infotext": element(),
-      "#one_gallery .fw-stage": element(), "#one_gallery .fw-thumbs": element(),
-    };
-    const { fw, fire } = load(["send.js", "gallery.js"], { elements, replies: { "internal/open-folder": { opened, folder: "/a/b" } } });
-    const tab = fw.tab("one");
-    tab.showRetention = tab.showTimeline = () => {};
-    tab.showResult({ task: "a", images: [{ infotext: "x", width: 8, height: 8, path: null, seed: 5 }], notices: [], seconds: null });
-    const button = { dataset: { do: "folder" } };
-    button.closest = (selector) => (selector === "#one_image_tools" || selector === "[data-do]" ? button : null);
-    await fire("click", { target: button });
-    await new Promise((resolve) => setTimeout(resolve)); // the server's answer
-    assert.deepEqual(messages.children.map((message) => message.textContent), [said]);
-  });
-}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.models.families.anima.transformer import TOKENS
+from modules.models.families.anima.denoiser import ADAPTER_COMPONENT, TOKENS
 from modules.models.text_encoders.counting import plain_text
 from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
@@ -22,7 +22,7 @@ from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.emphasis import Emphasis
 
 STATES = HiddenStates((-1,))
-ENCODER, ADAPTER = "text_encoder", "text_encoder_2"
+ENCODER, ADAPTER = "text_encoder", ADAPTER_COMPONENT
 WEIGHING = (Emphasis.ORIGINAL, Emphasis.NO_NORM)
 """The kinds of emphasis under which weights count; the adapter's tokens have no mean that would be restored."""
 

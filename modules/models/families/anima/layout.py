@@ -1,18 +1,18 @@
 """Anima in its original layout (names of Cosmos-Predict2, and of the adapter in front of it) and in diffusers'."""
 
 import re
+from functools import partial
 
-from modules.models.families.flow_family import DENOISER
-from modules.models.names.folder_layout import FolderLayout, Header, Names, Parts
+from modules.models.detection.families import PREFIX, TRANSFORMER
+from modules.models.names.folder_layout import FolderLayout, Header, Names
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.llm import llm_names
 
-ADAPTER = f"{DENOISER}llm_adapter."
-SIGN = f"{ADAPTER}embed.weight"
-"""The tensor by which a file is known: other Cosmos models have no such adapter."""
+ADAPTER = f"{PREFIX}llm_adapter."
+ADAPTER_TABLE = f"{ADAPTER}embed.weight"
 ENCODER_PREFIX = "text_encoders.qwen3_06b.transformer"
-TRANSFORMER, ENCODER, CONDITIONER = "transformer", "text_encoder", "text_conditioner"
-BLOCK = re.compile(rf"^(?:{re.escape(DENOISER)}blocks|transformer_blocks)\.(\d+)\.")
+ENCODER, CONDITIONER = "text_encoder", "text_conditioner"
+BLOCK = re.compile(rf"^(?:{re.escape(PREFIX)}blocks|transformer_blocks)\.(\d+)\.")
 OUTER = {
     "x_embedder.proj.1": "patch_embed.proj",
     "t_embedder.1.linear_1": "time_embed.t_embedder.linear_1",
@@ -47,10 +47,10 @@ def blocks_of(header: Header) -> int:
 
 def transformer_keymap(blocks: int) -> KeyMap:
     """Of diffusers' transformer."""
-    pairs = [ModulePair(f"{DENOISER}{theirs}", ours) for theirs, ours in OUTER.items()]
+    pairs = [ModulePair(f"{PREFIX}{theirs}", ours) for theirs, ours in OUTER.items()]
     for block in range(blocks):
         pairs += [
-            ModulePair(f"{DENOISER}blocks.{block}.{theirs}", f"transformer_blocks.{block}.{ours}")
+            ModulePair(f"{PREFIX}blocks.{block}.{theirs}", f"transformer_blocks.{block}.{ours}")
             for theirs, ours in INNER.items()
         ]
     return KeyMap(pairs)
@@ -69,21 +69,12 @@ def _adapter_names(header: Header) -> Names:
     return adapter_keymap(), {name: name for name in header}
 
 
-def _encoder_names(header: Header) -> Names:
-    return llm_names(header, ENCODER_PREFIX)
-
-
-def _detects(parts: Parts) -> bool:
-    return "embed.weight" in parts.get(CONDITIONER, {}) and "patch_embed.proj.weight" in parts.get(TRANSFORMER, {})
-
-
 FOLDER = FolderLayout(
     title="Anima",
-    detects=_detects,
-    names={TRANSFORMER: _transformer_names, ENCODER: _encoder_names, CONDITIONER: _adapter_names},
-    checks={},
-    denoiser=TRANSFORMER,
-    signs=("patch_embed.proj.weight", "time_embed.t_embedder.linear_1.weight"),
-    is_flow=True,
+    names={
+        TRANSFORMER: _transformer_names,
+        ENCODER: partial(llm_names, prefix=ENCODER_PREFIX),
+        CONDITIONER: _adapter_names,
+    },
     text_signs={ENCODER: "model.layers.0.self_attn.q_norm.weight", CONDITIONER: "blocks.0.cross_attn.q_norm.weight"},
 )

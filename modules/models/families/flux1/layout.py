@@ -1,16 +1,19 @@
 """FLUX.1 in the layout of Black Forest Labs: where its parts are in a file, and what its layers are in diffusers'
 transformer. The converter of diffusers takes the width 3072 for granted, so the map is a table."""
 
-from modules.models.families.flow_family import DENOISER
-from modules.models.families.layer_table import Layer, LayerTable
-from modules.models.names.folder_layout import Header
-from modules.models.names.row_map import RowMap
+from functools import partial
 
-SIGN = "double_blocks.0.img_attn.norm.key_norm.scale"
-VECTOR_SIGN = "vector_in.in_layer.weight"
-"""Tensors by which a file is known: no other family of these blocks has both."""
-GUIDANCE = "guidance_in.in_layer.weight"
-"""Of models that take the distilled guidance as an input."""
+from modules.models.detection.families import PREFIX, TRANSFORMER
+from modules.models.detection.parts import T5_TABLE
+from modules.models.families.diffusers_config import check_text
+from modules.models.families.layer_table import Layer, LayerTable
+from modules.models.names.folder_layout import FIRST, SECOND, FolderLayout, Header, Names
+from modules.models.names.row_map import RowMap
+from modules.models.text_encoders.clip import separate_clip_keymap
+from modules.models.text_encoders.t5 import t5_file_keymap
+
+VECTOR, GUIDANCE = "vector_in.in_layer.weight", "guidance_in.in_layer.weight"
+"""Inputs: the pooled text, and of some models the distilled guidance."""
 CLIP_PREFIX, T5_PREFIX = "text_encoders.clip_l.transformer", "text_encoders.t5xxl.transformer"
 DOUBLE, SINGLE = "double_blocks.{}", "single_blocks.{}"
 OUR_DOUBLE, OUR_SINGLE = "transformer_blocks.{}", "single_transformer_blocks.{}"
@@ -66,17 +69,33 @@ TABLE = LayerTable(
 )
 
 
-def is_transformer(header: Header) -> bool:
-    """Whether a checkpoint's denoiser is of this family."""
-    return f"{DENOISER}{SIGN}" in header and f"{DENOISER}{VECTOR_SIGN}" in header
-
-
 def width_of(header: Header) -> int:
     """How wide the transformer is; 0 where the tensor that tells is missing."""
-    entry = header.get(f"{DENOISER}img_in.weight")
+    entry = header.get(f"{PREFIX}img_in.weight")
     return entry.shape[0] if entry is not None and entry.shape else 0
 
 
-def transformer_rows(header: Header) -> RowMap | None:
-    """The row map of a checkpoint's transformer; None for other files."""
-    return TABLE.row_map(header, DENOISER, width_of(header)) if is_transformer(header) else None
+def transformer_rows(header: Header) -> RowMap:
+    """Return the row map of a checkpoint's transformer."""
+    return TABLE.row_map(header, PREFIX, width_of(header))
+
+
+def clip_names(header: Header) -> Names:
+    """Return the names of CLIP-L, whose level `text_model` transformers has had and has not."""
+    keymap = separate_clip_keymap(CLIP_PREFIX)
+    return keymap, {name: name.removeprefix("text_model.") for name in header}
+
+
+def t5_names(header: Header) -> Names:
+    """Return the names of T5."""
+    return t5_file_keymap(T5_PREFIX), {name: name for name in header}
+
+
+def folder(title: str) -> FolderLayout:
+    """Return the layout of one of the two families in folders of diffusers."""
+    return FolderLayout(
+        title=title,
+        names={TRANSFORMER: partial(TABLE.folder_names, prefix=PREFIX), FIRST: clip_names, SECOND: t5_names},
+        checks={FIRST: partial(check_text, activation="quick_gelu")},
+        text_signs={SECOND: T5_TABLE},
+    )

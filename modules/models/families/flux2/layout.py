@@ -1,22 +1,17 @@
 """FLUX.2 in the layout of Black Forest Labs and in that of diffusers: where its parts are in a file, and what its
 layers are in diffusers' transformer."""
 
-from modules.models.families.flow_family import DENOISER
+from functools import partial
+
+from modules.models.detection.families import PREFIX, TRANSFORMER
 from modules.models.families.layer_table import Layer, LayerTable
-from modules.models.names.folder_layout import FIRST, FolderLayout, Header, Names, Parts
+from modules.models.names.folder_layout import FIRST, FolderLayout, Header
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.llm import llm_names
 
-SIGN = "double_stream_modulation_img.lin.weight"
-"""The tensor by which a file is known: modulation is shared by all blocks."""
-GUIDANCE = "guidance_in.in_layer.weight"
-"""Of the large model, which has another text encoder."""
 ENCODER_PREFIX = "text_encoders.qwen3_4b.transformer"
 LARGER_ENCODER = "text_encoders.qwen3_8b.transformer"
 """What whole files call the same place where the encoder is the larger one."""
-TRANSFORMER = "transformer"
-FOLDER_SIGNS = ("double_stream_modulation_img.linear.weight", "single_transformer_blocks.0.attn.to_qkv_mlp_proj.weight")
-FOLDER_GUIDANCE = "time_guidance_embed.guidance_embedder.linear_1.weight"
 DOUBLE, SINGLE = "double_blocks.{}", "single_blocks.{}"
 OUR_DOUBLE, OUR_SINGLE = "transformer_blocks.{}", "single_transformer_blocks.{}"
 
@@ -58,42 +53,19 @@ TABLE = LayerTable(
 )
 
 
-def is_transformer(header: Header) -> bool:
-    """Whether a checkpoint's denoiser is of this family."""
-    return f"{DENOISER}{SIGN}" in header and f"{DENOISER}{GUIDANCE}" not in header
-
-
-def transformer_rows(header: Header) -> RowMap | None:
-    """The row map of a checkpoint's transformer; None for other files."""
-    return TABLE.row_map(header, DENOISER, width_of(header)) if is_transformer(header) else None
+def transformer_rows(header: Header) -> RowMap:
+    """Return the row map of a checkpoint's transformer."""
+    return TABLE.row_map(header, PREFIX, width_of(header))
 
 
 def width_of(header: Header) -> int:
     """How wide the transformer is; 0 where the tensor that tells is missing."""
-    entry = header.get(f"{DENOISER}img_in.weight")
+    entry = header.get(f"{PREFIX}img_in.weight")
     return entry.shape[0] if entry is not None and entry.shape else 0
-
-
-def _transformer_names(header: Header) -> Names:
-    return TABLE.folder_names(header, DENOISER)
-
-
-def _encoder_names(header: Header) -> Names:
-    return llm_names(header, ENCODER_PREFIX)
-
-
-def _detects(parts: Parts) -> bool:
-    header = parts.get(TRANSFORMER, {})
-    return all(sign in header for sign in FOLDER_SIGNS) and FOLDER_GUIDANCE not in header
 
 
 FOLDER = FolderLayout(
     title="FLUX.2 klein",
-    detects=_detects,
-    names={TRANSFORMER: _transformer_names, FIRST: _encoder_names},
-    checks={},
-    denoiser=TRANSFORMER,
-    signs=FOLDER_SIGNS,
-    is_flow=True,
+    names={TRANSFORMER: partial(TABLE.folder_names, prefix=PREFIX), FIRST: partial(llm_names, prefix=ENCODER_PREFIX)},
     text_signs={FIRST: "model.layers.0.self_attn.q_norm.weight"},
 )

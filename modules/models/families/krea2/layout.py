@@ -1,16 +1,17 @@
 """Krea 2 in its original layout and in diffusers': where its parts are in a file, and what their tensors are called."""
 
-from modules.models.families.flow_family import DENOISER
-from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
-from modules.models.names.folder_layout import FolderLayout, Header, Names, Parts
-from modules.models.names.row_map import ParameterMap
-from modules.models.text_encoders.llm import SIGN as LLM_SIGN
-from modules.models.text_encoders.llm import VISION_LEVEL, vision_llm_names
+from functools import partial
 
-SIGN = "txtfusion.projector.weight"
-"""The tensor by which a file is known."""
+from modules.models.detection.families import PREFIX, TRANSFORMER
+from modules.models.detection.parts import SIGN, VISION_LEVEL
+from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
+from modules.models.names.folder_layout import FolderLayout, Header, Names
+from modules.models.names.row_map import ParameterMap
+from modules.models.text_encoders.llm import vision_llm_names
+
+PROJECTOR = "txtfusion.projector.weight"
 ENCODER_PREFIX = "text_encoders.qwen3vl_4b.transformer"
-TRANSFORMER, ENCODER = "transformer", "text_encoder"
+ENCODER = "text_encoder"
 OUTER = (
     ("first.", "img_in."),
     ("tmlp.0.", "time_embed.linear_1."),
@@ -47,12 +48,12 @@ TABLE, TABLE_ROWS = ".scale_shift_table", 6
 
 def transformer_keymap(header: Header) -> ParameterMap:
     """Of the tensors of a checkpoint's transformer in the original layout."""
-    names = [key for key in header if key.startswith(DENOISER) and not key.endswith((*SCALE_NAMES, *LEFT_OVER))]
-    return _keymap({_ours(key.removeprefix(DENOISER)): key for key in names})
+    names = [key for key in header if key.startswith(PREFIX) and not key.endswith((*SCALE_NAMES, *LEFT_OVER))]
+    return _keymap({_ours(key.removeprefix(PREFIX)): key for key in names})
 
 
 def _folder_names(header: Header) -> Names:
-    return _keymap({name: f"{DENOISER}{_original(name)}" for name in header}), {name: name for name in header}
+    return _keymap({name: f"{PREFIX}{_original(name)}" for name in header}), {name: name for name in header}
 
 
 def _keymap(originals: dict[str, str]) -> ParameterMap:
@@ -76,21 +77,8 @@ def _original(name: str) -> str:
     return next((theirs + name.removeprefix(ours) for theirs, ours in OUTER if name.startswith(ours)), name)
 
 
-def _encoder_names(header: Header) -> Names:
-    return vision_llm_names(header, ENCODER_PREFIX)
-
-
-def _detects(parts: Parts) -> bool:
-    return "text_fusion.projector.weight" in parts.get(TRANSFORMER, {})
-
-
 FOLDER = FolderLayout(
     title="Krea 2",
-    detects=_detects,
-    names={TRANSFORMER: _folder_names, ENCODER: _encoder_names},
-    checks={},
-    denoiser=TRANSFORMER,
-    signs=("text_fusion.projector.weight", "time_mod_proj.weight"),
-    is_flow=True,
-    text_signs={ENCODER: f"{VISION_LEVEL}{LLM_SIGN}"},
+    names={TRANSFORMER: _folder_names, ENCODER: partial(vision_llm_names, prefix=ENCODER_PREFIX)},
+    text_signs={ENCODER: f"{VISION_LEVEL}{SIGN}"},
 )

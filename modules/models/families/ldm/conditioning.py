@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from modules.models.families.family import BuildEncoder, ExternalTextEncoder, Texts
 from modules.models.text_encoders.clip_encoder import TextTowerRecipe
 from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
@@ -71,6 +73,17 @@ class ClipConditioning:
     def components(self) -> tuple[str, ...]:
         """The text encoders."""
         return tuple(tower.component for tower in self.towers)
+
+    def texts(self, encoders: BuildEncoder, external: tuple[ExternalTextEncoder, ...] = ()) -> Texts:
+        """Return how a family with these text encoders reads prompts."""
+        return Texts(
+            encoders=(encoders,),
+            conditioning=lambda parts: partial(self.conditioner, parts),
+            reads_weights=True,
+            reads_breaks=True,
+            embedding_components=self.components,
+            external=external,
+        )
 
     def conditioner(self, parts: TextParts, request: TextRequest) -> ClipConditioner:
         """For one job."""

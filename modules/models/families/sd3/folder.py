@@ -1,11 +1,13 @@
-"""SD3 in the diffusers layout: how it is known, what its tensors are called in the original one, and its settings held
+"""SD3 in the diffusers layout: what its tensors are called in the original one, and its settings held
 against its tensors."""
 
 from functools import partial
 from math import isqrt
 from pathlib import Path
 
-from modules.models.families.diffusers_config import CHANNELS_PER_HEAD, TRANSFORMER, check_text
+from modules.models.detection.families import TRANSFORMER
+from modules.models.detection.parts import T5_TABLE
+from modules.models.families.diffusers_config import CHANNELS_PER_HEAD, TRANSFORMER_CONFIG, check_text
 from modules.models.families.sd3.layout import (
     CLIP_G_PREFIX,
     CLIP_L_PREFIX,
@@ -16,22 +18,15 @@ from modules.models.families.sd3.layout import (
 )
 from modules.models.families.sd3.text import CLIP_G_PROJECTION, CLIP_L_PROJECTION
 from modules.models.names.diffusers_settings import compare, settings_of, wrong
-from modules.models.names.folder_layout import FIRST, SECOND, FolderLayout, Header, Names, Parts
+from modules.models.names.folder_layout import FIRST, SECOND, FolderLayout, Header, Names
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.clip import separate_clip_keymap
 from modules.models.text_encoders.t5 import t5_file_keymap
 
-DENOISER, THIRD = "transformer", "text_encoder_3"
-SIGNS = ("pos_embed.proj.weight", "transformer_blocks.0.attn.add_q_proj.weight")
-"""Tensors that this transformer has, and no other known one has both of."""
+THIRD = "text_encoder_3"
 GATED = "gated-gelu"
 PROJECTION = "text_projection"
 UNUSED_PROJECTION = f"{CLIP_L_PREFIX}.{PROJECTION}"
-
-
-def _detects(parts: Parts) -> bool:
-    header = parts.get(DENOISER, {})
-    return all(sign in header for sign in SIGNS)
 
 
 def _transformer_names(header: Header) -> Names:
@@ -61,7 +56,7 @@ def _level_up(name: str) -> str:
 def check_transformer(folder: Path, part: str, header: Header) -> None:
     """Hold the settings of SD3's transformer against its tensors."""
     del part
-    settings = settings_of(folder, TRANSFORMER)
+    settings = settings_of(folder, TRANSFORMER_CONFIG)
     positions = _side(header, "pos_embed.pos_embed", 1)
     width = _side(header, "pos_embed.proj.weight", 0) or 0
     heads = max(width // CHANNELS_PER_HEAD, 1)
@@ -79,10 +74,12 @@ def check_transformer(folder: Path, part: str, header: Header) -> None:
         "qk_norm": "rms_norm" if normed else "none",
     }
     for key, value in tensors.items():
-        compare(folder, TRANSFORMER, settings, key, value)
+        compare(folder, TRANSFORMER_CONFIG, settings, key, value)
     head = settings.get("attention_head_dim", CHANNELS_PER_HEAD)
     if head != width // heads:
-        raise wrong(folder, TRANSFORMER, "attention_head_dim", head, f"{width // heads} is expected at this width")
+        raise wrong(
+            folder, TRANSFORMER_CONFIG, "attention_head_dim", head, f"{width // heads} is expected at this width"
+        )
 
 
 def check_t5(folder: Path, part: str, header: Header) -> None:
@@ -112,18 +109,14 @@ def _side(header: Header, name: str, axis: int) -> int | None:
 
 FOLDER = FolderLayout(
     title="Stable Diffusion 3 and 3.5",
-    detects=_detects,
-    names={DENOISER: _transformer_names, FIRST: _clip_l_names, SECOND: _clip_g_names, THIRD: _t5_names},
+    names={TRANSFORMER: _transformer_names, FIRST: _clip_l_names, SECOND: _clip_g_names, THIRD: _t5_names},
     checks={
-        DENOISER: check_transformer,
+        TRANSFORMER: check_transformer,
         FIRST: partial(check_text, activation="quick_gelu"),
         SECOND: partial(check_text, activation="gelu"),
         THIRD: check_t5,
     },
-    denoiser=DENOISER,
-    signs=SIGNS,
-    is_flow=True,
     unused_if_identity={f"{UNUSED_PROJECTION}.weight": f"{CLIP_L_PROJECTION}.weight"},
     optional_parts=(THIRD,),
-    text_signs={THIRD: "shared.weight"},
+    text_signs={THIRD: T5_TABLE},
 )

@@ -5,16 +5,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from modules.models.detection.families import PREFIX
 from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
 from modules.models.libraries import library_name
 from modules.models.names.folder_layout import Header
 from modules.models.names.row_map import RowMap, original_shapes, row_map, whole_shapes
 
-PREFIX = "model.diffusion_model."
-SIGN = f"{PREFIX}x_embedder.proj.weight"
-"""The tensor by which a file is known."""
-CAPTION_SIGN = f"{PREFIX}y_embedder.y_proj.fc1.weight"
-"""Of PixArt's transformer, which has the other one too."""
+EMBEDDING = f"{PREFIX}x_embedder.proj.weight"
 CLIP_L_PREFIX = "text_encoders.clip_l.transformer"
 CLIP_G_PREFIX = "text_encoders.clip_g.transformer"
 T5_LEVEL = "text_encoders.t5xxl."
@@ -29,16 +26,9 @@ def convert(*args: Any, **kwargs: Any) -> Any:
     return library_name(path)(*args, **kwargs)
 
 
-def is_transformer(header: Header) -> bool:
-    """Whether a checkpoint's denoiser is of this family."""
-    return SIGN in header and CAPTION_SIGN not in header
-
-
-def transformer_rows(header: Header) -> RowMap | None:
-    """The row map of a checkpoint's transformer, whether its fused tensors are still whole or appear part by part; None
-    for other files. Raises `CheckpointError` for one that is far from whole."""
-    if not is_transformer(header):
-        return None
+def transformer_rows(header: Header) -> RowMap:
+    """Return the row map of a checkpoint's transformer, whether its fused tensors are still whole or appear part by
+    part. Raises `CheckpointError` for one that is far from whole."""
     shapes = {name: entry.shape for name, entry in header.items() if _is_parameter(name)}
     whole = whole_shapes(shapes)
     return row_map(convert, {name.removeprefix(PREFIX): shape for name, shape in whole.items()}, PREFIX)

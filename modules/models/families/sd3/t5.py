@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from modules.models.detection.families import PREFIX
 from modules.models.families.family import OptionalEncoder
-from modules.models.families.sd3.layout import PREFIX, T5_LEVEL, T5_PREFIX
+from modules.models.families.sd3.layout import T5_LEVEL, T5_PREFIX
 from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Component, Header
 from modules.models.text_encoders.t5 import t5_component, t5_tokenizer

@@ -2,15 +2,14 @@
 diffusers' transformer are. Files may have query, key and value in one tensor or apart."""
 
 import re
+from functools import partial
 
-from modules.models.families.flow_family import DENOISER
+from modules.models.detection.families import PREFIX, TRANSFORMER
 from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
-from modules.models.names.folder_layout import FolderLayout, Header, Names, Parts
+from modules.models.names.folder_layout import FolderLayout, Header, Names
 from modules.models.names.row_map import ParameterMap, RowMap, Source
 from modules.models.text_encoders.llm import llm_names
 
-SIGN = "cap_pad_token"
-"""The tensor by which a file is known."""
 ENCODER_PREFIX = "text_encoders.qwen3_4b.transformer"
 FUSED = ".attention.qkv.weight"
 APART = (".attention.to_q.weight", ".attention.to_k.weight", ".attention.to_v.weight")
@@ -29,19 +28,17 @@ BACK = (
     (re.compile(r"\.attention\.norm_k\."), ".attention.k_norm."),
     (re.compile(r"\.attention\.norm_q\."), ".attention.q_norm."),
 )
-TRANSFORMER, ENCODER = "transformer", "text_encoder"
+ENCODER = "text_encoder"
 
 
-def transformer_rows(header: Header) -> RowMap | None:
-    """The row map of a checkpoint's transformer; None for other files."""
-    if f"{DENOISER}{SIGN}" not in header:
-        return None
+def transformer_rows(header: Header) -> RowMap:
+    """Return the row map of a checkpoint's transformer."""
     sources: dict[str, Source] = {}
     for name, entry in header.items():
-        if not name.startswith(DENOISER) or name.endswith((*SCALE_NAMES, *LEFT_OVER)):
+        if not name.startswith(PREFIX) or name.endswith((*SCALE_NAMES, *LEFT_OVER)):
             continue
         source = Source.of(name)
-        short = source.key.removeprefix(DENOISER)
+        short = source.key.removeprefix(PREFIX)
         if not short.endswith(FUSED):
             sources[_renamed(short)] = source
             continue
@@ -65,29 +62,16 @@ def _folder_names(header: Header) -> Names:
     for name, entry in header.items():
         part = next((number for number, ending in enumerate(APART) if name.endswith(ending)), None)
         if part is None:
-            originals[name] = f"{DENOISER}{_renamed(name, BACK)}"
+            originals[name] = f"{PREFIX}{_renamed(name, BACK)}"
             continue
         height = entry.shape[0]
-        key = f"{DENOISER}{name.removesuffix(APART[part])}{FUSED}"
+        key = f"{PREFIX}{name.removesuffix(APART[part])}{FUSED}"
         originals[name] = Source(key, ((part * height, (part + 1) * height),)).name
     return ParameterMap(originals), {name: name for name in header}
 
 
-def _encoder_names(header: Header) -> Names:
-    return llm_names(header, ENCODER_PREFIX)
-
-
-def _detects(parts: Parts) -> bool:
-    return SIGN in parts.get(TRANSFORMER, {})
-
-
 FOLDER = FolderLayout(
     title="Z-Image",
-    detects=_detects,
-    names={TRANSFORMER: _folder_names, ENCODER: _encoder_names},
-    checks={},
-    denoiser=TRANSFORMER,
-    signs=(SIGN, "all_x_embedder.2-1.weight"),
-    is_flow=True,
+    names={TRANSFORMER: _folder_names, ENCODER: partial(llm_names, prefix=ENCODER_PREFIX)},
     text_signs={ENCODER: "model.layers.0.self_attn.q_norm.weight"},
 )

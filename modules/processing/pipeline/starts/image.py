@@ -23,7 +23,7 @@ from modules.processing.request.hooks import Hooks, MaskBlend, MaskedStart
 from modules.processing.request.parameters import infotext_fields
 from modules.processing.request.pass_settings import PassSettings
 from modules.processing.request.pasting import INIT_IMAGE_KEY, MASK_KEY
-from modules.processing.request.request import GenerationRequest
+from modules.processing.request.request import GenerationRequest, seed_after
 from modules.processing.request.result import ImageRole
 from modules.processing.request.source_images import (
     IMAGE_ROWS,
@@ -73,7 +73,7 @@ class ImageStart:
             settings.img2img.img2img_fix_steps,
             settings.img2img.initial_noise_multiplier,
             settings.img2img.inpainting_mask_weight,
-            tuple(request.seed + (0 if is_fixed else index) for index in range(request.batch_size)),
+            tuple(seed_after(request.seed, 0 if is_fixed else index) for index in range(request.batch_size)),
             NoiseSource(settings.stable_diffusion.randn_source),
             References.of(request),
         )
@@ -135,7 +135,7 @@ class ImageStart:
         shown = model.encode(torch.lerp(source, source * (1.0 - hidden), self.mask_weight))
         if shown.shape[-2:] != (height, width):
             shown = F.interpolate(shown, size=(height, width), mode="bilinear")
-        return model.family.inpainting_input(shown, hidden)
+        return model.family.denoiser.inpainting_input(shown, hidden)
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         mask = None if latents is None else self._painted(latents)

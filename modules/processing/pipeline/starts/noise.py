@@ -79,4 +79,4 @@ def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | Non
     if model.edits_images:
         return torch.zeros(channels, height, width, device=model.device)
     mask = torch.ones(1, 1, height * model.downscale, width * model.downscale)
-    return model.family.inpainting_input(model.grey_latent(height, width)[None], mask)[0]
+    return model.family.denoiser.inpainting_input(model.grey_latent(height, width)[None], mask)[0]

@@ -1,0 +1,151 @@
+"""Krea 2's transformer: sizes from the tensors, the module on the meta device, and how it is called."""
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from modules.errors import CheckpointError
+from modules.models.detection.families import PREFIX
+from modules.models.families.denoiser_context import ModelInputs
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
+from modules.models.families.krea2.layout import PROJECTOR, transformer_keymap
+from modules.models.families.packing import PATCH, packed, unpacked
+from modules.models.names.component import Component, Header, meta_module, on_meta
+
+AXES = (32, 48, 48)
+HEAD_WIDTH = sum(AXES)
+THETA = 1000.0
+NORM_EPS = 1e-5
+TRAINED_TIMESTEPS = 1000.0
+SCALE = 5.5
+"""Guidance of 4.5 as the original counts it, from 0 on."""
+MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
+SKIP = (r"^img_in$", r"^time_embed\.", r"^time_mod_proj$", r"^txt_in\.", r"^text_fusion\.projector$", r"^final_layer\.")
+"""Layers that 8-bit formats leave alone: those at the ends, and what the modulation of all blocks hangs on."""
+NUMBERED = re.compile(rf"^{re.escape(PREFIX)}(.*?blocks)\.(\d+)\.")
+
+
+class WideNorm(nn.Module):
+    """RMS norm by 1 + `weight` in fp32, of any dtype that the weight is stored in: in 16 bits most of it would be lost
+    next to 1."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` [...,width], normed, in its own dtype."""
+        gain = self.weight.float() + 1.0
+        return F.rms_norm(x.float(), gain.shape, gain, NORM_EPS).to(x.dtype)
+
+
+def text_width(header: Header) -> int | None:
+    """How wide the states of the language model are that the denoiser in a header takes; None for other files."""
+    entry = header.get(f"{PREFIX}txtmlp.0.scale")
+    return entry.shape[0] if entry is not None and len(entry.shape) == 1 else None
+
+
+def context_width(header: Header) -> int | None:
+    """The same of all its states side by side."""
+    entry, width = header.get(f"{PREFIX}{PROJECTOR}"), text_width(header)
+    return entry.shape[1] * width if entry is not None and width is not None and len(entry.shape) == 2 else None
+
+
+def transformer_component(header: Header) -> Component:
+    """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
+    counts: dict[str, int] = {}
+    for match in map(NUMBERED.match, header):
+        if match is not None:
+            counts[match[1]] = max(counts.get(match[1], 0), int(match[2]) + 1)
+    try:
+        width, channels = header[f"{PREFIX}first.weight"].shape
+        _, time = header[f"{PREFIX}tmlp.0.weight"].shape
+        heads, kv_heads, head, mlp = _sizes(header, "blocks.0")
+        (text,) = header[f"{PREFIX}txtmlp.0.scale"].shape
+        _, states = header[f"{PREFIX}{PROJECTOR}"].shape
+        text_heads, text_kv_heads, _, text_mlp = _sizes(header, "txtfusion.layerwise_blocks.0")
+        layerwise, refiners = counts["txtfusion.layerwise_blocks"], counts["txtfusion.refiner_blocks"]
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
+    if head == HEAD_WIDTH and width != heads * head:
+        raise CheckpointError(
+            f"its transformer is {width} wide, and its {heads} heads of {head} are {heads * head} wide together. The "
+            "file is damaged, or its weights are in a format that is not known here: choose another file."
+        )
+    if head != HEAD_WIDTH:
+        raise CheckpointError(
+            f"its transformer is {width} wide with heads of {head}, and that of such models has heads of {HEAD_WIDTH}. "
+            "Choose another file."
+        )
+    module = meta_module(
+        "diffusers.Krea2Transformer2DModel",
+        in_channels=channels,
+        num_layers=counts["blocks"],
+        attention_head_dim=head,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=mlp,
+        timestep_embed_dim=time,
+        text_hidden_dim=text,
+        num_text_layers=states,
+        text_num_attention_heads=text_heads,
+        text_num_key_value_heads=text_kv_heads,
+        text_intermediate_size=text_mlp,
+        num_layerwise_text_blocks=layerwise,
+        num_refiner_text_blocks=refiners,
+        axes_dims_rope=AXES,
+        rope_theta=THETA,
+        norm_eps=NORM_EPS,
+    )
+    with on_meta():
+        _widen_norms(module)
+    return Component("unet", module, transformer_keymap(header), (PREFIX,), MISSING_HINT, skip=SKIP)
+
+
+def _sizes(header: Header, block: str) -> tuple[int, int, int, int]:
+    """Heads, those of keys and values, their width, and the width of the feed-forward layer."""
+    query, _ = header[f"{PREFIX}{block}.attn.wq.weight"].shape
+    key, _ = header[f"{PREFIX}{block}.attn.wk.weight"].shape
+    (head,) = header[f"{PREFIX}{block}.attn.qknorm.qnorm.scale"].shape
+    mlp, _ = header[f"{PREFIX}{block}.mlp.gate.weight"].shape
+    return query // head, key // head, head, mlp
+
+
+def _widen_norms(module: nn.Module) -> None:
+    norms = {name: layer for name, layer in module.named_modules() if type(layer).__name__ == "Krea2RMSNorm"}
+    for name, layer in norms.items():
+        module.set_submodule(name, WideNorm(layer.weight.shape[0]))
+
+
+def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
+    """The velocity, see `Denoiser.run`. Latents of an odd side are continued by their last row or column for it."""
+    x, ids, (height, width) = packed(inputs.x)
+    states = transformer.config.num_text_layers
+    mask = None if inputs.mask is None or bool(inputs.mask.all()) else inputs.mask.to(x.device)
+    output: Tensor = transformer(
+        x,  # not by name: hooks look at it
+        torch.unflatten(inputs.crossattn, -1, (states, -1)),
+        inputs.timesteps.float() / TRAINED_TIMESTEPS,
+        torch.cat([ids.new_zeros(inputs.crossattn.shape[1], len(AXES)), ids]),
+        encoder_attention_mask=mask,
+        return_dict=False,
+        **inputs.extra,
+    )[0]
+    return unpacked(output, height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
+
+
+def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
+    """See `Denoiser.sizes`."""
+    config = transformer.config
+    return DenoiserInputSizes(config.in_channels // PATCH**2, config.num_text_layers * config.text_hidden_dim)
+
+
+DENOISER = Denoiser(
+    build=denoiser_alone(transformer_component),
+    run=run_transformer,
+    sizes=transformer_inputs,
+    usual_settings=usual_by_name(("turbo",), UsualSettings(steps=8), UsualSettings(steps=28, cfg_scale=SCALE)),
+)

@@ -37,7 +37,6 @@ from modules.api.precision import precision_routes
 from modules.api.progress import progress_routes
 from modules.api.queue import queue_routes, worker_routes
 from modules.api.server import server_routes
-from modules.api.takeover import takeover_routes
 from modules.api.tasks import task_routes
 from modules.services import Services
 
@@ -74,7 +73,6 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(again_routes(services))
     app.include_router(precision_routes(services))
     app.include_router(about_routes(services))
-    app.include_router(takeover_routes(services))
     if services.downloads is not None:
         app.include_router(download_routes(services))
         app.include_router(model_routes(services))

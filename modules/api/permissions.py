@@ -136,7 +136,6 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         # folders of the server's machine
         *("POST /internal/open-folder", "POST /featherweight/v1/history/show", "GET /featherweight/v1/history/imports"),
         *("POST /featherweight/v1/history/import", "POST /featherweight/v1/history/stop-import"),
-        "POST /featherweight/v1/import-folder",
         # extensions, whose code runs with the program's rights
         *("GET /featherweight/v1/extensions", "GET /featherweight/v1/extensions/index"),
         *("POST /featherweight/v1/extensions/switch", "POST /featherweight/v1/extensions/install"),
@@ -242,7 +241,6 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
         "modules.ui.precision_tab:build_precision_tab.<locals>.start_comparison",
         "modules.ui.precision_tab:build_precision_tab.<locals>.stop",
         "modules.ui.precision_tab:build_precision_tab.<locals>.look_again",
-        "modules.ui.settings_tab:_build_import.<locals>.take",
     ),
 }
 """The functions that the page calls on the server (Gradio's events)."""

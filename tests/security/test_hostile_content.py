@@ -19,6 +19,7 @@ from PIL.PngImagePlugin import PngInfo
 from compat.store.origin import origin_of
 from compat.store.store import read_index
 from compat.store.store import unpack as unpack_extension
+from lib_takeover.reference_folder import ReferenceFolder
 from modules.access.auth_file import read_accounts
 from modules.adapters import image_embedding
 from modules.bounded import ContentError, read_json, read_yaml
@@ -52,7 +53,6 @@ from modules.prompting.wildcards import WildcardBook
 from modules.settings.store import SettingsStore
 from modules.setup.archive import unpack as unpack_program
 from modules.setup.stamp import STAMP_NAME, Stamp
-from modules.takeover.reference_folder import ReferenceFolder
 from modules.ui.localization import read_localization
 from modules.ui.ui_config import read_ui_config
 

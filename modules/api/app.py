@@ -25,7 +25,6 @@ from modules.api.generation import generation_routes
 from modules.api.history import history_routes
 from modules.api.interrogate import interrogate_routes
 from modules.api.limits import install_limits
-from modules.api.line_access import LineAccess
 from modules.api.lists import list_routes
 from modules.api.login import login_routes
 from modules.api.memory import memory_routes
@@ -79,7 +78,6 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(extra_network_routes(services))
     for routes in services.foreign.api_routes(services) if services.foreign is not None else ():
         app.include_router(routes)
-    app.state.line = LineAccess(services)  # for routes of extensions
     include_extension_routes(app, services)
     add_docs_page(app)
     _close_the_rest(app)

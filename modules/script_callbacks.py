@@ -73,6 +73,11 @@ def on_page_tabs(callback: Callback, *, name: str | None = None) -> None:
     register_callback(Moment.PAGE_TABS, callback, name)
 
 
+def on_workers(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(place)` receives a `modules.jobs.workers.added.WorkerPlace` and returns `AddedWorkers`."""
+    register_callback(Moment.WORKERS, callback, name)
+
+
 def on_settings_actions(callback: Callback, *, name: str | None = None) -> None:
     """`callback(services)`: builds components at the end of Settings > Actions."""
     register_callback(Moment.SETTINGS_ACTIONS, callback, name)

@@ -8,8 +8,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import InvalidValueError
-from modules.images.foreign.reading import foreign_infotext, infotext_of_text
 from modules.images.infotext import MAX_TEXT_CHARS
+from modules.images.other_programs import foreign_infotext, infotext_of_text
 from modules.images.reading import open_image
 
 PARAMETERS = "parameters"

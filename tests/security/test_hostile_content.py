@@ -32,6 +32,7 @@ from modules.errors import FeatherweightError
 from modules.extra_folders import read_extra_folders
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
+from modules.images.other_programs import READERS
 from modules.memory.int8_support import read_answers
 from modules.memory.planning import Corrections
 from modules.model_cards.notes import write_notes
@@ -55,6 +56,7 @@ from modules.setup.archive import unpack as unpack_program
 from modules.setup.stamp import STAMP_NAME, Stamp
 from modules.ui.localization import read_localization
 from modules.ui.ui_config import read_ui_config
+from tests.extensions import built_in
 
 MAX_CPU_S = 4.0
 REFUSALS = (FeatherweightError, ContentError, OSError)
@@ -209,6 +211,13 @@ HEADERS: Mapping[str, Reading] = {
         lambda folder, content: image_embedding._table(folder / "x.png", content), True
     ),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def readers_of_other_programs() -> None:
+    built_in()
+    assert len(READERS)
+
 
 PROGRAMS: Mapping[str, Mapping[str, str]] = {
     "ComfyUI": {"prompt": "{}"},

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lib_foreign_infotexts.record import MAX_VALUE_CHARS, ForeignRecord, size_of, stem
 from modules.bounded import joined
-from modules.images.foreign.record import MAX_VALUE_CHARS, ForeignRecord, size_of, stem
 
 MAX_NODES = 5000
 MAX_LINKS = 50_000

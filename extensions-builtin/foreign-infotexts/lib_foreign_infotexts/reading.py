@@ -4,14 +4,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from lib_foreign_infotexts.comfyui import comfyui_record, graph_of, is_graph, is_workflow
+from lib_foreign_infotexts.drawthings import XMP, drawthings_json, drawthings_record, is_drawthings, swarm_record
+from lib_foreign_infotexts.easydiffusion import easydiffusion_record, is_easydiffusion
+from lib_foreign_infotexts.fooocus import fooocus_record, is_fooocus
+from lib_foreign_infotexts.invokeai import dream_record, invokeai_record, is_invokeai, old_invokeai_record
+from lib_foreign_infotexts.novelai import SOFTWARE, novelai_infotext
+from lib_foreign_infotexts.record import ForeignRecord
 from modules.bounded import read_json
-from modules.images.foreign.comfyui import comfyui_record, graph_of, is_graph, is_workflow
-from modules.images.foreign.drawthings import XMP, drawthings_json, drawthings_record, is_drawthings, swarm_record
-from modules.images.foreign.easydiffusion import easydiffusion_record, is_easydiffusion
-from modules.images.foreign.fooocus import fooocus_record, is_fooocus
-from modules.images.foreign.invokeai import dream_record, invokeai_record, is_invokeai, old_invokeai_record
-from modules.images.foreign.novelai import SOFTWARE, novelai_infotext
-from modules.images.foreign.record import ForeignRecord
 
 IN_CHUNKS = ("invokeai_metadata", "invokeai", "sd-metadata", "prompt", "workflow", "parameters", "Comment")
 """Texts of a file that may hold JSON of theirs, the one that says most first."""

@@ -208,6 +208,7 @@ def build_computing(
         compute=scripts.compute,
         measured=partial(measured, engine),
         report=partial(write_series, reports_of(paths)),
+        detectors=scripts.detectors,
     )
     computing = Computing(
         flags=flags,

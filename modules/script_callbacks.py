@@ -73,6 +73,11 @@ def on_page_tabs(callback: Callback, *, name: str | None = None) -> None:
     register_callback(Moment.PAGE_TABS, callback, name)
 
 
+def on_detectors(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(program)` returns `Detectors` (`modules.detection.detection`), which `program.detect` asks."""
+    register_callback(Moment.DETECTORS, callback, name)
+
+
 def on_workers(callback: Callback, *, name: str | None = None) -> None:
     """`callback(place)` receives a `modules.jobs.workers.added.WorkerPlace` and returns `AddedWorkers`."""
     register_callback(Moment.WORKERS, callback, name)

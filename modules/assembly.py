@@ -142,12 +142,12 @@ def build_services(flags: Flags, root: Path = ROOT, foreign: ForeignProgram | No
 def task_starters(computing: Computing) -> dict[str, Starter]:
     """How each type of task is begun from its request, in the server and in workers."""
     return {
+        **computing.scripts.callbacks.task_starters(computing),
         **precision_work(computing).starters,
         **merge_starters(merger_of(computing)),
         **extras_of(computing).starters,
         **interrogation_starters(computing.captioners),
         **call_starters(computing.scripts.callbacks.compute),
-        **computing.scripts.callbacks.task_starters(computing),
     }
 
 
@@ -233,7 +233,7 @@ def build_computing(
     settings.adopt()
     engine.adapters.add_types(scripts.adapters.types)
     engine.auxiliaries.wanted = scripts.auxiliary_files
-    engine.on_loaded(lambda model: scripts.callbacks.model_loaded(model, scripts.foreign.model))
+    engine.on_loaded(lambda model: scripts.callbacks.model_loaded(model, scripts.foreign.loaded))
     scripts.faults += computing.operations.add_others(scripts.operations)
     names = scripts.program.pixel_upscalers
     scripts.form_operations = form_operations(computing.operations, names, lambda: settings.current)

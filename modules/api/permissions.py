@@ -287,7 +287,7 @@ def rule_for(method: str, path: str, more: "tuple[OpenRoute, ...]" = ()) -> Rule
     short = path.removesuffix("/")
     if found.is_listed or not short.strip("/"):
         return found
-    rules = [rule for other in METHODS if (rule := _row_for(other, short, more)).is_listed]
+    rules = [rule for other in METHODS if (rule := _row_for(other, short)).is_listed]
     return min(rules, key=lambda rule: (None, *Role).index(rule.least), default=found)
 
 

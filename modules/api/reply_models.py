@@ -693,7 +693,6 @@ class UnfinishedItem(Reply):
     url: str = Field(examples=["https://huggingface.co/Comfy-Org/z_image_turbo/resolve/main/model.safetensors"])
     done_bytes: int = Field(examples=[1_200_000_000])
     size_bytes: int = Field(examples=[12_309_866_400])
-    storage: str = Field(description="the format that it is stored in while it comes; empty: none", examples=[""])
 
 
 class FittingItem(KnownModelItem):
@@ -775,10 +774,6 @@ class LookReply(Reply):
     )
     step_seconds: float = Field(description="of one step, about; 0: not known", examples=[20.3])
     parts: list[KnownModelItem] = Field(examples=[[]])
-    stored_bytes: int = Field(
-        description="of the file, about, where it is stored in 8 bits while it comes; 0: it cannot be",
-        examples=[6_157_000_000],
-    )
 
 
 # -- the page --------------------------------------------------------------------------------------------------------

@@ -139,24 +139,6 @@ class BeforeTokenCounterParams:
     is_positive: bool = True
 
 
-class LoadedView:
-    """A model that was loaded: what `shared.sd_model` offers (`view`), and the attributes of the program's own."""
-
-    def __init__(self, view: Any, model: Any) -> None:
-        self._view = view
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        try:
-            return getattr(self._view, name)
-        except AttributeError:
-            if not hasattr(self._model, name):
-                raise
-        return getattr(self._model, name)
-
-
 @dataclass(frozen=True)
 class Registered:
     """A callback with whose it is."""
@@ -227,12 +209,12 @@ class Callbacks:
                 entry.failed(error)
         return results
 
-    def model_loaded(self, model: Any, view: Callable[[], Any]) -> None:
-        """A checkpoint was loaded: ours get the model, the user's that with the names of `shared.sd_model`."""
+    def model_loaded(self, model: Any, view: Callable[[Any], Any]) -> None:
+        """Tell of a checkpoint that was loaded: ours get the model, the user's a `view` of it."""
         for entry in self.at(Moment.MODEL_LOADED):
             is_foreign = entry.acting is not None and entry.acting.is_foreign
             try:
-                self.run(entry, LoadedView(view(), model) if is_foreign else model)
+                self.run(entry, view(model) if is_foreign else model)
             except (Exception, SystemExit) as error:  # as above
                 entry.failed(error)
 

@@ -1,12 +1,15 @@
-"""A tab that an extension adds among the program's own."""
+"""Tabs that extensions add among the program's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
 from modules.access.roles import Role
+from modules.errors import InvalidValueError
+from modules.scripts.acting import acting
+from modules.scripts.callbacks import Callbacks, Moment, Registered
 
 
 @dataclass(frozen=True)
@@ -20,3 +23,36 @@ class PageTab:
     build: Callable[[Any], None]
     after: str = ""
     least: Role = Role.ADMIN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "least", Role(self.least))
+
+
+@dataclass(frozen=True)
+class AddedTab:
+    """A tab of an extension, and the callback that gave it."""
+
+    tab: PageTab
+    entry: Registered
+
+    def build(self, place: Any) -> None:
+        """Build the contents. A fault of the extension costs the rest of its own tab, not the page."""
+        try:
+            with acting(self.entry.acting):
+                self.tab.build(place)
+        except (Exception, SystemExit) as error:
+            self.entry.failed(error)
+
+
+def added_tabs(callbacks: Callbacks, taken: Container[str]) -> dict[str, AddedTab]:
+    """Return the tabs of extensions by name. One whose name is taken is left out, with a fault of its extension."""
+    found: dict[str, AddedTab] = {}
+    for entry in callbacks.at(Moment.PAGE_TABS):
+        try:
+            for tab in callbacks.run(entry):
+                if tab.name in taken or tab.name in found:
+                    raise InvalidValueError(f"There is a tab {tab.name!r} already. Give this one another name.")
+                found[tab.name] = AddedTab(tab, entry)
+        except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
+            entry.failed(error)
+    return found

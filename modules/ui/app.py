@@ -38,7 +38,7 @@ from modules.ui.reload_routes import page_app, reload_routes
 from modules.ui.routes import page_routes
 from modules.ui.scripts_panel import Switch
 from modules.ui.settings_tab import build_settings_tab
-from modules.ui.tab_order import TabPlace, WhenOpened, added_tabs, is_hidden, ordered, tab_titles
+from modules.ui.tab_order import TabPlace, WhenOpened, is_hidden, ordered, tab_titles, tabs_of_extensions
 from modules.ui.txt2img_tab import build_txt2img_tab
 from modules.ui.ui_config import UiConfig
 
@@ -73,7 +73,7 @@ def _build_page(services: Services) -> BuiltPage:
         gr.HTML('<div id="fw_notices" aria-live="polite"></div>', elem_id="fw_notices_box")
         image_tabs: list[ImageTab] = []
         wire_defaults: list[Callable[[UiConfig], None]] = []
-        added = added_tabs(services.scripts.callbacks)
+        added = tabs_of_extensions(services.scripts.callbacks)
         titles = tab_titles(added)
         names = ordered(settings.ui_tab_order, titles)
         tabs: dict[str, gr.Tab] = {}

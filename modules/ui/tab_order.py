@@ -6,10 +6,8 @@ from typing import Any
 
 import gradio as gr
 
-from modules.errors import InvalidValueError
-from modules.scripts.acting import acting
-from modules.scripts.callbacks import Callbacks, Moment, Registered
-from modules.scripts.page_tab import PageTab
+from modules.scripts.callbacks import Callbacks
+from modules.scripts.page_tab import AddedTab, added_tabs
 from modules.services import Services
 
 WhenOpened = Callable[..., Any]
@@ -40,34 +38,9 @@ class TabPlace:
     checkpoint: gr.Dropdown
 
 
-@dataclass(frozen=True)
-class AddedTab:
-    """A tab of an extension, and the callback that gave it."""
-
-    tab: PageTab
-    entry: Registered
-
-    def build(self, place: TabPlace) -> None:
-        """Build the contents. A fault of the extension costs the rest of its own tab, not the page."""
-        try:
-            with acting(self.entry.acting):
-                self.tab.build(place)
-        except (Exception, SystemExit) as error:
-            self.entry.failed(error)
-
-
-def added_tabs(callbacks: Callbacks) -> dict[str, AddedTab]:
-    """Return the tabs of extensions by name; one whose name is taken is left out and said so."""
-    found: dict[str, AddedTab] = {}
-    for entry in callbacks.at(Moment.PAGE_TABS):
-        try:
-            for tab in callbacks.run(entry):
-                if tab.name in (*TAB_ORDER, *found):
-                    raise InvalidValueError(f"There is a tab {tab.name!r} already. Give this one another name.")
-                found[tab.name] = AddedTab(tab, entry)
-        except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
-            entry.failed(error)
-    return found
+def tabs_of_extensions(callbacks: Callbacks) -> dict[str, AddedTab]:
+    """Return the tabs of extensions by name."""
+    return added_tabs(callbacks, TAB_ORDER)
 
 
 def tab_titles(added: Mapping[str, AddedTab]) -> dict[str, str]:

@@ -384,6 +384,28 @@ def test_a_name_that_another_file_has_and_a_full_disk(downloads: Downloads, monk
             get(downloads, f"{address}/{NAME}", name="b.safetensors")
 
 
+def test_what_was_stored_in_8_bits_while_it_came_is_refused_and_can_be_cancelled(downloads: Downloads) -> None:
+    """Earlier versions did that; their records and what they left of a file say so by a format."""
+    folder = downloads.paths.checkpoint_dirs[0]
+    folder.mkdir(parents=True)
+    with serving({f"/{NAME}": Behavior(LARGE)}) as address:
+        url = f"{address}/{NAME}"
+        note = {"url": url, "size_bytes": len(LARGE), "version": '"v1"', "sha256": "", "storage": "fp8_e4m3fn_row"}
+        for suffix in ("", ".state", ".lock"):
+            (folder / f".a-8bit.safetensors.part{suffix}").write_bytes(b"old")
+        (folder / ".a-8bit.safetensors.part.json").write_text(json.dumps(note))
+        asked = DownloadRequest(url, storage="fp8_e4m3fn_row")
+        for request in (asked, DownloadRequest(url, name="a-8bit.safetensors", folder="Stable-diffusion")):
+            with pytest.raises(
+                InvalidValueError, match=r"no longer stored in 8 bits while .* store it in 8 bits after"
+            ):
+                downloads.get(request, lambda done, total: None)
+        ((place, part),) = downloads.begun(asked)
+        assert (place, part.name, part.url) == ("Stable-diffusion", "a-8bit.safetensors", url)
+        downloads.discard(place, part.name)
+        assert files_in(downloads) == [] and get(downloads, url).read_bytes() == LARGE
+
+
 def test_tokens_go_to_their_host_only_and_are_read_by_nobody_else(tmp_path: Path) -> None:
     file = tmp_path / "tokens.txt"
     file.write_text("# mine\nexample.com secret-1\n")

@@ -23,11 +23,11 @@ from lib_takeover.reference_folder import ReferenceFolder
 from modules.access.auth_file import read_accounts
 from modules.adapters import image_embedding
 from modules.bounded import ContentError, read_json, read_yaml
+from modules.downloads.about import source_sha256_of
 from modules.downloads.addresses import Source
 from modules.downloads.download import unfinished_in
 from modules.downloads.parts import noted
 from modules.downloads.remote_file import RemoteFile, read_header
-from modules.downloads.storing import receipt_of
 from modules.errors import FeatherweightError
 from modules.extra_folders import read_extra_folders
 from modules.images.infotext import parse_infotext
@@ -197,7 +197,7 @@ HEADERS: Mapping[str, Reading] = {
     "an adapter's metadata": header(adapter_metadata, never_raises=True),
     "the shelf": header(lambda path: Headers().of(path), never_raises=True),
     "a file on a server": header(remote, names_file=True),
-    "a receipt": header(receipt_of, never_raises=True),
+    "a receipt": header(source_sha256_of, never_raises=True),
     "a catalogue with its default": header(
         lambda path: CheckpointCatalogue((path.parent,), HashCache(path.parent / "h.json")).first, never_raises=True
     ),

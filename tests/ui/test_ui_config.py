@@ -17,7 +17,7 @@ from modules.scripts.page_tab import PageTab
 from modules.services import Services
 from modules.ui.looks import theme_of, user_css
 from modules.ui.seed_field import SeedField
-from modules.ui.tab_order import TAB_ORDER, added_tabs, is_hidden, ordered, tab_titles
+from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered, tab_titles, tabs_of_extensions
 from modules.ui.ui_config import UiConfig, read_ui_config
 from tests.fakes import fake_services, in_loop
 from tests.ui.browser import needs_browser, served, visit, wait_until_open
@@ -144,7 +144,7 @@ def test_tabs_of_extensions_stand_where_they_ask_to() -> None:
     add(PageTab("toys", "Toys", print, after="pnginfo"), PageTab("last", "Last", print))
     add(PageTab("queue", "Mine", print))
     callbacks.add(Registered(Moment.PAGE_TABS, lambda: 1 / 0, "broken"))
-    added = added_tabs(callbacks)
+    added = tabs_of_extensions(callbacks)
     titles = tab_titles(added)
     names = list(titles)
     assert [name for name in names if name not in added] == list(TAB_ORDER)

@@ -15,6 +15,7 @@ from lib_training.config import ADAPTERS, OPTIMIZERS, TrainingConfig, config_of
 from lib_training.presets import PRESETS, count_images, is_small, preset_config
 from lib_training.view import training_view
 from lib_training.work import RATE_KIND, TRAINING_KIND, TrainingWork
+from modules.access.roles import Role, open_to
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.file_names import given_path, lies_in
 from modules.jobs.job import JobStatus
@@ -68,12 +69,15 @@ def _build_training(services: Services, when_opened: WhenOpened) -> None:
     def config(values: tuple[Any, ...]) -> TrainingConfig:
         return form_config(services, dict(zip(fields, values, strict=True)))
 
+    @open_to(Role.ADMIN)
     def submit(*values: Any) -> list[Any]:
         return pressed(lambda: work.start(config(values)))
 
+    @open_to(Role.ADMIN)
     def search(*values: Any) -> list[Any]:
         return pressed(lambda: work.find_rate(config(values)))
 
+    @open_to(Role.ADMIN)
     def stop() -> list[Any]:
         """Pause what works, or go on with what was paused."""
         if (paused := _paused(services)) is not None and not _is_working(services):
@@ -91,12 +95,14 @@ def _build_training(services: Services, when_opened: WhenOpened) -> None:
             return [error_box(str(error)), *look()]
         return ["", *look()]
 
+    @open_to(Role.ADMIN)
     def look() -> list[Any]:
         working, paused = _is_working(services), _paused(services)
         word = "Resume" if paused is not None and not working else "Pause"
         controls = [gr.Timer(active=working), gr.update(value=word, interactive=working or paused is not None)]
         return [_shown(services), *controls, gr.update(interactive=not working)]
 
+    @open_to(Role.ADMIN)
     def opened() -> list[Any]:
         """As `look`, and the form of what is being trained: another browser may have begun it, or this page before a
         reload."""
@@ -275,6 +281,7 @@ def _build_captions(services: Services) -> None:
             caption = gr.Button("Caption those without", elem_id="train_captions_interrogate")
             save = gr.Button("Save captions", variant="primary", elem_id="train_captions_save")
 
+    @open_to(Role.ADMIN)
     def read(place: str) -> list[Any]:
         try:
             said, rows, images = look_at(services, place)
@@ -282,6 +289,7 @@ def _build_captions(services: Services) -> None:
             return [error_box(str(error)), *(gr.update(value=[], visible=False) for _ in (table, gallery))]
         return [said, *(gr.update(value=value, visible=True) for value in (rows, images))]
 
+    @open_to(Role.ADMIN)
     def write(place: str, rows: list[list[str]]) -> str:
         try:
             count = save_captions(services, place, rows)
@@ -289,6 +297,7 @@ def _build_captions(services: Services) -> None:
             return error_box(str(error))
         return note_box("1 caption was saved." if count == 1 else f"{count} captions were saved.")
 
+    @open_to(Role.ADMIN)
     def interrogate(place: str, rows: list[list[str]], name: str) -> list[Any]:
         try:
             return ["", interrogated(services, place, rows, name)]
@@ -359,6 +368,7 @@ def interrogated(services: Services, place: str, rows: list[list[str]], name: st
     return [[row[0], text] for row, text in zip(rows, texts, strict=True)]
 
 
+@open_to(Role.ADMIN)
 def replaced(rows: list[list[str]], find: str, replacement: str) -> list[list[str]]:
     """The captions with one text in place of another, whatever its case."""
     if not find:

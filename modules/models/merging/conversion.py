@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -155,13 +154,10 @@ class Conversion:
         layout: FileLayout,
         text_encoders: bool = True,
         budget_bytes: int | None = None,
-        reads_values: bool = True,
     ) -> None:
-        """Raises as `save_as`. `reads_values`: see `architecture_of`."""
+        """Raises as `save_as`."""
         self.file, self.layout = file, layout
-        family, planned, said = plan_with_budget(
-            file, info, configs_dir, rules, text_encoders, budget_bytes, reads_values
-        )
+        family, planned, said = plan_with_budget(file, info, configs_dir, rules, text_encoders, budget_bytes)
         self.planned = fitted(planned, file, layout)
         self.markers = [name for name in MARKERS if name in file.entries and layout is not FileLayout.GGUF]
         self._label = _label(rules, budget_bytes)
@@ -176,10 +172,10 @@ class Conversion:
         shapes |= {name: (file.entries[name].dtype, file.entries[name].shape) for name in self.markers}
         self._shapes = shapes
 
-    def writer(self, target: Path, make: Callable[..., Any] | None = None) -> LayoutWriter:
-        """The writer of the file; `make`: what writes it, else what the layout wants."""
+    def writer(self, target: Path) -> LayoutWriter:
+        """Return the writer of the file."""
         room = METADATA_BYTES_A_TENSOR * len(self.planned) + 4096
-        return LayoutWriter(target, self._shapes, room, make or writer_in(self.layout, self._extras.packed))
+        return LayoutWriter(target, self._shapes, room, writer_in(self.layout, self._extras.packed))
 
     def convert(self, item: PlannedTensor, writer: LayoutWriter) -> TensorReport:
         """Read, encode and write one of `planned`, and measure what it lost."""
@@ -192,10 +188,7 @@ class Conversion:
             scale = scale_of(encoded, self.layout)
             if scale is not None:
                 writer.write(scale_key_in(self.layout, key), scale)
-        return self.note(_measure(item, tensor, encoded))
-
-    def note(self, report: TensorReport) -> TensorReport:
-        """Keep what is known of a tensor that was written, here or before."""
+        report = _measure(item, tensor, encoded)
         self._reports[report.name] = report
         return report
 
@@ -266,12 +259,11 @@ def plan_with_budget(
     rules: StorageRules,
     text_encoders: bool,
     budget_bytes: int | None,
-    reads_values: bool = True,
 ) -> tuple[ModelFamily, list[PlannedTensor], tuple[str, ...]]:
     """See `plan_tensors`; with a budget each layer gets a format of its own, and a sentence says which and why."""
     if budget_bytes is None:
-        return *plan_tensors(file, info, configs_dir, rules, text_encoders, reads_values=reads_values), ()
-    family, components = _parts_of(file, info, configs_dir, reads_values)
+        return *plan_tensors(file, info, configs_dir, rules, text_encoders), ()
+    family, components = _parts_of(file, info, configs_dir)
 
     def rules_of(name: str) -> StorageRules | None:
         component = next(item for item in components if item.name == name)
@@ -290,13 +282,11 @@ def _takes(component: str, text_encoders: bool) -> bool:
     return component != "vae" and (text_encoders or not component.startswith("text_encoder"))
 
 
-def _parts_of(
-    file: TensorSource, info: CheckpointInfo, configs_dir: Path, reads_values: bool
-) -> tuple[ModelFamily, tuple[Component, ...]]:
+def _parts_of(file: TensorSource, info: CheckpointInfo, configs_dir: Path) -> tuple[ModelFamily, tuple[Component, ...]]:
     """The family of a file, and the parts of the model that it fills."""
     alone = is_alone(file.entries)
     family = (denoiser_family_of(file.entries) if alone else None) or detect_family(file)
-    architecture = architecture_of(file, info, family, configs_dir, reads_values=reads_values)
+    architecture = architecture_of(file, info, family, configs_dir)
     if alone:
         return family, family.denoiser.build(file.entries, architecture)
     folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
@@ -310,11 +300,10 @@ def plan_tensors(
     rules: StorageRules,
     text_encoders: bool,
     chosen: Mapping[str, Mapping[str, str | None]] | None = None,
-    reads_values: bool = True,
 ) -> tuple[ModelFamily, list[PlannedTensor]]:
     """The family, and what becomes of each tensor that its modules need; `chosen`: formats by component and our name.
     Raises `CheckpointError` as loading does."""
-    family, components = _parts_of(file, info, configs_dir, reads_values)
+    family, components = _parts_of(file, info, configs_dir)
     wide = FORMATS.get(rules.storage).dtype.itemsize > 1
     by_component: dict[str, PlacingRules] = {}
     for component in components:

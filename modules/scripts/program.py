@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +121,17 @@ def program_of(
         find_faces=engine.faces.find,
         detectors=lambda: list(detectors().names),
         detector=lambda name: detectors().check(name),
-        detect=lambda image, name, min_score=0.3: detectors().find(image, name, min_score),
+        detect=partial(_detected, detectors),
         compute=compute,
         measured=measured,
         report=report,
     )
+
+
+def _detected(
+    detectors: Callable[[], Detectors], image: Image.Image, name: str, min_score: float = 0.3
+) -> list[Detection]:
+    return detectors().find(image, name, min_score)
 
 
 def _enlarged(

@@ -5,6 +5,7 @@ from html import escape
 import gradio as gr
 
 from lib_takeover.routes import taken_over
+from modules.access.roles import Role, open_to
 from modules.errors import FeatherweightError
 from modules.services import Services
 from modules.ui.messages import error_box
@@ -29,6 +30,7 @@ def build_takeover(services: Services) -> None:
         button = gr.Button("Take over", elem_id="settings_import", scale=0, min_width=140)
     result = gr.HTML(elem_id="settings_import_result")
 
+    @open_to(Role.ADMIN)
     def take(name: str) -> str:
         if not name.strip():
             return error_box("Give the full path of a folder of this server's machine.")

@@ -1,8 +1,9 @@
-"""Measurements of the program. Some measure what its extension for training computes."""
+"""Measurements of the program. Some measure what its extensions for training and for work on checkpoints compute."""
 
 import sys
 from pathlib import Path
 
-FOLDER = str(Path(__file__).parents[1] / "extensions-builtin" / "training")
-if FOLDER not in sys.path:  # of `lib_training`
-    sys.path.append(FOLDER)
+for name in ("training", "workbench"):  # of `lib_training` and `lib_workbench`
+    folder = str(Path(__file__).parents[1] / "extensions-builtin" / name)
+    if folder not in sys.path:
+        sys.path.append(folder)

@@ -26,8 +26,6 @@ from modules.jobs.work.calls import call, call_starters
 from modules.jobs.work.captions import interrogation_starters
 from modules.jobs.work.downloads import download_starters, with_downloads
 from modules.jobs.work.extras import extras_of
-from modules.jobs.work.merging import merge_starters, merger_of
-from modules.jobs.work.precision import measured, precision_work, reports_of, write_series
 from modules.jobs.workers.added import WorkerPlace, added_workers
 from modules.jobs.workers.executor import ServerSide, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.group import Workers, worker_lane
@@ -143,8 +141,6 @@ def task_starters(computing: Computing) -> dict[str, Starter]:
     """How each type of task is begun from its request, in the server and in workers."""
     return {
         **computing.scripts.callbacks.task_starters(computing),
-        **precision_work(computing).starters,
-        **merge_starters(merger_of(computing)),
         **extras_of(computing).starters,
         **interrogation_starters(computing.captioners),
         **call_starters(computing.scripts.callbacks.compute),
@@ -206,8 +202,7 @@ def build_computing(
         settings,
         captioners,
         compute=scripts.compute,
-        measured=partial(measured, engine),
-        report=partial(write_series, reports_of(paths)),
+        report=partial(scripts.callbacks.report, paths),
         detectors=scripts.detectors,
     )
     computing = Computing(

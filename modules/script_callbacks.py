@@ -93,6 +93,11 @@ def on_api(callback: Callback, *, name: str | None = None) -> None:
     register_callback(Moment.API, callback, name)
 
 
+def on_comparison(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(paths, report)` writes a `SeriesReport`, which a script asked for, and returns the name of its page."""
+    register_callback(Moment.COMPARISON, callback, name)
+
+
 def on_tasks(callback: Callback, *, name: str | None = None) -> None:
     """`callback(computing)` returns `{type: starter}`: how tasks of these types begin from what was asked for, in the
     server, after a restart and in workers."""

@@ -45,7 +45,6 @@ ORDER = (
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "models": (
-        ("merging",),
         ("loading",),
         ("placing", "opening"),
         ("families",),

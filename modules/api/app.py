@@ -32,7 +32,6 @@ from modules.api.model_files import model_routes
 from modules.api.options import option_routes
 from modules.api.permissions import METHODS, PREFIXES
 from modules.api.planning import planning_routes
-from modules.api.precision import precision_routes
 from modules.api.progress import progress_routes
 from modules.api.queue import queue_routes, worker_routes
 from modules.api.server import server_routes
@@ -70,7 +69,6 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(history_routes(services))
     app.include_router(board_routes(services))
     app.include_router(again_routes(services))
-    app.include_router(precision_routes(services))
     app.include_router(about_routes(services))
     if services.downloads is not None:
         app.include_router(download_routes(services))

@@ -665,12 +665,6 @@ class ImportItem(Reply):
     error: str | None = Field(examples=[None])
 
 
-class ReportItem(Reply):
-    """A file among the reports."""
-
-    name: str = Field(examples=["precision-comparison-20260101-120000.html"])
-
-
 class KnownModelItem(Reply):
     """A model of the list that ships; `parts` are the names of entries that it cannot do without."""
 

@@ -18,11 +18,7 @@ COMMANDS: dict[str, str] = {
     "txt2img": "modules.cli.txt2img:main",
     "img2img": "modules.cli.img2img:main",
     "plan": "modules.cli.plan:main",
-    "precision-report": "modules.cli.precision:report",
-    "precision-compare": "modules.cli.comparison:main",
-    "convert": "modules.cli.precision:convert",
     "lora": "recipes.loras.command:main",
-    "merge": "modules.cli.merge:main",
     "user": "modules.cli.user:main",
     "texts": "modules.ui.list_texts:main",
     "offload-clean": "modules.cli.offload:main",
@@ -30,8 +26,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "modules.setup.doctor:main",
     "update": "modules.setup.update:main",
 }
-WITH_EXTENSIONS = frozenset({"txt2img", "img2img", "plan", "convert", "merge", "texts"})
-WITH_EXTENSIONS |= {"precision-report", "precision-compare"}
+WITH_EXTENSIONS = frozenset({"txt2img", "img2img", "plan", "texts"})
 WITHOUT_SET_UP = frozenset({"doctor", "update"})
 """Those that need nothing installed: they run in the Python that was started, before any set-up."""
 

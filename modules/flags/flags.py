@@ -341,7 +341,7 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
 _USAGE = "launch.py [flags] serves the page; launch.py COMMAND [--help] does one thing and ends"
 _COMMANDS = (
     "Commands, each with --help: txt2img and img2img (images without a server), plan (what an image needs), get "
-    "(model files), merge, convert, precision-report and precision-compare, lora (example adapters), user, "
+    "(model files), lora (example adapters), user, "
     "offload-clean, doctor (what is wrong), update, texts (translations){}. "
     "launch.py --test [pytest arguments] runs all checks. Words in the environment variable COMMANDLINE_ARGS are "
     "added at the end."

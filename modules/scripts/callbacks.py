@@ -33,6 +33,7 @@ class Moment(StrEnum):
     UI_TABS = "ui_tabs"  # () -> [(Blocks, title, id)]
     PAGE_TABS = "page_tabs"  # () -> [PageTab]; while the page is built
     API = "api"  # (the FastAPI app, Services); while the HTTP API is built
+    COMPARISON = "comparison"  # (Paths, SeriesReport) -> the name of the page that was written
     TASKS = "tasks"  # (Computing) -> {type of task: its starter}; in the server and in workers
     SETTINGS_ACTIONS = "settings_actions"  # (Services); inside of the page Actions of the Settings tab
     WORKERS = "workers"  # (WorkerPlace) -> AddedWorkers; in the server, while it is put together
@@ -219,8 +220,15 @@ class Callbacks:
                 entry.failed(error)
 
     def task_starters(self, computing: Any) -> dict[str, Any]:
-        """Return how tasks of extensions begin in the process of this `Computing`, by their types."""
-        return {type: starter for one in self.call(Moment.TASKS, computing) for type, starter in one.items()}
+        """Return how tasks of extensions begin in the process of this `Computing`, by their types; of several for one
+        type the first."""
+        found = self.call(Moment.TASKS, computing)
+        return {type: starter for one in reversed(found) for type, starter in one.items()}
+
+    def report(self, paths: Any, report: Any) -> str:
+        """Have a `SeriesReport` written among the reports. Returns its page's name, "" where no extension writes one;
+        raises what the extension raises."""
+        return next((str(self.run(entry, paths, report)) for entry in self.at(Moment.COMPARISON)), "")
 
     def compute(self, name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have the work of this name done here. Raises `UnknownNameError`, and what the work raises."""

@@ -16,16 +16,22 @@ from modules.scripts.callbacks import Callbacks, Moment, Registered
 class PageTab:
     """A tab of the page. `build` receives a `modules.ui.tab_order.TabPlace` and builds the contents inside of the tab
     that is open then. `name` is its element id behind `tab_` and its name in settings; `after` names the tab that it
-    follows (without one it comes before the settings), `least` the role that sees it."""
+    follows, or several of which the first that is there counts (else it comes before the settings), `least` the role
+    that sees it."""
 
     name: str
     title: str
     build: Callable[[Any], None]
-    after: str = ""
+    after: str | tuple[str, ...] = ()
     least: Role = Role.ADMIN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "least", Role(self.least))
+
+    @property
+    def follows(self) -> tuple[str, ...]:
+        """Return the names of `after`."""
+        return (self.after,) if isinstance(self.after, str) else self.after
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,11 @@ from modules.ui.history_tab import build_history_tab
 from modules.ui.image_tab import ImageTab, wire_keeping
 from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.looks import theme_of, user_css
-from modules.ui.merger_tab import build_merger_tab
 from modules.ui.models_tab import build_models_tab
 from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.page_scripts import page_files, page_looks, page_scripts
 from modules.ui.plain_events import PageStart, PlainEventsMiddleware
 from modules.ui.png_info_tab import build_png_info_tab
-from modules.ui.precision_tab import build_precision_tab
 from modules.ui.queue_tab import build_queue_tab
 from modules.ui.reload_routes import page_app, reload_routes
 from modules.ui.routes import page_routes
@@ -86,8 +84,6 @@ def _build_page(services: Services) -> BuiltPage:
             "img2img": lambda: image_tabs.append(build_img2img_tab(services)),
             "extras": lambda: build_extras_tab(services, when_opened("extras")),
             "pnginfo": build_png_info_tab,
-            "modelmerger": lambda: build_merger_tab(services, when_opened("modelmerger"), checkpoint),
-            "precision": lambda: build_precision_tab(services, when_opened("precision"), checkpoint),
             "getmodels": build_models_tab,
             "queue": build_queue_tab,
             "history": build_history_tab,

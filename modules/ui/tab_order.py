@@ -18,8 +18,6 @@ TAB_ORDER = {
     "img2img": "img2img",
     "extras": "Extras",
     "pnginfo": "PNG Info",
-    "modelmerger": "Checkpoint Merger",
-    "precision": "Precision",
     "getmodels": "Get models",
     "queue": "Queue",
     "history": "History",
@@ -46,9 +44,12 @@ def tabs_of_extensions(callbacks: Callbacks) -> dict[str, AddedTab]:
 def tab_titles(added: Mapping[str, AddedTab]) -> dict[str, str]:
     """Return the titles of all tabs by name, in the page's own order."""
     names = list(TAB_ORDER)
-    for name, one in added.items():
-        after = one.tab.after
-        names.insert(names.index(after) + 1 if after in names else names.index("settings"), name)
+    left = list(added)
+    while left:
+        places = {name: next((one for one in added[name].tab.follows if one in (*names, *left)), "") for name in left}
+        name = next((one for one in left if places[one] in names), left[0])
+        names.insert(names.index(places[name]) + 1 if places[name] in names else names.index("settings"), name)
+        left.remove(name)
     return {name: TAB_ORDER[name] if name in TAB_ORDER else added[name].tab.title for name in names}
 
 

@@ -38,6 +38,8 @@ def build(place: Any) -> None:
     build_train_tab(place)
 
 
+TAB = script_callbacks.PageTab("train", "Train", build, after=("modelmerger", "pnginfo"))
+
 script_callbacks.on_tasks(starters)
 script_callbacks.on_api(add_routes)
-script_callbacks.on_page_tabs(lambda: [script_callbacks.PageTab("train", "Train", build, after="modelmerger")])
+script_callbacks.on_page_tabs(lambda: [TAB])

@@ -2,7 +2,7 @@
 (() => {
   const fw = window.featherweight;
   const addedFor = (role) => Object.keys(fw.tabRoles).filter((name) => fw.tabRoles[name] === role);
-  const TABS_FOR_ADMINS = ["settings", "modelmerger", "precision", "getmodels", ...addedFor("admin")];
+  const TABS_FOR_ADMINS = ["settings", "getmodels", ...addedFor("admin")];
   const TABS_FOR_USERS = [...fw.tabs.map((tab) => tab.prefix), "extras", "queue", ...addedFor("user")];
   const FOR_ADMINS = [
     "#refresh_sd_model_checkpoint, #quicksettings_more",

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lib_workbench.merging.conversion import PrecisionReport, report_precision, save_as
 from modules.assembly import build_services
 from modules.cli.running import flags_of, run_guarded
 from modules.flags.flags import MODELS, PATHS, add_arguments
 from modules.memory.storage import StorageRules
 from modules.models.files.catalogue import CheckpointInfo
-from modules.models.merging.conversion import PrecisionReport, report_precision, save_as
 from modules.processing.engine.precision import BUDGET_FORMAT, storage_rules
 from modules.services import ForeignProgram, Services
 

@@ -10,30 +10,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lib_workbench.reports import Reports
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.file_names import check_name, place_inside
 from modules.jobs.computing import Computing
-from modules.jobs.line import Line, fix_seeds
+from modules.jobs.line import fix_seeds
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
-from modules.jobs.work.reports import Reports
 from modules.memory.formats.catalog import chosen_formats, wide_formats
-from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.files.catalogue import CheckpointInfo
 from modules.paths import Paths
-from modules.processing.comparison.series import Measured, SeriesReport
+from modules.processing.comparison.series import SeriesReport
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
-from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import BUDGET_FORMAT, INT8_FORMATS, check_patterns, storage_rules
 from modules.processing.record.output import Output
 from modules.processing.request.checking import check_names
 from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
-from modules.processing.request.result import Result
-from modules.processing.request.stages import Stage
-from modules.settings.store import SettingsStore
 from modules.texts import page_text
 
 if TYPE_CHECKING:
-    from modules.models.merging.conversion import PrecisionReport
+    from lib_workbench.merging.conversion import PrecisionReport
 
 UNSTORED = "16 bit"  # as `processing.comparison` calls fp8 off
 EIGHT_BIT = chosen_formats()
@@ -93,19 +89,18 @@ def reports_of(paths: Paths) -> Reports:
 
 @dataclass(frozen=True)
 class PrecisionWork:
-    """Starts the tasks; `conversions` is the folder that converted checkpoints go to."""
+    """Reports, comparisons and conversions of this program; converted checkpoints go to the first folder of them."""
 
-    queue: Line
-    catalogue: CheckpointCatalogue
-    engine: Engine
-    settings: SettingsStore
-    reports: Reports
-    conversions: Path
-    configs_dir: Path
+    computing: Computing
+
+    @property
+    def reports(self) -> Reports:
+        """Return the reports of this program."""
+        return reports_of(self.computing.paths)
 
     def report(self, options: StorageOptions) -> Task:
         """The dry run: what would be stored how, bytes and errors. Raises what is wrong with the options."""
-        return self.queue.submit_spec(self.report_spec(options))
+        return self.computing.queue.submit_spec(self.report_spec(options))
 
     def report_spec(self, options: StorageOptions) -> TaskSpec:
         """See `report`; not yet in line."""
@@ -113,11 +108,11 @@ class PrecisionWork:
 
         def work(task: Task) -> Outcome:
             self._import()
-            from modules.models.merging.conversion import report_precision
+            from lib_workbench.merging.conversion import report_precision
 
             found = report_precision(
                 info,
-                self.configs_dir,
+                self.computing.paths.root / "configs",
                 _rules(options),
                 options.text_encoders,
                 _tensors(task),
@@ -134,7 +129,7 @@ class PrecisionWork:
 
     def convert(self, options: StorageOptions, name: str) -> Task:
         """Save the checkpoint in another precision as `name` in the folder of checkpoints; nothing is replaced."""
-        return self.queue.submit_spec(self.convert_spec(options, name))
+        return self.computing.queue.submit_spec(self.convert_spec(options, name))
 
     def convert_spec(self, options: StorageOptions, name: str) -> TaskSpec:
         """See `convert`; not yet in line."""
@@ -143,11 +138,11 @@ class PrecisionWork:
 
         def work(task: Task) -> Outcome:
             self._import()
-            from modules.models.merging.conversion import save_as
+            from lib_workbench.merging.conversion import save_as
 
             found = save_as(
                 info,
-                self.configs_dir,
+                self.computing.paths.root / "configs",
                 _rules(options),
                 target,
                 options.text_encoders,
@@ -156,7 +151,7 @@ class PrecisionWork:
                 options.layout,
                 options.alone,
             )
-            self.catalogue.refresh()
+            self.computing.catalogue.refresh()
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
 
         asked = {"options": asdict(options), "name": name}
@@ -164,7 +159,7 @@ class PrecisionWork:
 
     def compare(self, options: ComparisonRequest) -> Task:
         """Make the images; a page and numbers go into the reports."""
-        return self.queue.submit_spec(self.compare_spec(options))
+        return self.computing.queue.submit_spec(self.compare_spec(options))
 
     def compare_spec(self, options: ComparisonRequest) -> TaskSpec:
         """See `compare`; not yet in line."""
@@ -173,9 +168,9 @@ class PrecisionWork:
 
         def work(task: Task) -> Outcome:
             self._import()
-            from modules.processing.comparison.compare import as_json, compare
-            from modules.processing.comparison.report_page import as_html
-            from modules.processing.comparison.verdict import verdict
+            from lib_workbench.comparison.compare import as_json, compare
+            from lib_workbench.comparison.report_page import as_html
+            from lib_workbench.comparison.verdict import verdict
 
             side = self._default_side(request)
             sized = replace(request, width=options.width or side, height=options.height or side)
@@ -183,11 +178,11 @@ class PrecisionWork:
                 events = _Progress(task, len(options.storages) * len(options.prompts))
                 output = Output(self.reports.folder)
                 rows = compare(
-                    sized, options.prompts, options.storages, self.engine, output, events, events.begin_image
+                    sized, options.prompts, options.storages, self.computing.engine, output, events, events.begin_image
                 )
             finally:
                 # What the settings say comes back, behind whatever waits.
-                self.engine.request_load(stored_checkpoint(self.settings.current, self.catalogue).name)
+                self.computing.engine.request_load(self._stored_name())
             made_with = described(sized)
             numbers = {**as_json(rows, options.prompts, info.title), "made_with": made_with, "verdict": verdict(rows)}
             stem = self.reports.new_stem(COMPARISON_TYPE)
@@ -222,7 +217,10 @@ class PrecisionWork:
 
     def _default(self, name: str | None) -> CheckpointInfo:
         """The checkpoint of that name, else the one that an image would be made with."""
-        return self.catalogue.default(name or stored_checkpoint(self.settings.current, self.catalogue).name)
+        return self.computing.catalogue.default(name or self._stored_name())
+
+    def _stored_name(self) -> str | None:
+        return stored_checkpoint(self.computing.settings.current, self.computing.catalogue).name
 
     def _target(self, name: str, layout: str) -> Path:
         name = name.strip()
@@ -232,7 +230,7 @@ class PrecisionWork:
         try:
             if check_name(stem).startswith("."):
                 raise InvalidValueError("It begins with a dot.")
-            target = place_inside(self.conversions, check_name(name))
+            target = place_inside(self.computing.paths.checkpoint_dirs[0], check_name(name))
         except InvalidValueError as error:
             raise InvalidValueError(
                 f"{name[:80]!r} is no name for a checkpoint. Write a file name such as smaller.safetensors. {error}"
@@ -262,27 +260,27 @@ class PrecisionWork:
             width=options.width or 512,
             height=options.height or 512,
             checkpoint=options.checkpoint,
-            settings=self.settings.current,
+            settings=self.computing.settings.current,
         )
-        check_names(request, self.catalogue)
+        check_names(request, self.computing.catalogue)
         return fix_seeds(request)
 
     def _default_side(self, request: GenerationRequest) -> int:
-        return self.engine.model(wanted_checkpoint(request, self.catalogue).name).default_size_px
+        return self.computing.engine.model(wanted_checkpoint(request, self.computing.catalogue).name).default_size_px
 
     def _import(self) -> None:
         """Packages are imported under the engine's lock: a load in the background may import the same ones."""
         if hasattr(sys.modules.get(NEEDED), "load_model"):
             return
-        with self.engine.lock:
+        with self.computing.engine.lock:
             import modules.processing.pipeline.generate  # noqa: F401
 
 
 def write_series(reports: Reports, report: SeriesReport) -> str:
     """A page and numbers of images that were made elsewhere; gives the page's name. Raises `OutputError`."""
-    from modules.processing.comparison.compare import as_json, rows_of
-    from modules.processing.comparison.report_page import as_html
-    from modules.processing.comparison.verdict import verdict
+    from lib_workbench.comparison.compare import as_json, rows_of
+    from lib_workbench.comparison.report_page import as_html
+    from lib_workbench.comparison.verdict import verdict
 
     rows = rows_of(report.series)
     numbers = as_json(rows, report.captions, report.model)
@@ -291,20 +289,6 @@ def write_series(reports: Reports, report: SeriesReport) -> str:
     reports.write(f"{stem}.html", as_html(rows, report.captions, report.model, report.made_with))
     reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
     return f"{stem}.html"
-
-
-def measured(engine: Engine, result: Result) -> Measured:
-    """What a job that has just ended took."""
-    model, info = engine.status.model, result.info
-    sampled = len(result.samples) // max(info.batch_size, 1) * info.steps
-    seconds = result.timings_s.get(Stage.SAMPLE, 0.0)
-    return Measured(
-        storage=model.storage if model else "",
-        weight_bytes=model.stored_bytes + model.streamed_bytes if model else 0,
-        fp16_bytes=model.fp16_bytes if model else 0,
-        seconds_per_step=seconds / sampled if sampled else 0.0,
-        peak_memory_bytes=result.peak_memory_bytes,
-    )
 
 
 def facts_of(found: PrecisionReport) -> dict[str, Any]:
@@ -374,16 +358,3 @@ class _Progress(Silent):
     def step(self, done: int, info: object = None) -> None:
         finished = self._begun - 1 + done / self._steps
         self._task.progress(finished, self._images, page_text(f"{self._what}, step {done} of {self._steps}"))
-
-
-def precision_work(computing: Computing) -> PrecisionWork:
-    """Return the reports, comparisons and conversions of this program."""
-    return PrecisionWork(
-        computing.queue,
-        computing.catalogue,
-        computing.engine,
-        computing.settings,
-        reports_of(computing.paths),
-        computing.paths.checkpoint_dirs[0],
-        computing.paths.root / "configs",
-    )

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageChops
 
+from lib_workbench.comparison.compare import Row, as_json
+from lib_workbench.comparison.verdict import closeness, megabytes, name_of, verdict
 from modules.plots.drawing import plot_place, standalone_script, standalone_style
-from modules.processing.comparison.compare import Row, as_json
-from modules.processing.comparison.verdict import closeness, megabytes, name_of, verdict
 
 AMPLIFIED = 8
 MAX_COLUMNS = 6

@@ -6,11 +6,12 @@ from functools import cache
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field
 
+from lib_workbench.precision_work import COMPARED_BY_DEFAULT, ComparisonRequest, PrecisionWork, StorageOptions
+from modules.access.roles import Role, open_to
 from modules.api.documentation import documented
-from modules.api.reply_models import ReportItem, TaskItem
+from modules.api.reply_models import Reply, TaskItem
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
-from modules.jobs.work.precision import COMPARED_BY_DEFAULT, ComparisonRequest, StorageOptions, precision_work
 from modules.plots.drawing import script_source
 from modules.services import Services
 
@@ -121,16 +122,23 @@ class ComparisonBody(Tolerant):
         )
 
 
+class ReportItem(Reply):
+    """A file among the reports."""
+
+    name: str = Field(examples=["precision-comparison-20260101-120000.html"])
+
+
 def precision_routes(services: Services) -> APIRouter:
     """The routes below /featherweight/v1 that have to do with precision."""
     routes = APIRouter(prefix="/featherweight/v1", tags=["precision"])
-    work = precision_work(services)
+    work = PrecisionWork(services)
     wrong = (
         "Unknown storage format 'fp7'. Known: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row, int8_convrot, code4 ..."
     )
     errors = {404: UNKNOWN_MODEL, 422: wrong}
 
     @routes.post("/precision-report", **documented(errors=errors))
+    @open_to(Role.ADMIN)
     def report(body: StorageBody) -> TaskItem:
         """Say what a storage format would make of a checkpoint. Nothing is changed; the task's `outcome` has bytes
         before and after, the mean relative error of the weights, and the layers with the largest; a file with every
@@ -139,6 +147,7 @@ def precision_routes(services: Services) -> APIRouter:
         return task_reply(work.report(body.options()))
 
     @routes.post("/precision-comparison", **documented(errors=errors))
+    @open_to(Role.ADMIN)
     def compare(body: ComparisonBody) -> TaskItem:
         """Make the same images in several formats and compare them. The first format is what the others are
         measured against; "16 bit" means fp8 off. The task's `outcome` has the verdict, the numbers, and the names of a
@@ -146,6 +155,7 @@ def precision_routes(services: Services) -> APIRouter:
         return task_reply(work.compare(body.options()))
 
     @routes.post("/convert", **documented(errors=errors))
+    @open_to(Role.ADMIN)
     def convert(body: ConversionBody) -> TaskItem:
         """Save a checkpoint in another precision. It goes into the folder of checkpoints under `name` and replaces
         nothing. Formats: fp16, bf16, fp32 and those of the report. A name that ends in .gguf makes a GGUF file;
@@ -153,11 +163,13 @@ def precision_routes(services: Services) -> APIRouter:
         return task_reply(work.convert(body.options(), body.name))
 
     @routes.get("/reports")
+    @open_to(Role.ADMIN)
     def reports() -> list[ReportItem]:
         """The reports there are, the newest first."""
         return [ReportItem(name=name) for name in work.reports.names()]
 
     @routes.get("/reports/{name}", **documented(errors={404: "There is no report 'x.html'.", 422: "No name."}))
+    @open_to(Role.ADMIN)
     def one_report(name: str) -> Response:
         """A report, as HTML or JSON. The page is complete in itself: it loads nothing and runs only its plot."""
         media_type = "text/html" if name.endswith(".html") else "application/json"

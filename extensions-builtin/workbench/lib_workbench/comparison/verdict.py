@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from modules.texts import page_text
 
 if TYPE_CHECKING:
-    from modules.processing.comparison.compare import Row
+    from lib_workbench.comparison.compare import Row
 
 CLOSENESS = (
     (40.0, page_text("no difference to be seen")),

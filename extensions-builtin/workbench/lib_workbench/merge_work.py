@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lib_workbench.merging.request import MergeOptions, MergeRequest, resolve
 from modules.jobs.computing import Computing
 from modules.jobs.line import Line
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
-from modules.models.merging.request import MergeOptions, MergeRequest, resolve
 from modules.processing.engine.precision import storage_rules
 from modules.texts import page_text
 
 if TYPE_CHECKING:
-    from modules.models.merging.merge import MergeResult, Progress
+    from lib_workbench.merging.merge import MergeResult, Progress
 
 MERGE_TYPE = "merge"
 NEEDED = "modules.models.loading.load_model"  # what imports diffusers and transformers
@@ -57,7 +57,7 @@ class Merger:
         bits.
         """
         self._import()
-        from modules.models.merging.merge import merge
+        from lib_workbench.merging.merge import merge
 
         rules = storage_rules(request.storage, tuple(skip))
         result = merge(request, self.configs_dir, rules, self._hashed, progress, text_encoders)
@@ -68,7 +68,7 @@ class Merger:
         """What the metadata of these models' files say together; where they differ, the first one's."""
         infos = [self.catalogue.get(name) for name in names if name]
         self._import()
-        from modules.models.merging.recipe import copied_metadata
+        from lib_workbench.merging.recipe import copied_metadata
         from modules.models.opening.checkpoint import open_checkpoint
 
         tables = []
@@ -84,7 +84,7 @@ class Merger:
         if hasattr(sys.modules.get(NEEDED), "load_model"):
             return  # it is complete, and the lock may be held by a long job
         with self.import_lock:
-            from modules.models.merging import merge as _merge
+            from lib_workbench.merging import merge as _merge
 
             assert _merge
 

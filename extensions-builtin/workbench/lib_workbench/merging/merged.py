@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lib_workbench.merging.request import MergeMethod
+from lib_workbench.merging.sources import wide_entry
 from modules.errors import CheckpointError
 from modules.models.files.tensor_file import Closing, TensorEntry
 from modules.models.files.tensor_source import TensorSource
-from modules.models.merging.request import MergeMethod
-from modules.models.merging.sources import wide_entry
 from modules.models.names.clip_text import PARTS, PREFIX
 from modules.models.names.ldm_unet import PREFIX as UNET_PREFIX
 

@@ -11,6 +11,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lib_workbench.merging.file_layout import (
+    FileLayout,
+    PlannedTensor,
+    check_format,
+    extras_of,
+    fitted,
+    layout_of,
+    scale_key_in,
+    scale_of,
+    writer_in,
+)
 from modules.atomic_files import write_atomic
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats.blocks import BlockFormat
@@ -27,17 +38,6 @@ from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.budget import plan_budget
 from modules.models.loading.load_model import architecture_of
 from modules.models.loading.matching import assign_tensors, layers_of
-from modules.models.merging.file_layout import (
-    FileLayout,
-    PlannedTensor,
-    check_format,
-    extras_of,
-    fitted,
-    layout_of,
-    scale_key_in,
-    scale_of,
-    writer_in,
-)
 from modules.models.names.component import Component
 from modules.models.names.fused import LayoutWriter
 from modules.models.opening.checkpoint import open_checkpoint
@@ -141,71 +141,6 @@ def report_precision(
     return report
 
 
-class Conversion:
-    """A checkpoint that is being saved: what is written for each of its tensors, and what that lost. The order in which
-    `convert` gets them does not change the file."""
-
-    def __init__(
-        self,
-        file: TensorSource,
-        info: CheckpointInfo,
-        configs_dir: Path,
-        rules: StorageRules,
-        layout: FileLayout,
-        text_encoders: bool = True,
-        budget_bytes: int | None = None,
-    ) -> None:
-        """Raises as `save_as`."""
-        self.file, self.layout = file, layout
-        family, planned, said = plan_with_budget(file, info, configs_dir, rules, text_encoders, budget_bytes)
-        self.planned = fitted(planned, file, layout)
-        self.markers = [name for name in MARKERS if name in file.entries and layout is not FileLayout.GGUF]
-        self._label = _label(rules, budget_bytes)
-        self._family, self._said = family, said
-        self._reports: dict[str, TensorReport] = {}
-        self._extras = extras_of(self.planned, file, layout)
-        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-        rest = offload_dtype(rules.storage)
-        for item in self.planned:
-            shapes |= declare_planned(file, item, rest, layout)
-        shapes |= {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in self._extras.tensors.items()}
-        shapes |= {name: (file.entries[name].dtype, file.entries[name].shape) for name in self.markers}
-        self._shapes = shapes
-
-    def writer(self, target: Path) -> LayoutWriter:
-        """Return the writer of the file."""
-        room = METADATA_BYTES_A_TENSOR * len(self.planned) + 4096
-        return LayoutWriter(target, self._shapes, room, writer_in(self.layout, self._extras.packed))
-
-    def convert(self, item: PlannedTensor, writer: LayoutWriter) -> TensorReport:
-        """Read, encode and write one of `planned`, and measure what it lost."""
-        tensor, encoded = encode_planned(self.file, item)
-        key = item.assignment.original_key
-        if encoded is None:
-            writer.write(key, tensor.to(self._shapes[key][0]))
-        else:
-            writer.write(key, encoded.data)
-            scale = scale_of(encoded, self.layout)
-            if scale is not None:
-                writer.write(scale_key_in(self.layout, key), scale)
-        report = _measure(item, tensor, encoded)
-        self._reports[report.name] = report
-        return report
-
-    def finish(self, writer: LayoutWriter, info: CheckpointInfo) -> PrecisionReport:
-        """Write what stands next to the weights, and the metadata with the receipt; `markers` are written by the
-        caller, before or after. `info` says of which file they are."""
-        report = PrecisionReport(info.name, self._family.label, self._label)
-        report.tensors = [self._reports[item.assignment.original_key] for item in self.planned]
-        report.notices = (*self._said, *self._family.notes_on_converting(self.file.entries))
-        stored = {tensor.name: tensor.storage for tensor in report.tensors if tensor.storage is not None}
-        extras = extras_of(self.planned, self.file, self.layout, stored)
-        for name, tensor in extras.tensors.items():
-            writer.write(name, tensor)
-        writer.metadata = {**_metadata(self.file, info, report), **extras.metadata}
-        return report
-
-
 def save_as(
     info: CheckpointInfo,
     configs_dir: Path,
@@ -233,23 +168,39 @@ def save_as(
     chosen = layout_of(target, layout)
     check_format(chosen, rules.storage, budget_bytes is not None)
     with open_checkpoint(info.path, with_optional=True, optional_beside=False, alone=alone) as file:
-        conversion = Conversion(file, info, configs_dir, rules, chosen, text_encoders, budget_bytes)
-        with conversion.writer(target) as writer:
-            for index, item in enumerate(conversion.planned):
-                conversion.convert(item, writer)
-                progress(index + 1, len(conversion.planned))
-            report = conversion.finish(writer, info)
-            for name in conversion.markers:
+        family, planned, said = plan_with_budget(file, info, configs_dir, rules, text_encoders, budget_bytes)
+        planned = fitted(planned, file, chosen)
+        report = PrecisionReport(info.name, family.label, _label(rules, budget_bytes))
+        report.notices = (*said, *family.notes_on_converting(file.entries))
+        markers = [name for name in MARKERS if name in file.entries and chosen is not FileLayout.GGUF]
+        extras, rest = extras_of(planned, file, chosen), offload_dtype(rules.storage)
+        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        for item in planned:
+            shapes |= declare_planned(file, item, rest, chosen)
+        shapes |= {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in extras.tensors.items()}
+        shapes |= {name: (file.entries[name].dtype, file.entries[name].shape) for name in markers}
+        room = METADATA_BYTES_A_TENSOR * len(planned) + 4096
+        with LayoutWriter(target, shapes, room, writer_in(chosen, extras.packed)) as writer:
+            for index, item in enumerate(planned):
+                tensor, encoded = encode_planned(file, item)
+                key = item.assignment.original_key
+                writer.write(key, tensor.to(shapes[key][0]) if encoded is None else encoded.data)
+                scale = None if encoded is None else scale_of(encoded, chosen)
+                if scale is not None:
+                    writer.write(scale_key_in(chosen, key), scale)
+                report.tensors.append(_measure(item, tensor, encoded))
+                progress(index + 1, len(planned))
+            stored = {tensor.name: tensor.storage for tensor in report.tensors if tensor.storage is not None}
+            extras = extras_of(planned, file, chosen, stored)
+            for name, tensor in extras.tensors.items():
+                writer.write(name, tensor)
+            writer.metadata = {**_metadata(file, info, report), **extras.metadata}
+            for name in markers:
                 writer.write(name, file.read(name))
-    copy_yaml(info, target)
-    return report
-
-
-def copy_yaml(info: CheckpointInfo, target: Path) -> None:
-    """The YAML next to a checkpoint next to what was made of it, where none is."""
     yaml = target.with_suffix(".yaml")
     if info.config_path is not None and not yaml.exists():
         write_atomic(yaml, info.config_path.read_bytes())
+    return report
 
 
 def plan_with_budget(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from modules.jobs.work.precision import COMPARISON_TYPE, CONVERSION_TYPE
+from lib_workbench.precision_work import COMPARISON_TYPE, CONVERSION_TYPE
 from modules.texts import page_text
 from modules.ui.messages import note_box
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lib_workbench.precision_work import COMPARED, COMPARED_BY_DEFAULT, described
 from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
 from modules.cli.running import flags_of, run_guarded
@@ -13,7 +14,6 @@ from modules.cli.settings_words import add_settings_words, named_checkpoint, set
 from modules.errors import InvalidValueError
 from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.jobs.line import fix_seeds
-from modules.jobs.work.precision import COMPARED, COMPARED_BY_DEFAULT, described
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.record.output import Output
@@ -71,9 +71,9 @@ def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | 
             settings=settings,
         )
         check_names(request, services.catalogue)
-        from modules.processing.comparison.compare import as_json, compare
-        from modules.processing.comparison.report_page import as_html
-        from modules.processing.comparison.verdict import verdict
+        from lib_workbench.comparison.compare import as_json, compare
+        from lib_workbench.comparison.report_page import as_html
+        from lib_workbench.comparison.verdict import verdict
 
         formats = arguments.format or COMPARED_BY_DEFAULT
         output = Output(arguments.output.parent)

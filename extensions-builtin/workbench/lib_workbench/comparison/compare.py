@@ -3,7 +3,7 @@
 For every format an image of each prompt, how far it is from the first format's (PSNR, SSIM, the largest difference
 of latents at each step), seconds per step, bytes of the weights, and the peak of memory: on a GPU of what its
 allocator gave, on the CPU of the whole program.
-`modules.processing.comparison.report_page` shows it.
+`lib_workbench.comparison.report_page` shows it.
 """
 
 from __future__ import annotations

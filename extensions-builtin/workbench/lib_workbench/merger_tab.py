@@ -5,28 +5,31 @@ from typing import Any
 
 import gradio as gr
 
+from lib_workbench.merge_work import MERGE_TYPE, merger_of, start_merge
+from lib_workbench.merging.request import ConfigSource, MergeMethod, MergeOptions
+from modules.access.roles import Role, open_to
 from modules.errors import FeatherweightError
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import TaskState
-from modules.jobs.work.merging import MERGE_TYPE, merger_of, start_merge
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.models.autoencoders.files import BUILT_IN
-from modules.models.merging.request import ConfigSource, MergeMethod, MergeOptions
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
 from modules.texts import page_text
 from modules.ui.header import checkpoint_choice
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
-from modules.ui.tab_order import WhenOpened
+from modules.ui.tab_order import TabPlace
 from modules.ui.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 1.0
 MODEL_FIELDS = (("primary", "Primary", "A"), ("secondary", "Secondary", "B"), ("tertiary", "Tertiary", "C"))
 DESCRIPTIONS = {
-    MergeMethod.NO_INTERPOLATION: "The result is <b>A</b>: to convert it, bake in a VAE, or discard weights.",
-    MergeMethod.WEIGHTED_SUM: "The result is <b>A × (1 − M) + B × M</b>. Takes models A and B.",
-    MergeMethod.ADD_DIFFERENCE: "The result is <b>A + (B − C) × M</b>. Takes models A, B and C.",
+    MergeMethod.NO_INTERPOLATION: page_text(
+        "The result is <b>A</b>: to convert it, bake in a VAE, or discard weights."
+    ),
+    MergeMethod.WEIGHTED_SUM: page_text("The result is <b>A × (1 − M) + B × M</b>. Takes models A and B."),
+    MergeMethod.ADD_DIFFERENCE: page_text("The result is <b>A + (B − C) × M</b>. Takes models A, B and C."),
 }
 Fields = dict[str, gr.components.Component]
 
@@ -36,9 +39,9 @@ def format_choices() -> list[tuple[str, str]]:
     return [(spec.label, name) for name, spec in FORMAT_SPECS.items()]
 
 
-def build_merger_tab(services: Services, when_opened: WhenOpened, header_checkpoint: gr.Dropdown) -> None:
-    """Build the tab's contents inside of the tab that is open now. A finished merge is offered in
-    `header_checkpoint` too."""
+def build_merger_tab(place: TabPlace) -> None:
+    """Build the tab's contents inside of the tab that is open now. A finished merge is offered in the header too."""
+    services = place.services
     merger = merger_of(services)
     fields: Fields = {}
     with gr.Row(equal_height=False):
@@ -53,6 +56,7 @@ def build_merger_tab(services: Services, when_opened: WhenOpened, header_checkpo
     timer = gr.Timer(LOOK_EVERY_S, active=False)
     models = [fields[name] for name, _, _ in MODEL_FIELDS]
 
+    @open_to(Role.ADMIN)
     def submit(*values: Any) -> list[Any]:
         try:
             options = MergeOptions(**_texts(dict(zip(fields, values, strict=True))))
@@ -67,28 +71,34 @@ def build_merger_tab(services: Services, when_opened: WhenOpened, header_checkpo
         working = _is_working(services)
         return [gr.Timer(active=working), gr.update(interactive=working)]
 
+    @open_to(Role.VIEWER)
     def look() -> list[Any]:
         choices = gr.update() if _is_working(services) else gr.update(choices=_choices(services))
         return [_shown(services), *controls(), *(choices for _ in models)]
 
+    @open_to(Role.ADMIN)
     def look_and_tell() -> list[Any]:
         """Like `look`; when the work is over the header gets the new checkpoint too."""
         seen = look()
         return [*seen, gr.update() if _is_working(services) else checkpoint_choice(services)]
 
+    @open_to(Role.ADMIN)
     def stop() -> str:
         for task in services.queue.known.tasks(MERGE_TYPE):
             services.queue.interrupt(task.task_id, why="cancelled")
         return _shown(services)
 
+    @open_to(Role.ADMIN)
     def refresh() -> list[Any]:
         services.catalogue.refresh()
         return [gr.update(choices=_choices(services))] * len(models)
 
+    @open_to(Role.ADMIN)
     def refresh_vaes() -> Any:
         services.engine.vaes.refresh()
         return gr.update(choices=_vae_names(services))
 
+    @open_to(Role.ADMIN)
     def read_metadata(*names: str | None) -> str:
         try:
             found = merger.metadata_of([name for name in names if name])
@@ -98,8 +108,8 @@ def build_merger_tab(services: Services, when_opened: WhenOpened, header_checkpo
 
     start.click(submit, inputs=list(fields.values()), outputs=[result, timer, cancel], **HIDDEN_EVENT)
     cancel.click(stop, outputs=[result], **HIDDEN_EVENT)
-    timer.tick(look_and_tell, outputs=[result, timer, cancel, *models, header_checkpoint], **HIDDEN_EVENT)
-    when_opened(look, outputs=[result, timer, cancel, *models], **HIDDEN_EVENT)
+    timer.tick(look_and_tell, outputs=[result, timer, cancel, *models, place.checkpoint], **HIDDEN_EVENT)
+    place.when_opened(look, outputs=[result, timer, cancel, *models], **HIDDEN_EVENT)
     method = fields["method"]
     assert isinstance(method, gr.Radio)
     method.input(_method_changed, inputs=[method], outputs=[description, *models], **HIDDEN_EVENT)
@@ -220,6 +230,7 @@ def _described(method: MergeMethod) -> str:
     return f"<p>{DESCRIPTIONS[method]}</p>"
 
 
+@open_to(Role.ADMIN)
 def _method_changed(label: str) -> list[Any]:
     method = MergeMethod(label)
     return [_described(method), *(gr.update(interactive=index < method.models) for index in range(len(MODEL_FIELDS)))]

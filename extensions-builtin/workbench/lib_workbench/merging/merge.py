@@ -14,6 +14,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lib_workbench.merging.conversion import (
+    METADATA_BYTES_A_TENSOR,
+    declare_planned,
+    encode_planned,
+    offload_dtype,
+    plan_tensors,
+    scale_key_of,
+)
+from lib_workbench.merging.file_layout import FileLayout, PlannedTensor, extras_of, fitted
+from lib_workbench.merging.merged import MergedSource
+from lib_workbench.merging.recipe import merge_metadata
+from lib_workbench.merging.request import MergeRequest, refuse_taken
+from lib_workbench.merging.sources import BakedSource, WideSource
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import CheckpointError, InvalidValueError, OutputError
 from modules.memory.formats.format import FORMATS
@@ -23,19 +36,6 @@ from modules.models.families.registry import FAMILIES
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
 from modules.models.files.tensor_source import TensorSource
-from modules.models.merging.conversion import (
-    METADATA_BYTES_A_TENSOR,
-    declare_planned,
-    encode_planned,
-    offload_dtype,
-    plan_tensors,
-    scale_key_of,
-)
-from modules.models.merging.file_layout import FileLayout, PlannedTensor, extras_of, fitted
-from modules.models.merging.merged import MergedSource
-from modules.models.merging.recipe import merge_metadata
-from modules.models.merging.request import MergeRequest, refuse_taken
-from modules.models.merging.sources import BakedSource, WideSource
 from modules.models.names.fused import LayoutWriter, original_name
 from modules.models.opening.checkpoint import open_checkpoint
 from modules.texts import page_text

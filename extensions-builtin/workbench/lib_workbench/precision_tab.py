@@ -5,11 +5,8 @@ from typing import Any
 
 import gradio as gr
 
-from modules.api.name_lists import shown_samplers
-from modules.errors import FeatherweightError, InvalidValueError
-from modules.jobs.job import JobStatus
-from modules.jobs.tasks import Task
-from modules.jobs.work.precision import (
+from lib_workbench.precision_view import outcome_view
+from lib_workbench.precision_work import (
     COMPARED,
     COMPARED_BY_DEFAULT,
     EIGHT_BIT,
@@ -19,9 +16,14 @@ from modules.jobs.work.precision import (
     PRECISION_TYPES,
     SAVED,
     ComparisonRequest,
+    PrecisionWork,
     StorageOptions,
-    precision_work,
 )
+from modules.access.roles import Role, open_to
+from modules.api.name_lists import shown_samplers
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.jobs.job import JobStatus
+from modules.jobs.tasks import Task
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.processing.engine.precision import INT8_FORMATS, split_patterns
 from modules.services import Services
@@ -30,9 +32,8 @@ from modules.ui.form import ROWS
 from modules.ui.header import checkpoint_choice
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
-from modules.ui.precision_view import outcome_view
 from modules.ui.seed_field import SeedField
-from modules.ui.tab_order import WhenOpened
+from modules.ui.tab_order import TabPlace
 from modules.ui.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 1.0
@@ -53,10 +54,11 @@ NOTHING_YET = (
 Fields = list[gr.components.Component]
 
 
-def build_precision_tab(services: Services, when_opened: WhenOpened, header_checkpoint: gr.Dropdown) -> None:
-    """Build the tab's contents inside of the tab that is open now. A file that was saved is offered in
-    `header_checkpoint` too."""
-    work = precision_work(services)
+def build_precision_tab(place: TabPlace) -> None:
+    """Build the tab's contents inside of the tab that is open now. A file that was saved is offered in the header
+    too."""
+    services = place.services
+    work = PrecisionWork(services)
     with gr.Row(equal_height=False):
         with gr.Column(scale=2, min_width=320):
             with gr.Row(elem_classes=["fw-with-refresh"]):
@@ -97,15 +99,21 @@ def build_precision_tab(services: Services, when_opened: WhenOpened, header_chec
     timer = gr.Timer(LOOK_EVERY_S, active=False)
     watched = [result, timer, cancel]
 
+    @open_to(Role.VIEWER)
     def look() -> list[Any]:
         working = _is_working(services)
         return [_shown(services), gr.Timer(active=working), gr.update(interactive=working)]
 
+    @open_to(Role.VIEWER)
     def look_and_tell() -> list[Any]:
         """Like `look`; when the work is over, both lists of checkpoints get the new file."""
         if _is_working(services):
             return [*look(), gr.skip(), gr.skip()]
         return [*look(), gr.update(choices=_models(services)), checkpoint_choice(services)]
+
+    @open_to(Role.VIEWER)
+    def models() -> Any:
+        return gr.update(choices=_models(services), value=_chosen(services))
 
     def started(start: Callable[[], Task]) -> list[Any]:
         try:
@@ -116,20 +124,25 @@ def build_precision_tab(services: Services, when_opened: WhenOpened, header_chec
             return [error_box(str(InvalidValueError(f"A number cannot be used: {error}."))), *look()[1:]]
         return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]
 
+    @open_to(Role.ADMIN)
     def start_report(checkpoint: str | None, *values: Any) -> list[Any]:
         return started(lambda: work.report(_storage_options(checkpoint, *values)))
 
+    @open_to(Role.ADMIN)
     def start_conversion(checkpoint: str | None, target: str | None, *values: Any) -> list[Any]:
         return started(lambda: work.convert(_storage_options(checkpoint, *values), target or ""))
 
+    @open_to(Role.ADMIN)
     def start_comparison(checkpoint: str | None, *values: Any) -> list[Any]:
         return started(lambda: work.compare(_comparison_request(checkpoint, *values)))
 
+    @open_to(Role.ADMIN)
     def stop() -> list[Any]:
         for task in _tasks(services):
             services.queue.interrupt(task.task_id, why="cancelled")
         return look()
 
+    @open_to(Role.ADMIN)
     def look_again() -> Any:
         services.catalogue.refresh()
         return gr.update(choices=_models(services))
@@ -139,9 +152,9 @@ def build_precision_tab(services: Services, when_opened: WhenOpened, header_chec
     compare.click(start_comparison, inputs=[model, *compare_fields], outputs=watched, **HIDDEN_EVENT)
     cancel.click(stop, outputs=watched, **HIDDEN_EVENT)
     refresh.click(look_again, outputs=[model], **HIDDEN_EVENT)
-    timer.tick(look_and_tell, outputs=[*watched, model, header_checkpoint], **HIDDEN_EVENT)
-    when_opened(look, outputs=watched, **HIDDEN_EVENT)
-    when_opened(lambda: gr.update(choices=_models(services), value=_chosen(services)), outputs=[model], **HIDDEN_EVENT)
+    timer.tick(look_and_tell, outputs=[*watched, model, place.checkpoint], **HIDDEN_EVENT)
+    place.when_opened(look, outputs=watched, **HIDDEN_EVENT)
+    place.when_opened(models, outputs=[model], **HIDDEN_EVENT)
 
 
 def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -> Fields:

@@ -6,15 +6,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lib_workbench.merge_work import Merger
+from lib_workbench.merging.request import SUFFIX, ConfigSource, MergeMethod, MergeOptions
 from modules.assembly import build_services
 from modules.cli.running import flags_of, run_guarded
 from modules.errors import InvalidValueError
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
-from modules.jobs.work.merging import Merger
 from modules.memory.formats.catalog import all_formats
 from modules.models.autoencoders.files import BUILT_IN
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.models.merging.request import SUFFIX, ConfigSource, MergeMethod, MergeOptions
 from modules.services import ForeignProgram
 
 METHODS = {

@@ -5,7 +5,7 @@ from typing import Any
 
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.images.other_programs import infotext_of_text
+from modules.images.other_programs import usual_infotext
 from modules.processing.request.checking import check_names
 from modules.processing.request.parameters import Choices, Parameter, Tab, number
 from modules.processing.request.pasting import pasted_hires, pasted_mask, pasted_start, pasted_values
@@ -151,7 +151,7 @@ def _typed(key: str, text: str) -> object:
 def pasted_fields(text: str, services: Services) -> dict[str, Any]:
     """The fields of an infotext, after the callbacks of scripts; empty for text without parameters."""
     current = services.settings.current
-    text = infotext_of_text(text) or text
+    text = usual_infotext(text)
     parsed = parse_infotext(
         text,
         skip_fields=current.infotext.infotext_skip_pasting,

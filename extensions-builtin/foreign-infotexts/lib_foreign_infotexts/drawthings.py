@@ -8,7 +8,6 @@ from typing import Any
 from lib_foreign_infotexts.record import ForeignRecord, listed, size_of, stem
 from modules.bounded import read_json
 
-XMP = "XML:com.adobe.xmp"
 _COMMENT = re.compile(r"<exif:UserComment>(.*?)</exif:UserComment>", re.DOTALL)
 _TAGS = re.compile(r"</?rdf:[^>]*>")
 KEYS = {

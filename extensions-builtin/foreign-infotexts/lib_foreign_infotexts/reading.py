@@ -1,19 +1,22 @@
 """Which program made an image, and what it says, as an infotext: from the texts in a file, and from pasted JSON."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from lib_foreign_infotexts.comfyui import comfyui_record, graph_of, is_graph, is_workflow
-from lib_foreign_infotexts.drawthings import XMP, drawthings_json, drawthings_record, is_drawthings, swarm_record
+from lib_foreign_infotexts.comfyui import comfyui_record, graph_of, is_workflow, nodes_in
+from lib_foreign_infotexts.drawthings import drawthings_json, drawthings_record, is_drawthings, swarm_record
 from lib_foreign_infotexts.easydiffusion import easydiffusion_record, is_easydiffusion
 from lib_foreign_infotexts.fooocus import fooocus_record, is_fooocus
 from lib_foreign_infotexts.invokeai import dream_record, invokeai_record, is_invokeai, old_invokeai_record
 from lib_foreign_infotexts.novelai import SOFTWARE, novelai_infotext
+from lib_foreign_infotexts.plain_json import plain_record
 from lib_foreign_infotexts.record import ForeignRecord
-from modules.bounded import read_json
+from modules.images.other_programs import XMP, json_of
 
-IN_CHUNKS = ("invokeai_metadata", "invokeai", "sd-metadata", "prompt", "workflow", "parameters", "Comment")
+IN_CHUNKS = (
+    *("invokeai_metadata", "invokeai", "sd-metadata", "generation_data", "prompt", "workflow", "parameters", "Comment"),
+    *("UserComment", "ImageDescription"),
+)
 """Texts of a file that may hold JSON of theirs, the one that says most first."""
 MIN_FIELDS = 2
 ITS_WORDS = {
@@ -23,35 +26,38 @@ ITS_WORDS = {
         "VAE: Default \\(model\\), Raw prompt": "Raw prompt",
     },
     ", Scheduler: ": {"Scheduler": "Schedule type"},
+    ", Sampler sigma: ": {"Sampler sigma": "Schedule type"},
 }
-"""How Draw Things, Fooocus and nodes of ComfyUI call fields of an infotext, by a field that only they write."""
+"""How Draw Things, Fooocus, nodes of ComfyUI and SD.Next call fields of an infotext, by a field that only they have."""
 _LORA_WEIGHTS = re.compile(r', Lora weights: "([^"]*)"')
 _WEIGHT = re.compile(r"([^\s,:][^,:]*): (-?\d+(?:\.\d+)?)")
 
 
-def foreign_infotext(items: Mapping[str, str], width: int, height: int) -> str | None:
-    """An infotext from the texts of an image file; None if no known program wrote them. Sizes are in pixels, of the
-    image, for programs that do not record it."""
+def foreign_infotexts(items: Mapping[str, str], width: int, height: int) -> Iterator[str | None]:
+    """Yield what known programs say in the texts of an image file."""
     if items.get("Software") == SOFTWARE:
-        return novelai_infotext(items, width, height)
+        yield novelai_infotext(items, width, height)
     if is_easydiffusion(items):
-        return easydiffusion_record(items).infotext
+        yield easydiffusion_record(items).infotext
     if XMP in items and (given := drawthings_json(items[XMP])) is not None:
-        return drawthings_record(given).infotext
+        yield drawthings_record(given).infotext
     for name in IN_CHUNKS:
-        found = infotext_of_text(items.get(name, ""))
-        if found is not None:
-            return found
-    dream = dream_record(items["Dream"]) if "Dream" in items else None
-    return None if dream is None else dream.infotext
+        if name in items and items.get("Software") != SOFTWARE:
+            yield infotext_of_text(items[name])
+    if "Dream" in items and (dream := dream_record(items["Dream"])) is not None:
+        yield dream.infotext
 
 
 def infotext_of_text(text: str) -> str | None:
-    """An infotext from JSON that one of the programs writes, or from an infotext in their words; None for any other
-    text, and for one that says nearly nothing of how an image is made."""
+    """Return an infotext from JSON that one of the programs writes, or from an infotext in their words; None for any
+    other text, and for one that says nearly nothing of how an image is made."""
+    text = text.strip("\0")
     if not text.lstrip().startswith("{"):
         return in_usual_words(text)
-    record = _record(_json(text))
+    given = json_of(text)
+    if isinstance(given, dict) and given.get("Software") == SOFTWARE:
+        return novelai_infotext(given)
+    record = _record(given)
     return None if record is None or len(record.fields) < MIN_FIELDS else record.infotext
 
 
@@ -71,20 +77,17 @@ def in_usual_words(text: str) -> str | None:
     return f"{prompt}{tags}{mark}{negative}\n{_LORA_WEIGHTS.sub('', line)}"
 
 
-def _json(text: str) -> object:
-    try:
-        return read_json(text, constant=lambda name: None)  # ComfyUI writes NaN for nodes that always run
-    except ValueError:
-        return None
-
-
 def _record(given: object) -> ForeignRecord | None:
-    if is_graph(given):
-        return comfyui_record(_mapping(given))
-    if is_workflow(given):
-        return comfyui_record(graph_of(_mapping(given)))
     if not isinstance(given, dict):
         return None
+    nodes = nodes_in(given)
+    if nodes:
+        return _of_site(comfyui_record(nodes), given.get("extraMetadata"))
+    for table in ("prompt", "workflow"):  # a graph in a table of its own, as nodes write it that save JPEG and WebP
+        if isinstance(given.get(table), dict):
+            return _record(given[table])
+    if is_workflow(given):
+        return comfyui_record(graph_of(given))
     if isinstance(given.get("sui_image_params"), dict):
         return swarm_record(given["sui_image_params"])
     if is_invokeai(given):
@@ -93,9 +96,16 @@ def _record(given: object) -> ForeignRecord | None:
         return old_invokeai_record(given)
     if is_fooocus(given):
         return fooocus_record(given)
-    return drawthings_record(given) if is_drawthings(given) else None
+    return drawthings_record(given) if is_drawthings(given) else plain_record(given)
 
 
-def _mapping(given: object) -> Mapping[str, Any]:
-    assert isinstance(given, dict)
-    return given
+def _of_site(record: ForeignRecord | None, extra: object) -> ForeignRecord | None:
+    """What Civitai's site writes next to a graph, which counts, with what only the graph says."""
+    given = json_of(extra) if isinstance(extra, str) else extra
+    said = plain_record(given) if isinstance(given, dict) else None
+    if said is None:
+        return record
+    said.program = "Civitai"
+    if record is not None:
+        said.fields = {**record.fields, **{key: value for key, value in said.fields.items() if value is not None}}
+    return said

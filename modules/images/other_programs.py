@@ -21,8 +21,8 @@ _CUT_OFF = re.compile(r'\s*\{\s*"')
 @dataclass(frozen=True)
 class InfotextReader:
     """A way to read what other programs say of an image, as infotexts; None for what no program that it knows has
-    written. `of_file` receives the texts of an image file by name, and the image's width and height in pixels, and gives
-    what each program says; `of_text` receives a text that was pasted or stood where an infotext does."""
+    written. `of_file` receives the texts of an image file by name, and the image's width and height in pixels, and
+    gives what each program says; `of_text` receives a text that was pasted or stood where an infotext does."""
 
     of_file: Callable[[Mapping[str, str], int, int], Iterable[str | None]]
     of_text: Callable[[str], str | None]

@@ -63,7 +63,7 @@ def test_without_readers_texts_of_other_programs_are_only_shown(no_readers: None
 
 def test_the_first_reader_that_knows_a_text_counts(no_readers: None) -> None:
     def reader(word: str, infotext: str) -> InfotextReader:
-        return InfotextReader(lambda items, width, height: None, lambda text: infotext if word in text else None)
+        return InfotextReader(lambda items, width, height: (), lambda text: infotext if word in text else None)
 
     register_infotext_reader("cats", reader("cat", "one"))
     register_infotext_reader("animals", reader("", "any"))

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from lib_takeover.reference_folder import count_models
+from lib_takeover.takeover import Report, Target, take_over
 from modules.cli.commands import load_command
 from modules.errors import InvalidValueError
 from modules.flags.flags import parse_flags
@@ -16,8 +18,6 @@ from modules.paths import Paths, resolve_paths
 from modules.prompting.styles import StyleBook
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
-from modules.takeover.reference_folder import count_models
-from modules.takeover.takeover import Report, Target, take_over
 
 STYLES = "name,prompt,negative_prompt\nInk,ink of {prompt},blurry\nOil,an oil painting,\n"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from lib_takeover.reference_folder import ReferenceFolder
 from modules.atomic_files import output_error, write_atomic
 from modules.bounded import read_json_file
 from modules.errors import FeatherweightError, InvalidValueError
@@ -20,8 +21,7 @@ from modules.settings.definitions import DIRECTORY_KEYS
 from modules.settings.setting import Setting
 from modules.settings.store import SettingsStore, migrate
 from modules.settings.values import as_json, exact_setting
-from modules.takeover.old_defaults import current_entries
-from modules.takeover.reference_folder import ReferenceFolder
+from modules.ui.old_defaults import current_entries
 
 TABS = ("txt2img/", "img2img/", "extras/", "modelmerger/")
 FIELDS = ("/value", "/visible", "/minimum", "/maximum", "/step")

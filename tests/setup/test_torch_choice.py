@@ -148,7 +148,7 @@ def test_rocm_on_windows_is_amds_own() -> None:
     words = choose_torch(TorchRequest("rocm"), windows(RX_7900)).words
     assert len(words) == 4 and all(word.startswith(ROCM_WINDOWS) for word in words)
     assert words[-1].endswith("torch-2.9.1%2Brocm7.2.1-cp312-cp312-win_amd64.whl")
-    with pytest.raises(SetupError, match="for Python 3.12, this is 3.13.*TORCH_COMMAND"):
+    with pytest.raises(SetupError, match=r"for Python 3.12, this is 3.13.*TORCH_COMMAND"):
         choose_torch(TorchRequest("rocm"), windows(RX_7900, python=(3, 13)))
-    with pytest.raises(SetupError, match="RDNA 3 and 4.*not on AMD Radeon RX 6800 XT.*Vulkan"):
+    with pytest.raises(SetupError, match=r"RDNA 3 and 4.*not on AMD Radeon RX 6800 XT.*Vulkan"):
         choose_torch(TorchRequest("rocm"), windows(RX_6800))

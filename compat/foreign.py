@@ -1,5 +1,4 @@
-"""What this package gives to the program: `ForeignLoading`, handed in by whoever starts the server, a command or a
-worker."""
+"""The one object of this package that the program is given, by whoever starts the server, a command or a worker."""
 
 from __future__ import annotations
 
@@ -38,9 +37,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class LoadedView:
+    """A model that was loaded: what `shared.sd_model` offers (`view`), and the attributes of the program's own."""
+
+    def __init__(self, view: Any, model: Any) -> None:
+        self._view = view
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return getattr(self._view, name)
+        except AttributeError:
+            if not hasattr(self._model, name):
+                raise
+        return getattr(self._model, name)
+
+
 class Foreign:
-    """See `modules.services.ForeignProgram`. It has no state of its own, so that a worker's process gets it as it is;
-    what the process holds is `compat.host.PROCESS`."""
+    """The `ForeignProgram` (`modules.services`) of extensions of the reference UI. It has no state, so that a worker's
+    process gets it as it is; what a process holds is `compat.host.PROCESS`."""
 
     # -- loading
 
@@ -104,8 +121,8 @@ class Foreign:
         if is_watched():
             KDiffusionSampler(job).tell(info.index, info.total, info.x, info.denoised, info.sigma)
 
-    def model(self) -> Any:
-        return model_in_use()
+    def loaded(self, model: Any) -> Any:
+        return LoadedView(model_in_use(), model)
 
     # -- the program
 

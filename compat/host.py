@@ -19,7 +19,7 @@ from modules.services import Services
 
 @dataclass
 class Process:
-    """What runs here. `services` is None in a worker, and in the server until it is built."""
+    """The program of a process. `services` is None in a worker, and in the server until it is built."""
 
     computing: Computing | None = None
     services: Services | None = None
@@ -35,7 +35,7 @@ PROCESS = Process()
 
 @dataclass(frozen=True)
 class JobView:
-    """What `shared.state` shows of the job that runs."""
+    """The job that runs, as `shared.state` shows it."""
 
     job: str = ""
     step: int = 0

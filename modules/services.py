@@ -61,7 +61,7 @@ class ForeignProgram(ForeignLoading, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Services(Computing):
-    """What the page, the HTTP API and the command line work with."""
+    """The objects that the page, the HTTP API and the command line work with."""
 
     version: str
     dispatcher: Dispatcher

@@ -31,6 +31,10 @@ class Moment(StrEnum):
     BEFORE_COMPONENT = "before_component"  # (None, elem_id=, label=); a control of a form is about to be built
     AFTER_COMPONENT = "after_component"  # (the component, elem_id=, label=)
     UI_TABS = "ui_tabs"  # () -> [(Blocks, title, id)]
+    PAGE_TABS = "page_tabs"  # () -> [PageTab]; while the page is built
+    API = "api"  # (the FastAPI app, Services); while the HTTP API is built
+    COMPARISON = "comparison"  # (Paths, SeriesReport) -> the name of the page that was written
+    TASKS = "tasks"  # (Computing) -> {type of task: its starter}; in the server and in workers
     UI_TRAIN_TABS = "ui_train_tabs"  # (UiTrainTabParams); inside of the Train tab's layout
     UI_SETTINGS = "ui_settings"  # (SettingsGroup), or () where it takes nothing; while the program starts
     INFOTEXT_PASTED = "infotext_pasted"  # (infotext, its fields, which may be changed)
@@ -133,24 +137,6 @@ class BeforeTokenCounterParams:
     is_positive: bool = True
 
 
-class LoadedView:
-    """A model that was loaded: what `shared.sd_model` offers (`view`), and the attributes of the program's own."""
-
-    def __init__(self, view: Any, model: Any) -> None:
-        self._view = view
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        try:
-            return getattr(self._view, name)
-        except AttributeError:
-            if not hasattr(self._model, name):
-                raise
-        return getattr(self._model, name)
-
-
 @dataclass(frozen=True)
 class Registered:
     """A callback with whose it is."""
@@ -221,14 +207,25 @@ class Callbacks:
                 entry.failed(error)
         return results
 
-    def model_loaded(self, model: Any, view: Callable[[], Any]) -> None:
-        """A checkpoint was loaded: ours get the model, the user's that with the names of `shared.sd_model`."""
+    def model_loaded(self, model: Any, view: Callable[[Any], Any]) -> None:
+        """Tell of a checkpoint that was loaded: ours get the model, the user's a `view` of it."""
         for entry in self.at(Moment.MODEL_LOADED):
             is_foreign = entry.acting is not None and entry.acting.is_foreign
             try:
-                self.run(entry, LoadedView(view(), model) if is_foreign else model)
+                self.run(entry, view(model) if is_foreign else model)
             except (Exception, SystemExit) as error:  # as above
                 entry.failed(error)
+
+    def task_starters(self, computing: Any) -> dict[str, Any]:
+        """Return how tasks of extensions begin in the process of this `Computing`, by their types; of several for one
+        type the first."""
+        found = self.call(Moment.TASKS, computing)
+        return {type: starter for one in reversed(found) for type, starter in one.items()}
+
+    def report(self, paths: Any, report: Any) -> str:
+        """Have a `SeriesReport` written among the reports. Returns its page's name, "" where no extension writes one;
+        raises what the extension raises."""
+        return next((str(self.run(entry, paths, report)) for entry in self.at(Moment.COMPARISON)), "")
 
     def compute(self, name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have the work of this name done here. Raises `UnknownNameError`, and what the work raises."""

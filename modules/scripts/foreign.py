@@ -1,5 +1,5 @@
-"""How extensions of the user's are loaded. Those that were written for the reference UI need a program around them that
-whoever starts this one hands in as `ForeignLoading`; without it they are loaded as ours are."""
+"""How user extensions are loaded. Those that were written for the reference UI need the habits of that program around
+them, which whoever starts this one hands in as `ForeignLoading`; without it they are loaded as built-in ones are."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ForeignLoading(Protocol):
     def step(self, job: Job, info: StepInfo) -> None:
         """Tell those who watch the sampler of a step."""
 
-    def model(self) -> Any:
-        """Return the model in use as extensions see it."""
+    def loaded(self, model: Any) -> Any:
+        """Return a model that was loaded as callbacks of extensions see it."""
 
 
 class PlainLoading:
@@ -104,8 +104,8 @@ class PlainLoading:
     def step(self, job: Job, info: StepInfo) -> None:
         return
 
-    def model(self) -> Any:
-        return None
+    def loaded(self, model: Any) -> Any:
+        return model
 
 
 PLAIN = PlainLoading()

@@ -51,13 +51,13 @@ class SeedDraws:
         self._chance = random.Random(str(origin))
 
     def next(self) -> int:
-        """The next seed, 0 to 2^32 - 1 where it is drawn."""
+        """Return the next seed, 0 to 2^32 - 1 where it is drawn."""
         return self._recorded.pop(0) if self._recorded else self._chance.randrange(2**32)
 
 
 @dataclass(frozen=True)
 class Making:
-    """What makes the images of jobs: a run, or the queue. Without `seeds` each -1 draws by chance."""
+    """The way in which jobs are made: by a run, or by the queue. Without `seeds` each -1 draws by chance."""
 
     make: Make
     settings: Callable[[], Settings]

@@ -87,10 +87,11 @@ def test_an_infotext_sent_back_reproduces_the_image(client: TestClient, body: di
 
 
 def test_saved_images_lie_where_the_settings_say(client: TestClient) -> None:
-    images, infotexts = make(client, {**SMALL, "save_images": True})
     folder = Path(client.get("/sdapi/v1/cmd-flags").json()["data_dir"]) / "outputs" / "txt2img-images"
-    (path,) = folder.rglob("*.png")
-    assert path.name == "00000-5.png"
+    before = set(folder.rglob("*.png"))
+    images, infotexts = make(client, {**SMALL, "save_images": True})
+    (path,) = set(folder.rglob("*.png")) - before
+    assert path.name == f"{len(before):05}-5.png"
     with Image.open(path) as saved:
         assert saved.info["parameters"] == infotexts[0]
         assert saved.tobytes() == images[0].tobytes()

@@ -183,3 +183,14 @@ def test_an_installer_finds_launch_and_its_failure_is_said(tmp_path: Path) -> No
     with pytest.raises(NotInstalledHere, match="RuntimeError: oops"):
         packages.run_installer(tmp_path / "bad")
     assert sys.executable
+
+
+def test_an_installer_finds_the_names_of_the_reference_ui(tmp_path: Path) -> None:
+    """Its process has no program, and its folder is where it looks for its own files."""
+    (tmp_path / "own.py").write_text("word = 'own'\n")
+    (tmp_path / "install.py").write_text(
+        "import launch, sys\nfrom modules import launch_utils, paths_internal\nimport own\n"
+        "print(own.word, launch.is_installed('numpy'), paths_internal.modules_path, sys.argv)\n"
+    )
+    said = packages.run_installer(tmp_path)
+    assert said == f"own True {Path(__file__).parents[2] / 'modules'} ['{tmp_path / 'install.py'}']"

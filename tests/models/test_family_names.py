@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.models.families.family import ModelFamily
 from modules.models.families.registry import FAMILIES
 
 ROOT = Path(__file__).parents[2]
@@ -72,3 +73,19 @@ def test_every_family_is_in_a_folder_of_its_own() -> None:
     for name, _ in FAMILIES.items():
         (folder,) = (folder for folder, text in texts.items() if re.search(rf"import .*\b{name.upper()}\b", text))
         assert (folder / "__init__.py").read_text() == ""
+
+
+def test_a_family_is_data() -> None:
+    """A family has few facts, and no code but functions that are given to it."""
+    public = {name for name in {*dir(ModelFamily), *ModelFamily.__annotations__} if not name.startswith("_")}
+    assert len(public) < 20 and len(ModelFamily.__annotations__) <= 15
+    assert all(type(family) is ModelFamily for _, family in FAMILIES.items())
+    files = [path for folder in FAMILY_FOLDERS for path in folder.glob("family.py")]
+    assert [path.parent.name for path in files if "\nclass " in path.read_text(encoding="utf-8")] == []
+
+
+def test_no_class_of_diffusers_is_asked_for_by_name_where_memory_is_estimated_or_saved() -> None:
+    names = re.compile(r"UNet2DConditionModel|Transformer2DModel|BasicTransformerBlock|ResnetBlock2D|TimestepEmbedding")
+    files = [*(MODULES / "memory").rglob("*.py"), *(MODULES / "processing").rglob("*.py")]
+    files += (MODULES / "models" / "loading").rglob("*.py")
+    assert [path.name for path in files if names.search(path.read_text(encoding="utf-8"))] == []

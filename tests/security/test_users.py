@@ -108,7 +108,8 @@ def test_every_function_of_the_page_stands_in_the_table(app: FastAPI) -> None:
     names = {f"{function.__module__}:{function.__qualname__}" for function in functions}
     listed = {name for names in CALLS.values() for name in names}
     ours = {name for name in names if not name.startswith("featherweight_scripts.")}
-    assert ours - listed == set()
+    said = {f"{one.__module__}:{one.__qualname__}" for one in functions if role_of_function(one) is not None}
+    assert ours - listed - said == set()
     made_when_shown = {"modules.ui.quicksettings:_storing.<locals>.store"}
     assert listed - names == made_when_shown
     assert all(least_role(function) is Role.USER for function in functions if "_scripts." in function.__module__)
@@ -276,7 +277,7 @@ def test_lists_of_work_hold_ones_own(clients: dict[str, TestClient], made: dict[
         return {job["task_id"] for job in clients[name].get("/featherweight/v1/queue").json()["ended"]}
 
     assert made["ben"] in ended("ben") and made["ada"] not in ended("ben")
-    assert ended("cleo") == set() and {made["ben"], made["ada"]} <= ended("ada")
+    assert ended("cleo").isdisjoint({made["ben"], made["ada"]}) and {made["ben"], made["ada"]} <= ended("ada")
     tasks = clients["ben"].get("/agent-scheduler/v1/history").json()
     assert made["ada"] not in {task["id"] for task in tasks["tasks"]} and tasks["total"] == len(tasks["tasks"])
 

@@ -233,6 +233,7 @@ def test_a_sketch_arrives_in_the_color_of_the_brush(form: sync_api.Page, request
 def test_a_batch_makes_what_it_can_and_lists_the_rest(form: sync_api.Page, requests: list[GenerationRequest]) -> None:
     before = len(requests)
     show(form, "img2img_batch_tab")
+    form.wait_for_function("featherweight.tab('img2img').mode() === 'batch'")
     files = [
         {"name": "a.png", "mimeType": "image/png", "buffer": encode_image(picture(), "png")},
         {"name": "b.png", "mimeType": "image/png", "buffer": b"no image"},
@@ -244,9 +245,8 @@ def test_a_batch_makes_what_it_can_and_lists_the_rest(form: sync_api.Page, reque
     )
     assert "b.png is no image file" in form.inner_text(".fw-batch-list")
     form.click("#img2img_generate")
-    form.wait_for_function(
-        "/3 of 3 · 1 failed · done/.test(document.querySelector('#img2img_batch_state').textContent)"
-    )
+    state = form.locator("#img2img_batch_state")
+    sync_api.expect(state).to_contain_text("3 of 3 · 1 failed · done")
     assert "b.png is no image file" in form.inner_text("#img2img_batch_state")
     form.wait_for_selector("#img2img_gallery .fw-thumbs button >> nth=1")
     assert [start_size(request) for request in requests[before:]] == [SIZE_PX, (32, 32)]

@@ -20,16 +20,24 @@ from modules.model_folders import files_below
 from modules.models.autoencoders.autoencoder import PREFIX as VAE_PREFIX
 from modules.models.autoencoders.registry import holds_autoencoder
 from modules.models.autoencoders.source import vae_of
-from modules.models.detection.parts import ENCODER_TYPES, Part, held_encoder, held_vae, own_channels, without_level
+from modules.models.detection.parts import (
+    ENCODER_TYPES,
+    Part,
+    held_encoder,
+    held_vae,
+    own_channels,
+    text_names,
+    without_level,
+)
 from modules.models.families.family import ExternalTextEncoder, ExternalVae, ModelFamily
 from modules.models.families.registry import denoiser_family_of
+from modules.models.files.header import ARCHITECTURE
 from modules.models.files.modules_catalogue import VAE_FOLDERS, encoder_folders
 from modules.models.files.pieces import without_later_pieces
 from modules.models.files.tensor_source import TensorSource, open_tensors
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named
-from modules.models.names.view import Draft, Place, open_whole
-from modules.models.text_encoders.file_names import bare_text_names
+from modules.models.names.view import Draft, Place, open_whole, renamed
 
 WIDTH = re.compile(r"(?:^|\.)(?:final_layer_norm|ln_final)\.weight$")
 SUFFIXES = (".safetensors", ".gguf")
@@ -99,7 +107,7 @@ class _Parts:
         """Open a file: a VAE, or a text encoder."""
         opened = open_whole(path)
         if not holds_autoencoder(opened.entries):
-            self._texts.append(self._draft.files.enter_context(bare_text_names(opened)))
+            self._texts.append(self._draft.files.enter_context(_bare_text_names(opened)))
             return
         source = self._draft.files.enter_context(vae_of(opened))
         if self._vae:
@@ -139,6 +147,12 @@ class _Parts:
             self._draft.put({**kept, **pieces})
 
 
+def _bare_text_names(file: TensorSource) -> TensorSource:
+    """Return a text encoder's file with transformers' names, see `text_names`."""
+    names = text_names(file.entries, file.metadata.get(ARCHITECTURE, ""))
+    return renamed(file, names) if names else file
+
+
 def part_in(path: Path) -> Part | None:
     """Return the text encoder or the VAE that a file holds; None for one that holds neither, or cannot be read."""
     try:
@@ -155,7 +169,7 @@ def _part_in(path: Path, size_bytes: int, mtime_ns: int) -> Part | None:
         with open_whole(path) as file:
             inner = without_level(file.entries)
             vae = held_vae(inner) if len(inner) == len(file.entries) else None
-            return vae or held_encoder(bare_text_names(file).entries)
+            return vae or held_encoder(_bare_text_names(file).entries)
     except CheckpointError:  # a damaged file among others: loading it by name says what is wrong
         return None
 

@@ -132,20 +132,31 @@
 
   const topMenu = () => document.querySelector("#tabs .overflow-dropdown")?.querySelectorAll("button") || [];
 
-  async function until(isSo) {
-    for (let tries = 0; !isSo() && tries < 100; tries += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+  let clicks = 0; // of the user, whose own choice of a tab stays
+  document.addEventListener("click", (event) => event.isTrusted && (clicks += 1), true);
+
+  const pause = () => new Promise((resolve) => setTimeout(resolve, 50));
+
+  async function until(isSo, tries = 100) {
+    while (!isSo() && (tries -= 1) > 0) await pause();
+    return isSo();
   }
 
-  // Show a tab, or a sub tab inside of it, by the ids of their elements. Their buttons may come after the page; a form
-  // that is put back later would show the sub tab that was kept with it.
+  // Show a tab, or a sub tab inside of it, by the ids of their elements. Their buttons may come after the page. A form that
+  // is put back shows the sub tab that was kept with it, be it when it arrives or when Gradio builds its tab: then once more.
   fw.showTab = async (name, ...subTabs) => {
-    const [outer, form] = [`tab_${name}`, fw.tab(name)];
+    const [outer, form, before] = [`tab_${name}`, fw.tab(name), clicks];
     form?.openForm();
     await until(() => form?.hasKeptForm !== undefined || !form);
     for (const id of [outer, ...subTabs]) {
       const wanted = () => document.querySelector(`#${id}-button`) || inMenu(id, id === outer ? "" : outer);
       await until(wanted);
-      wanted()?.click();
+      for (let presses = 0; presses < 10; presses += 1) {
+        if (presses && clicks !== before) return;
+        wanted()?.click();
+        await pause();
+        if (await until(() => document.getElementById(id)?.offsetParent, 4)) break;
+      }
     }
   };
 

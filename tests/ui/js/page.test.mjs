@@ -53,7 +53,13 @@ test("the header says what the model is, what waits, what is being hashed, and w
 test("a tab is shown once the form that was kept for it is back: it would show the sub tab that was kept with it", async () => {
   const { fw, make } = started({ kept: '{"fields": {}}' });
   const clicks = [];
-  for (const name of ["tab_one", "one_inpaint_tab"]) make(`button#${name}-button`).addEventListener("click", () => clicks.push(name));
+  for (const name of ["tab_one", "one_inpaint_tab"]) {
+    const shown = make(`#${name}`);
+    shown.hidden = true;
+    make(`button#${name}-button`).addEventListener("click", () => {
+      if (clicks.push(name) !== 4) shown.hidden = false; // Gradio, which builds the tab, takes up the kept sub tab after the first press
+    });
+  }
   const tab = fw.tab("one");
   make("#one_keep").addEventListener("click", () => clicks.push("keep") && tab.keepForm([]));
   make("#one_restore").addEventListener("click", () => clicks.push("restore"));
@@ -62,7 +68,20 @@ test("a tab is shown once the form that was kept for it is back: it would show t
   assert.deepEqual(clicks, ["keep", "restore"]);
   tab.keepForm([]); // as the server has put it back
   await shown;
-  assert.deepEqual(clicks.slice(2), ["tab_one", "one_inpaint_tab"]);
+  assert.deepEqual(clicks.slice(2), ["tab_one", "one_inpaint_tab", "one_inpaint_tab"]);
+});
+
+test("a tab that the user chooses meanwhile is not taken back", async () => {
+  const { fw, make, fire } = started();
+  make("#tab_one").hidden = true;
+  let presses = 0;
+  make("button#tab_one-button").addEventListener("click", () => (presses += 1));
+  fw.tab("one").hasKeptForm = false;
+  const shown = fw.showTab("one");
+  await turn();
+  await fire("click", { isTrusted: true });
+  await shown;
+  assert.equal(presses, 1);
 });
 
 test("buttons that show a sign have a name", async () => {

@@ -18,6 +18,21 @@ IN_CHUNKS = (
     *("UserComment", "ImageDescription"),
 )
 """Texts of a file that may hold JSON of theirs, the one that says most first."""
+PROGRAMS = (
+    ("A1111, Forge, reForge, SD.Next", "PNG chunk `parameters`, EXIF UserComment, pixels", "all fields of the form"),
+    ("ComfyUI", "PNG chunks `prompt`, `workflow`; any text of EXIF", "the first sampler and what leads to it"),
+    ("Civitai's generator", "EXIF UserComment: a graph and `extraMetadata`", "prompts and fields; no files by number"),
+    ("InvokeAI 1 to 5", "PNG chunks `invokeai_metadata`, `sd-metadata`, `Dream`", "prompts, fields, LoRAs"),
+    ("Fooocus, RuinedFooocus", "PNG chunk `parameters`, as JSON or as text", "prompts, fields, LoRAs, refiner"),
+    ("SwarmUI", "`sui_image_params`", "prompts, fields, LoRAs"),
+    ("NovelAI", "PNG chunks, EXIF UserComment, pixels", "prompts and fields; characters are named"),
+    ("Draw Things", "XMP", "prompts, fields, LoRAs"),
+    ("Easy Diffusion", "PNG chunks of its own", "prompts, fields, LoRA"),
+    ("Stability Matrix", "PNG chunk `parameters` in UTF-8", "all fields of the form"),
+    ("TensorArt", "`parameters`, and `generation_data` for the model", "prompts, fields, model"),
+    ("spaces of Hugging Face, scripts", "JSON with a prompt and two parameters or more", "prompts and fields"),
+)
+"""Programs, the place of their record in a file, and what is read of it, for the documents."""
 MIN_FIELDS = 2
 ITS_WORDS = {
     ", Seed Mode: ": {"Guidance Scale": "CFG scale", "Strength: 1\\.0, Seed Mode": "Seed Mode"},

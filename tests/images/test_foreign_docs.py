@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from modules.images.foreign.reading import PROGRAMS
+from lib_foreign_infotexts.reading import PROGRAMS
 from modules.models.detection.others import others
 from modules.sampling.names import AUTOMATIC, ELSEWHERE, SCHEDULES_ELSEWHERE
 

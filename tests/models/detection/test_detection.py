@@ -140,10 +140,10 @@ def test_every_entry_of_the_list_is_what_the_detection_says_of_its_kind() -> Non
         assert not needed or entry.parts, entry.name
     for name in ("anima", "krea2-turbo", "krea2-turbo-int8", "flux2-klein-9b"):
         assert name in known
-    for family, entry in (("anima", "anima"), ("krea2", "krea2-turbo"), ("qwen_image", "qwen-image")):
+    for family, listed in (("anima", "anima"), ("krea2", "krea2-turbo"), ("qwen_image", "qwen-image")):
         model = split_model(family)
         found = look({key: tuple(value.shape) for key, value in model.denoiser.items()})
-        assert family_name(found) in known[entry].types
+        assert family_name(found) in known[listed].types
 
 
 def test_the_types_of_the_list_are_those_of_the_detection() -> None:

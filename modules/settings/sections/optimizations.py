@@ -152,8 +152,8 @@ class OptimizationSettings(SettingsGroup):
         infotext="Compute mode",
         hint="Cast in each layer, or PyTorch's autocast. Automatic chooses by device and format. FP8 matmul multiplies "
         "in 8 bits on NVIDIA GPUs of compute capability 8.9 or newer: less exact, and slower on an H100; no effect "
-        "elsewhere. int8 matmul does so with the int8 formats: fast on CPUs with VNNI or AMX, where Automatic chooses "
-        "it.",
+        "elsewhere. int8 matmul does so with the int8 formats; Automatic chooses it where it was measured to "
+        "be faster.",
     )
     torch_compile = flag(
         "Compile blocks (torch.compile)",

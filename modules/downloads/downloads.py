@@ -33,6 +33,7 @@ from modules.models.detection.files import (
     EMBEDDINGS,
     ENCODERS,
     LORAS,
+    TINY_VAES,
     UPSCALERS,
     VAES,
     Detected,
@@ -100,6 +101,7 @@ class Downloads:
         return {
             CHECKPOINTS: paths.checkpoint_dirs[0],
             VAES: paths.vae_dirs[0],
+            TINY_VAES: paths.tiny_vae_dirs[0],
             ENCODERS: paths.module_dirs[0],
             LORAS: paths.lora_dirs[0],
             EMBEDDINGS: paths.embeddings_dir,

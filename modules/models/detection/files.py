@@ -21,6 +21,7 @@ from modules.models.files.other_files import adapter_or_embedding
 
 CHECKPOINTS, VAES, ENCODERS = "Stable-diffusion", "VAE", "text_encoder"
 LORAS, EMBEDDINGS, CONTROL, UPSCALERS = "Lora", "embeddings", "ControlNet", "ESRGAN"
+TINY_VAES = "VAE-taesd"
 """Folders below `models/` (embeddings: the folder of embeddings) by the type of files in them."""
 WORDS = {
     CHECKPOINTS: "a checkpoint",
@@ -30,6 +31,7 @@ WORDS = {
     EMBEDDINGS: "an embedding",
     CONTROL: "a ControlNet",
     UPSCALERS: "an upscaler",
+    TINY_VAES: "a tiny VAE (TAESD)",
 }
 
 
@@ -49,6 +51,8 @@ class Detected:
 
 VIDEO_PATCHES, VIDEO_SIDES = ("patch_embedding.weight", "img_in.proj.weight", "patch_embed.proj.weight"), 5
 """Convolutions over time, height and width that video models cut their latents with."""
+TINY_MARKS = ("3.conv.0.weight", "decoder.layers.3.conv.0.weight", "taesd_decoder.3.conv.0.weight")
+"""Whole names: each half has a block of three convolutions there, whatever comes before it."""
 MARKS: tuple[tuple[tuple[str, ...], str], ...] = (
     ((PREFIX, "conditioner.embedders.", "cond_stage_model."), CHECKPOINTS),
     (("control_model.", "controlnet_", "input_hint_block", "lora_controlnet", "t2i_adapter"), CONTROL),
@@ -78,6 +82,8 @@ def detected(header: Header) -> Detected:
     named = {"embedding": EMBEDDINGS, "adapter": LORAS}.get(adapter_or_embedding(tensors), "")
     if named:
         return Detected(named, WORDS[named])
+    if any(name in tensors for name in TINY_MARKS):
+        return Detected(TINY_VAES, WORDS[TINY_VAES])
     parts = parts_in(tensors)
     for name, entry in tensors.items():
         is_video = name.endswith(VIDEO_PATCHES) and len(entry.shape) == VIDEO_SIDES and VISION not in name

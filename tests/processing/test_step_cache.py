@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from lib_workbench.comparison.compare import psnr_db
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.request.result import Result

@@ -45,7 +45,7 @@ def make(page: sync_api.Page, prompt: str, images: int, seed: int = 5) -> None:
 
 
 def seeds(page: sync_api.Page) -> list[int]:
-    found: list[int] = page.evaluate("featherweight.tab('txt2img').images().map((image) => image.seed)")
+    found: list[int] = page.evaluate("featherweight.tab('txt2img').images().map((image) => Number(image.seed))")
     return found
 
 

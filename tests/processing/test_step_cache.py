@@ -1,6 +1,7 @@
 """The step cache from the setting to images of a tiny flow model: fewer calls, recorded, restored, and near."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def engine(root: Path) -> Engine:
     return engine
 
 
-def counted(engine: Engine, root: Path, threshold: float, **changes: object) -> tuple[Result, int]:
+def counted(engine: Engine, root: Path, threshold: float, **changes: Any) -> tuple[Result, int]:
     """The image, and how often the denoiser was called for it."""
     calls = 0
 

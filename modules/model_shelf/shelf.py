@@ -16,7 +16,7 @@ from modules.file_names import place_inside
 from modules.model_folders import files_below
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
-from modules.models.detection.files import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES
+from modules.models.detection.files import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, TINY_VAES, UPSCALERS, VAES
 from modules.models.files.catalogue import HashCache
 from modules.paths import Paths
 
@@ -63,6 +63,7 @@ class Shelf:
         return {
             CHECKPOINTS: paths.checkpoint_dirs,
             VAES: paths.vae_dirs,
+            TINY_VAES: paths.tiny_vae_dirs,
             ENCODERS: paths.module_dirs,
             LORAS: paths.lora_dirs,
             EMBEDDINGS: paths.embeddings_dirs,

@@ -118,11 +118,11 @@ class Forecast:
             return None
         output = self._outputs[-1] + self._share(x) * self._change(sigma)
         self.forecast += 1
-        return x - _per_image(sigma, x) * output.to(x.dtype)
+        return x - per_image(sigma, x) * output.to(x.dtype)
 
     def take(self, x: Tensor, sigma: Tensor, denoised: Tensor) -> None:
         """A call was made, and this came of it."""
-        output = ((x - denoised) / _per_image(sigma, x)).float()
+        output = ((x - denoised) / per_image(sigma, x)).float()
         if len(self._outputs) >= MIN_WARM_UP - 1 and self._outputs[-1].shape == output.shape:
             change = self._change(sigma).flatten(1)
             agreed = (change * (output - self._outputs[-1]).flatten(1)).sum(1)
@@ -187,5 +187,6 @@ def _chebyshev(times: Sequence[float], degree: int) -> Tensor:
     return torch.stack(values[: degree + 1], dim=1)
 
 
-def _per_image(sigma: Tensor, x: Tensor) -> Tensor:
+def per_image(sigma: Tensor, x: Tensor) -> Tensor:
+    """Return sigma [B] in a shape that multiplies `x` [B, C, ...]."""
     return sigma.to(x.device, torch.float32).clamp_min(1e-6).reshape(-1, *(1,) * (x.ndim - 1))

@@ -38,9 +38,9 @@ from modules.setup.hardware import ThisMachine, nvidia_smi
 from modules.setup.installed import installed_versions, read_pins, unsatisfied
 from modules.setup.pip import Pip
 from modules.setup.process import Run, Runner
-from modules.setup.stamp import NODEPS, PACKAGES, REQUIREMENTS
+from modules.setup.stamp import KERNELS, NODEPS, PACKAGES, REQUIREMENTS
 from modules.setup.torch_choice import ROCM_WINDOWS_TORCH, TORCH_VERSION, choice_by_hardware
-from modules.setup.torch_question import ASK_TORCH, MEASURE_DEVICE
+from modules.setup.torch_question import ASK_TORCH, MEASURE_DEVICE, gains_by_kernels, what_to_expect
 from modules.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -225,7 +225,13 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
     found.fact("PyTorch computes on", facts["device"])
     if facts["type"] == "cpu":
         instructions = facts.get("instructions", "")
-        found.fact("instructions", instructions or "not told")
+        found.fact("instructions", what_to_expect(facts))
+        kernels = _missing(ROOT / REQUIREMENTS[KERNELS], packages_of(environment)) if gains_by_kernels(facts) else []
+        if kernels:
+            found.slow.append(
+                f"This CPU computes faster with compiled kernels, and {', '.join(kernels)} is missing. "
+                f"Run {_python_of(environment)} -m pip install -r {REQUIREMENTS[KERNELS]}."
+            )
         found.slow += slow_instructions(instructions, platform.machine(), os.environ)
     found.fact("rows in 8 bits", facts.get("rows", "not told"))
     if decoding := facts.get("decoding"):

@@ -42,6 +42,7 @@ class CardListReply(Reply):
     others: OtherVersionsReply
     folders: list[str] = Field(examples=[["models/Lora"]])
     suffixes: list[str] = Field(examples=[[".safetensors"]])
+    tiny_vaes: list[str] = Field(description="the tiny decoders that are here", examples=[["taesd"]])
     settings: dict[str, Any] = Field(examples=[{"extra_networks_card_width": 0}])
     cards: list[CardReply]
 

@@ -88,7 +88,7 @@ def card_routes(services: Services) -> APIRouter:
         """The card after a change, from a new look at the folders."""
         settings = services.settings.current
         library.cards(page, settings)
-        return card_json(library.page(page), card_of(page, key), settings)
+        return card_json(library.page(page), card_of(page, key), settings, services.engine.tiny_vaes.decoders)
 
     @routes.get("", response_class=Response, responses=LIST_REPLIES)
     def cards(page: str, request: Request) -> Response:
@@ -98,7 +98,7 @@ def card_routes(services: Services) -> APIRouter:
         facts = _page_json(services, library, page, settings)
         known = bodies.get(page)
         if known is None or known.cards is not found or known.facts != facts:
-            shown = [card_json(library.page(page), card, settings) for card in found]
+            shown = [card_json(library.page(page), card, settings, facts["tiny_vaes"]) for card in found]
             known = bodies[page] = _Body(found, facts, json.dumps({**facts, "cards": shown}).encode())
         return _cached(known.data, "application/json", request, "private, no-cache")
 
@@ -160,6 +160,7 @@ def _page_json(services: Services, library: CardLibrary, page_id: str, settings:
         "others": asdict(page.other_versions(settings)),
         "folders": [str(folder) for folder in page.folders],
         "suffixes": list(page.suffixes),
+        "tiny_vaes": services.engine.tiny_vaes.decoders,
         "settings": {key: values[key] for key in CARD_SETTINGS},
     }
 

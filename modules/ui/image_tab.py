@@ -247,7 +247,7 @@ def wire_tab(tab: ImageTab, top: TopRow, submit: Submit, pictures: gr.Textbox | 
     sent = f"() => {tab.script}.sent"  # instead of the values of any two text fields
     boxes = [top.task, top.message]
     tab.keep_after(top.take_sent.click(_taking(tab), inputs=boxes, outputs=tab.outputs, js=sent, **HIDDEN_EVENT))
-    names = ("steps", "cfg_scale", "sampler", "scheduler")
+    names = ("steps", "cfg_scale", "sampler", "scheduler", "overrides")
     wanted = f"() => {tab.script}.wantedSteps({list(names)})"
     top.take_steps.click(None, outputs=[tab.form[name] for name in names], js=wanted, api_visibility="private")
 

@@ -32,6 +32,7 @@ from modules.prompting.padding import (
     stack_masks,
 )
 from modules.sampling.forecast import Forecast
+from modules.sampling.step_cache import StepCache
 from modules.sampling.types import Denoise
 
 T = TypeVar("T")
@@ -115,7 +116,7 @@ class Guidance:
         before_model_call: Callable[[], None] = lambda: None,
         hooks: GuidanceHooks | None = None,
         refiner_switch: RefinerSwitch | None = None,
-        forecast: Forecast | None = None,
+        forecast: Forecast | StepCache | None = None,
     ) -> None:
         """`before_model_call` may raise to stop the job, `hooks` may change what goes in and comes out. `forecast`
         stands in for some of the calls."""
@@ -201,7 +202,7 @@ class Guidance:
         self._shown = shown
         guess = self._forecast.denoised(self._evaluation, x, sigma)
         if guess is not None:
-            self.used |= Used.FORECAST
+            self.used |= Used.FORECAST if isinstance(self._forecast, Forecast) else Used.STEP_CACHE
         return guess
 
     def uncond_denoised(self) -> Tensor:

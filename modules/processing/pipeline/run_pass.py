@@ -24,11 +24,12 @@ from modules.processing.request.stages import Stage
 from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family
 from modules.sampling.denoisers import Prediction, denoise_for
-from modules.sampling.flow import NoiseLevels, sampler_on, trained_timesteps
+from modules.sampling.flow import FlowSchedule, NoiseLevels, sampler_on, trained_timesteps
 from modules.sampling.forecast import Forecast, ForecastOptions, forecast_problem, usable_strength
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
 from modules.sampling.schedules import build_sigmas
+from modules.sampling.step_cache import StepCache
 from modules.sampling.types import Denoise, OnStep, StepInfo
 from modules.settings.values import Settings
 
@@ -101,7 +102,7 @@ def run_pass(
             refiner_switch = replace(refiner_switch, make=_recorded(recording, refiner_switch.make))
         check, check_nan = recording.counting(tools.steps.check), model.plan.check_nan
         calls = len(sampling_run.sigmas) - 1
-        guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch, calls)
+        guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch, calls, levels)
         del denoiser, model, use  # a refiner may have to leave memory to itself
         x = first if latents is None else latents
         computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
@@ -307,8 +308,10 @@ def build_guidance(
     hooks: GuidanceHooks | None = None,
     refiner_switch: RefinerSwitch | None = None,
     calls: int = 0,
+    levels: NoiseLevels | None = None,
 ) -> Guidance:
-    """The denoiser of this pass, with guidance; `calls` of it are expected (0: not known, nothing is forecast)."""
+    """The denoiser of this pass, with guidance; `calls` of it are expected (0: not known, nothing is forecast) at
+    sigmas of `levels`."""
     settings = plan.settings
     options = GuidanceOptions(
         cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
@@ -322,14 +325,21 @@ def build_guidance(
         padding=_padding(settings),
         check_nan=check_nan,
     )
-    return Guidance(denoiser, options, check, hooks, refiner_switch, forecast_of(plan, calls))
+    return Guidance(
+        denoiser, options, check, hooks, refiner_switch, forecast_of(plan, calls, isinstance(levels, FlowSchedule))
+    )
 
 
-def forecast_of(plan: PassSettings, calls: int) -> Forecast | None:
-    """What forecasts some of the calls of a pass, where the settings say so and its sampler allows it."""
-    strength = plan.settings.optimizations.forecast_strength
-    churn = plan.settings.sampler.s_churn
-    if strength <= 0 or forecast_problem(plan.sampler, calls, eta_of(plan.sampler, plan.settings), churn) is not None:
+def forecast_of(plan: PassSettings, calls: int, is_flow: bool = False) -> Forecast | StepCache | None:
+    """Return what stands for some of the calls of a pass, where the settings say so and its sampler allows it. For flow
+    models the step cache goes before the forecast."""
+    strength, churn = plan.settings.optimizations.forecast_strength, plan.settings.sampler.s_churn
+    threshold = plan.settings.optimizations.step_cache_threshold if is_flow else 0.0
+    if forecast_problem(plan.sampler, calls, eta_of(plan.sampler, plan.settings), churn) is not None:
+        return None
+    if threshold > 0:
+        return StepCache(calls, threshold)
+    if strength <= 0:
         return None
     usable = usable_strength(plan.sampler, SCHEDULES.get(plan.scheduler), strength)
     return Forecast(calls, ForecastOptions(usable))

@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image
 
+from compat.callbacks import ImageSaveParams
 from compat.facades.refusal import refusing
 from compat.host import host_now
 from compat.processing import StableDiffusionProcessing, making_of_run
@@ -32,7 +33,7 @@ from modules.images.saving import check_folder
 from modules.images.saving import save_image as _save_image
 from modules.processing.record.output import name_context
 from modules.scripts.acting import acting
-from modules.scripts.callbacks import ImageSaveParams, Moment
+from modules.scripts.callbacks import Moment
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)

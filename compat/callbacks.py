@@ -90,7 +90,7 @@ class ImageGridLoopParams:
 
 @dataclass
 class Denoiser:
-    """What `params.denoiser` of `on_cfg_denoiser` offers: the job, and how far its pass is."""
+    """Object behind `params.denoiser` of `on_cfg_denoiser`: the job, and how far its pass is."""
 
     p: Job
     steps: int

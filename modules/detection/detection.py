@@ -1,4 +1,4 @@
-"""What a detector finds in an image."""
+"""Detections in an image."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Detection:
 
     @property
     def area_px(self) -> float:
-        """Of the box."""
+        """Area of the box."""
         return (self.box[2] - self.box[0]) * (self.box[3] - self.box[1])
 
     def mask(self, size_px: tuple[int, int]) -> Image.Image:

@@ -358,7 +358,7 @@ class Hypertile(scripts.Script):
 
 
 def recorded(settings: Settings, has_second_pass: bool) -> dict[str, Any]:
-    """What an image says, with all that it takes to make it again."""
+    """Return what an image says, with all that it takes to make it again."""
     values = HypertileSettings(settings)
     rows: list[Any] = []
     second = values.hypertile_enable_unet_secondpass and has_second_pass

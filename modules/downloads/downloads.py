@@ -58,7 +58,7 @@ class Found:
 
 @dataclass(frozen=True)
 class DownloadRequest:
-    """What a user asks for. `name` and `folder` "": by the source, and by what the file is. `storage`: a checkpoint is
+    """Request of a user. `name` and `folder` "": by the source, and by what the file is. `storage`: a checkpoint is
     stored in this format while it comes, and nothing else of it is kept; "": as it comes."""
 
     source: str
@@ -117,7 +117,8 @@ class Downloads:
         return request
 
     def find(self, request: DownloadRequest) -> Found:
-        """What would come, from the file's first bytes and its header. Raises what is wrong with it or its address."""
+        """Find what would come, from the file's first bytes and its header. Raises what is wrong with it or its
+        address."""
         known = self.known
         remote = look(source_named(request.source, known), self.transport)
         name = clean_name(request.name or remote.name, request.allows_pickles)
@@ -213,7 +214,7 @@ class Downloads:
         return sorted(path for path in files_below(self.folders[found.kind.folder]) if path.suffix == suffix)
 
     def unfinished(self) -> list[tuple[str, Unfinished]]:
-        """What was begun and nobody gets now, with the name of its folder."""
+        """List what was begun and nobody gets now, with the name of its folder."""
         return [
             (name, part)
             for name, folder in self.folders.items()
@@ -222,7 +223,7 @@ class Downloads:
         ]
 
     def begun(self, request: DownloadRequest) -> list[tuple[str, Unfinished]]:
-        """Of these, what earlier tries of a request have left."""
+        """List what earlier tries of a request have left of these."""
         source = source_named(request.source, self.known)
         name = request.name or source.file
         wanted = clean_name(name, allows_pickles=True) if name else ""

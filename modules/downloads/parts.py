@@ -1,4 +1,4 @@
-"""What came of a file so far, in a hidden part beside its place: as it comes, or stored in 8 bits meanwhile."""
+"""Parts of a file that came so far, in a hidden part beside its place: as it comes, or stored in 8 bits meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATE_SUFFIX, LOCK_SUFFIX = ".part.state", ".part.lock"
 
 @dataclass(frozen=True)
 class PartNote:
-    """What stands next to a part: which file it is a part of. `storage`: the format that it is stored in, "": none."""
+    """Note next to a part: which file it is a part of. `storage`: the format that it is stored in, "": none."""
 
     url: str
     size_bytes: int
@@ -111,7 +111,7 @@ class Part(ABC):
 
     @abstractmethod
     def receiving(self) -> Pieces:
-        """What takes the next bytes; they count as `done` when the caller says so."""
+        """Return what takes the next bytes; they count as `done` when the caller says so."""
 
     @abstractmethod
     def first_bytes(self, size_bytes: int) -> bytes | None:

@@ -89,13 +89,13 @@ def stored_bytes(remote: RemoteFile, header: Header, kind: Detected) -> int:
 
 
 def stored_name(name: str, storage: str) -> str:
-    """What the file is called that is made of a checkpoint of this name, as the page calls what it stores."""
+    """Return what the file is called that is made of a checkpoint of this name, as the page calls what it stores."""
     ending = "8bit" if FORMAT_SPECS.get(storage).bits == 8 else storage
     return f"{name.rpartition('.')[0]}-{ending}.safetensors"
 
 
 def receipt_of(path: Path) -> Mapping[str, Any]:
-    """What a file of ours says of how it was made; empty for others and for what cannot be read."""
+    """Read what a file of ours says of how it was made; empty for others and for what cannot be read."""
     try:
         found = read_json(read_metadata(path).get(RECEIPT_KEY, ""))
     except ValueError:

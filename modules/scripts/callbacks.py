@@ -45,7 +45,7 @@ class Moment(StrEnum):
 
 @dataclass
 class UiTrainTabParams:
-    """What a tab of training is given; `txt2img_preview_params` are the controls of txt2img, which are not given
+    """Arguments of a tab of training; `txt2img_preview_params` are the controls of txt2img, which are not given
     here."""
 
     txt2img_preview_params: list[Any]
@@ -106,11 +106,11 @@ class Callbacks:
 
     @property
     def all(self) -> tuple[Registered, ...]:
-        """Those of all moments."""
+        """Callbacks of all moments."""
         return tuple(self._registered)
 
     def at(self, moment: Moment) -> tuple[Registered, ...]:
-        """Those of a moment."""
+        """List those of a moment."""
         return tuple(entry for entry in self._registered if entry.moment is moment)
 
     def remove(self, wanted: Callable[[Registered], bool]) -> None:

@@ -22,7 +22,7 @@ ScriptArgs = tuple[Script, Sequence[Any]]
 
 
 class Told(Protocol):
-    """Those who registered callbacks and take part in a job."""
+    """Callbacks that take part in a job."""
 
     def tell(self, moment: Moment, params: Any) -> None:
         """Call the callbacks of a moment."""

@@ -1,4 +1,4 @@
-"""What an extension may ask the running program: which files and names there are, looked up when it asks."""
+"""Questions that an extension may ask the running program: which files and names there are, looked up when it asks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -17,7 +17,8 @@ CUDA_13_CAPABILITY = (7, 5)  # ... and dropped Maxwell, Pascal and Volta cards
 
 @dataclass(frozen=True)
 class TorchRequest:
-    """What was asked for: --torch, TORCH_COMMAND, TORCH_INDEX_URL. The command beats the index, both beat the build."""
+    """Request for a PyTorch: --torch, TORCH_COMMAND, TORCH_INDEX_URL. The command beats the index, both beat the
+    build."""
 
     build: str = "auto"
     command: str = ""

@@ -98,7 +98,7 @@ def graph_of(workflow: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def comfyui_record(graph: Mapping[str, Node]) -> ForeignRecord | None:
-    """What the first sampler of a graph did; None for a graph without a sampler."""
+    """Read what the first sampler of a graph did; None for a graph without a sampler."""
     found = [node for node in graph.values() if _is_sampler(node)]
     if not found:
         return None
@@ -146,8 +146,8 @@ def _is_file(name: object) -> bool:
 
 
 def _size(graph: Mapping[str, Node], sampler: Node, values: Mapping[str, Any]) -> str | None:
-    """Of the latents that the sampler begins with. Nodes of conditions have sizes of their own: the size that SDXL is
-    told, or that for which Flux shifts its sigmas."""
+    """Read the size of the latents that the sampler begins with. Nodes of conditions have sizes of their own: the size
+    that SDXL is told, or that for which Flux shifts its sigmas."""
     start = _linked(graph, sampler["inputs"].get("latent_image"))
     found = {} if start is None else _values_before(graph, start)
     for width, height in (("width", "height"), ("empty_latent_width", "empty_latent_height")):

@@ -20,7 +20,6 @@ MAX_METHODS, MAX_PARTS = 25, 8
 LARGER = {
     "modules/history/store.py": {"History": 27},
     "modules/jobs/job.py": {"Job": 27},
-    "modules/models/loading/loaded.py": {"LoadedModel": 26},
     "modules/models/text_encoders/llm.py": {"LlmEncoder": 9},
     "modules/processing/request/model_use.py": {"Guided": 9},
     "modules/scripts/script.py": {"Script": 35},  # names that authors of extensions know
@@ -28,7 +27,12 @@ LARGER = {
 """Classes with more public methods than MAX_METHODS, or more parts than MAX_PARTS. The list may only shrink."""
 ELLIPTICAL = re.compile(r"(It|Of|What|Those|The same|By|With|As)\b")
 """How docstrings began that send the reader elsewhere: a function's begins with a verb, a class's with a noun."""
-ELLIPTICAL_LEFT = {"LEFT": 0}
+ELLIPTICAL_LEFT = {
+    "modules/api": 56,
+    "modules/memory": 102,
+    "modules/models": 121,
+    "modules/processing": 150,
+}
 """How many are left by folder. They may only become fewer."""
 NAMES_OF_STRANGERS = {"compat/facades/infotext_utils.py": {"paste_fields", "registered_param_bindings"}}
 """Names of the reference UI that its extensions read and change."""

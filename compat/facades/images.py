@@ -1,4 +1,4 @@
-"""What extensions import from `modules.images`: saving, resizing, grids, and the infotext in a file."""
+"""Names that extensions import from `modules.images`: saving, resizing, grids, and the infotext in a file."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def _fade(overlap: int, length: int, *, is_vertical: bool) -> Image.Image:
 
 
 class FilenameGenerator:
-    """What a pattern of file names becomes for an image."""
+    """Text that a pattern of file names becomes for an image."""
 
     def __init__(
         self, p: Any, seed: Any, prompt: str, image: Image.Image, zip: bool = False, basename: str = ""

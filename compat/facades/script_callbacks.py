@@ -1,5 +1,5 @@
-"""What extensions import from `modules.script_callbacks` besides our own names: callbacks at the moments of a job,
-listing callbacks, taking them away."""
+"""Names that extensions import from `modules.script_callbacks` besides our own names: callbacks at the moments of a
+job, listing callbacks, taking them away."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def report_exception(c: Any, job: str) -> None:
 
 
 def ordered_callbacks(category: str, unordered_callbacks: Any = None, *, enable_user_sort: bool = True) -> list[Any]:
-    """What is registered for a moment by its name ("cfg_denoiser"), in its order."""
+    """List what is registered for a moment by its name ("cfg_denoiser"), in its order."""
     return list(host_callbacks().at(Moment(category)))
 
 

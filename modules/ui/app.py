@@ -176,7 +176,7 @@ def _mount(app: FastAPI, services: Services, start: PageStart) -> tuple[FastAPI,
 
 
 def _scripts(services: Services, faults: Sequence[str], switches: Mapping[str, Sequence[Switch]]) -> str:
-    """What the page's scripts know from the start, and where they are."""
+    """List what the page's scripts know from the start, and where they are."""
     known = {
         "tabs": [
             {**ids, "switches": switches.get(ids["prefix"], ())}

@@ -24,7 +24,7 @@ CLIP_FOLDERS = ("clip_vision", "ControlNetPreprocessor/clip_vision")
 
 
 class Kind(Enum):
-    """What a file of weights is."""
+    """Kind of a file of weights."""
 
     ORIGINAL = "a ControlNet of the original layout"
     DIFFUSERS = "a ControlNet of diffusers' layout"
@@ -126,7 +126,7 @@ TRANSFORMER_SIGNS: Mapping[frozenset[str], Kind] = {
 
 
 def kind_of(names: Mapping[str, object], file: Path) -> Kind:
-    """What a file is, by the names of its tensors. Raises `CheckpointError`."""
+    """Recognize a file by the names of its tensors. Raises `CheckpointError`."""
     keys = set(names)
     of_transformer = next((kind for sign, kind in TRANSFORMER_SIGNS.items() if sign <= keys), None)
     if of_transformer is not None:
@@ -152,7 +152,7 @@ def kind_of(names: Mapping[str, object], file: Path) -> Kind:
 
 
 def kind_of_file(path: Path) -> Kind:
-    """What a file is. Raises `CheckpointError`."""
+    """Recognize a file. Raises `CheckpointError`."""
     from modules.models.files.tensor_source import open_tensors  # PyTorch, which the server does without
 
     with open_tensors(path) as file:

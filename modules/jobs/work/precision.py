@@ -72,7 +72,7 @@ class StorageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRequest:
-    """The same images in several formats; the first is what the others are measured against."""
+    """Request for the same images in several formats; the first is what the others are measured against."""
 
     prompts: tuple[str, ...]
     storages: tuple[str, ...] = COMPARED_BY_DEFAULT
@@ -294,7 +294,7 @@ def write_series(reports: Reports, report: SeriesReport) -> str:
 
 
 def measured(engine: Engine, result: Result) -> Measured:
-    """What a job that has just ended took."""
+    """Return what a job that has just ended took."""
     model, info = engine.status.model, result.info
     sampled = len(result.samples) // max(info.batch_size, 1) * info.steps
     seconds = result.timings_s.get(Stage.SAMPLE, 0.0)

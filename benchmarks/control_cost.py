@@ -28,11 +28,11 @@ from PIL import Image
 
 from benchmarks.control import ROOT, unit
 from benchmarks.report import print_table, write_result
+from lib_workbench.comparison.compare import psnr_db
 from modules.api.app import build_api
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.models.families.denoiser_context import DenoiserContext
-from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.request.model_use import ModelCall, ModelUse, PassFacts
 from modules.services import Services

@@ -47,6 +47,7 @@ from benchmarks import full_size_parts
 from benchmarks.full_size import CPU, FAMILIES, ROOT, load_through_program, use_every_page, write_full_size_checkpoint
 from benchmarks.report import print_table, read_result, write_result
 from benchmarks.step_profile import shares
+from lib_workbench.comparison.compare import psnr_db
 from modules.memory import int8_matmul
 from modules.memory.attention import ATTENTIONS, AttentionOptions
 from modules.memory.compiling import CompiledBlocks
@@ -68,7 +69,6 @@ from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.meta_model import MetaModel
 from modules.models.loading.precision import ComputeMode
 from modules.models.loading.stream_layout import StreamLayout
-from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.attention import using_attention
 from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.precision import Machine

@@ -1,5 +1,4 @@
-"""Downloads over loopback: speed beside curl's, memory, what a verdict on a large file reads, 30 kills,
-and a model that is stored in 8 bits while it comes.
+"""Downloads over loopback: speed beside curl's, memory, what a verdict on a large file reads, 30 kills.
 
     python -m benchmarks.downloads [--size-mb 2000] [--kills 30] [--only speed] [--out FILE.json]
 
@@ -15,7 +14,6 @@ import json
 import math
 import os
 import random
-import resource
 import shutil
 import signal
 import statistics
@@ -39,7 +37,6 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "downloads.json"
 PIECE = 1 << 20
 ROUNDS = 5
-STORAGE = "fp8_e4m3fn_row"
 GET = "import sys; from modules.cli.get import main; sys.exit(main(sys.argv[1:]))"
 MEASURE = (
     "import sys, json\n"
@@ -205,61 +202,6 @@ def speed(size_bytes: int) -> dict[str, Any]:
     }
 
 
-class Written(Served):
-    """A file on the disk."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(b"", path.stat().st_size)
-        self.path = path
-
-    def parts(self, begin: int, end: int) -> Iterator[bytes]:
-        with self.path.open("rb") as stream:
-            stream.seek(begin)
-            while begin < end and (part := stream.read(min(PIECE, end - begin))):
-                yield part
-                begin += len(part)
-
-
-def stored() -> dict[str, Any]:
-    """SD 1 of full size in fp16, stored in 8 bits while it comes: time, the most disk, the memory of the process that
-    does it, which holds PyTorch."""
-    from benchmarks.full_size import write_full_size_checkpoint
-
-    with tempfile.TemporaryDirectory() as name:
-        source, folder = Path(name) / "model.safetensors", Path(name) / "data"
-        write_full_size_checkpoint(source, "sd1")
-        file, most, calls = Written(source), 0, 0
-
-        def look(done: int, total: int) -> None:
-            nonlocal most, calls
-            calls += 1
-            if calls % 64 == 0:
-                most = max(most, disk_bytes(folder))
-
-        assert file.sha256
-        with serving(file) as url:
-            downloads = downloads_in(folder)
-            began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-            done = downloads.get(DownloadRequest(url, storage=STORAGE), look)
-            seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-            downloads.transport.close()
-        return {
-            "storage": STORAGE,
-            "source_mb": round(file.size_bytes / 1e6, 1),
-            "stored_mb": round(done.size_bytes / 1e6, 1),
-            "most_disk_mb": round(max(most, disk_bytes(folder)) / 1e6, 1),
-            "seconds": round(seconds, 1),
-            "cpu_seconds_of_the_process": round(after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime, 1),
-            "memory_of_the_process_mb": round(after.ru_maxrss / 1e3),
-            "load_average": round(os.getloadavg()[0], 1),
-        }
-
-
-def disk_bytes(folder: Path) -> int:
-    """What the files of a folder take on the disk."""
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
-
-
 def large_header(folder: Path) -> tuple[bytes, int]:
     """The header of SDXL of full size with all of its weights in 32 bits, and the size of that file."""
     from benchmarks.full_size import write_full_size_header
@@ -343,15 +285,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size-mb", type=int, default=2000)
     parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument(
-        "--only", choices=("verdict", "kills", "speed", "stored"), help="measure this; the rest stays as it was"
-    )
+    parser.add_argument("--only", choices=("verdict", "kills", "speed"), help="measure this; the rest stays as it was")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     steps: dict[str, Callable[[], dict[str, Any]]] = {
         "verdict": verdict_of_a_large_file,
         "kills": lambda: kills(arguments.kills),
-        "stored": stored,
     }
     if shutil.which("curl"):
         steps["speed"] = lambda: speed(arguments.size_mb * 1_000_000)

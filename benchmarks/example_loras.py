@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.report import print_table, write_result
-from modules.training.preview import PreviewRenderer, PreviewSample
+from lib_training.preview import PreviewRenderer, PreviewSample
 from recipes.loras.blueprint import PAPER
 from recipes.loras.example import CONFIGS, LORAS, SHIPPED
 from recipes.scenes.palette import COLORS

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from benchmarks.full_size import CPU, ROOT
 from benchmarks.report import print_table, read_result, write_result
+from lib_workbench.comparison.compare import psnr_db
 from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.generate import generate

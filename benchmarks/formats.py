@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.full_size import ROOT, load_through_program
 from benchmarks.report import print_table, read_result, write_result
+from lib_workbench.comparison.compare import UNSTORED, compare
 from modules.memory.changes import AllBranches, SideBranch, joined_branches
 from modules.memory.formats.blocks import for_weight, kept_bytes
 from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats
@@ -28,7 +29,6 @@ from modules.memory.formats.format import FORMATS
 from modules.memory.layer import manage, put, read_weight, stored_state
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.tensor_file import TensorFile
-from modules.processing.comparison.compare import UNSTORED, compare
 from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.precision import Machine
 from modules.processing.record.output import Output

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
+from lib_training.preview import PreviewRenderer, PreviewSample
 from modules.settings.values import Settings
-from modules.training.preview import PreviewRenderer, PreviewSample
 from recipes.loras.example import CONFIGS, LORAS, SHIPPED
 from recipes.scenes.layout import SIZE_PX
 

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.report import print_table, read_result, write_result
-from modules.memory.checkpointing import ByBudget, Every, Listed, enable_gradient_checkpointing
-from modules.memory.checkpointing.solving import peak_bytes as peak_bytes_of
-from modules.memory.checkpointing.solving import solve
+from lib_training.checkpointing import ByBudget, Every, Listed, enable_gradient_checkpointing
+from lib_training.checkpointing.solving import peak_bytes as peak_bytes_of
+from lib_training.checkpointing.solving import solve
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.registry import Registry
 

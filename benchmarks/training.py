@@ -27,15 +27,15 @@ from torch.nn import functional as F
 
 from benchmarks.full_size import ROOT, write_full_size_checkpoint, write_full_size_header
 from benchmarks.report import print_table, write_result
+from lib_training.base_model import load_base
+from lib_training.config import config_of
+from lib_training.memory_plan import GB, StepEstimator, plan_memory
+from lib_training.stepping import Batch, Trainer
+from lib_training.texts import Caption, CaptionEncoder
+from lib_training.trained import lora_base
 from modules.devices import release_memory, tune_allocator
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.meta_model import build_meta_model
-from modules.training.base_model import load_base
-from modules.training.config import config_of
-from modules.training.memory_plan import GB, StepEstimator, plan_memory
-from modules.training.stepping import Batch, Trainer
-from modules.training.texts import Caption, CaptionEncoder
-from modules.training.trained import lora_base
 
 GOALS = {"memory": 0.4, "streamed": 0.2, "time": 1.1, "sdxl": 4.4}
 STEPS = 3
@@ -130,7 +130,7 @@ def our_loop(path: Path, side: int, stream: str, compute: torch.dtype) -> Callab
     encoder = CaptionEncoder(model)
     caption = Caption("a toy", (8 * side, 8 * side))
     batch = Batch(torch.randn(1, 4, side, side), encoder.encode([caption]))
-    from modules.training.run import leave_memory
+    from lib_training.run import leave_memory
 
     leave_memory(model.vae, *model.text_encoders.values())
     trainer = Trainer(model, config, encoder, (side, side))

@@ -26,9 +26,6 @@ from modules.jobs.work.calls import call, call_starters
 from modules.jobs.work.captions import interrogation_starters
 from modules.jobs.work.downloads import download_starters, with_downloads
 from modules.jobs.work.extras import extras_of
-from modules.jobs.work.merging import merge_starters, merger_of
-from modules.jobs.work.precision import measured, precision_work, reports_of, write_series
-from modules.jobs.work.training import training_of
 from modules.jobs.workers.executor import ServerSide, Transport, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.farm import Farm, check_installed, farm_workers
 from modules.jobs.workers.group import Workers, worker_lane
@@ -144,10 +141,8 @@ def build_services(flags: Flags, root: Path = ROOT, foreign: ForeignProgram | No
 def task_starters(computing: Computing) -> dict[str, Starter]:
     """How each type of task is begun from its request, in the server and in workers."""
     return {
-        **precision_work(computing).starters,
-        **merge_starters(merger_of(computing)),
+        **computing.scripts.callbacks.task_starters(computing),
         **extras_of(computing).starters,
-        **training_of(computing).starters,
         **interrogation_starters(computing.captioners),
         **call_starters(computing.scripts.callbacks.compute),
     }
@@ -208,8 +203,7 @@ def build_computing(
         settings,
         captioners,
         compute=scripts.compute,
-        measured=partial(measured, engine),
-        report=partial(write_series, reports_of(paths)),
+        report=partial(scripts.callbacks.report, paths),
     )
     computing = Computing(
         flags=flags,

@@ -15,9 +15,11 @@ from modules.scripts.callbacks import (
     UiTrainTabParams,
 )
 from modules.scripts.loading import register_callback
+from modules.scripts.page_tab import PageTab
 
 __all__ = [
     "BeforeTokenCounterParams",
+    "PageTab",
     "UiTrainTabParams",
     "open_to",
 ]
@@ -53,6 +55,27 @@ def on_after_component(callback: Callback, *, name: str | None = None) -> None:
 def on_ui_tabs(callback: Callback, *, name: str | None = None) -> None:
     """`callback()` returns a list of (gr.Blocks, title, element id): tabs of the page."""
     register_callback(Moment.UI_TABS, callback, name)
+
+
+def on_page_tabs(callback: Callback, *, name: str | None = None) -> None:
+    """`callback()` returns a list of `PageTab`: tabs among the program's own."""
+    register_callback(Moment.PAGE_TABS, callback, name)
+
+
+def on_api(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(app, services)`: the HTTP API is built; routes may be added to the app."""
+    register_callback(Moment.API, callback, name)
+
+
+def on_comparison(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(paths, report)` writes a `SeriesReport`, which a script asked for, and returns the name of its page."""
+    register_callback(Moment.COMPARISON, callback, name)
+
+
+def on_tasks(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(computing)` returns `{type: starter}`: how tasks of these types begin from what was asked for, in the
+    server, after a restart and in workers."""
+    register_callback(Moment.TASKS, callback, name)
 
 
 def on_ui_settings(callback: Callback, *, name: str | None = None) -> None:

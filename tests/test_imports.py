@@ -15,7 +15,6 @@ ORDER = (
     ("assembly",),
     ("services",),
     ("jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
-    ("training",),
     ("scripts", "history"),
     ("postprocessing",),
     ("processing", "model_cards", "model_shelf", "detection"),
@@ -46,7 +45,6 @@ ORDER = (
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "models": (
-        ("merging",),
         ("loading",),
         ("placing", "opening"),
         ("families",),

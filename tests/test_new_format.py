@@ -1,11 +1,13 @@
 """A storage format is one row: added to the catalog it is on every edge, and weights can be stored in it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = os.pathsep.join(str(ROOT / "extensions-builtin" / name) for name in ("training", "workbench"))
 
 SCRIPT = """
 import json, sys
@@ -16,11 +18,12 @@ spec = replace(FORMAT_SPECS.get("int8_row"), name="toy8", label="toy, 8 bits")
 FORMAT_SPECS.add("toy8", replace(spec, in_blocks=True, layouts={"comfyui": {}, "gguf": {"file_type": 99}}))
 
 from modules.api.again import PRECISIONS
-from modules.jobs.work.precision import COMPARED, EIGHT_BIT, SAVED
+from lib_workbench.precision_work import COMPARED, EIGHT_BIT, SAVED
 from modules.settings.sections.optimizations import OptimizationSettings
-from modules.training.config import ModelConfig
-from modules.ui.precision_tab import FORMAT_LABELS
-from modules.ui import history_tab, merger_tab
+from lib_training.config import ModelConfig
+from lib_workbench.precision_tab import FORMAT_LABELS
+from lib_workbench import merger_tab
+from modules.ui import history_tab
 import gradio as gr
 
 found = {"settings": "toy8" in OptimizationSettings.fp8_format.setting.choices}
@@ -38,8 +41,8 @@ found["no torch"] = "torch" not in sys.modules
 from modules.memory.formats.format import FORMATS
 from modules.models.files.gguf_writer import layout_facts
 from modules.models.loading.budget import CANDIDATES
-from modules.models.merging.file_layout import COMFY_FORMATS, FileLayout, check_format
-from modules.processing.comparison.compare import check_storages
+from lib_workbench.merging.file_layout import COMFY_FORMATS, FileLayout, check_format
+from lib_workbench.comparison.compare import check_storages
 from modules.processing.engine.precision import INT8_FORMATS, storage_rules
 import torch
 
@@ -55,7 +58,14 @@ print(json.dumps(found))
 
 
 def test_a_new_format_is_on_every_edge() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": FOLDERS},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert [edge for edge, is_there in found.items() if not is_there] == []

@@ -18,7 +18,7 @@ from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.downloads import download_routes
 from modules.api.errors import install_error_handlers, reply
-from modules.api.extensions import CATCH_ALL, answers_everything, routes_of
+from modules.api.extensions import CATCH_ALL, answers_everything, include_extension_routes, routes_of
 from modules.api.extra_networks import extra_network_routes
 from modules.api.extras import extras_routes
 from modules.api.generation import generation_routes
@@ -33,13 +33,11 @@ from modules.api.model_files import model_routes
 from modules.api.options import option_routes
 from modules.api.permissions import METHODS, PREFIXES
 from modules.api.planning import planning_routes
-from modules.api.precision import precision_routes
 from modules.api.progress import progress_routes
 from modules.api.queue import queue_routes, worker_routes
 from modules.api.server import server_routes
 from modules.api.takeover import takeover_routes
 from modules.api.tasks import task_routes
-from modules.api.training import training_routes
 from modules.services import Services
 
 
@@ -68,13 +66,11 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(memory_routes(services))
     app.include_router(planning_routes(services))
     app.include_router(task_routes(services))
-    app.include_router(training_routes(services))
     app.include_router(queue_routes(services))
     app.include_router(worker_routes(services))
     app.include_router(history_routes(services))
     app.include_router(board_routes(services))
     app.include_router(again_routes(services))
-    app.include_router(precision_routes(services))
     app.include_router(about_routes(services))
     app.include_router(takeover_routes(services))
     if services.downloads is not None:
@@ -84,6 +80,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     for routes in services.foreign.api_routes(services) if services.foreign is not None else ():
         app.include_router(routes)
     app.state.line = LineAccess(services)  # for routes of extensions
+    include_extension_routes(app, services)
     add_docs_page(app)
     _close_the_rest(app)
     return app

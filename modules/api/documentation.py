@@ -24,8 +24,6 @@ TAGS = {
     "tasks": "Long work alongside the images: how far it is, and stopping it.",
     "models": "The model files on disk: kind, size, use, doubles, missing parts; moving and deleting.",
     "downloads": "Getting models: what there is, what a file will need here, downloading it.",
-    "precision": "What 8-bit weights make of a model: report, comparison, conversion.",
-    "training": "Adapters and embeddings from images: training as a task, a learning rate, new embeddings.",
     "page": "What the page itself asks; may change between versions.",
 }
 ERROR_SCHEMA = {

@@ -24,7 +24,6 @@ from modules.downloads.downloads import DownloadRequest, Downloads, Found
 from modules.downloads.fitting import fitting_models
 from modules.downloads.known import KnownModel
 from modules.downloads.machine import machine_here
-from modules.downloads.storing import stored_bytes
 from modules.downloads.verdict import Verdict
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
@@ -49,11 +48,10 @@ class DownloadBody(Tolerant):
     name: str = Field(default="", max_length=512)
     folder: str = Field(default="", max_length=64)
     allow_pickle: bool = False
-    storage: str = Field(default="", max_length=64)
 
     def request(self) -> DownloadRequest:
         """As the work takes it."""
-        return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle, self.storage)
+        return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle)
 
 
 class LookBody(DownloadBody):
@@ -106,9 +104,7 @@ def download_routes(services: Services) -> APIRouter:
     @routes.post("", **documented(errors={422: ERRORS[422]}))
     def download(body: DownloadBody) -> TaskItem:
         """Download a file into the folder where it belongs, as a task: it can be cancelled, goes on where it was after
-        a restart or when it is asked for again, and appears under its name only when it is whole. With `storage`, the
-        name of a format such as fp8_e4m3fn_row, a safetensors checkpoint is stored in it while it comes, and nothing
-        else of it is kept."""
+        a restart or when it is asked for again, and appears under its name only when it is whole."""
         return task_reply(services.queue.submit_spec(download_spec(downloads, downloads.checked(body.request()))))
 
     @routes.get("/fitting")
@@ -135,7 +131,7 @@ def download_routes(services: Services) -> APIRouter:
     @routes.get("/unfinished")
     def unfinished() -> list[UnfinishedItem]:
         """Downloads that were begun and are not running: paused, or broken off with the server. To go on, ask for the
-        download of `url` with `name`, `folder` and `storage`."""
+        download of `url` with `name` and `folder`."""
         return [
             UnfinishedItem(
                 name=part.name,
@@ -143,7 +139,6 @@ def download_routes(services: Services) -> APIRouter:
                 url=part.url,
                 done_bytes=part.done_bytes,
                 size_bytes=part.size_bytes,
-                storage=part.storage,
             )
             for folder, part in downloads.unfinished()
         ]
@@ -214,6 +209,5 @@ def _looked(downloads: Downloads, found: Found, verdict: Verdict) -> LookReply:
         fits=verdict.fits,
         verdict=verdict.text,
         step_seconds=verdict.step_seconds,
-        stored_bytes=stored_bytes(found.remote, found.header, found.kind),
         parts=[known_item(part) for part in found.parts],
     )

@@ -1,6 +1,6 @@
 """Routes that extensions add to the app when it is built, reachable before the page, guarded as ours are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -9,9 +9,19 @@ from starlette.routing import compile_path
 from modules.access.roles import Role, role_of_function
 from modules.api.permissions import API_PATHS, METHODS, OpenRoute
 from modules.scripts.callbacks import Callbacks, Moment
+from modules.services import Services
 
 ANY_METHOD = (*METHODS, "WEBSOCKET")
 CATCH_ALL = "{path:path}"
+
+
+def include_extension_routes(app: FastAPI, services: Services) -> None:
+    """Call the `on_api` callbacks with the app, whose own routes are there, and what they work with. Roles and users
+    are asked for as in `add_extension_routes`."""
+    routes = app.router.routes
+    known = {id(route) for route in routes}
+    services.scripts.callbacks.call(Moment.API, app, services)
+    _guard(app, [route for route in routes if id(route) not in known])
 
 
 def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
@@ -31,12 +41,17 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
     end = next((at for at, route in enumerate(before) if answers_everything(route)), len(before))
     routes[:] = [*before[:end], *added, *before[end:]]
     app.openapi_schema = None
+    _guard(app, added)
+
+
+def _guard(app: FastAPI, added: Sequence[Any]) -> None:
+    """Have routes of extensions ask for users and roles."""
     found = [one for route in added for one in routes_of(route)]
     paths = (path.partition("{")[0] for path, _ in found)
-    app.state.extension_paths = tuple(
-        path for path in paths if path not in ("", "/") and not path.startswith(API_PATHS)
-    )
-    app.state.open_routes = tuple(_open_route(path, route) for path, route in found)
+    own_paths = tuple(path for path in paths if path not in ("", "/") and not path.startswith(API_PATHS))
+    app.state.extension_paths = (*getattr(app.state, "extension_paths", ()), *own_paths)
+    open_routes = tuple(_open_route(path, route) for path, route in found)
+    app.state.open_routes = (*getattr(app.state, "open_routes", ()), *open_routes)
 
 
 def routes_of(route: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

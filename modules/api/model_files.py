@@ -11,8 +11,7 @@ from modules.api.downloads import known_item
 from modules.api.reply_models import AboutReply, ModelFileItem, ModelFilesReply, TaskItem, TrashedItem
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
-from modules.downloads.about import About, about_file, read_preview_of
-from modules.downloads.storing import source_sha256_of
+from modules.downloads.about import About, about_file, read_preview_of, source_sha256_of
 from modules.images.reading import open_image
 from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.jobs.workers.host import refresh_files

@@ -52,12 +52,6 @@ class InterrogateReply(Reply):
     caption: str = Field(examples=[PROMPT])
 
 
-class TrainingInfo(Reply):
-    """What was made, in words."""
-
-    info: str = Field(examples=["create embedding filename: embeddings/mystyle.safetensors"])
-
-
 class FailureItem(Reply):
     """An image of a batch that could not be done."""
 
@@ -679,12 +673,6 @@ class ImportItem(Reply):
     error: str | None = Field(examples=[None])
 
 
-class ReportItem(Reply):
-    """A file among the reports."""
-
-    name: str = Field(examples=["precision-comparison-20260101-120000.html"])
-
-
 class KnownModelItem(Reply):
     """A model of the list that ships; `parts` are the names of entries that it cannot do without."""
 
@@ -707,7 +695,6 @@ class UnfinishedItem(Reply):
     url: str = Field(examples=["https://huggingface.co/Comfy-Org/z_image_turbo/resolve/main/model.safetensors"])
     done_bytes: int = Field(examples=[1_200_000_000])
     size_bytes: int = Field(examples=[12_309_866_400])
-    storage: str = Field(description="the format that it is stored in while it comes; empty: none", examples=[""])
 
 
 class FittingItem(KnownModelItem):
@@ -789,10 +776,6 @@ class LookReply(Reply):
     )
     step_seconds: float = Field(description="of one step, about; 0: not known", examples=[20.3])
     parts: list[KnownModelItem] = Field(examples=[[]])
-    stored_bytes: int = Field(
-        description="of the file, about, where it is stored in 8 bits while it comes; 0: it cannot be",
-        examples=[6_157_000_000],
-    )
 
 
 # -- the page --------------------------------------------------------------------------------------------------------

@@ -1,13 +1,16 @@
 """The subcommands of `launch.py`: name -> "module:function", imported only when called.
 
 A function takes the words after its name and returns the exit code: `main(argv: Sequence[str]) -> int`. Those in
-`WITH_EXTENSIONS` also take what loads extensions of another program, as `foreign`.
+`WITH_EXTENSIONS`, and those of extensions (`modules.flags.extension_commands`), also take what loads extensions of
+another program, as `foreign`.
 """
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 
 from modules.errors import UnknownNameError
+from modules.flags.extension_commands import ExtensionCommand, extension_commands
 
 Command = Callable[..., int]
 
@@ -15,35 +18,47 @@ COMMANDS: dict[str, str] = {
     "txt2img": "modules.cli.txt2img:main",
     "img2img": "modules.cli.img2img:main",
     "plan": "modules.cli.plan:main",
-    "precision-report": "modules.cli.precision:report",
-    "precision-compare": "modules.cli.comparison:main",
-    "convert": "modules.cli.precision:convert",
     "lora": "recipes.loras.command:main",
-    "merge": "modules.cli.merge:main",
     "user": "modules.cli.user:main",
     "texts": "modules.ui.list_texts:main",
-    "train": "modules.cli.train:main",
     "offload-clean": "modules.cli.offload:main",
     "get": "modules.cli.get:main",
     "import": "modules.cli.import_folder:main",
     "doctor": "modules.setup.doctor:main",
     "update": "modules.setup.update:main",
 }
-WITH_EXTENSIONS = frozenset({"txt2img", "img2img", "plan", "convert", "merge", "texts", "train", "import"})
-WITH_EXTENSIONS |= {"precision-report", "precision-compare"}
+WITH_EXTENSIONS = frozenset({"txt2img", "img2img", "plan", "texts", "import"})
 WITHOUT_SET_UP = frozenset({"doctor", "update"})
 """Those that need nothing installed: they run in the Python that was started, before any set-up."""
 
 
-def require_command(name: str) -> str:
-    """The "module:function" of a command; an unknown name raises `UnknownNameError` naming the nearest one."""
-    if name not in COMMANDS:
-        raise UnknownNameError.of("command", name, COMMANDS)
-    return COMMANDS[name]
+def command_names() -> tuple[str, ...]:
+    """Return the names of all commands, those of extensions last."""
+    return (*COMMANDS, *(name for name in extension_commands() if name not in COMMANDS))
+
+
+def require_command(name: str) -> str | ExtensionCommand:
+    """Return the "module:function" of a command, or what an extension says of its own; an unknown name raises
+    `UnknownNameError` naming the nearest one."""
+    if name in COMMANDS:
+        return COMMANDS[name]
+    added = extension_commands()
+    if name not in added:
+        raise UnknownNameError.of("command", name, command_names())
+    return added[name]
+
+
+def takes_extensions(name: str) -> bool:
+    """Return whether a command takes what loads extensions of another program."""
+    return name in WITH_EXTENSIONS or name not in COMMANDS
 
 
 def load_command(name: str) -> Command:
     """Import a command's function."""
-    module, _, function = require_command(name).partition(":")
+    found = require_command(name)
+    if isinstance(found, ExtensionCommand):
+        sys.path.append(str(found.folder))
+        found = found.function
+    module, _, function = found.partition(":")
     command: Command = getattr(import_module(module), function)
     return command

@@ -10,7 +10,6 @@ from modules.assembly import ROOT
 from modules.cli.running import flags_of, run_guarded
 from modules.downloads.downloads import DownloadRequest, Downloads
 from modules.downloads.known import KnownModel
-from modules.downloads.storing import stored_bytes
 from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
 from modules.errors import Interrupted
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
@@ -20,7 +19,6 @@ from modules.paths import resolve_paths
 
 GB = 1e9
 SHOWN_EVERY_S = 1.0
-EIGHT_BITS = "fp8_e4m3fn_row"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,14 +34,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", default="", help="the name that the file gets")
     parser.add_argument("--folder", default="", help="where it goes: Stable-diffusion, VAE, text_encoder, Lora ...")
     parser.add_argument("--allow-pickle", action="store_true", help="allow .ckpt and .pt for this file")
-    parser.add_argument(
-        "--storage",
-        nargs="?",
-        const=EIGHT_BITS,
-        default="",
-        metavar="FORMAT",
-        help=f"store a checkpoint in this format while it comes, and keep nothing else of it (default {EIGHT_BITS})",
-    )
     parser.add_argument("--with-parts", action="store_true", help="text encoders and VAE of a listed model as well")
     add_arguments(parser, (PATHS, MODELS))
     return parser
@@ -57,9 +47,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         if not arguments.source:
             print("\n".join(map(_listed, downloads.known.values())))
             return 0
-        asked = DownloadRequest(
-            arguments.source, arguments.name, arguments.folder, arguments.allow_pickle, arguments.storage
-        )
+        asked = DownloadRequest(arguments.source, arguments.name, arguments.folder, arguments.allow_pickle)
         downloads.checked(asked)
         if arguments.look:
             return _look(downloads, asked)
@@ -80,9 +68,6 @@ def _look(downloads: Downloads, request: DownloadRequest) -> int:
     print(f"{found.name}: {found.line}\nIt goes to {downloads.folders[found.kind.folder]}.")
     if found.parts:
         print(f"It needs: {', '.join(f'{part.label} ({part.name}, {part.size_gb} GB)' for part in found.parts)}.")
-    small = 0 if found.storage else stored_bytes(found.remote, found.header, found.kind)
-    if small:
-        print(f"With --storage it is stored in 8 bits while it comes: about {small / GB:.2f} GB on the disk.")
     verdict = downloads.judged(found)
     if verdict.text:
         print(verdict.text)
@@ -103,8 +88,7 @@ def _get(downloads: Downloads, request: DownloadRequest) -> None:
     there = downloads.get(request, show)
     print(file=sys.stderr)
     state = "was there already" if there.was_there else "is there"
-    of_what = f"stored as {there.storage} from a file with the sha256" if there.storage else "sha256"
-    print(f"{there.path} {state}, {there.size_bytes / GB:.2f} GB, {of_what} {there.sha256}")
+    print(f"{there.path} {state}, {there.size_bytes / GB:.2f} GB, sha256 {there.sha256}")
 
 
 def _listed(model: KnownModel) -> str:

@@ -6,12 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urljoin
 
 from modules.bounded import ContentError, read_json, read_yaml
 from modules.downloads.addresses import CIVITAI
+from modules.downloads.remote_file import SHA256
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError
+from modules.models.files.header import read_metadata
 
 MAX_REPLY_BYTES = 2 << 20
 MAX_PREVIEW_BYTES = 24 << 20
@@ -64,6 +67,17 @@ def about_file(sha256: str, came_from: str, transport: FileTransport, civitai: s
             "trigger words into its card."
         ) from error
     return of_civitai(reply)
+
+
+def source_sha256_of(path: Path) -> str:
+    """Return the hash of the file that one of ours was converted from, which sites know it by; "" where its receipt
+    does not say it."""
+    try:
+        receipt = read_json(read_metadata(path).get("featherweight", ""))
+    except ContentError:
+        return ""
+    found = SHA256.fullmatch(str(receipt.get("source_sha256", ""))) if isinstance(receipt, dict) else None
+    return found[1].lower() if found else ""
 
 
 def of_civitai(found: Mapping[str, Any]) -> About:

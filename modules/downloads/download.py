@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.atomic_files import output_error
-from modules.bounded import read_json_file
-from modules.downloads.parts import NOTE_SUFFIX, PART_SUFFIX, STATE_SUFFIX, Part, PlainPart, StoredPart, discard, noted
+from modules.downloads.parts import NOTE_SUFFIX, PART_SUFFIX, Part, discard, noted
 from modules.downloads.remote_file import CONTENT_RANGE, SIZE, RemoteFile, look, version_of
-from modules.downloads.storing import Storage, receipt_of
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError, TooSlowError
-from modules.errors import BusyError, CheckpointError, InvalidValueError
+from modules.errors import BusyError, InvalidValueError
 
 TRIES = 6
 FIRST_WAIT_S = 1.0
@@ -28,14 +26,12 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Downloaded:
-    """A file that is there. `was_there`: it was before, with the same bytes. `sha256`: of the source's bytes, which are
-    not the file's where it is stored in 8 bits (`storage`: the format)."""
+    """A file that is there. `was_there`: it was before, with the same bytes."""
 
     path: Path
     size_bytes: int
     sha256: str
     was_there: bool = False
-    storage: str = ""
 
 
 def download(
@@ -46,21 +42,19 @@ def download(
     claims: Claims,
     on_progress: OnProgress,
     sleep: Callable[[float], None] = time.sleep,
-    storage: Storage | None = None,
 ) -> Downloaded:
-    """Get a file as `folder` / `name`, with `storage` in 8 bits only. What is already there of it is gone on with; a
-    connection that breaks is made again, `TRIES` times without a new byte.
+    """Get a file as `folder` / `name`. What is already there of it is gone on with; a connection that breaks is made
+    again, `TRIES` times without a new byte.
 
-    Raises `InvalidValueError` for a name that another file has, `OutputError` where the disk has no room,
-    `CheckpointError` for what cannot be stored in 8 bits, and `DownloadError` where the other side does not give what
-    it announced.
+    Raises `InvalidValueError` for a name that another file has, `OutputError` where the disk has no room, and
+    `DownloadError` where the other side does not give what it announced.
     """
     target = folder / name
-    there = _already(target, remote, storage)
+    there = _already(target, remote)
     if there is not None:
         return there
     with claims.claim(target):
-        part = PlainPart(target) if storage is None else StoredPart(target, storage)
+        part = Part(target)
         fails, wait = 0, FIRST_WAIT_S
         try:
             while True:
@@ -81,13 +75,9 @@ def download(
                 remote = look(remote.source, transport)
         except OSError as error:
             raise output_error(name, folder, error) from error
-        except CheckpointError:
-            part.close()
-            discard(target)  # another try would find the same
-            raise
         finally:
             part.close()
-        if part.first_bytes(len(remote.begins)) not in (None, remote.begins):
+        if part.first_bytes(len(remote.begins)) != remote.begins:
             discard(target)
             raise DownloadError(
                 f"{name}: the file does not begin as it did when it was looked at. It was thrown away; try again."
@@ -99,17 +89,13 @@ def download(
                 "It was thrown away; try again, and if that happens twice, get it elsewhere."
             )
         part.appear()
-    return Downloaded(target, target.stat().st_size, digest, storage=part.storage)
+    return Downloaded(target, target.stat().st_size, digest)
 
 
-def _already(target: Path, remote: RemoteFile, storage: Storage | None) -> Downloaded | None:
+def _already(target: Path, remote: RemoteFile) -> Downloaded | None:
     if not target.exists():
         return None
-    if storage is not None:
-        stored = stored_from(target, remote.sha256, storage.name)
-        if stored is not None:
-            return stored
-    elif target.stat().st_size == remote.size_bytes:
+    if target.stat().st_size == remote.size_bytes:
         digest = _hash_of(target)
         if not remote.sha256 or digest == remote.sha256:
             return Downloaded(target, remote.size_bytes, digest, was_there=True)
@@ -117,14 +103,6 @@ def _already(target: Path, remote: RemoteFile, storage: Storage | None) -> Downl
         f"{target.name} is already in {target.parent.name} and is another file. Choose another name, or move "
         "it away first."
     )
-
-
-def stored_from(path: Path, sha256: str, storage: str) -> Downloaded | None:
-    """The file, if its receipt says that it was made in this format of a file with this hash ("": nobody knows)."""
-    receipt = receipt_of(path)
-    if not sha256 or (receipt.get("source_sha256"), receipt.get("storage")) != (sha256, storage):
-        return None
-    return Downloaded(path, path.stat().st_size, sha256, was_there=True, storage=storage)
 
 
 def _transfer(remote: RemoteFile, part: Part, transport: FileTransport, on_progress: OnProgress) -> str:
@@ -181,15 +159,13 @@ def _hash_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A part of a file that somebody may go on with. `url`: where the rest is; `storage`: as what it is stored; bytes
-    are those of the source."""
+    """A part of a file that somebody may go on with. `url`: where the rest is."""
 
     folder: Path
     name: str
     url: str
     done_bytes: int
     size_bytes: int
-    storage: str = ""
 
 
 def unfinished_in(folder: Path) -> list[Unfinished]:
@@ -199,16 +175,8 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
         name = note.name[1:].removesuffix(NOTE_SUFFIX)
         known, part = noted(note), note.with_name(f".{name}{PART_SUFFIX}")
         if known is not None and part.is_file():
-            done = _stored_bytes(note.with_name(f".{name}{STATE_SUFFIX}")) if known.storage else part.stat().st_size
-            found.append(Unfinished(folder, name, known.url, done, known.size_bytes, known.storage))
+            found.append(Unfinished(folder, name, known.url, part.stat().st_size, known.size_bytes))
     return found
-
-
-def _stored_bytes(state: Path) -> int:
-    try:
-        return int(read_json_file(state)["done"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0  # it was ended before the first was kept
 
 
 class Claims:

@@ -15,13 +15,11 @@ from modules.downloads.download import (
     OnProgress,
     Unfinished,
     download,
-    stored_from,
     unfinished_in,
 )
 from modules.downloads.known import KnownModel, known_models, source_named
-from modules.downloads.parts import discard
+from modules.downloads.parts import STORED_MEANWHILE, discard
 from modules.downloads.remote_file import RemoteFile, look, read_header
-from modules.downloads.storing import Storage, check_storage, refuse_unstorable, stored_name
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
@@ -44,8 +42,7 @@ from modules.paths import Paths
 
 @dataclass(frozen=True)
 class Found:
-    """A file before it is downloaded: what its server and its header say. `parts`: what else it needs, of the list;
-    `storage`: in which format alone it will be here, "": as it comes."""
+    """A file before it is downloaded: what its server and its header say. `parts`: what else it needs, of the list."""
 
     remote: RemoteFile
     header: Header
@@ -53,13 +50,12 @@ class Found:
     name: str
     line: str
     parts: tuple[KnownModel, ...] = ()
-    storage: str = ""
 
 
 @dataclass(frozen=True)
 class DownloadRequest:
-    """Request of a user. `name` and `folder` "": by the source, and by what the file is. `storage`: a checkpoint is
-    stored in this format while it comes, and nothing else of it is kept; "": as it comes."""
+    """Request of a user. `name` and `folder` "": by the source, and by what the file is. `storage` stands in records
+    of earlier versions, which stored checkpoints in 8 bits meanwhile: all but "" is refused."""
 
     source: str
     name: str = ""
@@ -113,12 +109,13 @@ class Downloads:
         if request.name or source.file:
             clean_name(request.name or source.file, request.allows_pickles)
         self._folder(request.folder)
-        check_storage(request.storage)
         return request
 
     def find(self, request: DownloadRequest) -> Found:
         """Find what would come, from the file's first bytes and its header. Raises what is wrong with it or its
         address."""
+        if request.storage:
+            raise InvalidValueError(STORED_MEANWHILE)
         known = self.known
         remote = look(source_named(request.source, known), self.transport)
         name = clean_name(request.name or remote.name, request.allows_pickles)
@@ -137,10 +134,7 @@ class Downloads:
         if entry is not None and not remote.sha256:
             remote = replace(remote, sha256=entry.sha256)
         parts = tuple(known[part] for part in entry.parts) if entry else ()
-        if check_storage(request.storage):
-            refuse_unstorable(remote, header, kind)
-            name = (request.name and name) or stored_name(name, request.storage)
-        return Found(remote, header, kind, name, describe(remote, header, kind), parts, request.storage)
+        return Found(remote, header, kind, name, describe(remote, header, kind), parts)
 
     def _folder(self, name: str) -> str:
         if name and name not in self.folders:
@@ -157,12 +151,11 @@ class Downloads:
         on_progress: OnProgress,
         on_found: Callable[[Found], object] = lambda found: None,
     ) -> Downloaded:
-        """Download the file into its folder, see `download`. A file with the same bytes, or one that was stored in
-        8 bits from them where that is asked for, which is in any folder of its kind already, under whatever name, is
-        given back in its place. `on_found` is told what will come."""
+        """Download the file into its folder, see `download`. A file with the same bytes which is in any folder of its
+        kind already, under whatever name, is given back in its place. `on_found` receives what will come."""
         found = self.find(request)
         on_found(found)
-        done = self.stored_file(found) if found.storage else self.same_file(found)
+        done = self.same_file(found)
         if done is None:
             done = download(
                 found.remote,
@@ -172,10 +165,8 @@ class Downloads:
                 self.claims,
                 on_progress,
                 self.sleep,
-                Storage(found.storage, found.header.raw, self.paths.root) if found.storage else None,
             )
-        if not done.storage:
-            self.remember(done.path, "sha256", done.sha256)
+        self.remember(done.path, "sha256", done.sha256)
         self.remember(done.path, "source", found.remote.source.url)
         self.on_done()
         return done
@@ -186,32 +177,14 @@ class Downloads:
         remote = found.remote
         if not remote.sha256:
             return None
-        for path in self._files_of(found, Path(found.name).suffix):
+        suffix = Path(found.name).suffix
+        for path in sorted(path for path in files_below(self.folders[found.kind.folder]) if path.suffix == suffix):
             if path.name.startswith(".") or not path.is_file() or path.stat().st_size != remote.size_bytes:
                 continue
             with path.open("rb") as stream:
                 if hashlib.file_digest(stream, "sha256").hexdigest() == remote.sha256:
                     return Downloaded(path, remote.size_bytes, remote.sha256, was_there=True)
         return None
-
-    def stored_file(self, found: Found) -> Downloaded | None:
-        """A file that was stored in the wanted format from the announced bytes; None where there is none, or nothing
-        was announced. Raises `InvalidValueError` where the announced file itself is here."""
-        for path in self._files_of(found, ".safetensors"):
-            there = None if path.name.startswith(".") else stored_from(path, found.remote.sha256, found.storage)
-            if there is not None:
-                return there
-        whole = self.same_file(found)
-        if whole is not None:
-            raise InvalidValueError(
-                f"{found.remote.source.label} is here already as it comes, as {whole.path.name}: Store in 8 bits, or "
-                "launch.py convert, makes the smaller file without a download."
-            )
-        return None
-
-    def _files_of(self, found: Found, suffix: str) -> list[Path]:
-        """The files with this suffix in the folder that something belongs into."""
-        return sorted(path for path in files_below(self.folders[found.kind.folder]) if path.suffix == suffix)
 
     def unfinished(self) -> list[tuple[str, Unfinished]]:
         """List what was begun and nobody gets now, with the name of its folder."""
@@ -227,14 +200,12 @@ class Downloads:
         source = source_named(request.source, self.known)
         name = request.name or source.file
         wanted = clean_name(name, allows_pickles=True) if name else ""
-        wanted = stored_name(wanted, request.storage) if request.storage and wanted and not request.name else wanted
         return [
             (folder, part)
             for folder, part in self.unfinished()
             if part.url == source.url
-            and part.storage == request.storage
             and request.folder in ("", folder)
-            and wanted in ("", part.name)
+            and (wanted in ("", part.name) or request.storage)
         ]
 
     def discard(self, folder: str, name: str) -> None:

@@ -3,100 +3,63 @@
 from __future__ import annotations
 
 import os
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable
-from types import TracebackType
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import BinaryIO
 
 WAITING = 12
-"""Lots of pieces that may wait; with `LOT_BYTES` this bounds the memory."""
+"""Lots of pieces that may wait for each thread; with `LOT_BYTES` this bounds the memory."""
 LOT_BYTES = 1 << 20
 SYNC_BYTES = 64 << 20
 """So much is written before it is put onto the disk: otherwise all of it would have to wait for that at the end."""
 
-Lot = list[bytes]
-
-
-class Follower:
-    """A thread that hands each piece to `work`, in their order. At the end of its `with` block all that was `put` is
-    done, also where the block ended by an error; an error of the work itself is raised by `put`, or at the end."""
-
-    def __init__(self, work: Callable[[bytes], object]) -> None:
-        self._work = work
-        self._lots: queue.Queue[Lot | None] = queue.Queue(WAITING)
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="featherweight-download", daemon=True)
-
-    def __enter__(self) -> Follower:
-        self._thread.start()
-        return self
-
-    def put(self, lot: Lot) -> None:
-        """The next pieces; waits while too many wait. Raises the error that the work has met."""
-        if self._error is not None:
-            raise self._error
-        self._lots.put(lot)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lots.put(None)
-        self._thread.join()
-        if self._error is not None and error is None:
-            raise self._error
-
-    def _run(self) -> None:
-        while (lot := self._lots.get()) is not None:
-            if self._error is not None:
-                continue  # whoever puts must not wait for ever
-            try:
-                for piece in lot:
-                    self._work(piece)
-            except Exception as error:  # raised again where the pieces come from
-                self._error = error
-
 
 class Pieces:
-    """Hands pieces to several followers in lots; used as a `with` block around the loop over the pieces."""
+    """A thread for each `work`, which does it with each piece, in their order; a `with` block around the loop over the
+    pieces. At its end all that was `put` is done, also where it ended by an error. An error of the work ends all work
+    and is raised by `put`, or at the end."""
 
     def __init__(self, *work: Callable[[bytes], object]) -> None:
-        self._followers = [Follower(one) for one in work]
-        self._lot: Lot = []
+        self._threads = [(one, ThreadPoolExecutor(1, "featherweight-download")) for one in work]
+        self._waiting: deque[Future[None]] = deque()
+        self._has_failed = False
+        self._lot: list[bytes] = []
         self._lot_bytes = 0
 
     def __enter__(self) -> Pieces:
-        for one in self._followers:
-            one.__enter__()
         return self
 
     def put(self, piece: bytes) -> None:
-        """The next piece."""
+        """Hand on the next piece; wait while too many wait."""
         self._lot.append(piece)
         self._lot_bytes += len(piece)
         if self._lot_bytes >= LOT_BYTES:
             self._hand_on()
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, leaves: int = WAITING) -> None:
         lot, self._lot, self._lot_bytes = self._lot, [], 0
-        for one in self._followers:
-            one.put(lot)
+        self._waiting.extend(thread.submit(self._do, work, lot) for work, thread in self._threads)
+        while self._waiting and (len(self._waiting) > leaves * len(self._threads) or self._waiting[0].done()):
+            self._waiting.popleft().result()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        failed: BaseException | None = error
+    def _do(self, work: Callable[[bytes], object], lot: list[bytes]) -> None:
         try:
-            self._hand_on()
-        except Exception as found:
-            failed = failed or found
-        for one in self._followers:
-            try:
-                one.__exit__(type(failed) if failed else None, failed, trace)
-            except Exception as found:
-                failed = failed or found
-        if failed is not None and error is None:
-            raise failed
+            for piece in lot if not self._has_failed else ():
+                work(piece)
+        except BaseException:
+            self._has_failed = True  # what follows a piece that was not written must not be written either
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self._hand_on(leaves=0)
+        except Exception:
+            if error is None:  # that of the block says more
+                raise
+        finally:
+            for _, thread in self._threads:
+                thread.shutdown()
 
 
 class SyncedFile:

@@ -1,4 +1,4 @@
-"""Parts of a file that came so far, in a hidden part beside its place: as it comes, or stored in 8 bits meanwhile."""
+"""Part of a file that came so far, hidden next to its place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -15,19 +14,23 @@ from modules.atomic_files import output_error, sync_folder, write_atomic
 from modules.bounded import read_json_file
 from modules.downloads.following import Pieces, SyncedFile
 from modules.downloads.remote_file import RemoteFile
-from modules.downloads.storing import Storage, StoringProcess
 from modules.errors import InvalidValueError, OutputError
 
 CHUNK_BYTES = 1 << 20
 KEPT_FREE_BYTES = 256 << 20  # of the disk, so that images can still be saved
 PART_SUFFIX, NOTE_SUFFIX = ".part", ".part.json"
-STATE_SUFFIX, LOCK_SUFFIX = ".part.state", ".part.lock"
-"""Of what the process that stores it keeps beside the part."""
+STORED_SUFFIXES = (".part.state", ".part.lock")
+"""Endings of what earlier versions kept next to the part of a file that they stored in 8 bits meanwhile."""
+STORED_MEANWHILE = (
+    "Files are no longer stored in 8 bits while they are downloaded. Cancel this download, get the file as it is, and "
+    "store it in 8 bits afterwards (Get models > On this disk, or launch.py convert)."
+)
 
 
 @dataclass(frozen=True)
 class PartNote:
-    """Note next to a part: which file it is a part of. `storage`: the format that it is stored in, "": none."""
+    """Note next to a part: which file it is a part of. `storage`: the format in which an earlier version stored
+    it meanwhile; "" otherwise."""
 
     url: str
     size_bytes: int
@@ -51,7 +54,7 @@ def noted(note: Path) -> PartNote | None:
 
 def discard(target: Path) -> None:
     """Forget what came of a file."""
-    for suffix in (PART_SUFFIX, STATE_SUFFIX, LOCK_SUFFIX, NOTE_SUFFIX):
+    for suffix in (PART_SUFFIX, *STORED_SUFFIXES, NOTE_SUFFIX):
         beside(target, suffix).unlink(missing_ok=True)
 
 
@@ -70,24 +73,26 @@ def check_room(folder: Path, missing_bytes: int) -> None:
         )
 
 
-class Part(ABC):
-    """A part that takes bytes. `done`: how many of the source it has."""
-
-    storage = ""
+class Part:
+    """A part that takes bytes. `done`: how many it has."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
         self._path, self._note = beside(target, PART_SUFFIX), beside(target, NOTE_SUFFIX)
         self._wanted: PartNote | None = None
+        self._stream: BinaryIO | None = None
         self.done = 0
 
     def begin(self, remote: RemoteFile) -> None:
         """Be ready for the bytes of this file from `done` on; what came of another version of it is thrown away. Raises
-        `OutputError` where there is no room."""
-        wanted = PartNote(remote.source.url, remote.size_bytes, remote.version, remote.sha256, self.storage)
+        `OutputError` where there is no room, and `InvalidValueError` for a part that was stored in 8 bits."""
+        wanted = PartNote(remote.source.url, remote.size_bytes, remote.version, remote.sha256)
         if wanted == self._wanted:
             return
-        is_new = noted(self._note) != wanted
+        known = noted(self._note)
+        if known is not None and known.storage:
+            raise InvalidValueError(STORED_MEANWHILE)
+        is_new = known != wanted
         if is_new:
             self.close()
             discard(self._target)
@@ -101,29 +106,47 @@ class Part(ABC):
             raise
         self._wanted = wanted
 
-    @abstractmethod
     def _open(self, remote: RemoteFile) -> None:
         """Look at what is there, and whether the rest has room."""
+        there = self._path.stat().st_size if self._path.exists() else 0
+        check_room(self._target.parent, remote.size_bytes - there)
+        self._digest, self.done = hashlib.sha256(), 0
+        self._stream = self._path.open("ab")
+        with self._path.open("rb") as stream:
+            while chunk := stream.read(min(CHUNK_BYTES, remote.size_bytes - self.done)):
+                self._digest.update(chunk)
+                self.done += len(chunk)
+        self._stream.truncate(self.done)
 
-    @abstractmethod
     def forget(self) -> None:
         """Begin at the first byte again."""
+        assert self._stream is not None
+        self._digest, self.done = hashlib.sha256(), 0
+        self._stream.truncate(0)
 
-    @abstractmethod
     def receiving(self) -> Pieces:
         """Return what takes the next bytes; they count as `done` when the caller says so."""
+        assert self._stream is not None
+        return Pieces(self._digest.update, SyncedFile(self._stream).write)
 
-    @abstractmethod
-    def first_bytes(self, size_bytes: int) -> bytes | None:
-        """The first bytes of the source as they came; None: they are not kept."""
+    def first_bytes(self, size_bytes: int) -> bytes:
+        """Return the first bytes as they came."""
+        with self._path.open("rb") as stream:
+            return stream.read(size_bytes)
 
-    @abstractmethod
     def end(self) -> str:
-        """All is there and on the disk: the sha256 of the source."""
+        """Put all onto the disk, and return its sha256."""
+        assert self._stream is not None
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        self.close()
+        return self._digest.hexdigest()
 
-    @abstractmethod
     def close(self) -> None:
         """Keep what came."""
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = self._wanted = None
 
     def appear(self) -> None:
         """Give the whole file its name, which nothing has taken meanwhile."""
@@ -137,88 +160,3 @@ class Part(ABC):
             self._path.rename(self._target)
         sync_folder(self._target.parent)
         discard(self._target)
-
-
-class PlainPart(Part):
-    """The bytes as they come."""
-
-    _stream: BinaryIO | None = None
-
-    def _open(self, remote: RemoteFile) -> None:
-        there = self._path.stat().st_size if self._path.exists() else 0
-        check_room(self._target.parent, remote.size_bytes - there)
-        self._digest, self.done = hashlib.sha256(), 0
-        self._stream = self._path.open("ab")
-        with self._path.open("rb") as stream:
-            while chunk := stream.read(min(CHUNK_BYTES, remote.size_bytes - self.done)):
-                self._digest.update(chunk)
-                self.done += len(chunk)
-        self._stream.truncate(self.done)
-
-    def forget(self) -> None:
-        assert self._stream is not None
-        self._digest, self.done = hashlib.sha256(), 0
-        self._stream.truncate(0)
-
-    def receiving(self) -> Pieces:
-        assert self._stream is not None
-        return Pieces(self._digest.update, SyncedFile(self._stream).write)
-
-    def first_bytes(self, size_bytes: int) -> bytes:
-        with self._path.open("rb") as stream:
-            return stream.read(size_bytes)
-
-    def end(self) -> str:
-        assert self._stream is not None
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self.close()
-        return self._digest.hexdigest()
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-        self._stream = self._wanted = None
-
-
-class StoredPart(Part):
-    """A checkpoint in 8 bits, made of the bytes by a process."""
-
-    _process: StoringProcess | None = None
-
-    def __init__(self, target: Path, storage: Storage) -> None:
-        super().__init__(target)
-        self._storage, self.storage = storage, storage.name
-
-    def _open(self, remote: RemoteFile) -> None:
-        self._remote = remote
-        state = beside(self._target, STATE_SUFFIX)
-        check_room(self._target.parent, 0)
-        self._process = StoringProcess(self._target, self._path, state, remote, self._storage)
-        self.done = self._process.done
-        check_room(self._target.parent, self._process.left_bytes)
-
-    def forget(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        for suffix in (PART_SUFFIX, STATE_SUFFIX):
-            beside(self._target, suffix).unlink(missing_ok=True)
-        self._open(self._remote)
-
-    def receiving(self) -> Pieces:
-        assert self._process is not None
-        return Pieces(self._process.write)
-
-    def first_bytes(self, size_bytes: int) -> None:
-        return None
-
-    def end(self) -> str:
-        assert self._process is not None
-        digest, self.size_bytes = self._process.finish()
-        self.close()
-        return digest
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-        self._process = self._wanted = None

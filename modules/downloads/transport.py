@@ -7,7 +7,6 @@ person typed an address of this machine; a redirect never leads from the Interne
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
 import ssl
@@ -15,28 +14,23 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from email.message import Message
 from functools import cache
 from pathlib import Path
-from urllib.parse import SplitResult, quote, urljoin, urlsplit
+from typing import Any, TypeVar
 
 import certifi
+import httpx
 
 from modules.errors import BusyError, FeatherweightError, InvalidValueError
 from modules.public_addresses import Resolve, is_loopback, is_public, resolve
 from modules.threads import start_loop
 from modules.version import PROGRAM_VERSION
 
-CHUNK_BYTES = 256 << 10
-"""Of a body at once: what has come of it by then. Larger ones cost no less time for each byte."""
 MAX_REDIRECTS = 5
 MAX_URL_CHARS = 4096
 PORTS = {"http": 80, "https": 443}
-KEPT_SIGNS = "/%:@!$&'()*+,;=~?"
-"""Of a path or query, which stay as they are: what is escaped already is not escaped again."""
-REDIRECTS = (301, 302, 303, 307, 308)
 TOKEN_VARIABLES = {"huggingface.co": "HF_TOKEN", "civitai.com": "CIVITAI_TOKEN"}
 """The environment variables that hold the tokens of a host."""
 BY_HAND = (
@@ -47,6 +41,7 @@ CERTIFICATES_VARIABLE = "SSL_CERT_FILE"
 """The environment variable with a file of more certificates to trust, in PEM form."""
 TOKENS_FILE = "tokens.txt"
 """In the data folder: lines of a host and its token."""
+Cause = TypeVar("Cause", bound=BaseException)
 
 
 class DownloadError(FeatherweightError):
@@ -117,12 +112,13 @@ class Reply:
     the headers of the redirects before it."""
 
     status: int
-    headers: Message
-    hops: tuple[Message, ...]
+    headers: Mapping[str, str]
+    hops: tuple[Mapping[str, str], ...]
     host: str
     url: str
     address: str
-    _connection: _Connection
+    _body: Iterator[bytes]
+    _pace: _Pace
 
     def header(self, name: str) -> str | None:
         """A header of the answer or of a redirect before it, the first that has it."""
@@ -130,25 +126,23 @@ class Reply:
 
     def chunks(self) -> Iterator[bytes]:
         """The body as it comes. Raises `GoneAwayError`, also where it ends before its announced length."""
-        response, pace = self._connection.response, self._connection.pace
-        left = response.length  # None: it has its own marks
+        pace, announced = self._pace, self.headers.get("Content-Length", "")
         try:
-            while left is None or left > 0:
+            while True:
                 with pace.waiting():
-                    chunk = response.read1(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
+                    chunk = next(self._body, b"")
                 if not chunk:
                     break
                 pace.received += len(chunk)
-                left = None if left is None else left - len(chunk)
                 yield chunk
-        except (OSError, http.client.HTTPException) as error:
+        except httpx.HTTPError as error:
+            has_ended = isinstance(error, httpx.RemoteProtocolError) and announced.isdigit()
+            left = f"{int(announced) - pace.received} bytes were still to come" if has_ended else _reason(error)
             raise pace.error(self.host) or GoneAwayError(
-                f"The connection to {self.host} broke off ({_reason(error)})."
+                f"The connection to {self.host} broke off ({left})."
             ) from error
         if pace.is_ended:  # the end of the body may be that of our patience
             raise pace.error(self.host) or AssertionError("ended for a reason")
-        if left:
-            raise GoneAwayError(f"The connection to {self.host} broke off ({left} bytes were still to come).")
 
     def read(self, limit_bytes: int) -> bytes:
         """The whole body. Raises `InvalidValueError` for one that is larger, and as `chunks`."""
@@ -171,7 +165,6 @@ class _Pace:
         self._limits, self._deadline = limits, deadline
         self._waited_s, self._since = 0.0, 0.0
         self._seen_bytes, self._seen_s = 0, 0.0
-        self._done = threading.Event()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -185,10 +178,11 @@ class _Pace:
     @contextmanager
     def watched(self, break_off: Callable[[], None]) -> Iterator[None]:
         """Call `break_off` once the connection is too slow, in a thread that ends with the block."""
+        done = threading.Event()
 
         def watch() -> bool:
             tick = min(self._limits.window_s / 4, 5.0)
-            if self._done.wait(0.5 if self.is_ended else min(tick, max(self._left(), 0.0))):
+            if done.wait(0.5 if self.is_ended else min(tick, max(self._left(), 0.0))):
                 return False
             if self.is_ended or self._left() <= 0 or self._is_too_slow():
                 self.is_ended = True
@@ -199,7 +193,7 @@ class _Pace:
         try:
             yield
         finally:
-            self._done.set()
+            done.set()
             thread.join()
 
     def error(self, host: str) -> TooSlowError | None:
@@ -225,45 +219,37 @@ class _Pace:
         return not enough
 
 
-class _Connection(http.client.HTTPConnection):
-    """A connection to one address of a host that was checked; the certificate is checked for the host's name."""
+class Connection:
+    """The socket of one request, which another thread may break off."""
 
-    response: http.client.HTTPResponse
+    _socket: socket.socket | None = None
 
-    def __init__(self, place: SplitResult, address: str, limits: Timeouts, pace: _Pace) -> None:
-        super().__init__(place.hostname or "", _port(place))
-        self.pace = pace
-        self._address, self._limits = address, limits
-        self._is_secure = place.scheme == "https"
-        self._own: socket.socket | None = None  # of an answer that ends with its connection, the rest is the answer's
-        self._has_answer = False
-
-    def connect(self) -> None:
-        self._own = self.sock = socket.create_connection((self._address, self.port), self._limits.connect_s)
-        if self._is_secure:
-            context = _certificates(os.environ.get(CERTIFICATES_VARIABLE, ""))
-            secure = context.wrap_socket(self.sock, server_hostname=self.host, do_handshake_on_connect=False)
-            self._own = self.sock = secure  # before the handshake, which can be broken off too
-            secure.do_handshake()
-        self.sock.settimeout(self._limits.silent_s)
-
-    def answer(self, target: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        """Ask for `target`; the answer is closed with the connection. Raises OSError and HTTPException."""
-        with self.pace.waiting():
-            self.request("GET", target, headers=dict(headers))
-            self.response, self._has_answer = self.getresponse(), True
-        return self.response
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Learn of the socket when it is connected, before a handshake or a request; httpx calls this."""
+        if event == "connection.connect_tcp.complete":
+            # A descriptor of our own stays that of the connection where encryption is put around the first.
+            self._socket = info["return_value"].get_extra_info("socket").dup()
 
     def break_off(self) -> None:
-        """End it while another thread reads from it."""
-        with suppress(OSError):  # the other side may have closed it
-            if self._own is not None:
-                self._own.shutdown(socket.SHUT_RDWR)
+        """End it while another thread reads from it or writes to it."""
+        if self._socket is not None:
+            with suppress(OSError):  # the other side may have closed it, or this one
+                self._socket.shutdown(socket.SHUT_RDWR)
 
-    def close(self) -> None:
-        if self._has_answer:
-            self.response.close()
-        super().close()
+    @contextmanager
+    def answered(self, request: httpx.Request, verify: ssl.SSLContext | bool) -> Iterator[httpx.Response]:
+        """Send a request, and close all with the block. No proxies, cookies, redirects, retries or lines in the log,
+        which a client of httpx would have. Raises `httpx.HTTPError`."""
+        request.extensions["trace"] = self.trace
+        try:
+            with (
+                httpx.HTTPTransport(verify=verify, trust_env=False) as transport,
+                closing(transport.handle_request(request)) as response,
+            ):
+                yield response
+        finally:
+            if self._socket is not None:
+                self._socket.close()
 
 
 @cache
@@ -297,7 +283,7 @@ class FileTransport:
         self._tokens = tokens or Tokens()
         self._find = find_addresses
         self._options = options or AskOptions()
-        self._open: set[_Connection] = set()
+        self._open: set[Connection] = set()
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -343,66 +329,76 @@ class FileTransport:
         self, url: str, headers: dict[str, str], may_be_local: bool, within_s: float | None
     ) -> Iterator[Reply]:
         headers = {"User-Agent": self._options.agent, "Accept": "*/*", "Accept-Encoding": "identity", **headers}
-        deadline = None if within_s is None else time.monotonic() + within_s
-        hops: list[Message] = []
+        pace = _Pace(self._limits, None if within_s is None else time.monotonic() + within_s)
+        hops: list[httpx.Headers] = []
         while True:
             place = _place(url)
             address, may_be_local = self._address(place, may_be_local)
-            with self._connected(place, address, deadline) as connection:
-                response = self._answer(connection, place, headers)
-                if response.status in REDIRECTS and "Location" in response.headers:
-                    hops.append(response.headers)
-                    if len(hops) > MAX_REDIRECTS:
-                        raise DownloadError(
-                            f"{place.hostname} redirects more than {MAX_REDIRECTS} times, in a ring perhaps."
-                        )
-                    url = _joined(url, response.headers["Location"])
-                    continue
-                seen = (tuple(hops), place.hostname or "", url, address)
-                yield Reply(response.status, response.headers, *seen, connection)
-                return
+            with self._connected(place, address, headers, pace) as response:
+                if not response.has_redirect_location:
+                    seen = (response.headers, tuple(hops), place.host, str(place), address)
+                    yield Reply(response.status_code, *seen, response.iter_raw(), pace)
+                    return
+                hops.append(response.headers)
+                if len(hops) > MAX_REDIRECTS:
+                    raise DownloadError(f"{place.host} redirects more than {MAX_REDIRECTS} times, in a ring perhaps.")
+                location = response.headers["Location"]
+                try:
+                    url = str(place.join(location))
+                except httpx.InvalidURL as error:
+                    raise InvalidValueError(f"The redirect to {location[:80]!r} cannot be read: {error}.") from error
 
     @contextmanager
-    def _connected(self, place: SplitResult, address: str, deadline: float | None) -> Iterator[_Connection]:
-        connection = _Connection(place, address, self._limits, _Pace(self._limits, deadline))
+    def _connected(
+        self, place: httpx.URL, address: str, headers: Mapping[str, str], pace: _Pace
+    ) -> Iterator[httpx.Response]:
+        """Ask the checked address; the certificate is checked for the host's name."""
+        host, is_secure, limits = place.host, place.scheme == "https", self._limits
+        token = self._tokens.of(host) if is_secure else None
+        own = {"Host": place.netloc.decode("ascii"), **headers}
+        if token:
+            own["Authorization"] = f"Bearer {token}"
+        verify = is_secure and _certificates(os.environ.get(CERTIFICATES_VARIABLE, ""))
+        timeout = httpx.Timeout(limits.silent_s, connect=limits.connect_s)
+        connection = Connection()
         with self._lock:
             self._open.add(connection)
         try:
-            with connection.pace.watched(connection.break_off):
-                yield connection
+            with ExitStack() as stack:
+                stack.enter_context(pace.watched(connection.break_off))
+                try:
+                    request = httpx.Request(
+                        "GET",
+                        place.copy_with(host=address),
+                        headers=httpx.Headers(own, encoding="utf-8"),
+                        extensions={"sni_hostname": place.raw_host.decode("ascii"), "timeout": timeout.as_dict()},
+                    )
+                    with pace.waiting():
+                        response = stack.enter_context(connection.answered(request, verify))
+                except (httpx.HTTPError, httpx.InvalidURL) as error:
+                    raise pace.error(host) or self._unreached(host, error) from error
+                yield response
         finally:
             with self._lock:
                 self._open.discard(connection)
-            connection.close()
 
-    def _answer(
-        self, connection: _Connection, place: SplitResult, headers: Mapping[str, str]
-    ) -> http.client.HTTPResponse:
-        host = place.hostname or ""
-        token = self._tokens.of(host) if place.scheme == "https" else None
-        own = {**headers, "Host": _netloc(place)} | ({"Authorization": f"Bearer {token}"} if token else {})
-        query = f"?{quote(place.query, safe=KEPT_SIGNS)}" if place.query else ""
-        try:
-            response = connection.answer((quote(place.path, safe=KEPT_SIGNS) or "/") + query, own)
-            if connection.pace.is_ended:
-                raise ConnectionError("headers that were cut off look like whole ones")
-            return response
-        except ssl.SSLCertVerificationError as error:
-            raise DownloadError(
-                f"The certificate of {host} is not trusted ({error.verify_message}), so nothing is taken from it. "
+    def _unreached(self, host: str, error: Exception) -> DownloadError:
+        refusal = _cause(error, ssl.SSLCertVerificationError)
+        if refusal is not None:
+            return DownloadError(
+                f"The certificate of {host} is not trusted ({refusal.verify_message}), so nothing is taken from it. "
                 f"Where a proxy of your network has a certificate of its own, name its file in {CERTIFICATES_VARIABLE}."
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise connection.pace.error(host) or GoneAwayError(
-                f"{host} cannot be reached ({_reason(error)}): is this machine connected to the Internet? "
-                f"{self._options.remedy}"
-            ) from error
+            )
+        return GoneAwayError(
+            f"{host} cannot be reached ({_reason(error)}): is this machine connected to the Internet? "
+            f"{self._options.remedy}"
+        )
 
-    def _address(self, place: SplitResult, may_be_local: bool) -> tuple[str, bool]:
+    def _address(self, place: httpx.URL, may_be_local: bool) -> tuple[str, bool]:
         """The address to connect to, and whether it is this machine's, so that a redirect may lead there too."""
-        host = place.hostname or ""
+        host = place.host
         try:
-            found = self._find(host, _port(place))
+            found = self._find(place.raw_host.decode("ascii"), place.port or PORTS[place.scheme])
         except (OSError, UnicodeError) as error:
             raise GoneAwayError(
                 f"The host {host} is not found ({error}): is this machine connected to the Internet? "
@@ -417,37 +413,18 @@ class FileTransport:
         return found[0], False
 
 
-def _place(url: str) -> SplitResult:
+def _place(text: str) -> httpx.URL:
     """A URL taken apart. Raises `InvalidValueError` for all but http(s) with a host and without a password."""
+    text = text.strip()
     try:
-        place = urlsplit(url.strip())
-        _ = place.port
-    except ValueError as error:
-        raise InvalidValueError(f"{url[:80]!r} is no address that can be read: {error}.") from error
-    if place.scheme not in PORTS or not place.hostname or len(url) > MAX_URL_CHARS:
-        raise InvalidValueError(f"{url[:80]!r} is no address of a file; it begins with https://.")
-    if place.username is not None or any(ord(sign) <= 32 or ord(sign) == 127 for sign in url.strip()):
+        place = httpx.URL(text) if len(text) <= MAX_URL_CHARS else httpx.URL()
+    except httpx.InvalidURL as error:
+        raise InvalidValueError(f"{text[:80]!r} is no address that can be read: {error}.") from error
+    if place.scheme not in PORTS or not place.host:
+        raise InvalidValueError(f"{text[:80]!r} is no address of a file; it begins with https://.")
+    if place.userinfo or any(sign.isspace() for sign in text):
         raise InvalidValueError("The address has a user name or blanks in it; leave them out.")
     return place
-
-
-def _joined(url: str, location: str) -> str:
-    """Where a redirect leads. Raises `InvalidValueError`."""
-    try:
-        return urljoin(url, location)
-    except ValueError as error:
-        raise InvalidValueError(f"The redirect to {location[:80]!r} cannot be read: {error}.") from error
-
-
-def _port(place: SplitResult) -> int:
-    return place.port or PORTS[place.scheme]
-
-
-def _netloc(place: SplitResult) -> str:
-    """Host and port as headers have them: in ASCII."""
-    host, port = (place.hostname or "").encode("idna").decode("ascii"), place.port
-    host = f"[{host}]" if ":" in host else host
-    return f"{host}:{port}" if port else host
 
 
 def _check(reply: Reply) -> None:
@@ -469,6 +446,13 @@ def _check(reply: Reply) -> None:
             f"{host} asks to wait{f' for {wait} s' if wait.isdigit() else ''} (answer {status}); try again later."
         )
     raise DownloadError(f"{host} answers {status}: try again later, or get the file in a browser.")
+
+
+def _cause(error: BaseException | None, kind: type[Cause]) -> Cause | None:
+    """Find an error of a kind among those that led to this one."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _reason(error: Exception) -> str:

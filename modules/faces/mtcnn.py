@@ -1,13 +1,12 @@
 """Finding faces with MTCNN: three small networks in a row, each looking closer at what the one before has left.
 
 Zhang et al. 2016, "Joint Face Detection and Alignment using Multi-task Cascaded Convolutional Networks"
-(arXiv:1604.02878). The weights are files of the package facenet-pytorch (MIT); of it nothing is imported, because it
-asks for torchvision.
+(arXiv:1604.02878). The weights are those of the package facenet-pytorch 2.6.0 in one file (MIT, see mtcnn-LICENSE.txt).
 """
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.errors import FeatherweightError
 from modules.faces.face import Face
 
-PACKAGE = "facenet_pytorch"
+WEIGHTS = Path(__file__).with_name("mtcnn.safetensors")
 MIN_FACE_PX = 20
 MAX_SIDE_PX = 960  # larger images are looked at in this size
 PYRAMID_FACTOR = 0.709  # each size of the pyramid has half the area of the one before
@@ -94,17 +95,16 @@ def _flat(x: Tensor) -> Tensor:
 class FaceDetector:
     """The three networks on one device."""
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        """`folder` holds pnet.pt, rnet.pt and onet.pt."""
+    def __init__(self, device: torch.device) -> None:
+        """Read the weights. Raises `FeatherweightError` where their file is missing or damaged."""
+        try:
+            weights = load_file(WEIGHTS)
+        except (OSError, SafetensorError) as error:
+            raise FeatherweightError(f"{WEIGHTS} cannot be read: {error}. Get it again from the release.") from error
         self._device = device
-        self._proposals = _loaded(_Proposals(), folder / "pnet.pt", device)
-        self._refinement = _loaded(_Refinement(), folder / "rnet.pt", device)
-        self._output = _loaded(_Output(), folder / "onet.pt", device)
-
-    @classmethod
-    def installed(cls, device: torch.device) -> FaceDetector:
-        """Load the weights of the installed package; raises `FeatherweightError` that says how to get it."""
-        return cls(weights_folder(), device)
+        self._proposals = _loaded(_Proposals(), "proposals.", weights, device)
+        self._refinement = _loaded(_Refinement(), "refinement.", weights, device)
+        self._output = _loaded(_Output(), "output.", weights, device)
 
     @torch.inference_mode()
     def find(self, image: Image.Image, min_score: float = 0.9) -> list[Face]:
@@ -177,21 +177,9 @@ class FaceDetector:
         return boxes[kept], scores[kept], landmarks[kept]
 
 
-def weights_folder() -> Path:
-    """Where the installed package has its weights; raises `FeatherweightError`."""
-    spec = importlib.util.find_spec(PACKAGE)
-    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
-        folder = Path(place) / "data"
-        if (folder / "onet.pt").is_file():
-            return folder
-    raise FeatherweightError(
-        "Faces are found with weights of the package facenet-pytorch, which is not installed. "
-        "Start with launch.py, which installs it, or: pip install --no-deps -r requirements-nodeps.txt"
-    )
-
-
-def _loaded(network: nn.Module, path: Path, device: torch.device) -> Any:
-    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+def _loaded(network: nn.Module, prefix: str, weights: Mapping[str, Tensor], device: torch.device) -> Any:
+    own = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+    network.load_state_dict(own)
     return network.to(device).eval().requires_grad_(False)
 
 

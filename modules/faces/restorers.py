@@ -135,7 +135,7 @@ class FaceRestorers:
 
         with self._lock:
             if self._detector is None:
-                self._detector = FaceDetector.installed(self._find_device(FIND_PART))
+                self._detector = FaceDetector(self._find_device(FIND_PART))
             return self._detector.find(image, min_score)
 
     def weights_bytes(self, name: str = "") -> tuple[int, torch.device | None]:

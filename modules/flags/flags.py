@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from modules.errors import FeatherweightError
+from modules.flags.extension_commands import extension_commands
 from modules.flags.no_effect import NO_EFFECT, NO_TUNNEL, TUNNELS
 from modules.flags.options import (
     credentials_text,
@@ -279,6 +280,11 @@ class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (python launch.py --help lists everything)")
 
+    def format_help(self) -> str:
+        added = extension_commands().items()
+        self.epilog = _COMMANDS.format("".join(f", {name} ({command.help})" for name, command in added))
+        return super().format_help()
+
 
 def flag_name(name: str) -> str:
     """The flag of a field: "no_half" -> "--no-half"; the one-letter field keeps one dash."""
@@ -324,7 +330,7 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
     words = list(argv)
     if "--test-server" not in words:
         words += _environment_words(environ or {})
-    parser = _Parser(prog="launch.py", usage=_USAGE, allow_abbrev=False, epilog=_EPILOG)
+    parser = _Parser(prog="launch.py", usage=_USAGE, allow_abbrev=False)
     add_arguments(parser)
     namespace, unknown = parser.parse_known_args(words)
     if unknown and not set(_options_in(unknown)) <= extension_options(namespace):
@@ -333,10 +339,10 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
 
 
 _USAGE = "launch.py [flags] serves the page; launch.py COMMAND [--help] does one thing and ends"
-_EPILOG = (
+_COMMANDS = (
     "Commands, each with --help: txt2img and img2img (images without a server), plan (what an image needs), get "
-    "(model files), train, merge, convert, precision-report and precision-compare, lora (example adapters), user, "
-    "import FOLDER (of the reference UI), offload-clean, doctor (what is wrong), update, texts (translations). "
+    "(model files), lora (example adapters), user, "
+    "import FOLDER (of the reference UI), offload-clean, doctor (what is wrong), update, texts (translations){}. "
     "launch.py --test [pytest arguments] runs all checks. Words in the environment variable COMMANDLINE_ARGS are "
     "added at the end."
 )

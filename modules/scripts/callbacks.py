@@ -27,6 +27,10 @@ class Moment(StrEnum):
     BEFORE_COMPONENT = "before_component"  # (None, elem_id=, label=); a control of a form is about to be built
     AFTER_COMPONENT = "after_component"  # (the component, elem_id=, label=)
     UI_TABS = "ui_tabs"  # () -> [(Blocks, title, id)]
+    PAGE_TABS = "page_tabs"  # () -> [PageTab]; while the page is built
+    API = "api"  # (the FastAPI app, Services); while the HTTP API is built
+    COMPARISON = "comparison"  # (Paths, SeriesReport) -> the name of the page that was written
+    TASKS = "tasks"  # (Computing) -> {type of task: its starter}; in the server and in workers
     UI_TRAIN_TABS = "ui_train_tabs"  # (UiTrainTabParams); inside of the Train tab's layout
     UI_SETTINGS = "ui_settings"  # (SettingsGroup), or () where it takes nothing; while the program starts
     INFOTEXT_PASTED = "infotext_pasted"  # (infotext, its fields, which may be changed)
@@ -139,6 +143,17 @@ class Callbacks:
                 self.run(entry, view(model) if is_foreign else model)
             except (Exception, SystemExit) as error:  # as above
                 entry.failed(error)
+
+    def task_starters(self, computing: Any) -> dict[str, Any]:
+        """Return how tasks of extensions begin in the process of this `Computing`, by their types; of several for one
+        type the first."""
+        found = self.call(Moment.TASKS, computing)
+        return {type: starter for one in reversed(found) for type, starter in one.items()}
+
+    def report(self, paths: Any, report: Any) -> str:
+        """Have a `SeriesReport` written among the reports. Returns its page's name, "" where no extension writes one;
+        raises what the extension raises."""
+        return next((str(self.run(entry, paths, report)) for entry in self.at(Moment.COMPARISON)), "")
 
     def compute(self, name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have the work of this name done here. Raises `UnknownNameError`, and what the work raises."""

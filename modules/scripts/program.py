@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.processing.engine.engine import Engine
 from modules.processing.request.result import Result
+from modules.processing.request.stages import Stage
 from modules.processing.request.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.prompting.styles import StyleBook
 from modules.settings.store import SettingsStore
@@ -105,7 +107,6 @@ def program_of(
     settings: SettingsStore,
     captioners: Captioners,
     compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]],
-    measured: Callable[[Result], Measured],
     report: Callable[[SeriesReport], str],
 ) -> Program:
     """The names that extensions may ask for, looked up when they ask."""
@@ -128,8 +129,22 @@ def program_of(
         detector=detectors.check,
         detect=detectors.find,
         compute=compute,
-        measured=measured,
+        measured=partial(measured, engine),
         report=report,
+    )
+
+
+def measured(engine: Engine, result: Result) -> Measured:
+    """Return what a job that has just ended took."""
+    model, info = engine.status.model, result.info
+    sampled = len(result.samples) // max(info.batch_size, 1) * info.steps
+    seconds = result.timings_s.get(Stage.SAMPLE, 0.0)
+    return Measured(
+        storage=model.storage if model else "",
+        weight_bytes=model.stored_bytes + model.streamed_bytes if model else 0,
+        fp16_bytes=model.fp16_bytes if model else 0,
+        seconds_per_step=seconds / sampled if sampled else 0.0,
+        peak_memory_bytes=result.peak_memory_bytes,
     )
 
 

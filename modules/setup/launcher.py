@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from modules.cli.commands import COMMANDS, WITH_EXTENSIONS, WITHOUT_SET_UP, load_command, require_command
+from modules.cli.commands import WITHOUT_SET_UP, command_names, load_command, require_command, takes_extensions
 from modules.errors import FeatherweightError, UnknownNameError
 from modules.flags.flags import Flags, UsageError, parse_flags, without_effect
 from modules.lean_imports import without_garbage_collection
@@ -59,7 +59,7 @@ def parse_invocation(argv: Sequence[str], environ: Mapping[str, str]) -> Invocat
     try:
         return Invocation(parse_flags(argv, environ))
     except UsageError as error:
-        command = next((word for word in argv if word in COMMANDS), None)
+        command = next((word for word in argv if word in command_names()), None)
         if command is None:
             raise
         whole = shlex.join([command, *(word for word in argv if word != command)])
@@ -133,7 +133,7 @@ def start(invocation: Invocation, foreign: Callable[[], Any] = lambda: None) -> 
     if invocation.command is not None:
         with without_garbage_collection():
             command = load_command(invocation.command)
-            more = {"foreign": foreign()} if invocation.command in WITH_EXTENSIONS else {}
+            more = {"foreign": foreign()} if takes_extensions(invocation.command) else {}
         return command(invocation.words, **more)
     for flag, reason in without_effect(invocation.flags).items():
         say(f"{flag} is accepted and has no effect: {reason}")

@@ -8,9 +8,10 @@ from typing import Any, cast
 import gradio as gr
 from fastapi import FastAPI
 
+from modules.access.roles import Role
 from modules.api.auth import identity_of
 from modules.api.extensions import add_extension_routes
-from modules.scripts.callbacks import Moment, UiTrainTabParams
+from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.callers import GuardedBlocks
@@ -25,20 +26,17 @@ from modules.ui.history_tab import build_history_tab
 from modules.ui.image_tab import ImageTab, wire_keeping
 from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.looks import theme_of, user_css
-from modules.ui.merger_tab import build_merger_tab
 from modules.ui.models_tab import build_models_tab
 from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.page_scripts import page_files, page_looks, page_scripts
 from modules.ui.plain_events import PageStart, PlainEventsMiddleware
 from modules.ui.png_info_tab import build_png_info_tab
-from modules.ui.precision_tab import build_precision_tab
 from modules.ui.queue_tab import build_queue_tab
 from modules.ui.reload_routes import page_app, reload_routes
 from modules.ui.routes import page_routes
 from modules.ui.scripts_panel import Switch
 from modules.ui.settings_tab import build_settings_tab
-from modules.ui.tab_order import TAB_ORDER, WhenOpened, is_hidden, ordered
-from modules.ui.train_tab import build_train_tab
+from modules.ui.tab_order import TabPlace, WhenOpened, is_hidden, ordered, tab_titles, tabs_of_extensions
 from modules.ui.txt2img_tab import build_txt2img_tab
 from modules.ui.ui_config import UiConfig
 
@@ -52,6 +50,7 @@ class BuiltPage:
     blocks: gr.Blocks
     faults: tuple[str, ...]
     switches: Mapping[str, Sequence[Switch]]  # of scripts, by the prefix of their tab
+    tab_roles: Mapping[str, Role]  # that see the tabs of extensions
 
 
 def build_page(services: Services) -> BuiltPage:
@@ -72,7 +71,9 @@ def _build_page(services: Services) -> BuiltPage:
         gr.HTML('<div id="fw_notices" aria-live="polite"></div>', elem_id="fw_notices_box")
         image_tabs: list[ImageTab] = []
         wire_defaults: list[Callable[[UiConfig], None]] = []
-        names = ordered(settings.ui_tab_order)
+        added = tabs_of_extensions(services.scripts.callbacks)
+        titles = tab_titles(added)
+        names = ordered(settings.ui_tab_order, titles)
         tabs: dict[str, gr.Tab] = {}
 
         def when_opened(name: str) -> WhenOpened:
@@ -83,9 +84,6 @@ def _build_page(services: Services) -> BuiltPage:
             "img2img": lambda: image_tabs.append(build_img2img_tab(services)),
             "extras": lambda: build_extras_tab(services, when_opened("extras")),
             "pnginfo": build_png_info_tab,
-            "modelmerger": lambda: build_merger_tab(services, when_opened("modelmerger"), checkpoint),
-            "train": lambda: _build_train(services, when_opened("train")),
-            "precision": lambda: build_precision_tab(services, when_opened("precision"), checkpoint),
             "getmodels": build_models_tab,
             "queue": build_queue_tab,
             "history": build_history_tab,
@@ -97,12 +95,15 @@ def _build_page(services: Services) -> BuiltPage:
                 if name == "settings":
                     place_extension_tabs(make_extension_tabs(services.scripts.callbacks))
                 with gr.Tab(
-                    TAB_ORDER[name],
+                    titles[name],
                     id=name,
                     elem_id=f"tab_{name}",
-                    visible=not is_hidden(name, settings.hidden_tabs),
+                    visible=not is_hidden(name, titles[name], settings.hidden_tabs),
                 ) as tabs[name]:
-                    builders[name]()
+                    if name in added:
+                        added[name].build(TabPlace(services, when_opened(name), checkpoint))
+                    else:
+                        builders[name]()
         wire_keeping(image_tabs, page)
         version = f'<span translate="no">{services.version}</span>'
         tour = '<button type="button" id="fw_start_tour">Show me around</button>'
@@ -113,16 +114,9 @@ def _build_page(services: Services) -> BuiltPage:
         for wire in wire_defaults:
             wire(config)
     assert isinstance(page, GuardedBlocks)
+    roles = {name: one.tab.least for name, one in added.items()}
     page.services = services
-    return BuiltPage(page, faults, {tab.prefix: tab.scripts.switches for tab in image_tabs})
-
-
-def _build_train(services: Services, when_opened: WhenOpened) -> None:
-    """The Train tab, with what extensions add to it below."""
-    build_train_tab(services, when_opened)
-    if services.scripts.callbacks.at(Moment.UI_TRAIN_TABS):
-        with gr.Tabs(elem_id="train_tabs"):
-            services.scripts.callbacks.call(Moment.UI_TRAIN_TABS, UiTrainTabParams([]))
+    return BuiltPage(page, faults, {tab.prefix: tab.scripts.switches for tab in image_tabs}, roles)
 
 
 def mount_page(app: FastAPI, services: Services) -> FastAPI:
@@ -170,21 +164,22 @@ def _mount(app: FastAPI, services: Services, start: PageStart) -> tuple[FastAPI,
         allowed_paths=[],
         max_file_size="256mb",
     )
-    start.html = first_script(built.blocks) + _scripts(services, faults, built.switches)
+    start.html = first_script(built.blocks) + _scripts(services, faults, built)
     refuse_unknown_calls(page_app(mounted), services)
     return mounted, built.blocks
 
 
-def _scripts(services: Services, faults: Sequence[str], switches: Mapping[str, Sequence[Switch]]) -> str:
+def _scripts(services: Services, faults: Sequence[str], built: BuiltPage) -> str:
     """List what the page's scripts know from the start, and where they are."""
     known = {
         "tabs": [
-            {**ids, "switches": switches.get(ids["prefix"], ())}
+            {**ids, "switches": built.switches.get(ids["prefix"], ())}
             for ids in (txt2img_tab.SCRIPT_IDS, img2img_tab.SCRIPT_IDS)
         ],
         "cards": list(services.cards.pages),
         "theme": services.flags.theme or "",
         "faults": list(faults),
+        "tabRoles": built.tab_roles,
     }
     theirs = dict(services.foreign.page_facts(services.scripts)) if services.foreign is not None else {}
     return page_scripts({**known, **theirs}, services.scripts, is_extended=bool(theirs))

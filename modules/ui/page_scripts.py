@@ -34,8 +34,8 @@ SCRIPTS = (
 FOR_EXTENSIONS = "extensions_page.js"
 """The names that scripts of users' extensions call; only where there are such scripts."""
 STYLES = (
-    *("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "layers.css", "extras.css"),
-    *("queue.css", "train.css", "extensions.css", "models.css"),
+    *("style.css", "extra_networks.css", "memory.css", "canvas.css", "layers.css", "extras.css"),
+    *("queue.css", "extensions.css", "models.css"),
 )
 LOOKS = ("icons.css", "work.css", "looks.css", "layers_place.css")
 """Styles that follow a class of the body, or replace what Gradio says of its own elements: not put below the page's

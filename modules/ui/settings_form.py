@@ -16,7 +16,7 @@ from modules.settings.setting import AskedChoices, Setting, SettingType
 from modules.settings.values import Settings, as_json
 from modules.ui.localization import NONE, find_localizations, localization_folders
 from modules.ui.looks import CONTRAST, DEFAULT, THEMES
-from modules.ui.tab_order import TAB_ORDER
+from modules.ui.tab_order import tab_titles, tabs_of_extensions
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
     if setting.choices == "localizations":
         return [NONE, *find_localizations(localization_folders(services.paths))]
     if setting.choices == "tabs":
-        return [name for name in TAB_ORDER if name != "settings"]
+        return [name for name in tab_titles(tabs_of_extensions(services.scripts.callbacks)) if name != "settings"]
     if setting.choices == "themes":
         return [DEFAULT, CONTRAST, *THEMES]
     if setting.choices == "upscalers":

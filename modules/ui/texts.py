@@ -16,7 +16,6 @@ from modules.processing.request.stages import LABELS
 from modules.scripts.library import BUILT_IN
 from modules.settings.definitions import visible_sections
 from modules.settings.setting import SettingType
-from modules.ui.merger_tab import DESCRIPTIONS
 from modules.ui.tooltips import tooltips
 
 HTML_ATTRIBUTES = ("title", "placeholder", "aria-label", "alt")
@@ -249,13 +248,12 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     found["messages"] = [
         text for file in sorted(folder.glob("*.py")) for text in message_texts(file.read_text("utf-8"))
     ]
-    below = (file.read_text("utf-8") for file in sorted(folder.parent.rglob("*.py")) if file.parent != folder)
-    found["results"] = [text for code in below if PYTHON_MARK in code for text in message_texts(code, (PYTHON_MARK,))]
-    for method in DESCRIPTIONS.values():  # one of them is on the page at first
-        found.setdefault("modelmerger", []).extend(html_texts(method))
-    found["sliders"] = [
-        text for file in sorted(BUILT_IN.rglob("*.py")) for text in message_texts(file.read_text("utf-8"), ("Slider",))
-    ]
+    added = [file.read_text("utf-8") for file in sorted(BUILT_IN.rglob("*.py"))]
+    found["messages"] += [text for code in added if "modules.ui." in code for text in message_texts(code)]
+    below = [file.read_text("utf-8") for file in sorted(folder.parent.rglob("*.py")) if file.parent != folder]
+    marked = (code for code in (*below, *added) if PYTHON_MARK in code)
+    found["results"] = [text for code in marked for text in message_texts(code, (PYTHON_MARK,))]
+    found["sliders"] = [text for code in added for text in message_texts(code, ("Slider",))]
     found["words"] = list(WORDS)
     found["tooltips"] = list(tooltips().values())
     found["settings"] = [*found.get("settings", ()), *_settings_texts()]

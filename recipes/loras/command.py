@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
+from lib_training.command import Shown
+from lib_training.preview import PreviewRenderer, PreviewSample, write_card
+from lib_training.run import Places, TrainingRun
 from modules.cli.running import run_guarded
-from modules.cli.train import Shown
 from modules.errors import InvalidValueError
 from modules.models.detection.families import version_of_family
-from modules.training.preview import PreviewRenderer, PreviewSample, write_card
-from modules.training.run import Places, TrainingRun
 from recipes.loras import balloon as _balloon  # noqa: F401 - registers the example
 from recipes.loras import blueprint as _blueprint  # noqa: F401 - registers the example
 from recipes.loras.example import CONFIGS, EXAMPLES, LORAS, SHIPPED, Example, draw_images, write_images

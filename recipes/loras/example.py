@@ -8,9 +8,9 @@ from typing import Any
 
 from PIL import Image
 
+from lib_training.config import TrainingConfig
+from lib_training.presets import preset_config
 from modules.registry import Registry
-from modules.training.config import TrainingConfig
-from modules.training.presets import preset_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"

@@ -10,13 +10,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from lib_training.base_model import load_base
 from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 from modules.memory.layer import full_weight
 from modules.models.loading.loaded import LoadedModel
-from modules.training.base_model import load_base
 from tests.adapters.test_fused_layers import NoFullPrecision
 from tests.models.dit_files import recipe_tensors, write_split
 from tests.models.gguf_files import write_gguf

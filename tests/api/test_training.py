@@ -12,13 +12,13 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from lib_training.config import config_of
+from lib_training.tab import form_config, interrogated, look_at, replaced, save_captions
+from lib_training.view import curves, training_view
+from lib_training.work import TRAINING_KIND, TrainingWork
 from modules.errors import InvalidValueError
 from modules.jobs.job import JobStatus
-from modules.jobs.work.training import TRAINING_KIND, training_of
 from modules.services import Services
-from modules.training.config import config_of
-from modules.ui.train_tab import form_config, interrogated, look_at, replaced, save_captions
-from modules.ui.train_view import curves, training_view
 from tests.fakes import fake_services, whole_api
 from tests.models.dit_files import write_split
 from tests.recordings import TINY
@@ -195,7 +195,7 @@ def test_hypernetworks_are_refused_with_a_sentence(client: TestClient, path: str
 def test_where_others_reach_the_server_paths_are_refused(services: Services, images: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    work = replace(training_of(services), allowed=(tmp_path,))
+    work = TrainingWork(replace(services, history_folders=(tmp_path,)))
     with pytest.raises(InvalidValueError, match="outside of the folders"):
         work.check(config_of(body(images, model={"checkpoint": TINY.name})["config"]))
     inside = {"data": {"folders": [str(tmp_path)]}, "model": {"checkpoint": TINY.name}}

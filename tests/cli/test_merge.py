@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modules.cli.merge import main
+from lib_workbench.merge_command import main
 from modules.models.files.tensor_file import TensorFile
 from tests.models.merging.toys import UNET, Toys, toy
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.cli.comparison import main as compare
-from modules.cli.precision import convert, report
+from lib_workbench.comparison_command import main as compare
+from lib_workbench.precision_command import convert, report
 from tests.recordings import TINY
 
 

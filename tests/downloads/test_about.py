@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from modules.downloads.about import about_file, base_word, of_civitai, read_preview_of
+from modules.downloads.about import about_file, base_word, of_civitai, read_preview_of, source_sha256_of
 from modules.downloads.fitting import Machine, fitting_models
 from modules.downloads.known import known_models
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError, Timeouts
 from modules.errors import InvalidValueError
-from tests.downloads.file_server import Behavior, Handler, serving
+from tests.downloads.file_server import Behavior, Handler, safetensors, serving
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SHA256 = "ab" * 32
@@ -146,3 +146,13 @@ def test_models_for_a_machine() -> None:
 def test_each_entry_of_the_list_says_how_it_was_checked() -> None:
     for model in known_models(CONFIGS).values():
         assert model.checked in ("page", "lists") and (not model.good_for or model.image_cost > 0), model.name
+
+
+@pytest.mark.parametrize(
+    ("receipt", "known"),
+    [(json.dumps({"source_sha256": SHA256.upper()}), SHA256), ('{"source_sha256": 3}', ""), ("[]", ""), ("{", "")],
+)
+def test_a_converted_file_is_known_by_the_hash_of_its_source(tmp_path: Path, receipt: str, known: str) -> None:
+    path = tmp_path / "small.safetensors"
+    path.write_bytes(safetensors({"x": ("F16", [2])}, {"featherweight": receipt}))
+    assert source_sha256_of(path) == known

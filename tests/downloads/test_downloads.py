@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from modules.downloads import parts, transport
+from modules.downloads import parts
 from modules.downloads.addresses import clean_name, source_of
 from modules.downloads.downloads import DownloadRequest, Downloads
 from modules.downloads.known import known_models, source_named
@@ -104,10 +104,7 @@ def test_a_header_costs_less_than_a_megabyte(downloads: Downloads) -> None:
 
 
 @pytest.mark.parametrize("tenth", range(10))
-def test_a_download_that_was_cut_goes_on_where_it_was(
-    downloads: Downloads, tenth: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transport, "CHUNK_BYTES", 16 << 10)  # so that none goes from before the cut to the end
+def test_a_download_that_was_cut_goes_on_where_it_was(downloads: Downloads, tenth: int) -> None:
     cut = len(LARGE) * tenth // 10
 
     def stop(done: int, total: int) -> None:
@@ -382,6 +379,26 @@ def test_a_name_that_another_file_has_and_a_full_disk(downloads: Downloads, monk
         monkeypatch.setattr(parts, "KEPT_FREE_BYTES", 1 << 62)
         with pytest.raises(OutputError, match="GB free"):
             get(downloads, f"{address}/{NAME}", name="b.safetensors")
+
+
+def test_what_was_stored_in_8_bits_while_it_came_is_refused_and_can_be_cancelled(downloads: Downloads) -> None:
+    """Earlier versions did that; their records and what they left of a file say so by a format."""
+    folder = downloads.paths.checkpoint_dirs[0]
+    folder.mkdir(parents=True)
+    with serving({f"/{NAME}": Behavior(LARGE)}) as address:
+        url = f"{address}/{NAME}"
+        note = {"url": url, "size_bytes": len(LARGE), "version": '"v1"', "sha256": "", "storage": "fp8_e4m3fn_row"}
+        for suffix in ("", ".state", ".lock"):
+            (folder / f".a-8bit.safetensors.part{suffix}").write_bytes(b"old")
+        (folder / ".a-8bit.safetensors.part.json").write_text(json.dumps(note))
+        asked = DownloadRequest(url, storage="fp8_e4m3fn_row")
+        for request in (asked, DownloadRequest(url, name="a-8bit.safetensors", folder="Stable-diffusion")):
+            with pytest.raises(InvalidValueError, match="Files are no longer stored in 8 bits while"):
+                downloads.get(request, lambda done, total: None)
+        ((place, part),) = downloads.begun(asked)
+        assert (place, part.name, part.url) == ("Stable-diffusion", "a-8bit.safetensors", url)
+        downloads.discard(place, part.name)
+        assert files_in(downloads) == [] and get(downloads, url).read_bytes() == LARGE
 
 
 def test_tokens_go_to_their_host_only_and_are_read_by_nobody_else(tmp_path: Path) -> None:

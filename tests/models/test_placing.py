@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from lib_workbench.merging.conversion import report_precision, save_as
 from modules.memory.formats.format import FORMATS
 from modules.memory.storage import StorageRules, stored_bytes
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.loading.load_model import load_model
 from modules.models.loading.meta_model import build_meta_model
 from modules.models.loading.precision import PrecisionPlan
-from modules.models.merging.conversion import report_precision, save_as
 from modules.models.placing import Layer, PlacingRules, Way, format_in_file, placed
 from modules.processing.engine.precision import storage_rules
 from tests.models.family_files import write_family

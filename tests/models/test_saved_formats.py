@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lib_workbench.merging.conversion import report_precision, save_as
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.layer import stored_state
 from modules.models.files.coded_file import CodedFile
@@ -16,7 +17,6 @@ from modules.models.files.tensor_source import open_tensors
 from modules.models.loading.budget import CANDIDATES, Choice, choices_of, solve
 from modules.models.loading.load_model import load_model
 from modules.models.loading.precision import PrecisionPlan
-from modules.models.merging.conversion import report_precision, save_as
 from modules.processing.engine.precision import storage_rules
 from tests.models.family_files import write_family
 from tests.models.test_conversion import info_of, load, stored_state_of

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lib_workbench.merging.conversion import report_precision, save_as
+from lib_workbench.merging.merge import MergeResult, merge
+from lib_workbench.merging.request import MergeMethod, MergeRequest
 from modules.models.families.sd3.t5 import LEAVE_OUT
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.merging.conversion import report_precision, save_as
-from modules.models.merging.merge import MergeResult, merge
-from modules.models.merging.request import MergeMethod, MergeRequest
 from modules.processing.engine.precision import storage_rules
 from tests.models.diffusers_sd3_folders import write_sd3_folder
 from tests.models.family_files import family_tensors

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lib_workbench.comparison.compare import UNSTORED, Row, as_json, check_storages, compare, psnr_db, ssim
+from lib_workbench.comparison.report_page import as_html
+from lib_workbench.comparison.verdict import verdict
 from modules.errors import Interrupted, UnknownNameError
-from modules.processing.comparison.compare import UNSTORED, Row, as_json, check_storages, compare, psnr_db, ssim
-from modules.processing.comparison.report_page import as_html
-from modules.processing.comparison.verdict import verdict
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from tests.processing.recorded import request_of

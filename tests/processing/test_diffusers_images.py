@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from lib_workbench.merging.conversion import report_precision, save_as
+from lib_workbench.merging.merge import merge
+from lib_workbench.merging.request import MergeMethod, MergeRequest
 from modules.models.families.ldm.noise import PREDICTION_KEY
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.meta_model import build_meta_model
 from modules.models.loading.precision import PrecisionPlan
-from modules.models.merging.conversion import report_precision, save_as
-from modules.models.merging.merge import merge
-from modules.models.merging.request import MergeMethod, MergeRequest
 from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import storage_rules
 from modules.processing.engine.streaming_options import StreamFlags

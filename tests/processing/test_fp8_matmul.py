@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from lib_workbench.comparison.compare import psnr_db
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.memory.layer import stored_state
 from modules.memory.matmul import fp8_product
 from modules.models.loading.precision import ComputeMode
-from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine, PrecisionOptions, resolve
 from modules.processing.pipeline.generate import generate

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from lib_workbench.comparison.compare import INT8_MATMUL, UNSTORED, check_storages, compare, psnr_db
 from modules.errors import UnknownNameError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
@@ -15,7 +16,6 @@ from modules.memory.int8_matmul import Int8Product
 from modules.memory.int8_support import Int8Support
 from modules.memory.layer import stored_state
 from modules.models.loading.precision import ComputeMode
-from modules.processing.comparison.compare import INT8_MATMUL, UNSTORED, check_storages, compare, psnr_db
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine, PrecisionOptions, resolve
 from modules.processing.pipeline.generate import generate

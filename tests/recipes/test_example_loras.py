@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from lib_training.base_model import file_hashes
+from lib_training.preview import PreviewRenderer, PreviewSample
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.settings.values import Settings
-from modules.training.base_model import file_hashes
-from modules.training.preview import PreviewRenderer, PreviewSample
 from recipes.loras.blueprint import PAPER
 from recipes.loras.example import CONFIGS, EXAMPLES, LORAS, SHIPPED
 from recipes.scenes.palette import COLORS

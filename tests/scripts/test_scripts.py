@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lib_workbench.precision_work import write_series
+from lib_workbench.reports import Reports
 from modules.errors import FeatherweightError, InvalidValueError, OutputError, UnknownNameError
 from modules.images.infotext import parse_infotext
 from modules.images.legend import LegendStyle, grid_with_legend
 from modules.jobs.line import fix_seeds
-from modules.jobs.work.precision import measured, write_series
-from modules.jobs.work.reports import Reports
 from modules.processing.comparison.series import SeriesReport
 from modules.processing.engine.engine import Engine
 from modules.processing.record.output import Output
@@ -27,7 +27,7 @@ from modules.prompting.styles import Style, StyleBook
 from modules.scripts.axes import AXES, join_words, split_words
 from modules.scripts.job import ImageJob, Job, Processed
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
-from modules.scripts.program import Program
+from modules.scripts.program import Program, measured
 from modules.scripts.running import run_with_scripts
 from modules.settings.values import Settings
 from tests.processing.recorded import request_of

@@ -22,11 +22,11 @@ from compat.store.store import unpack as unpack_extension
 from modules.access.auth_file import read_accounts
 from modules.adapters import image_embedding
 from modules.bounded import ContentError, read_json, read_yaml
+from modules.downloads.about import source_sha256_of
 from modules.downloads.addresses import Source
 from modules.downloads.download import unfinished_in
 from modules.downloads.parts import noted
 from modules.downloads.remote_file import RemoteFile, read_header
-from modules.downloads.storing import receipt_of
 from modules.errors import FeatherweightError
 from modules.extra_folders import read_extra_folders
 from modules.images.infotext import parse_infotext
@@ -195,7 +195,7 @@ HEADERS: Mapping[str, Reading] = {
     "an adapter's metadata": header(adapter_metadata, never_raises=True),
     "the shelf": header(lambda path: Headers().of(path), never_raises=True),
     "a file on a server": header(remote, names_file=True),
-    "a receipt": header(receipt_of, never_raises=True),
+    "a receipt": header(source_sha256_of, never_raises=True),
     "a catalogue with its default": header(
         lambda path: CheckpointCatalogue((path.parent,), HashCache(path.parent / "h.json")).first, never_raises=True
     ),
@@ -494,7 +494,6 @@ def test_nothing_reads_json_or_yaml_without_bounds() -> None:
     """A line of an allowed file says why it needs none."""
     own = {
         "modules/bounded.py",
-        "modules/jobs/work/arriving.py",  # arguments of its own process
         "modules/downloads/verdict.py",  # what a process of ours printed
         "modules/setup/prepare.py",  # the same
         "modules/ui/first_files.py",  # Gradio's own page

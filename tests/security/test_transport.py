@@ -4,6 +4,7 @@ a file is what it was when it was looked at. Extensions are installed over it to
 import gzip
 import os
 import shutil
+import socket
 import subprocess
 import tarfile
 import time
@@ -166,6 +167,75 @@ def test_headers_that_trickle_are_given_up(transport: FileTransport) -> None:
         transport.get(f"{address}/a", may_be_local=True),
     ):
         pass
+
+
+def test_a_handshake_that_trickles_is_given_up(transport: FileTransport) -> None:
+    """The record that a TLS server begins with is announced with 16 kB, of which a byte comes from time to time."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def trickle() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            try:
+                connection.sendall(b"\x16\x03\x03\x40\x00")
+                while True:
+                    connection.sendall(b"\x02")
+                    time.sleep(0.02)
+            except OSError:
+                return
+
+    thread = Thread(target=trickle, daemon=True)
+    thread.start()
+    url = f"https://127.0.0.1:{listening.getsockname()[1]}/a"
+    with pytest.raises(TooSlowError, match="less than 1024 bytes"), transport.get(url, may_be_local=True):
+        pass
+    thread.join(5)
+    listening.close()
+    assert not thread.is_alive(), "the connection is closed"
+
+
+def test_no_proxy_of_the_environment_no_cookie_and_no_line_in_the_log(
+    transport: FileTransport, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A proxy would connect to an address that was not checked; an address may hold a secret."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    cookies: list[str | None] = []
+
+    def gives_a_cookie(handler: Handler, number: int) -> bool:
+        cookies.append(handler.headers.get("Cookie"))
+        handler.answer(200, b"a", Set_Cookie="who=me")
+        return True
+
+    with serving({"/a": Behavior(b"", fault=gives_a_cookie), "/b": Behavior(b"", redirect="/a")}) as address:
+        for path in ("a", "b"):
+            with caplog.at_level("INFO"), transport.get(f"{address}/{path}?key=secret", may_be_local=True) as reply:
+                assert reply.read(10) == b"a"
+    assert cookies == [None, None] and "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [("/b%20c%2Fd?x=%41", "/b%20c%2Fd?x=%41"), ("/b c?x=ü", "/b%20c?x=%C3%BC"), ("?y=[1]&z=a+b/=", "/a?y=[1]&z=a+b/=")],
+)
+def test_a_redirect_is_asked_for_as_it_is_written(transport: FileTransport, location: str, path: str) -> None:
+    """What is escaped stays so: signatures of storage servers count each sign."""
+    asked: list[str] = []
+
+    def moves(handler: Handler, number: int) -> bool:
+        asked.append(handler.path)
+        if number:
+            handler.answer(200, b"a")
+        else:
+            handler.answer(302, b"", Location=location.encode().decode("latin-1"))
+        return True
+
+    behavior = Behavior(b"", fault=moves)
+    behaviors = {path.partition("?")[0]: behavior, "/a": behavior}
+    with serving(behaviors) as address, transport.get(f"{address}/a", may_be_local=True) as reply:
+        assert reply.read(10) == b"a" and reply.url == f"{address}{path}"
+    assert asked == ["/a", path]
 
 
 @pytest.mark.parametrize("begins", [b"PK\x03\x04", b"\x80\x02}q", b"\x80\x05\x95"])

@@ -108,7 +108,8 @@ def test_every_function_of_the_page_stands_in_the_table(app: FastAPI) -> None:
     names = {f"{function.__module__}:{function.__qualname__}" for function in functions}
     listed = {name for names in CALLS.values() for name in names}
     ours = {name for name in names if not name.startswith("featherweight_scripts.")}
-    assert ours - listed == set()
+    said = {f"{one.__module__}:{one.__qualname__}" for one in functions if role_of_function(one) is not None}
+    assert ours - listed - said == set()
     made_when_shown = {"modules.ui.quicksettings:_storing.<locals>.store"}
     assert listed - names == made_when_shown
     assert all(least_role(function) is Role.USER for function in functions if "_scripts." in function.__module__)

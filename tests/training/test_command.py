@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.cli.train import main
+from lib_training.command import main
+from lib_training.config import changes_of
 from modules.models.files.header import read_metadata
-from modules.training.config import changes_of
 from tests.models.dit_files import write_split
 from tests.recordings import TINY
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from lib_training.config import FolderConfig, TrainingConfig, config_of, describe, read_config, sections
+from lib_training.presets import PRESETS, is_small, preset_config
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.training.config import FolderConfig, TrainingConfig, config_of, describe, read_config, sections
-from modules.training.presets import PRESETS, is_small, preset_config
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,16 +22,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from lib_training.base_model import load_base
+from lib_training.config import LossConfig, TrainingConfig, config_of
+from lib_training.objective import Objective
+from lib_training.run import Places, Progress, TrainingRun, run_training
+from lib_training.stepping import Batch
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 from modules.errors import InvalidValueError
 from modules.models.files.header import read_metadata
-from modules.training.base_model import load_base
-from modules.training.config import LossConfig, TrainingConfig, config_of
-from modules.training.objective import Objective
-from modules.training.run import Places, Progress, TrainingRun, run_training
-from modules.training.stepping import Batch
 from tests.adapters.test_fused_layers import NoFullPrecision
 from tests.models.dit_files import write_split
 from tests.models.dit_models import TINY, write_parts

@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
+from lib_training.config import DataConfig, FolderConfig
+from lib_training.dataset import Dataset, View, make_dataset
+from lib_training.failures import TrainingError
+from lib_training.folders import FolderReport, read_captions, read_folders, write_captions
+from lib_training.latents import LatentCache, cut
 from modules.decoding import decode_text
-from modules.training.config import DataConfig, FolderConfig
-from modules.training.dataset import Dataset, View, make_dataset
-from modules.training.failures import TrainingError
-from modules.training.folders import FolderReport, read_captions, read_folders, write_captions
-from modules.training.latents import LatentCache, cut
 
 
 def draw(path: Path, size: tuple[int, int] = (64, 64), seed: int = 0, caption: str | None = None) -> Path:

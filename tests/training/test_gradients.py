@@ -11,14 +11,14 @@ from diffusers import DDPMScheduler
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lib_training.base_model import load_base
+from lib_training.config import TrainingConfig, config_of
+from lib_training.failures import TrainingError
+from lib_training.stepping import Batch, Trainer
+from lib_training.texts import Caption, CaptionEncoder
 from modules.adapters.algorithms.adapter import Adapter
 from modules.errors import InvalidValueError, MemoryShortageError
 from modules.models.loading.loaded import LoadedModel
-from modules.training.base_model import load_base
-from modules.training.config import TrainingConfig, config_of
-from modules.training.failures import TrainingError
-from modules.training.stepping import Batch, Trainer
-from modules.training.texts import Caption, CaptionEncoder
 from recipes.loras.example import SHIPPED
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from benchmarks.full_size import write_full_size_header
+from lib_training.config import TrainingConfig, config_of
+from lib_training.memory_plan import GB, MemoryPlan, StepEstimator, Way, plan_memory
 from modules.errors import InvalidValueError
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.meta_model import build_meta_model
-from modules.training.config import TrainingConfig, config_of
-from modules.training.memory_plan import GB, MemoryPlan, StepEstimator, Way, plan_memory
 from tests.models.full_size import write_empty
 from tests.recordings import CONFIGS, TINY
 

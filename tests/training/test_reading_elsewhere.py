@@ -11,12 +11,12 @@ from diffusers.loaders.lora_conversion_utils import (
 )
 from safetensors.torch import save_file
 
+from lib_training.base_model import load_base
+from lib_training.config import config_of
+from lib_training.names import file_tensors
+from lib_training.trained import make_layers, take_over
 from modules.adapters.adapter_file import read_adapter_file
 from modules.models.families.family import LoraNaming
-from modules.training.base_model import load_base
-from modules.training.config import config_of
-from modules.training.names import file_tensors
-from modules.training.trained import make_layers, take_over
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

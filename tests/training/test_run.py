@@ -15,16 +15,16 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from lib_training.config import TrainingConfig, config_of
+from lib_training.failures import TrainingError
+from lib_training.preview import PreviewRenderer, PreviewSample
+from lib_training.run import Finished, Places, Progress, TrainingRun, overfitting, run_training, smoothed
+from lib_training.state import History
 from modules.adapters.adapter_facts import digests_of
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.embeddings import read_embedding
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError, OutputError
 from modules.models.files.header import read_metadata
-from modules.training.config import TrainingConfig, config_of
-from modules.training.failures import TrainingError
-from modules.training.preview import PreviewRenderer, PreviewSample
-from modules.training.run import Finished, Places, Progress, TrainingRun, overfitting, run_training, smoothed
-from modules.training.state import History
 from recipes.loras.example import SHIPPED
 from tests.forked import forked
 from tests.recordings import CONFIGS, TINY
@@ -162,7 +162,7 @@ def test_a_full_disk_keeps_the_last_good_file(images: Path, tmp_path: Path, monk
     def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("modules.training.output.write_atomic", full)
+    monkeypatch.setattr("lib_training.output.write_atomic", full)
     with pytest.raises(OutputError, match="the disk is full"):
         train(config(images, training={"steps": 2}), tmp_path)
     assert file.read_bytes() == before
@@ -223,8 +223,8 @@ def test_encodings_are_made_once(images: Path, tmp_path: Path, monkeypatch: pyte
     def refuse(*given: Any) -> Any:
         raise AssertionError("was encoded before")
 
-    monkeypatch.setattr("modules.training.latents.LatentCache._encode", refuse)
-    monkeypatch.setattr("modules.training.texts.CaptionEncoder.encode", refuse)
+    monkeypatch.setattr("lib_training.latents.LatentCache._encode", refuse)
+    monkeypatch.setattr("lib_training.texts.CaptionEncoder.encode", refuse)
     train(config(images, training={"steps": 1}, output={"name": "again"}), tmp_path)
 
 

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 from playwright import sync_api
 
-from modules.api.precision import report_headers
-from modules.processing.comparison.compare import Row
-from modules.processing.comparison.report_page import as_html
+from lib_workbench.comparison.compare import Row
+from lib_workbench.comparison.report_page import as_html
+from lib_workbench.routes import report_headers
 from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser

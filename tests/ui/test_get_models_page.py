@@ -1,20 +1,15 @@
 """The Get models tab in a browser: a look, a download with a pause, what lies on the disk, the offer after the first
 image. Files come from a server of this machine."""
 
-import hashlib
 import re
 import time
-from pathlib import Path
 
 import pytest
 from playwright import sync_api
 
-from modules.downloads.storing import source_sha256_of
 from modules.downloads.verdict import Verdict
 from modules.services import Services
 from tests.downloads.file_server import Behavior, Handler, safetensors, serving
-from tests.models.dit_files import write_recipe
-from tests.thorough import is_thorough
 from tests.ui.browser import needs_browser
 
 pytestmark = needs_browser
@@ -82,34 +77,18 @@ def test_a_download_is_paused_gone_on_with_and_cancelled(tab: sync_api.Page, fak
     assert target.read_bytes() == MODEL
 
 
-def test_a_checkpoint_is_judged_then_stored_in_8_bits_while_it_comes(
-    tab: sync_api.Page, fakes: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole way of a model that is wanted small: Inspect, the verdict, the tick, the file in its list."""
+def test_a_checkpoint_is_judged_then_got(tab: sync_api.Page, fakes: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inspect, the verdict, the file in its list."""
     monkeypatch.setattr("modules.downloads.downloads.judge", lambda *_: Verdict(True, "It fits: needs 1 of 8 GB."))
-    source = write_recipe(tmp_path / "source.safetensors", "z_image_tiny").read_bytes()
-    behavior = slowly(0.3, source)
-    with serving({"/whole.safetensors": behavior}) as address:
+    with serving({"/whole.safetensors": Behavior(MODEL)}) as address:
         tab.fill("#fw_models_source", f"{address}/whole.safetensors")
         tab.press("#fw_models_source", "Enter")
         found = tab.locator(f"{TAB} .fw-models-found .fw-models-row")
         sync_api.expect(found.locator(".fw-fits")).to_have_text("It fits: needs 1 of 8 GB.")
-        found.locator("label:has-text('Store it in 8 bits while it comes: about')").click()
         found.locator("button:has-text('Get it')").click()
         row = tab.locator(f"{TAB} .fw-models-downloads .fw-models-row:has-text('whole')")
-        sync_api.expect(row).to_contain_text("of 14.9 MB")
-        sync_api.expect(row.locator("strong")).to_have_text("whole-8bit.safetensors")
-        if is_thorough():  # by default `test_storing.py` pauses one, and the test above on the page
-            row.locator("button:has-text('Pause')").click()
-            sync_api.expect(row).to_contain_text("Paused. What came is kept.")
-            sync_api.expect(row.locator("strong")).to_have_text("whole-8bit.safetensors")
-            row.locator("button:has-text('Go on')").click()
-        behavior.fault = lambda handler, number: False
-        sync_api.expect(row).to_contain_text("Is in the folder Stable-diffusion, as whole-8bit.safetensors.")
-        tab.wait_for_selector(f"{TAB} .fw-models-disk .fw-models-row:has-text('whole-8bit.safetensors')")
-    folder = fakes.paths.checkpoint_dirs[0]
-    assert source_sha256_of(folder / "whole-8bit.safetensors") == hashlib.sha256(source).hexdigest()
-    assert not list(folder.glob(".whole*"))
+        sync_api.expect(row).to_contain_text("Is in the folder Stable-diffusion, as whole.safetensors.")
+    assert (fakes.paths.checkpoint_dirs[0] / "whole.safetensors").read_bytes() == MODEL
 
 
 def test_a_fault_is_a_sentence(tab: sync_api.Page) -> None:

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page
 
-from modules.jobs.work.training import training_of
+from lib_training.sampling import UNUSUAL
+from lib_training.stepping import Trainer
+from lib_training.work import TrainingWork
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
-from modules.training.sampling import UNUSUAL
-from modules.training.stepping import Trainer
 from tests.ui.axe_checks import assert_nothing_serious, axe
 from tests.ui.browser import needs_browser
 
@@ -38,7 +38,7 @@ def write_images(folder: Path) -> Path:
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """For the images that a training draws: of what they show, nothing is asked here."""
-    monkeypatch.setattr("modules.training.run.UNUSUAL", replace(UNUSUAL, steps=2))
+    monkeypatch.setattr("lib_training.run.UNUSUAL", replace(UNUSUAL, steps=2))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
     page: Page, fakes: Services, images: Path, slow_steps: None, axe: str
 ) -> None:
     """Also what axe says of a training that runs, and of one that is paused."""
-    fakes.queue.repeats.add(training_of(fakes).starters)  # the queue of these tests is not the one that was built
+    fakes.queue.repeats.add(TrainingWork(fakes).starters)  # the queue of these tests is not the one that was built
     page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")
     fill(page, "cut off", images, 2000)
     page.click("#train_start")

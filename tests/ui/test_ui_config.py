@@ -10,10 +10,14 @@ import httpx
 import pytest
 from playwright import sync_api
 
+from modules.scripts.acting import Acting
+from modules.scripts.callbacks import Callbacks, Moment, Registered
+from modules.scripts.extension import Extension
+from modules.scripts.page_tab import PageTab
 from modules.services import Services
 from modules.ui.looks import theme_of, user_css
 from modules.ui.seed_field import SeedField
-from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered
+from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered, tab_titles, tabs_of_extensions
 from modules.ui.ui_config import UiConfig, read_ui_config
 from tests.fakes import fake_services, in_loop
 from tests.ui.browser import needs_browser, served, visit, wait_until_open
@@ -125,9 +129,29 @@ def test_a_broken_style_sheet_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_tabs_are_ordered_by_name_or_title_and_settings_stay() -> None:
-    assert ordered(["History", "extras", "none"])[:3] == ["history", "extras", "txt2img"]
-    assert sorted(ordered([])) == sorted(TAB_ORDER)
-    assert is_hidden("pnginfo", ["PNG Info"]) and not is_hidden("settings", ["settings"])
+    assert ordered(["History", "extras", "none"], TAB_ORDER)[:3] == ["history", "extras", "txt2img"]
+    assert ordered([], TAB_ORDER) == list(TAB_ORDER)
+    assert is_hidden("pnginfo", "PNG Info", ["PNG Info"]) and not is_hidden("settings", "Settings", ["settings"])
+
+
+def test_tabs_of_extensions_stand_where_they_ask_to() -> None:
+    callbacks, owner = Callbacks(), Extension("toybox", Path(), is_built_in=True)
+
+    def add(*tabs: PageTab) -> None:
+        acting = Acting("toybox/toy.py", owner=owner)
+        callbacks.add(Registered(Moment.PAGE_TABS, lambda: tabs, "toybox/toy.py", acting=acting))
+
+    add(PageTab("toys", "Toys", print, after="pnginfo"), PageTab("last", "Last", print))
+    add(PageTab("queue", "Mine", print))
+    callbacks.add(Registered(Moment.PAGE_TABS, lambda: 1 / 0, "broken"))
+    added = tabs_of_extensions(callbacks)
+    titles = tab_titles(added)
+    names = list(titles)
+    assert [name for name in names if name not in added] == list(TAB_ORDER)
+    assert names[names.index("pnginfo") + 1] == "toys" and names[names.index("settings") - 1] == "last"
+    assert (titles["toys"], titles["queue"]) == ("Toys", "Queue")
+    assert ordered(["Toys"], titles)[0] == "toys" and is_hidden("toys", "Toys", ["TOYS"])
+    assert [fault.reason for fault in owner.faults] == ["There is a tab 'queue' already. Give this one another name."]
 
 
 @pytest.fixture(scope="module")

@@ -101,7 +101,6 @@ def download_spec(downloads: Downloads, request: DownloadRequest) -> TaskSpec:
             "size_bytes": done.size_bytes,
             "sha256": done.sha256,
             "was_there": done.was_there,
-            "storage": done.storage,
         }
 
     title = f"Downloading {request.name or request.source}"

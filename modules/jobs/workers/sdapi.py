@@ -9,13 +9,10 @@ a request; redirects are not followed.
 from __future__ import annotations
 
 import base64
-import contextlib
-import http.client
 import io
 import json
 import logging
 import re
-import socket
 import ssl
 import threading
 import time
@@ -27,9 +24,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import httpx
 from PIL import Image
 
 from modules.bounded import read_json
+from modules.downloads.transport import Connection
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
 from modules.images.infotext import parse_infotext
 from modules.jobs.editing import api_values
@@ -152,35 +151,36 @@ class Client:
         path: str,
         body: Any = None,
         timeout_s: float = CALL_S,
-        opened: Callable[[http.client.HTTPConnection], object] = lambda connection: None,
+        connection: Connection | None = None,
         max_bytes: int = MAX_REPLY_BYTES,
     ) -> Any:
-        """The reply's JSON. Raises `RemoteError`. `opened` is told of the connection before anything is sent."""
-        address = self.address
-        connection: http.client.HTTPConnection
-        if address.scheme == "https":
-            context = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(address.host, address.port, timeout=timeout_s, context=context)
-        else:
-            connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
-        opened(connection)
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        """Return the reply's JSON. Raises `RemoteError`. `connection`: what another thread may break off."""
+        address, received = self.address, bytearray()
+        verify = address.scheme == "https" and ssl.create_default_context()
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         if address.user or address.password:
             login = base64.b64encode(f"{address.user}:{address.password}".encode()).decode()
             headers["Authorization"] = f"Basic {login}"
         try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, address.path + path, data, headers)
-            with connection.getresponse() as reply:  # of one that ends with its connection it holds the socket
-                content = reply.read(max_bytes + 1)
-        except TimeoutError as error:
+            request = httpx.Request(
+                method,
+                f"{address}{path}",
+                content=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                extensions={"timeout": httpx.Timeout(timeout_s).as_dict()},
+            )
+            with (connection or Connection()).answered(request, verify) as reply:
+                for chunk in reply.iter_raw():
+                    received += chunk
+                    if len(received) > max_bytes:
+                        break
+        except httpx.TimeoutException as error:
             raise RemoteError(f"did not answer within {timeout_s:g} s") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise RemoteError(f"cannot be reached ({error or type(error).__name__})") from error
-        finally:
-            connection.close()
-        if reply.status != 200:
-            raise RemoteError(f"answered {method} {path} with {reply.status}{_detail(content)}")
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise RemoteError(f"cannot be reached ({str(error) or type(error).__name__})") from error
+        content = bytes(received)
+        if reply.status_code != 200:
+            raise RemoteError(f"answered {method} {path} with {reply.status_code}{_detail(content)}")
         if len(content) > max_bytes:
             raise RemoteError(f"sent more than {max_bytes >> 20} MiB")
         try:
@@ -712,16 +712,13 @@ class _Posted:
 
     def __init__(self, client: Client, path: str, body: dict[str, Any], max_bytes: int) -> None:
         self._over = threading.Event()
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection = Connection()
         self._reply: Any = None
         self._error: RemoteError | None = None
 
-        def opened(connection: http.client.HTTPConnection) -> None:
-            self._connection = connection
-
         def post() -> None:
             try:
-                self._reply = client.call("POST", path, body, 24 * 3600.0, opened, max_bytes)
+                self._reply = client.call("POST", path, body, 24 * 3600.0, self._connection, max_bytes)
             except RemoteError as error:
                 self._error = error
             except Exception as error:
@@ -736,10 +733,7 @@ class _Posted:
 
     def drop(self) -> None:
         """Leave it: the other side sees that nobody waits."""
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
-            with contextlib.suppress(OSError):  # it is closed already
-                connection.sock.shutdown(socket.SHUT_RDWR)
+        self._connection.break_off()
 
     def reply(self) -> Any:
         if self._error is not None:

@@ -11,7 +11,6 @@ import secrets
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from io import BufferedWriter
 from pathlib import Path
 from types import TracebackType
@@ -131,7 +130,6 @@ class TensorWriter(DeclaredWriter):
     def __init__(self, path: Path, shapes: Shapes, metadata_bytes: int = 1 << 16) -> None:
         super().__init__(path, shapes)
         self._entries: dict[str, dict[str, object]] = {}
-        self._begins: dict[str, int] = {}
         offset = 0
         for name, (dtype, shape) in shapes.items():
             size = torch.Size(shape).numel() * dtype.itemsize
@@ -140,11 +138,9 @@ class TensorWriter(DeclaredWriter):
                 "shape": list(shape),
                 "data_offsets": [offset, offset + size],
             }
-            self._begins[name] = offset
             offset += size
         room = len(json.dumps(self._entries)) + metadata_bytes
         self._header_bytes = -(-(room + 8) // ALIGNMENT) * ALIGNMENT - 8
-        self.size_bytes = 8 + self._header_bytes + offset
 
     def _beginning(self) -> bytes:
         return b" " * (8 + self._header_bytes)
@@ -154,56 +150,3 @@ class TensorWriter(DeclaredWriter):
         if len(header) > self._header_bytes:
             raise ValueError(f"the metadata needs {len(header) - self._header_bytes} bytes more than were reserved")
         return 0, struct.pack("<Q", self._header_bytes) + header.ljust(self._header_bytes)
-
-
-class PartWriter(TensorWriter):
-    """The same file in any order and in several goes: what was written stays in `path` when the writer is left. It is a
-    `.safetensors` file once `complete` was called."""
-
-    def __enter__(self) -> Self:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.touch()
-            file = self.path.open("r+b")
-            self._file = file  # type: ignore[assignment] # a BufferedRandom writes too
-            file.truncate(self.size_bytes)
-        except OSError as error:
-            if self._file is not None:
-                self._file.close()
-            raise output_error(self.path.name, self.path.parent, error) from error
-        return self
-
-    def write(self, name: str, tensor: Tensor) -> None:
-        """Write a declared tensor to its place."""
-        if self._declared.get(name) != (tensor.dtype, tuple(tensor.shape)):
-            raise ValueError(f"{name} {tensor.dtype} {list(tensor.shape)} was not declared")
-        self._put(8 + self._header_bytes + self._begins[name], data_of(tensor))
-
-    def sync(self) -> None:
-        """Have what was written on the disk. Raises `OutputError`."""
-        assert self._file is not None
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise output_error(self.path.name, self.path.parent, error) from error
-
-    def complete(self) -> None:
-        """Write the header: all tensors are there."""
-        self._put(*self._completed())
-        self.sync()
-
-    def _put(self, at: int, data: bytes | memoryview) -> None:
-        assert self._file is not None
-        try:
-            self._file.seek(at)
-            self._file.write(data)
-        except OSError as error:
-            raise output_error(self.path.name, self.path.parent, error) from error
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._file is not None
-        with suppress(OSError):  # of a full disk, said when it was written
-            self._file.close()

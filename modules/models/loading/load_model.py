@@ -341,11 +341,9 @@ def architecture_of(
     family: ModelFamily,
     configs_dir: Path,
     default_yaml: Path | None = None,
-    reads_values: bool = True,
 ) -> LdmArchitecture:
     """From the YAML next to the file, else from `default_yaml`; else the family's, with the sizes of the file's tensors
-    and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`. Without `reads_values`
-    nothing but the header is looked at, and noise levels and scales of latents stay the family's."""
+    and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`."""
     own = info.config_path or default_yaml
     if own is not None:
         return read_architecture(own, configs_dir / family.config_name)
@@ -356,4 +354,4 @@ def architecture_of(
     prediction = family.noise.prediction_type(file.entries, file.metadata) or known.prediction_type
     known = known if info.is_folder else predicting(known, family, prediction)  # a folder says its own size
     told = replace(known, noise_schedule=schedule, prediction_type=prediction)
-    return family.noise.told(told, file) if reads_values else told
+    return family.noise.told(told, file)

@@ -10,7 +10,6 @@ from pathlib import Path
 from modules.models.detection.families import checkpoint_family, is_diffusers_file, whole_names
 from modules.models.families.family import ModelFamily
 from modules.models.families.registry import FAMILIES, all_families, denoiser_family_of
-from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Header
 from modules.models.names.fused import unfuse
 from modules.models.names.view import Draft, View, open_whole
@@ -33,13 +32,12 @@ def open_checkpoint(
     optional_beside: bool = True,
     modules: Sequence[Path] = (),
     alone: bool = False,
-    open_file: Callable[[Path], TensorSource] = open_whole,
 ) -> View:
     """Open a checkpoint, a file or a folder in the diffusers layout; raises `CheckpointError` for a file that is not
     what its suffix says. A text encoder that its family can do without, inside of it or (`optional_beside`) in a file
     of its own, is there only if it is asked for, of all families or of those for which a function says so, which is
     called once at most. `modules`: files with its text encoders and VAE, see `add_parts`. `alone`: no file near it adds
-    a part. `open_file` opens its tensors."""
+    a part."""
     asked: list[bool] = []
 
     def wants(family: ModelFamily) -> bool:
@@ -51,7 +49,7 @@ def open_checkpoint(
         if path.is_dir():
             draft = folder_draft(path, files, wants)
         else:
-            draft = Draft.of(files.enter_context(open_file(path)), files)
+            draft = Draft.of(files.enter_context(open_whole(path)), files)
             for ending, names_of in RENAMINGS:
                 if path.name.lower().endswith(ending) and (names := names_of(draft.header)):
                     draft.rename(names)

@@ -81,6 +81,7 @@ window.featherweight = (() => {
     tabs: page.tabs.map((tab) => new Tab(tab)),
     cardPages: page.cards,
     forcedTheme: page.theme,
+    tabRoles: page.tabRoles || {}, // the least role of each tab of an extension
     pageFaults: page.faults || [], // what was left out when the page was built
     help: window.featherweightHelp || {}, // what is said of controls, by the ids of their elements
     settings: {}, // as the server has them; see page_settings.py

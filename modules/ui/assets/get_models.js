@@ -3,7 +3,6 @@
   const fw = window.featherweight;
   const ROUTE = "featherweight/v1";
   const LOOK_MS = 1000;
-  const EIGHT_BITS = "fp8_e4m3fn_row";
   const UNUSED_S = 90 * 24 * 3600;
   const KINDS = {
     "Stable-diffusion": fw.t`Checkpoints`, VAE: "VAEs", text_encoder: fw.t`Text encoders`, Lora: "LoRAs", embeddings: fw.t`Embeddings`,
@@ -86,9 +85,6 @@
     const verdict = line(found.folder === "Stable-diffusion" ? fw.t`Working out whether it fits this machine...` : "");
     const parts = found.parts.map((one) => one.name);
     const size = found.parts.reduce((sum, one) => sum + one.size_gb, found.size_bytes / 1e9);
-    const tick = fw.element("input", { type: "checkbox" });
-    const words = line(fw.t`Store it in 8 bits while it comes: about ${gb(found.stored_bytes)} on the disk in place of ${gb(found.size_bytes)}`);
-    const wanted = () => (tick.checked ? { ...body, storage: EIGHT_BITS } : body);
     part("found").replaceChildren(
       row(
         found.name,
@@ -96,15 +92,14 @@
           named("span", found.line),
           verdict.textContent && verdict,
           line(found.is_there ? fw.t`A file of this name is in ${found.folder} already.` : fw.t`It goes into the folder ${found.folder}.`),
-          found.stored_bytes > 0 && fw.element("label", {}, tick, words),
           parts.length && line(fw.t`It also needs: ${found.parts.map((one) => one.label).join("; ")}`),
         ],
         [
           ...(parts.length
             ? [button(fw.t`Get it with its parts (${size.toFixed(1)} GB)`, fw.t`The model, its text encoders and its VAE`,
-              () => get(wanted(), ...parts.map((source) => ({ source }))), "fw-primary")]
+              () => get(body, ...parts.map((source) => ({ source }))), "fw-primary")]
             : []),
-          button(fw.t`Get it`, fw.t`Only this file`, () => get(wanted()), parts.length ? "" : "fw-primary"),
+          button(fw.t`Get it`, fw.t`Only this file`, () => get(body), parts.length ? "" : "fw-primary"),
         ],
       ),
     );
@@ -141,12 +136,12 @@
 
   // What was paused, or broke off with the server: it goes on where it was.
   function unfinished(one) {
-    const { name, folder, url, storage } = one;
+    const { name, folder, url } = one;
     return row(
       name,
       [named("span", `${gb(one.done_bytes)} / ${gb(one.size_bytes)}`), line(fw.t`Paused. What came is kept.`)],
       [
-        button(fw.t`Go on`, fw.t`Go on where it was`, () => get({ source: url, name, folder, storage }), "fw-primary"),
+        button(fw.t`Go on`, fw.t`Go on where it was`, () => get({ source: url, name, folder }), "fw-primary"),
         button(fw.t`Cancel`, fw.t`Stop it and delete what came`, async () => {
           await fw.post(`${ROUTE}/downloads/discard`, { name, folder });
           await downloads();

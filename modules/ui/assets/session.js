@@ -1,8 +1,9 @@
 // Who uses the page: name and Log out in the header, what their role may not use, and a word when their login has ended.
 (() => {
   const fw = window.featherweight;
-  const TABS_FOR_ADMINS = ["settings", "modelmerger", "train", "precision", "getmodels"];
-  const TABS_FOR_USERS = [...fw.tabs.map((tab) => tab.prefix), "extras", "queue"];
+  const addedFor = (role) => Object.keys(fw.tabRoles).filter((name) => fw.tabRoles[name] === role);
+  const TABS_FOR_ADMINS = ["settings", "getmodels", ...addedFor("admin")];
+  const TABS_FOR_USERS = [...fw.tabs.map((tab) => tab.prefix), "extras", "queue", ...addedFor("user")];
   const FOR_ADMINS = [
     "#refresh_sd_model_checkpoint, #quicksettings_more",
     "[id$=_styles_edit_save], [id$=_styles_edit_delete], [id$=_open_folder], #fw_history [data-do=import]",

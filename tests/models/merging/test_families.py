@@ -6,14 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lib_workbench.merging.conversion import save_as
+from lib_workbench.merging.merge import merge
+from lib_workbench.merging.request import MergeMethod, MergeRequest
 from modules.errors import CheckpointError
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.load_model import load_model
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import PrecisionPlan
-from modules.models.merging.conversion import save_as
-from modules.models.merging.merge import merge
-from modules.models.merging.request import MergeMethod, MergeRequest
 from modules.processing.engine.precision import storage_rules
 from tests.models.family_files import write_family
 from tests.models.merging.toys import info_of

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-import modules.models.merging.merged
+import lib_workbench.merging.merged
+from lib_workbench.merging.request import MergeOptions
 from modules.errors import CheckpointError, Interrupted, InvalidValueError, OutputError
 from modules.models.files.tensor_file import TensorEntry, TensorFile
 from modules.models.files.tensor_writer import TensorWriter
-from modules.models.merging.request import MergeOptions
 from tests.models.merging.toys import CONV_IN, POSITIONS, SCHEDULE, TEXT, UNET, VAE, Toys, toy
 
 WEIGHTS = (CONV_IN, UNET, TEXT, VAE)
@@ -227,7 +227,7 @@ def test_large_tensors_are_merged_in_pieces(toys: Toys, numbers: int, monkeypatc
     toys.add("b.safetensors", toy(1) | odd)
     options = changed(DIFFERENCE, primary="wide", secondary="b")
     whole = merged(toys, options)
-    monkeypatch.setattr(modules.models.merging.merged, "PIECE_NUMBERS", numbers)
+    monkeypatch.setattr(lib_workbench.merging.merged, "PIECE_NUMBERS", numbers)
     pieces = merged(toys, changed(options, name="in pieces"))
     assert all(torch.equal(tensor, pieces[name]) for name, tensor in whole.items())
     weighted = merged(toys, changed(WEIGHTED, primary="wide", name="weighted"))

@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lib_workbench.merging.conversion import save_as
+from lib_workbench.merging.merge import merge
+from lib_workbench.merging.request import MergeMethod, MergeRequest
 from modules.errors import CheckpointError
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.loading.load_model import load_model
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import PrecisionPlan
-from modules.models.merging.conversion import save_as
-from modules.models.merging.merge import merge
-from modules.models.merging.request import MergeMethod, MergeRequest
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import storage_rules
 from modules.processing.pipeline.generate import generate

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lib_workbench.merging.request import MergeOptions
 from modules.models.files.catalogue import old_hash
 from modules.models.files.tensor_file import TensorFile
-from modules.models.merging.request import MergeOptions
 from tests.models.merging.toys import Toys, toy
 
 OPTIONS = MergeOptions(primary="a", secondary="b", multiplier=0.25, name="merged", discard="position_ids")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from lib_workbench.merging.request import MergeMethod, MergeOptions, default_name, target_of
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.models.merging.request import MergeMethod, MergeOptions, default_name, target_of
 from tests.models.merging.toys import Toys
 
 

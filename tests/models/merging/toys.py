@@ -6,10 +6,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lib_workbench.merging.merge import MergeResult, Progress, merge
+from lib_workbench.merging.request import MergeOptions, MergeRequest, resolve
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.merging.merge import MergeResult, Progress, merge
-from modules.models.merging.request import MergeOptions, MergeRequest, resolve
 from modules.processing.engine.precision import storage_rules
 from tests.recordings import CONFIGS
 

@@ -85,6 +85,12 @@ def describe(device: torch.device) -> str:
     return _name(device.type, device.index or 0) if device.type in GPU_TYPES else "CPU"
 
 
+def driver_of(device: torch.device) -> str:
+    """The version of what stands between PyTorch and a device; empty for the CPU."""
+    gpu = gpu_of(device)
+    return "" if gpu is None else gpu.driver(device)
+
+
 def is_available(device_type: str) -> bool:
     """Whether PyTorch can use a GPU of this type ("cuda", "mps", "xpu"); False for other words."""
     return _count(device_type) > 0
@@ -132,6 +138,18 @@ def works(device: torch.device, dtype: torch.dtype) -> bool:
         rows = torch.nn.functional.conv2d(image, kernel).flatten(1)
         return bool(torch.isfinite(rows @ rows.T).all().item())
     except (RuntimeError, TypeError):  # how backends say "not implemented for this dtype"
+        return False
+
+
+def has_float8(device: torch.device) -> bool:
+    """Whether `device` keeps and casts 8-bit floats; found out by doing it. Apple's GPUs do not, nor do old builds for
+    AMD's; there their codes are kept, see `modules.memory.formats.codes`."""
+    import torch
+
+    try:
+        narrow = [torch.ones(1, device=device).to(dtype) for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)]
+        return all(float(one.to(torch.float16)) == 1 for one in narrow)
+    except (RuntimeError, TypeError):  # how backends say that they have no such dtype, or no cast
         return False
 
 
@@ -422,6 +440,7 @@ class Gpu(Protocol):
     def has_streams(self) -> bool: ...
     def count(self) -> int: ...
     def name(self, index: int) -> str: ...
+    def driver(self, device: torch.device) -> str: ...
     def capability(self, device: torch.device) -> tuple[int, int] | None: ...
     def read(self, device: torch.device) -> DeviceReading | None: ...
     def statistics(self, device: torch.device) -> Mapping[str, int]: ...
@@ -452,6 +471,27 @@ class TorchGpu:
     def name(self, index: int) -> str:
         """Name, as the driver calls it."""
         return str(self._module.get_device_name(index))
+
+    def driver(self, device: torch.device) -> str:
+        """CUDA's number for what the driver can do (ROCm's version), or the driver's own; empty where it does not
+        say."""
+        import ctypes
+        import sys
+
+        import torch
+
+        if self._type != "cuda":
+            return str(getattr(self._module.get_device_properties(device), "driver_version", ""))
+        if torch.version.hip is not None:
+            return torch.version.hip
+        number = ctypes.c_int()
+        try:
+            ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuDriverGetVersion(
+                ctypes.byref(number)
+            )
+        except (OSError, AttributeError):  # a driver without the library, or the function
+            return ""
+        return str(number.value)
 
     def capability(self, device: torch.device) -> tuple[int, int] | None:
         """Major and minor number; None where the maker has no such numbers."""
@@ -590,6 +630,12 @@ class AppleGpu(TorchGpu):
     def name(self, index: int) -> str:
         """Not told."""
         return "Apple GPU"
+
+    def driver(self, device: torch.device) -> str:
+        """Version of macOS, which brings it, and of the chip."""
+        import platform
+
+        return f"{platform.machine()} macOS {platform.mac_ver()[0]}"
 
     def read(self, device: torch.device) -> DeviceReading | None:
         """Not told."""

@@ -71,15 +71,19 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
 """The subfolders and files of a room, from the top down, where they are floors."""
 
 
-def dotted(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+def dotted(path: Path, base: Path = ROOT) -> str:
+    parts = path.relative_to(base).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @cache
 def imports(folder: Path = MODULES) -> dict[str, dict[str, int]]:
     """By file of a folder, which other files of it are imported anywhere in its text, and in which line first."""
-    files = {dotted(path): path for path in folder.rglob("*.py") if path.parent != folder or path.stem != "__init__"}
+    files = {
+        dotted(path, folder.parent): path
+        for path in folder.rglob("*.py")
+        if path.parent != folder or path.stem != "__init__"
+    }
     return {name: dict(imported_by(path, files, name)) for name, path in files.items()}
 
 
@@ -149,7 +153,10 @@ def test_subfolders_import_down_only(inside: str) -> None:
     assert upward == []
 
 
-@pytest.mark.parametrize("folder", [MODULES, ROOT / "compat"], ids=lambda folder: folder.name)
+PACKAGES = sorted(ROOT.glob("extensions-builtin/*/lib_*"))
+
+
+@pytest.mark.parametrize("folder", [MODULES, ROOT / "compat", *PACKAGES], ids=lambda folder: folder.name)
 def test_no_files_import_each_other_in_a_ring(folder: Path) -> None:
     """Files that import only what is known to be in no ring are in none either; what is left over is."""
     left = {name: set(others) for name, others in imports(folder).items()}
@@ -159,7 +166,12 @@ def test_no_files_import_each_other_in_a_ring(folder: Path) -> None:
 
 
 HEAVY = ("torch", "diffusers", "transformers")
-SERVER = ("webui.py", "modules/ui/app.py", "modules/api/app.py", "modules/api/extensions.py", "modules/api/guard.py")
+SERVER = (
+    *("webui.py", "modules/ui/app.py", "modules/api/app.py", "modules/api/extensions.py", "modules/api/guard.py"),
+    *(f"extensions-builtin/training/lib_training/{name}.py" for name in ("work", "routes", "tab")),
+    *(f"extensions-builtin/workbench/lib_workbench/{name}.py" for name in ("precision_work", "merge_work", "routes")),
+    *(f"extensions-builtin/workbench/lib_workbench/{name}_tab.py" for name in ("precision", "merger")),
+)
 
 
 def imported_at_once(statements: list[ast.stmt]) -> Iterator[str]:
@@ -179,6 +191,7 @@ def imported_at_once(statements: list[ast.stmt]) -> Iterator[str]:
 def test_the_server_starts_without_torch() -> None:
     """It holds no model: PyTorch would be 200 MB of its memory, and seconds of its start."""
     files = {dotted(path): path for path in MODULES.rglob("*.py")}
+    files |= {dotted(path, folder.parent): path for folder in PACKAGES for path in folder.rglob("*.py")}
     scripts = ROOT.glob("extensions-builtin/*/scripts/*.py")
     found, left, heavy = set[str](), [*(ROOT / name for name in SERVER), *scripts], list[str]()
     while left:

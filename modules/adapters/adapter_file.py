@@ -13,6 +13,7 @@ from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.algorithms import full, glora, ia3, loha, lokr, lora, oft
 from modules.adapters.algorithms.adapter import COMMON_ENDS, Adapter, Factors
 from modules.errors import CheckpointError, InvalidValueError
+from modules.models.detection.others import ADAPTER, other_of
 from modules.models.files.tensor_file import TensorFile
 
 BUNDLE = "bundle_emb."
@@ -30,6 +31,8 @@ STREAM_LAYERS = {
     ("proj", ""): "linear2",
 }
 """Layers of the original layout that they mean."""
+PROCESSOR_FACTOR = re.compile(r"^(.*\.processor\.to_(?:q|k|v|out)_lora)\.(down|up)\.weight$")
+"""Attention processors of diffusers before PEFT."""
 FLAT_STARTS = ("lora_", "oft_", "lycoris_")
 ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ...] = (
     (lora.read_lora, lora.ENDS),
@@ -54,6 +57,9 @@ class AdapterFile:
 def read_adapter_file(path: Path) -> AdapterFile:
     """Read a whole file into main memory. Raises `AdapterError` that says what is wrong with it."""
     tensors = read_tensors(path)
+    other = other_of(tensors, ADAPTER)
+    if other is not None:
+        raise AdapterError(f"{path.name}: is {other.sentence}. Choose a file of the LoRA family.")
     layers: dict[str, dict[str, Tensor]] = {}
     bundled: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -98,6 +104,9 @@ def split_key(key: str) -> tuple[str, str]:
     stream = STREAM_FACTOR.match(key)
     if stream is not None:
         return f"{stream[1]}.{STREAM_LAYERS[stream[2], stream[3]]}", f"lora_{stream[4]}.weight"
+    processor = PROCESSOR_FACTOR.match(key)
+    if processor is not None:
+        return processor[1], f"lora.{processor[2]}.weight"
     if "." not in key or key.startswith(FLAT_STARTS):
         layer, _, end = key.partition(".")
         return layer, end

@@ -6,7 +6,7 @@ from typing import Any
 from modules.api.init_images import references_of, start_from
 from modules.api.schemas import GenerationBody, ImageBody
 from modules.errors import InvalidValueError
-from modules.images.foreign.reading import infotext_of_text
+from modules.images.foreign.reading import usual_infotext
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.request.checking import check_names
@@ -40,7 +40,7 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
     hires = _hires_values(body) if body.enable_hr and has_hires else None
     parsed: Mapping[str, Any] = {}
     if body.infotext:
-        written = infotext_of_text(body.infotext) or body.infotext
+        written = usual_infotext(body.infotext)
         parsed = parse_infotext(written, backward_compatible=current.compatibility.auto_backcompat)
         services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, body.infotext, parsed)
         given = body.given()

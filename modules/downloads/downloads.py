@@ -30,7 +30,9 @@ from modules.models.detection.files import (
     CONTROL,
     EMBEDDINGS,
     ENCODERS,
+    IMAGE_ENCODERS,
     LORAS,
+    TINY_VAES,
     UPSCALERS,
     VAES,
     Detected,
@@ -101,6 +103,8 @@ class Downloads:
             EMBEDDINGS: paths.embeddings_dir,
             CONTROL: paths.models_dir / CONTROL,
             UPSCALERS: paths.upscaler_dirs[UPSCALERS],
+            IMAGE_ENCODERS: paths.models_dir / IMAGE_ENCODERS,
+            TINY_VAES: paths.tiny_vae_dirs[0],
         }
 
     def checked(self, request: DownloadRequest) -> DownloadRequest:

@@ -60,6 +60,11 @@ FIELD_ORDER = (
 )
 """The order of the main fields in an image."""
 
+_USUAL_KEYS = {
+    key.lower(): key for key in (*FIELD_ORDER[: FIELD_ORDER.index("Model") + 1], "Denoising strength", "Clip skip")
+}
+"""The fields of a form by their names in lower case, as other programs write them otherwise: "CFG Scale"."""
+
 MAX_TEXT_CHARS = 4_000_000
 """Of an infotext, and of all texts in an image together: reading them takes less than a second."""
 
@@ -143,6 +148,8 @@ def parse_infotext(
     prompt, negative_prompt, written = written_fields(text)
     fields: dict[str, InfotextValue] = {}
     for key, value in written.items():
+        usual = _USUAL_KEYS.get(key.lower(), key)
+        key = key if usual in written else usual
         size = _SIZE.fullmatch(value)
         if size:
             fields[f"{key}-1"], fields[f"{key}-2"] = size.groups()

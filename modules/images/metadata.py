@@ -1,21 +1,29 @@
-"""Infotext inside image files: PNG chunk `parameters`; EXIF UserComment in JPEG, WebP and AVIF; GIF comment."""
+"""Infotext inside image files: PNG chunk `parameters`; EXIF UserComment in JPEG, WebP and AVIF; GIF comment; the lowest
+bits of pixels. Other programs write texts of their own into any tag of EXIF."""
 
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
+from PIL.PngImagePlugin import PngInfo, iTXt
 
 from modules.errors import InvalidValueError
-from modules.images.foreign.reading import foreign_infotext, infotext_of_text
-from modules.images.infotext import MAX_TEXT_CHARS
+from modules.images.foreign.drawthings import XMP
+from modules.images.foreign.reading import best_infotext, is_json
+from modules.images.infotext import MAX_TEXT_CHARS, written_fields
 from modules.images.reading import open_image
+from modules.images.stealth import hidden_text
 
 PARAMETERS = "parameters"
 
 _EXIF_IFD = 0x8769
 _USER_COMMENT = 0x9286
+_USER_COMMENT_NAME = "UserComment"
+_XP_TAGS = range(0x9C9B, 0x9CA0)
+"""Of Windows: UTF-16."""
+_NAMED_JSON = re.compile(r"\s*([A-Za-z_]{1,40})\s*:\s*(\{.*)", re.DOTALL)
 _MAX_JPEG_EXIF_BYTES = 65_533 - len(b"Exif\0\0")
 """A JPEG segment holds 65,533 bytes after its length."""
 
@@ -62,25 +70,30 @@ def read_metadata(source: Image.Image | bytes | Path) -> tuple[str | None, dict[
     Raises InvalidValueError for bytes or a file that are no image, and for more text than `MAX_TEXT_CHARS`.
     """
     image = source if isinstance(source, Image.Image) else open_image(source)
-    items = dict(image.info)
-    infotext = items.pop(PARAMETERS, None)
-    comment = _exif_comment(image)
-    if comment is not None:
-        items["exif comment"] = comment
-        infotext = comment
-    elif "comment" in items:
-        infotext = items["comment"]
-    texts = {str(key): _text(value) for key, value in items.items() if str(key).lower() not in _TECHNICAL}
-    chars = len(infotext or "") + sum(map(len, texts.values()))
+    items = {str(key): _text(value) for key, value in image.info.items()}
+    written = {PARAMETERS: items.pop(PARAMETERS)} if PARAMETERS in items else {}
+    exif = _exif_texts(image)
+    if _USER_COMMENT_NAME in exif:
+        items["exif comment"] = exif[_USER_COMMENT_NAME]
+        written = {"exif comment": exif.pop(_USER_COMMENT_NAME), **written}
+    comment = items.get("comment")
+    if comment is not None and (is_json(comment) or len(written_fields(comment)[2]) > 0):
+        written["comment"] = comment  # what an editor writes there is no infotext
+    hidden = hidden_text(image)
+    if hidden is not None:
+        written["stealth PNG info"] = items["stealth PNG info"] = hidden
+    texts = {key: value for key, value in items.items() if key.lower() not in _TECHNICAL}
+    texts |= {name: value for name, value in exif.items() if name not in texts}
+    chars = sum(map(len, texts.values())) + len(written.get(PARAMETERS, ""))
     if chars > MAX_TEXT_CHARS:
         raise InvalidValueError(
             f"The image holds {chars:,} characters of text; allowed are {MAX_TEXT_CHARS:,}. Save it without its texts."
         )
-    if infotext is None:
-        return foreign_infotext(texts, image.width, image.height), texts
-    written = _text(infotext)
-    converted = infotext_of_text(written)
-    return (written, texts) if converted is None else (converted, {PARAMETERS: written, **texts})
+    others = {**texts, **({XMP: items["xmp"]} if "xmp" in items else {})}
+    infotext = best_infotext(written.values(), others, image.width, image.height)
+    if PARAMETERS in written and written[PARAMETERS] != infotext:
+        texts = {PARAMETERS: written[PARAMETERS], **texts}
+    return infotext, texts
 
 
 def png_info(infotext: str | None, items: Mapping[str, str] | None = None) -> PngInfo:
@@ -88,10 +101,18 @@ def png_info(infotext: str | None, items: Mapping[str, str] | None = None) -> Pn
     chunks = PngInfo()
     for key, value in (items or {}).items():
         if key != PARAMETERS:
-            chunks.add_text(key, writable(value))
+            _add_text(chunks, key, writable(value))
     if infotext:
-        chunks.add_text(PARAMETERS, writable(infotext))
+        _add_text(chunks, PARAMETERS, writable(infotext))
     return chunks
+
+
+def _add_text(chunks: PngInfo, key: str, text: str) -> None:
+    """Add a text, as UTF-8 where its Latin-1 bytes would be taken for UTF-8."""
+    if _from_latin_1(text) != text:
+        chunks.add_itxt(key, text)
+    else:
+        chunks.add_text(key, text)
 
 
 def exif_bytes(infotext: str) -> bytes:
@@ -114,20 +135,51 @@ def writable(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
 
 
-def _exif_comment(image: Image.Image) -> str | None:
+def _exif_texts(image: Image.Image) -> dict[str, str]:
+    """The texts in the EXIF block that programs write: the UserComment of the sub-block, and of the main block JSON and
+    what is named before it, `workflow:{...}`, whatever the tag."""
     if "exif" not in image.info:
-        return None
+        return {}
+    texts: dict[str, str] = {}
     try:
-        comment = image.getexif().get_ifd(_EXIF_IFD).get(_USER_COMMENT)
+        exif = image.getexif()
+        comment = _tag_text(_USER_COMMENT, exif.get_ifd(_EXIF_IFD).get(_USER_COMMENT))
+        found = [_tag_text(tag, value) for tag, value in exif.items()]
     except (OSError, SyntaxError, ValueError, KeyError, TypeError, struct.error):
-        return None  # a damaged EXIF block holds no comment; the image is fine
-    if isinstance(comment, bytes) and comment:
-        return decode_user_comment(comment)
-    return comment if isinstance(comment, str) and comment else None
+        return {}  # a damaged EXIF block holds no texts; the image is fine
+    if comment:
+        texts[_USER_COMMENT_NAME] = comment
+    for text in found:
+        named = _NAMED_JSON.fullmatch(text)
+        if named is not None:
+            texts.setdefault(named[1].lower(), named[2])
+        elif is_json(text) or "Steps" in written_fields(text)[2]:
+            texts.setdefault(_USER_COMMENT_NAME, text)
+    return texts
+
+
+def _tag_text(tag: int, value: object) -> str:
+    """The text of a tag; "" for numbers."""
+    if isinstance(value, bytes):
+        return value.decode("utf-16-le", "replace").rstrip("\0") if tag in _XP_TAGS else decode_user_comment(value)
+    return _from_latin_1(value).rstrip("\0") if isinstance(value, str) else ""
 
 
 def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    """A text of an image file. Chunks of PNG are read as Latin-1, which many programs do not keep to."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value) if isinstance(value, iTXt) else _from_latin_1(str(value))
+
+
+def _from_latin_1(text: str) -> str:
+    """A text that was read as Latin-1 and whose bytes are UTF-8, as UTF-8; others unchanged."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return text
 
 
 _UNICODE = b"UNICODE\0"

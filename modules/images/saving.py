@@ -25,6 +25,7 @@ from modules.images.filenames import apply_pattern, image_pattern, numbered_stem
 from modules.images.metadata import writable
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
+from modules.images.stealth import with_hidden_text
 from modules.paths import Paths
 from modules.settings.definitions import DIRECTORY_KEYS
 from modules.settings.sections.saving import SavingPathSettings
@@ -84,6 +85,9 @@ def save_image(
     target_folder = folder / subfolder_of(settings, source) if in_subfolder else folder
     extension = _fitting_extension(image, infotext, saving.grid_format if is_grid else saving.samples_format)
     written_infotext = infotext if settings.infotext.enable_pnginfo else None
+    hiding = settings.infotext.stealth_pnginfo
+    if hiding != "None" and written_infotext and format_of(extension) == "PNG":
+        image = with_hidden_text(image, writable(written_infotext), hiding.lower())
     data = encode_image(image, extension, written_infotext, Quality.of(settings), items)
     decoration = _decoration(settings, source, is_grid=is_grid, in_subfolder=in_subfolder) if stem is None else ""
     found = fingerprint_of(data)

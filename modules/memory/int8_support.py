@@ -38,15 +38,16 @@ WORKS_BELOW = 1.5
 @dataclass(frozen=True)
 class Int8Support:
     """`ratio`: time of an int8 product over that in the compute dtype; None where it is wrong or does not run, and
-    `problem` says so."""
+    `problem` says so. `layers`: time of a whole layer over one that is decoded, where that was measured."""
 
     ratio: float | None
     problem: str = ""
+    layers: float | None = None
 
     @property
     def pays(self) -> bool:
         """Whether layers should multiply in int8."""
-        return self.ratio is not None and self.ratio < PAYS_BELOW
+        return self.ratio is not None and (self.ratio if self.layers is None else self.layers) < PAYS_BELOW
 
     @property
     def works(self) -> bool:
@@ -63,7 +64,7 @@ class Int8Support:
 
 def int8_support(device: torch.device, dtype: torch.dtype, remembered: Path | None = None) -> Int8Support:
     """What `device` can, beside a product in `dtype`. `remembered` is the file of earlier answers (None: none)."""
-    key = f"{_name_of(device)}, PyTorch {torch.__version__}, {str(dtype).removeprefix('torch.')}"
+    key = f"{name_of(device)}, PyTorch {torch.__version__}, {str(dtype).removeprefix('torch.')}"
     known = read_answers(remembered).get(key)
     if isinstance(known, dict) and isinstance(known.get("ratio"), int | float | None):
         return Int8Support(known["ratio"], str(known.get("problem", "")))
@@ -111,7 +112,8 @@ def _ratio(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> float
     return round(min(narrow[1:]) / max(min(plain[1:]), 1e-9), 3)
 
 
-def _name_of(device: torch.device) -> str:
+def name_of(device: torch.device) -> str:
+    """Name a device for what is remembered of it: a CPU with its instructions."""
     if device.type != "cpu":
         return describe(device)
     return f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.memory.formats.blocks import is_packed, weight_shape
+from modules.memory.formats.codes import CodesFormat
 from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.formats.format import StorageFormat
 from modules.memory.frozen import frozen_convolution, frozen_linear, has_plain_padding
@@ -298,7 +299,7 @@ def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Te
     if data.dtype == state.compute_dtype:
         return data
     storage = state.formats[name]
-    if not data.is_floating_point() and scale is None and not is_packed(storage):
+    if not data.is_floating_point() and scale is None and data.dtype != storage.dtype:
         return data
     if out is None or out.device != device:
         if device.type == "cuda" and data.ndim == 4 and data.shape == weight_shape(storage, data):
@@ -404,6 +405,8 @@ def _merged_weight(layer: nn.Module, x: Tensor) -> Tensor | None:
 def _lies_between_bf16(storage: StorageFormat) -> bool:
     """Whether decoded numbers lie anywhere between those of bfloat16, so that rounding loses nothing on the whole of
     what is added to them: those of 8-bit floats and of bfloat16 itself do not."""
+    if isinstance(storage, CodesFormat):
+        storage = storage.floats
     return storage.dtype != torch.bfloat16 and not (storage.dtype.is_floating_point and storage.dtype.itemsize == 1)
 
 

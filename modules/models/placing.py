@@ -7,7 +7,7 @@ Loading does it, the memory estimate adds it up, conversion writes it, and repor
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -16,6 +16,7 @@ from torch import nn
 from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.blocks import kept_bytes
 from modules.memory.formats.catalog import FORMAT_SPECS
+from modules.memory.formats.codes import as_codes
 from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.format import StorageFormat, dtype_name
 from modules.memory.storage import CASTABLE, StorageRules
@@ -52,12 +53,14 @@ class Layer:
 class PlacingRules:
     """The rules for the tensors of one component. `dtype`: of floating-point tensors without a storage format.
     `storage`: which weights get one; None: none. `tables_in_file`: large embedding tables stay in a file that says
-    where they are. `keeps`: weights in few bits stay so."""
+    where they are. `keeps`: weights in few bits stay so. `float8`: the device has 8-bit floats; else it keeps
+    their codes."""
 
     dtype: torch.dtype
     storage: StorageRules | None = None
     tables_in_file: bool = False
     keeps: bool = True
+    float8: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class Placed:
 
 def placed(entry: TensorEntry, layer: Layer, rules: PlacingRules) -> Placed:
     """Decide what becomes of a tensor that a file has so."""
+    found = _placed(entry, layer, rules)
+    return found if rules.float8 else replace(found, format=as_codes(found.format))
+
+
+def _placed(entry: TensorEntry, layer: Layer, rules: PlacingRules) -> Placed:
     if rules.tables_in_file and _is_large_table(entry, layer):
         return Placed(Way.IN_FILE, None, 0)
     kept = _kept_format(entry, layer) if rules.keeps else None

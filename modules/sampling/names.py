@@ -28,6 +28,9 @@ ELSEWHERE = {
     "dpmpp_2m_sde_heun": "DPM++ 2M SDE Heun",
     "dpmpp_3m_sde": "DPM++ 3M SDE",
     "uni_pc": "UniPC",
+    "uni_pc_bh2": "UniPC",
+    "unipcmultistep": "UniPC",
+    "ddim_cfg_pp": "DDIM CFG++",
     # InvokeAI
     "euler_a": "Euler a",
     "kdpm_2": "DPM2",
@@ -45,6 +48,16 @@ ELSEWHERE = {
     "dpm2++ 2m": "DPM++ 2M",
     "dpm sde": "DPM++ SDE",
     "euler ancestral": "Euler a",
+    "eulerdiscrete": "Euler",
+    "eulerancestraldiscrete": "Euler a",
+    "flowmatcheulerdiscrete": "Euler",
+    "dpmsolvermultistep": "DPM++ 2M",
+    "dpmsolversde": "DPM++ SDE",
+    "heundiscrete": "Heun",
+    "lmsdiscrete": "LMS",
+    "kdpm2discrete": "DPM2",
+    "kdpm2ancestraldiscrete": "DPM2 a",
+    "pndm": "PLMS",
 }
 """Samplers by names of other programs, in lower case."""
 
@@ -96,7 +109,8 @@ def sampler_named(name: str) -> str | None:
     text = name.strip().lower()
     if text in SAMPLERS:
         return SAMPLERS.canonical(text)
-    text = text.removesuffix("_gpu")  # the same sampler in ComfyUI, with its noise from the GPU
+    # The same sampler: ComfyUI's with its noise from the GPU, k-diffusion's function of it, diffusers' class.
+    text = text.removesuffix("_gpu").removeprefix("sample_").removesuffix("scheduler")
     return SAMPLERS.canonical(text) if text in SAMPLERS else ELSEWHERE.get(text)
 
 

@@ -39,7 +39,7 @@ from modules.setup.installed import installed_versions, read_pins, unsatisfied
 from modules.setup.process import Run, Runner
 from modules.setup.stamp import NODEPS, PACKAGES, REQUIREMENTS
 from modules.setup.torch_choice import TORCH_VERSION
-from modules.setup.torch_question import ASK_TORCH
+from modules.setup.torch_question import ASK_TORCH, MEASURE_DEVICE
 from modules.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -52,6 +52,8 @@ WHEELS_GLIBC = (2, 28)
 CAPABILITY_VARIABLE = "ATEN_CPU_CAPABILITY"
 MODEL_SUFFIXES = frozenset((".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".onnx", ".sft", ".gguf"))
 CHECKPOINTS = "checkpoints"
+WRONG_RESULT = "gives wrong numbers"
+"""As `modules.memory.device_probe` says it."""
 DATABASES = ("jobs.sqlite", "history.sqlite")
 
 
@@ -79,12 +81,17 @@ def main(argv: Sequence[str]) -> int:
         prog="launch.py doctor", description="Say what the program runs on, what it finds, and what is wrong."
     )
     add_arguments(parser, (PATHS,))
+    parser.add_argument("--measure", action="store_true", help="measure first what the device computes fast (20 s)")
     arguments = parser.parse_args(argv)
-    return run_guarded(lambda: _run(resolve_paths(flags_of(arguments), ROOT)))
+    return run_guarded(lambda: _run(resolve_paths(flags_of(arguments), ROOT), arguments.measure))
 
 
-def _run(paths: Paths) -> int:
-    found = examine(paths, Environment.of(paths.root, os.environ), Runner(os.environ))
+def _run(paths: Paths, measures: bool = False) -> int:
+    environment, run = Environment.of(paths.root, os.environ), Runner(os.environ)
+    problem = measure_device(paths, environment, run) if measures else ""
+    found = examine(paths, environment, run)
+    if problem:
+        found.fault(problem)
     print("\n".join(found.lines))
     if found.slow:
         print("\nWorks, slower than it could:", *(f"  - {reason}" for reason in found.slow), sep="\n")
@@ -199,8 +206,7 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
     if not cards:
         amd = " (AMD's compute device /dev/kfd is there)" if Path("/dev/kfd").exists() else ""
         found.fact("GPU", f"none that nvidia-smi knows{amd}")
-    python = environment.python if environment.python.exists() else Path(sys.executable)
-    answer = run([str(python), "-c", ASK_TORCH])
+    answer = run([_python_of(environment), "-c", ASK_TORCH])
     try:
         facts = read_json(answer.output.splitlines()[-1]) if answer.ok else None
     except (ValueError, IndexError):
@@ -224,6 +230,19 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
             f"There is an NVIDIA GPU, and PyTorch {facts['version']} does not use it. Start python launch.py "
             "--reinstall-torch once; with an older driver add --torch cu126."
         )
+
+
+def _python_of(environment: Environment) -> str:
+    return str(environment.python if environment.python.exists() else Path(sys.executable))
+
+
+def measure_device(paths: Paths, environment: Environment, run: Run) -> str:
+    """Have PyTorch measure its device again; why that failed, and what to do, or nothing."""
+    answer = run([_python_of(environment), "-c", MEASURE_DEVICE, str(paths.cache_dir / "device.json")])
+    if answer.ok:
+        return ""
+    reason = next(iter(reversed(answer.output.strip().splitlines())), f"exit status {answer.returncode}")
+    return f"The device could not be measured: {reason}. Choices follow its name until it can; try a newer driver."
 
 
 def slow_cores(cores: Cores, environment: Mapping[str, str]) -> list[str]:
@@ -392,6 +411,7 @@ def _data(found: Findings, paths: Paths, has_numba: bool) -> None:
         found.fact("attention in int8", "not used: numba is not installed (pip install numba)")
     else:
         _measured(found, "attention in int8", paths.cache_dir / "attention.json", partial(_ratio_lines, "PyTorch's"))
+    _measured(found, "speed of the device", paths.cache_dir / "device.json", _probe_lines)
     _measured(found, "threads", paths.cache_dir / "threads.json", _thread_lines)
 
 
@@ -466,6 +486,16 @@ def _ratio_lines(usual: str, answers: Mapping[str, Mapping[str, object]]) -> Ite
             yield f"{ratio:.2f} of the time of {usual} ({key})"
         else:
             yield f"not possible: {answer.get('problem')} ({key})"
+
+
+def _probe_lines(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """List what each device was measured to take, and what was left out."""
+    for key, answer in answers.items():
+        yield key
+        for name, seconds in dict(answer.get("seconds") or {}).items():
+            yield f"  {name}: {1000 * seconds:.2f} ms"
+        for name, problem in dict(answer.get("problems") or {}).items():
+            yield f"  {name}: not used, it {problem}" if problem == WRONG_RESULT else f"  {name}: left out ({problem})"
 
 
 def _thread_lines(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

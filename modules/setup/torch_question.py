@@ -21,3 +21,14 @@ print(json.dumps({{**facts, "rows": what_encodes_rows(), "decoding": what_decode
 """For `python -c`; its last line is JSON: version, type ("cuda", "mps", "xpu", "cpu"), device, a name for people,
 instructions: what PyTorch's own loops use of the CPU ("DEFAULT", "AVX2", "AVX512" ...), rows: what encodes weights in
 8 bits with a scale per row, and decoding: what decodes them on a GPU ("" for the CPU)."""
+
+MEASURE_DEVICE = f"""
+import os, sys
+sys.path.insert(0, {str(_ROOT)!r})
+from pathlib import Path
+from modules.devices import best_device
+from modules.memory.device_probe import probe_of
+probe_of(best_device(), Path(sys.argv[1]), again=True)
+os._exit(0)  # a measurement that hangs does not keep the process
+"""
+"""For `python -c` with a file as its word: the device is measured again, and the file remembers it."""

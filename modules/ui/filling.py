@@ -30,6 +30,7 @@ CHECKPOINTS = {
     "hires_checkpoint": (SAME_CHECKPOINT, "the same checkpoint"),
 }
 """Fields with checkpoints: what stands for none in them, and what that means in a sentence."""
+MAX_PROGRAM_CHARS = 60
 MAX_SLIPS = 2
 """By how many letters a name that is only spelled otherwise may be longer or shorter."""
 MIN_LIKENESS = 0.8
@@ -42,10 +43,13 @@ class Filling:
     values: dict[str, Any]
     left_out: tuple[str, ...] = ()
 
-    @property
-    def note(self) -> str:
-        """Tell what became of the pasted parameters, for the user."""
-        return " ".join((page_text("The parameters were filled in."), *self.left_out))
+
+def filled_in(parsed: Mapping[str, Any]) -> str:
+    """Return the sentence that parameters were filled in, with the program that wrote them where they name it."""
+    program = str(parsed.get("App", ""))[:MAX_PROGRAM_CHARS]
+    if program:
+        return page_text(f"The parameters of {program} were filled in.")
+    return page_text("The parameters were filled in.")
 
 
 def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: Services) -> Filling:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from modules.images.foreign.reading import infotext_of_text
+from modules.images.foreign.reading import usual_infotext
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.request.checking import check_names
@@ -152,7 +152,7 @@ def _typed(key: str, text: str) -> object:
 def pasted_fields(text: str, services: Services) -> dict[str, Any]:
     """The fields of an infotext, after the callbacks of scripts; empty for text without parameters."""
     current = services.settings.current
-    text = infotext_of_text(text) or text
+    text = usual_infotext(text)
     parsed = parse_infotext(
         text,
         skip_fields=current.infotext.infotext_skip_pasting,

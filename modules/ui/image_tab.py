@@ -24,7 +24,7 @@ from modules.texts import page_text
 from modules.ui.callers import identity_of_page
 from modules.ui.controls import Components, Controls, choices_of
 from modules.ui.defaults import EXAMPLES, default_size, wanted_checkpoint
-from modules.ui.filling import bounded, choices_of_names, known_only, restored
+from modules.ui.filling import bounded, choices_of_names, filled_in, known_only, restored
 from modules.ui.form import FIELDS_OF, NO_REFINER, ROWS, form_values, pasted_fields, sent_values
 from modules.ui.messages import error_box, note_box
 from modules.ui.pasted_keys import left_over
@@ -102,7 +102,7 @@ class ImageTab:
         others = [*self._heads(found, closes=True), *self._shown_tabs(found)]
         read, refused = self.scripts.read(parsed)
         left_out = (*left_out, *refused, *left_over(parsed, read))
-        note = note_box(" ".join((page_text("The parameters were filled in."), *left_out)))
+        note = note_box(" ".join((filled_in(parsed), *left_out)))
         fields = [updates.get(name, gr.update()) for name in self.names]
         return [*fields, *self.scripts.pasted(parsed), *others, note]
 

@@ -38,13 +38,13 @@ def pending_line(model: ModelFacts, fp8_storage: str, is_busy: bool, budget_gb: 
     is_mixed = model.storage.startswith(MIXED)
     is_quantized = is_mixed or model.storage.startswith(("fp8", "int8"))
     when = "after this job" if is_busy else "with the next job"
-    if budget_gb and model.device != "mps":  # it goes before "FP8 weight"
+    if budget_gb:  # it goes before "FP8 weight"
         return "" if is_mixed else f"changes to fit {budget_gb:g} GB {when}"
     if fp8_storage == "Enable" and is_mixed:
         return f"changes to 8 bits {when}"
     if fp8_storage == "Disable" and is_quantized:
         return f"changes to 16 bits {when}"
-    if fp8_storage == "Enable" and not is_quantized and model.device != "mps":
+    if fp8_storage == "Enable" and not is_quantized:
         return f"changes to 8 bits {when}"
     return ""
 

@@ -56,6 +56,10 @@ _UNWRITTEN = frozenset(
 _IS_NONZERO = torch.ops.aten.is_nonzero.default
 _READING = frozenset({torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default, _IS_NONZERO})
 _MATRIX_8_BIT = torch.ops.aten._scaled_mm.default
+NOT_ON_MPS = frozenset({torch.ops.aten._int_mm.default, _MATRIX_8_BIT, torch.ops.aten.frexp.Tensor})
+"""Operations that PyTorch does not have for Apple's GPUs."""
+FALL_BACK = frozenset({torch.ops.aten.sort.default, torch.ops.aten.linalg_vector_norm.default})
+"""Stand-ins for operations that the CPU does for them: the GPU is waited for, before and after."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,9 @@ class FakeCard:
 
     def name(self, index: int) -> str:
         return self.facts.name
+
+    def driver(self, device: torch.device) -> str:
+        return "1.0"
 
     def capability(self, device: torch.device) -> tuple[int, int] | None:
         return self.facts.capability if self.device.type == "cuda" else None
@@ -372,6 +379,12 @@ class FakeCard:
             raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with compute capability >= 8.9")
         if func is _MATRIX_8_BIT and self.facts.refuses_fp8:
             raise RuntimeError(self.facts.refuses_fp8)
+        if self.device.type == "mps" and func in NOT_ON_MPS:
+            raise NotImplementedError(
+                f"The operator '{func._schema.name}' is not currently implemented for the MPS device."
+            )
+        if self.device.type == "mps" and func in FALL_BACK:
+            self.synchronize(self.device)
         name = func._schema.name
         is_product = name.removeprefix("aten::") in NARROW
         for value in flat if is_product else ():

@@ -40,9 +40,8 @@ def test_the_plan_follows_what_the_card_can(row: Row, tmp_path: Path) -> None:
                 plan = resolve(options, machine, family)
                 wanted = row.wide if family.leaves_fp16 else torch.float16
                 assert plan.compute_dtype is wanted, family.label
-                if word == "Enable" and row.device_type == "mps":
-                    assert plan.unet_storage is None and "no fp8" in plan.notes[0]
-                elif word == "Enable":
+                if word == "Enable":
+                    assert plan.unet_storage == "fp8_e4m3fn" and plan.float8 is (row.device_type != "mps")
                     autocasts = row.autocast and row.device_type == "cuda" and wanted is not torch.float32
                     assert plan.mode is (ComputeMode.AUTOCAST if autocasts else ComputeMode.MANUAL)
         assert describe(machine.device) == row.name and list_devices() == [f"0: {row.name} ({row.device_type})"]

@@ -71,7 +71,7 @@ def test_other_makers_gpus(root: Path, family: str, device_type: str) -> None:
     with fake_gpu(device_type, 16) as card:
         resident = image(root, family, settings={"fp8_storage": "Enable"})
         assert np.array_equal(image(root, family, "--lowvram", settings={"fp8_storage": "Enable"}), resident)
-        assert card.memory.tensors == 0
+        assert card.memory.allocated < TABLES_BYTES
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ PLANS = [
     ("cuda", GTX_1660, "z-image", {}, FP32, ComputeMode.PLAIN),
     ("cuda", None, "sd1", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}, FP16, ComputeMode.AUTOCAST),
     ("cuda", GTX_1660, "sd1", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}, FP16, ComputeMode.MANUAL),
-    thoroughly("mps", None, "sd1", {"fp8_storage": "Enable"}, FP16, ComputeMode.PLAIN),
+    thoroughly("mps", None, "sd1", {"fp8_storage": "Enable"}, FP16, ComputeMode.MANUAL),
     ("mps", None, "z-image", {}, BF16, ComputeMode.PLAIN),
     thoroughly("mps", None, "anima", {}, BF16, ComputeMode.PLAIN),
     ("xpu", None, "sd1", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}, FP16, ComputeMode.MANUAL),
@@ -134,7 +134,7 @@ def test_products_have_the_dtypes_of_the_plan(
         assert bool(card.autocasts) is (mode is ComputeMode.AUTOCAST)
         del model
         leave(engine)
-        assert card.memory.tensors == 0
+        assert card.memory.allocated < TABLES_BYTES
 
 
 @pytest.mark.parametrize(("flag", "settings"), [("--no-half", {}), thoroughly("--precision=full", {})])

@@ -221,3 +221,18 @@ def test_folders_follow_the_settings(tmp_path: Path) -> None:
     assert samples_folder(Settings().changed(outdir_samples="/all"), tmp_path) == Path("/all")
     assert grids_folder(Settings(), tmp_path) == tmp_path / "outputs" / "txt2img-grids"
     assert grids_folder(Settings().changed(outdir_grids="g"), tmp_path) == tmp_path / "g"
+
+
+@pytest.mark.parametrize("place", ["Alpha", "RGB"])
+def test_the_infotext_is_written_into_pixels_too_where_a_setting_wants_it(tmp_path: Path, place: str) -> None:
+    image = Image.new("RGB", (64, 64), "teal")
+    path = save_image(image, tmp_path, Settings().changed(stealth_pnginfo=place), CONTEXT, INFOTEXT)
+    with Image.open(path) as saved:
+        saved.load()
+        saved.info.clear()
+        assert read_metadata(saved)[0] == INFOTEXT
+        assert saved.mode == ("RGBA" if place == "Alpha" else "RGB")
+    plain = save_image(image, tmp_path, Settings(), CONTEXT, INFOTEXT)
+    with Image.open(plain) as saved:
+        saved.info.clear()
+        assert read_metadata(saved)[0] is None

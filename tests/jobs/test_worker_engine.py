@@ -6,8 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from compat.foreign import Foreign
+from lib_training.config import config_of
+from lib_training.work import TrainingWork
+from lib_workbench.precision_work import PrecisionWork, StorageOptions
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.jobs.job import JobStatus
@@ -73,3 +77,23 @@ def test_the_page_sees_the_workers_model_and_not_the_servers(services: Services)
     services.settings.update({"fp8_storage": "Disable"})
     services.models.unload()
     until(lambda: services.models.status.state is EngineState.EMPTY)
+
+
+def test_tasks_of_extensions_are_done_by_the_worker(services: Services, tmp_path: Path) -> None:
+    report = PrecisionWork(services).report(StorageOptions())
+    assert report.wait(120) and report.status is JobStatus.DONE, report.error
+    assert report.result()["json"] in PrecisionWork(services).reports.names()
+    for index in range(2):
+        Image.new("RGB", (64, 64), (index * 90, 40, 120)).save(tmp_path / f"{index}.png")
+        (tmp_path / f"{index}.txt").write_text("toy", encoding="utf-8")
+    sections = {
+        "model": {"checkpoint": TINY.name, "device": "cpu", "storage": "fp32"},
+        "adapter": {"rank": 2},
+        "data": {"folders": [str(tmp_path)], "resolution": 64, "validation": 0},
+        "training": {"steps": 2},
+        "output": {"name": "by a worker", "sample_every": 0},
+    }
+    training = TrainingWork(services).start(config_of(sections))
+    assert training.wait(240) and training.status is JobStatus.DONE, training.error
+    assert training.result()["files"] == ["by a worker.safetensors"]
+    assert services.engine.status.state is EngineState.EMPTY

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from modules.errors import CheckpointError, NumericalError
 from modules.models.autoencoders.running import VaeRules, VaeRunner
-from modules.models.autoencoders.tiny_vae import TinyHalf, original_names, read_tiny
+from modules.models.autoencoders.tiny_vae import PooledBlock, TinyHalf, original_names, read_tiny
 from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
 from modules.models.files.catalogue import CheckpointInfo
 
@@ -192,3 +192,46 @@ def test_a_checkpoints_own_file_goes_before_its_familys(tmp_path: Path) -> None:
 def test_a_missing_file_is_named_with_its_folder(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"put taesd3_encoder\.safetensors \(or \.pth\) into .*Or choose 'Full'"):
         TinyVaeFolders([tmp_path]).get(ENCODER, CHECKPOINT, "taesd3")
+
+
+def pooled(half: str) -> dict[str, Tensor]:
+    """A half of TAEF2's form: the blocks next to the latents have a pool of their input."""
+    torch.manual_seed(3)
+    width, tensors = 8, {}
+    vae = AutoencoderTiny(
+        encoder_block_out_channels=(width,) * 4, decoder_block_out_channels=(width,) * 4, latent_channels=2
+    )
+    tensors |= original_names(getattr(vae, half), half)
+    for number in (3, 4, 5) if half == DECODER else (11, 12, 13):
+        tensors[f"{number}.pool.0.weight"] = torch.randn(4 * width, width, 1, 1) / 4
+        tensors[f"{number}.pool.1.weight"] = torch.rand(4 * width)
+        tensors[f"{number}.pool.1.bias"] = torch.rand(4 * width)
+        tensors[f"{number}.pool.3.weight"] = torch.randn(width, 4 * width, 1, 1) / 4
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("half", [DECODER, ENCODER])
+def test_blocks_with_pools_and_latents_of_patches_are_computed(half: str, tmp_path: Path) -> None:
+    tensors = pooled(half)
+    save_file(tensors, tmp_path / "taef2.safetensors")
+    plain = read_tiny(tmp_path / "taef2.safetensors", half, 2, 8)
+    packed = read_tiny(tmp_path / "taef2.safetensors", half, 8, 16)
+    x = torch.randn(1, 2, 8, 8) if half == DECODER else torch.rand(1, 3, 64, 64) * 2 - 1
+    expected = plain.compute(x, 4)
+    if half == DECODER:
+        assert torch.equal(packed.compute(torch.nn.functional.pixel_unshuffle(x, 2), 2), expected)
+    else:
+        assert torch.equal(packed.compute(x, 2), torch.nn.functional.pixel_unshuffle(expected, 2))
+    without = {name: tensor for name, tensor in tensors.items() if ".pool." not in name}
+    save_file(without, tmp_path / "none.safetensors")
+    assert not torch.allclose(read_tiny(tmp_path / "none.safetensors", half, 2, 8).compute(x, 0), expected)
+
+
+def test_a_block_with_a_pool_adds_it_to_its_input() -> None:
+    block = torch.nn.Module()
+    block.conv, block.skip, block.fuse = torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Identity(), torch.nn.ReLU()
+    made, x = PooledBlock(block), torch.randn(2, 4, 5, 5)
+    first, norm, last = made.pool[0], made.pool[1], made.pool[3]
+    assert isinstance(norm, torch.nn.GroupNorm) and norm.num_groups == 4
+    inner = x + last(torch.relu(norm(first(x))))
+    assert torch.equal(made(x), torch.relu(block.conv(inner) + inner))

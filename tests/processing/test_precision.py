@@ -29,7 +29,7 @@ MACHINES = {
     "cuda, precision half": replace(CUDA, precision="half"),
     "cuda, precision full": Machine(torch.device("cuda"), torch.float32, torch.float32, precision="full"),
     "xpu": Machine(torch.device("xpu"), torch.float16, torch.float16),
-    "mps": Machine(torch.device("mps"), torch.float16, torch.float16),
+    "mps": Machine(torch.device("mps"), torch.float16, torch.float16, float8=False),
     "cpu": Machine(torch.device("cpu"), torch.bfloat16, torch.float32),
 }
 FORMATS = ("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row", "int8_convrot")
@@ -64,18 +64,20 @@ def test_automatic_computes_as_the_machine_can(machine: str, storage: str, mode:
 
 
 @pytest.mark.parametrize("storage", FORMATS)
-def test_apple_gpus_stay_in_16_bits_and_say_so(storage: str) -> None:
-    plan = resolve(PrecisionOptions(fp8_storage="Enable", fp8_format=storage), MACHINES["mps"], None)
-    assert not plan.is_low_precision
-    assert plan.mode is ComputeMode.PLAIN
-    assert plan.compute_dtype == torch.float16
-    assert plan.skip == ()
-    assert "no fp8" in plan.notes[0]
-    assert precision_fields(plan) == {}
-    assert resolve(PrecisionOptions(), MACHINES["mps"], None).notes == ()
+def test_apple_gpus_store_what_others_do_and_say_the_same_of_an_image(storage: str) -> None:
+    options = PrecisionOptions(fp8_storage="Enable", fp8_format=storage)
+    plan, other = (resolve(options, MACHINES[name], None) for name in ("mps", "xpu"))
+    assert plan.is_low_precision and plan.unet_storage == plan.text_storage == storage
+    assert plan.mode is ComputeMode.MANUAL and plan.notes == () and not plan.float8
+    assert precision_fields(plan) == precision_fields(other)
 
 
-@pytest.mark.parametrize("machine", [name for name in MACHINES if name != "mps"])
+def test_a_budget_of_weights_holds_on_apple_gpus() -> None:
+    plan = resolve(PrecisionOptions(budget_bytes=2_000_000_000), MACHINES["mps"], None)
+    assert plan.budget_bytes == 2_000_000_000 and plan.unet_storage is not None
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.usefixtures("all_dtypes")
 def test_a_pasted_image_restores_the_plan(machine: str) -> None:
     """Whatever was set when the image was made, and whatever is set now."""

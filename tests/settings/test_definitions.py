@@ -24,7 +24,7 @@ OWN_KEYS = frozenset(
         *("fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "lora_mode"),
         *("vae_tile_size", "queue_limit", "queue_starts_paused", "queue_retries", "queue_groups_models"),
         *("queue_kept_jobs", "queue_done_command", "ui_density", "ui_layout", "enqueue_always"),
-        "worker_interrupt_grace",
+        *("worker_interrupt_grace", "stealth_pnginfo"),
         *("queue_resume_after", "queue_resume_every", "queue_resume_megabytes"),
         "split_feed_forward",
         *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),

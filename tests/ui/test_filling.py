@@ -63,14 +63,18 @@ def test_a_name_that_is_not_here_is_named_with_what_is_used(
 ) -> None:
     found = pasted(services, extra)
     assert found.values.get(field) == value
-    assert said in found.note
+    assert said in " ".join(found.left_out)
 
 
 def test_images_that_it_was_made_from_are_named_by_their_hash(services: Services) -> None:
     found = pasted(services, ", Denoising strength: 0.5, Init image sha256: 0123456789ab, Mask sha256: ba9876543210")
-    assert "from the init image 0123456789ab" in found.note and "from the mask ba9876543210" in found.note
+    assert "from the init image 0123456789ab" in " ".join(found.left_out) and "from the mask ba9876543210" in " ".join(
+        found.left_out
+    )
     found = pasted(services, ', Reference images: "0123456789ab, ba9876543210"')
-    assert "with the reference image 0123456789ab" in found.note and "image ba9876543210 (sha256" in found.note
+    assert "with the reference image 0123456789ab" in " ".join(
+        found.left_out
+    ) and "image ba9876543210 (sha256" in " ".join(found.left_out)
 
 
 def test_what_is_here_stays_and_nothing_is_said(services: Services) -> None:
@@ -84,7 +88,9 @@ def test_what_is_here_stays_and_nothing_is_said(services: Services) -> None:
 def test_a_hidden_sampler_cannot_be_pasted(services: Services) -> None:
     services.settings.update({"hide_samplers": ["Euler"]})
     found = pasted(services)
-    assert found.values["sampler"] == "DPM++ 2M" and "Sampler 'Euler' is not here: DPM++ 2M is used." in found.note
+    assert found.values["sampler"] == "DPM++ 2M" and "Sampler 'Euler' is not here: DPM++ 2M is used." in " ".join(
+        found.left_out
+    )
     services.settings.update({"hide_samplers": []})
     assert pasted(services).values["sampler"] == "Euler"
 

@@ -80,7 +80,8 @@ def test_a_download_is_paused_gone_on_with_and_cancelled(tab: sync_api.Page, fak
 def test_a_checkpoint_is_judged_then_got(tab: sync_api.Page, fakes: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inspect, the verdict, the file in its list."""
     monkeypatch.setattr("modules.downloads.downloads.judge", lambda *_: Verdict(True, "It fits: needs 1 of 8 GB."))
-    with serving({"/whole.safetensors": Behavior(MODEL)}) as address:
+    body = MODEL[:-1] + b"\2"  # no file that is here already
+    with serving({"/whole.safetensors": Behavior(body)}) as address:
         tab.fill("#fw_models_source", f"{address}/whole.safetensors")
         tab.press("#fw_models_source", "Enter")
         found = tab.locator(f"{TAB} .fw-models-found .fw-models-row")
@@ -88,7 +89,7 @@ def test_a_checkpoint_is_judged_then_got(tab: sync_api.Page, fakes: Services, mo
         found.locator("button:has-text('Get it')").click()
         row = tab.locator(f"{TAB} .fw-models-downloads .fw-models-row:has-text('whole')")
         sync_api.expect(row).to_contain_text("Is in the folder Stable-diffusion, as whole.safetensors.")
-    assert (fakes.paths.checkpoint_dirs[0] / "whole.safetensors").read_bytes() == MODEL
+    assert (fakes.paths.checkpoint_dirs[0] / "whole.safetensors").read_bytes() == body
 
 
 def test_a_fault_is_a_sentence(tab: sync_api.Page) -> None:

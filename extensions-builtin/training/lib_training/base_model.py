@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from modules.devices import has_float8
 from modules.errors import CheckpointError
 from modules.memory.streaming.groups import Level
 from modules.models.autoencoders.files import VaeInfo
@@ -69,6 +70,7 @@ def load_base(
             device=device,
             compute_dtype=dtype,
             vae_dtype=torch.float32,
+            float8=has_float8(device),
             mode=ComputeMode.MANUAL if rules else ComputeMode.PLAIN,
             unet_storage=rules.storage if rules else None,
             text_storage=rules.storage if rules else None,

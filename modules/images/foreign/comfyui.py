@@ -5,15 +5,14 @@ A graph may do anything; what is read is its first sampler and what leads to it:
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from modules.bounded import joined
-from modules.images.foreign.record import MAX_VALUE_CHARS, ForeignRecord, size_of, stem
+from modules.images.foreign.comfy_graph import Graph, Node, Texts, is_sampler
+from modules.images.foreign.record import MAX_VALUE_CHARS, ForeignRecord, stem
 
-MAX_NODES = 5000
+MAX_NODES = 20_000
 MAX_LINKS = 50_000
-MAX_DEPTH = 60
 WIDGETS = {
     "KSampler": ("seed", "", "steps", "cfg", "sampler_name", "scheduler", "denoise"),
     "KSamplerAdvanced": ("add_noise", "noise_seed", "", "steps", "cfg", "sampler_name", "scheduler"),
@@ -37,33 +36,36 @@ WIDGETS = {
 }
 """Values of nodes as a drawn graph lists them; "": what happens to the seed after a run."""
 
-TEXTS = ("text", "text_g", "t5xxl", "prompt", "string", "value", "clip_l")
 SECOND_TEXTS = {"text_l": "text_g", "clip_l": "t5xxl"}
 """Texts of a second encoder, with that of the first: a form has one prompt for both."""
-JOINED_TEXTS = re.compile(r"(?:string|text)_?[a-d1-4]")
-"""Of nodes that join several, such as StringConcatenate's `string_a` and `string_b`."""
-MAX_JOINED = 4
-MAX_JOINED_CHARS = 200_000
-CONDITIONS = ("conditioning", "conditioning_1", "conditioning_to")
-PARTS = frozenset({"clip", "model", "vae", "control_net", "image", "pixels", "mask", "style_model"})
-"""Inputs that never lead to a text."""
+VALUES = (
+    *(("seed", "Seed"), ("noise_seed", "Seed"), ("steps", "Steps"), ("cfg", "CFG scale"), ("cfg_conds", "CFG scale")),
+    *(("sampler_name", "Sampler"), ("scheduler", "Schedule type"), ("guidance", "Distilled CFG Scale")),
+)
+"""Inputs of nodes before a sampler, and the fields that they are."""
+OTHER_VALUES = ("denoise", "ckpt_name", "unet_name", "stop_at_clip_layer")
+ROOTS = ("guider", "basic_pipe", "pipe")
+"""Inputs of a sampler that lead to the prompts of both sides."""
+AIR = "urn:air:"
+"""How Civitai's site names files: by number, which says nothing to a folder of models."""
 NONE = frozenset({"None", "Baked VAE"})
 """In place of a file's name where a loader for several files loads none."""
+_HOLDS_VALUE = re.compile(r"primitive|string|text", re.IGNORECASE)
 _NO_KEY = re.compile(r"[^\w -]+")
 NOT_TAKEN = ("ControlNet", "IPAdapter", "T2IAdapter", "StyleModel", "Upscale", "Inpaint", "Detailer", "LoadImage")
 """Parts of the names of nodes that change the image and that a form has no field for."""
 
-Node = Mapping[str, Any]
 
-
-def is_graph(given: object) -> bool:
-    """Whether JSON is a graph as it ran."""
-    return (
-        isinstance(given, dict)
-        and 0 < len(given) <= MAX_NODES
-        and all(isinstance(node, dict) and isinstance(node.get("inputs"), dict) for node in given.values())
-        and any("class_type" in node for node in given.values())
-    )
+def nodes_in(given: object) -> dict[str, Node]:
+    """Return the nodes of JSON that is a graph as it ran; none for other JSON. Sites put entries of their own next to
+    them."""
+    if not isinstance(given, dict) or len(given) > MAX_NODES:
+        return {}
+    return {
+        str(name): node
+        for name, node in given.items()
+        if isinstance(node, dict) and isinstance(node.get("inputs"), dict) and "class_type" in node
+    }
 
 
 def is_workflow(given: object) -> bool:
@@ -83,12 +85,12 @@ def graph_of(workflow: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if not isinstance(node, dict):
             continue
         kind, values = str(node.get("type")), node.get("widgets_values")
-        names = WIDGETS.get(kind, ())
+        names = WIDGETS.get(kind, ("value",) if _HOLDS_VALUE.search(kind) else ())
         inputs = (
-            {name: value for name, value in zip(names, values, strict=False) if name}
-            if isinstance(values, list)
-            else {}
+            {name: value for name, value in values.items() if isinstance(name, str)} if isinstance(values, dict) else {}
         )
+        if isinstance(values, list):
+            inputs = {name: value for name, value in zip(names, values, strict=False) if name}
         entries = node.get("inputs")
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and _is_known(entry.get("link"), origins):
@@ -97,32 +99,30 @@ def graph_of(workflow: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return graph
 
 
-def comfyui_record(graph: Mapping[str, Node]) -> ForeignRecord | None:
+def comfyui_record(nodes: Mapping[str, Node]) -> ForeignRecord | None:
     """Read what the first sampler of a graph did; None for a graph without a sampler."""
-    found = [node for node in graph.values() if _is_sampler(node)]
+    graph, found = Graph(nodes), [node for node in nodes.values() if is_sampler(node)]
     if not found:
         return None
-    samplers = sorted(found, key=lambda node: not _starts_from_noise(graph, node))
+    samplers = sorted(found, key=lambda node: ("latent_image" not in node["inputs"], not _from_noise(graph, node)))
     sampler, record = samplers[0], ForeignRecord("ComfyUI")
-    values = _values_before(graph, sampler)
-    for theirs, ours in (
-        *(("seed", "Seed"), ("noise_seed", "Seed"), ("steps", "Steps"), ("cfg", "CFG scale")),
-        *(("sampler_name", "Sampler"), ("scheduler", "Schedule type"), ("guidance", "Distilled CFG Scale")),
-    ):
+    values = graph.values_before(sampler, (*(theirs for theirs, _ in VALUES), *OTHER_VALUES))
+    for theirs, ours in VALUES:
         record.take(values, {theirs: ours})
     if values.get("denoise") not in (None, 1, 1.0):
         record.fields["Denoising strength"] = values["denoise"]
-    inputs = sampler["inputs"]
-    record.prompt = _Texts(graph, "positive").at(inputs.get("positive") or inputs.get("guider"))
-    record.negative_prompt = _Texts(graph, "negative").at(inputs.get("negative") or inputs.get("guider"))
-    record.fields["Size"] = _size(graph, sampler, values)
+    record.prompt, merged = _text(graph, sampler, "positive")
+    record.negative_prompt, also_merged = _text(graph, sampler, "negative")
+    for kind in {**merged, **also_merged}:
+        record.fields[f"ComfyUI prompts joined by {_word(kind)}"] = "all of them, without their areas"
+    record.fields["Size"] = graph.size(sampler)
     for name in ("ckpt_name", "unet_name"):
-        if isinstance(values.get(name), str):
+        if _is_file(values.get(name)):
             record.fields.setdefault("Model", stem(values[name]))
     layer = values.get("stop_at_clip_layer")
     if isinstance(layer, int) and layer < -1:
         record.fields["Clip skip"] = -layer
-    for node in graph.values():
+    for node in nodes.values():
         inputs = node["inputs"]
         if _is_file(inputs.get("vae_name")):
             record.fields.setdefault("VAE", stem(inputs["vae_name"]))
@@ -133,121 +133,42 @@ def comfyui_record(graph: Mapping[str, Node]) -> ForeignRecord | None:
             text = inputs.get(second)
             if isinstance(text, str) and text.strip() and text != inputs.get(first):
                 record.fields.setdefault(f"ComfyUI {second}", text[:MAX_VALUE_CHARS])
-    for kind, count in Counter(str(node.get("class_type")) for node in graph.values()).items():
+    for kind, count in Counter(str(node.get("class_type")) for node in nodes.values()).items():
         if any(part in kind for part in NOT_TAKEN):
-            record.fields[f"ComfyUI node {_NO_KEY.sub(' ', kind).strip()[:MAX_VALUE_CHARS]}"] = count
-    if len(samplers) > 1:
-        record.fields["ComfyUI samplers after the first"] = len(samplers) - 1
+            record.fields[f"ComfyUI node {_word(kind)}"] = count
+    others = sum("latent_image" in node["inputs"] for node in samplers[1:])
+    if others:
+        record.fields["ComfyUI samplers after the first"] = others
     return record
 
 
+def _text(graph: Graph, sampler: Node, side: str) -> tuple[str, dict[str, None]]:
+    """The text of one side of a sampler, and the nodes that put several into one; where a model wrote the text, what
+    it was asked."""
+    for asks_models in (False, True):
+        texts = Texts(graph, side, asks_models=asks_models)
+        inputs = sampler["inputs"]
+        roots = [inputs[name] for name in (side, *ROOTS) if name in inputs]
+        found = next((text for root in roots if (text := texts.at(root)) is not None), None)
+        if found is not None:
+            return found, texts.merged
+    return "", {}
+
+
+def _word(kind: str) -> str:
+    """The name of a type of node as a field's key holds it."""
+    return _NO_KEY.sub(" ", kind).strip()[:MAX_VALUE_CHARS]
+
+
 def _is_file(name: object) -> bool:
-    return isinstance(name, str) and name not in NONE
+    return isinstance(name, str) and name not in NONE and not name.startswith(AIR)
 
 
-def _size(graph: Mapping[str, Node], sampler: Node, values: Mapping[str, Any]) -> str | None:
-    """Read the size of the latents that the sampler begins with. Nodes of conditions have sizes of their own: the size
-    that SDXL is told, or that for which Flux shifts its sigmas."""
-    start = _linked(graph, sampler["inputs"].get("latent_image"))
-    found = {} if start is None else _values_before(graph, start)
-    for width, height in (("width", "height"), ("empty_latent_width", "empty_latent_height")):
-        if found.get(width) is not None:
-            return size_of(found[width], found.get(height))
-    return size_of(values.get("width"), values.get("height"))
-
-
-def _is_sampler(node: Node) -> bool:
-    inputs = node["inputs"]
-    return "latent_image" in inputs and ("positive" in inputs or "guider" in inputs)
-
-
-def _starts_from_noise(graph: Mapping[str, Node], sampler: Node) -> bool:
-    node = _linked(graph, sampler["inputs"].get("latent_image"))
-    return node is not None and str(node.get("class_type", "")).startswith("Empty")
-
-
-def _values_before(graph: Mapping[str, Node], sampler: Node) -> dict[str, Any]:
-    """All values of a node and of those that lead to it, the nearest first; those of other samplers not."""
-    values: dict[str, Any] = {}
-    for node in _before(graph, sampler):
-        for name, value in node["inputs"].items():
-            if isinstance(value, list):
-                other = _linked(graph, value)
-                value = _plain_value(other) if other is not None and name in _NUMBERS else None
-            if value is not None:
-                values.setdefault(name, value)
-    return values
-
-
-_NUMBERS = ("seed", "noise_seed", "steps", "cfg", "width", "height", "denoise", "guidance")
-
-
-def _plain_value(node: Node) -> Any:
-    """The number that a node only holds."""
-    return next((value for value in node["inputs"].values() if isinstance(value, int | float)), None)
-
-
-def _before(graph: Mapping[str, Node], start: Node) -> Iterator[Node]:
-    seen, waiting = {id(start)}, [start]
-    while waiting:
-        node = waiting.pop(0)
-        yield node
-        for value in node["inputs"].values():
-            other = _linked(graph, value)
-            if other is not None and id(other) not in seen and not _is_sampler(other):
-                seen.add(id(other))
-                waiting.append(other)
-
-
-class _Texts:
-    """The texts at the ends of links, each node's once. `side` is "positive" or "negative": a node that has one of the
-    two as an input has both, so where the other side's is linked only, there is no text."""
-
-    def __init__(self, graph: Mapping[str, Node], side: str) -> None:
-        self._graph, self._side = graph, side
-        self._found: dict[int, str] = {}
-
-    def at(self, link: object, depth: int = 0) -> str:
-        """The text at the end of a link, through nodes that pass it on; what leads back to itself has none."""
-        node = _linked(self._graph, link)
-        if node is None or depth > MAX_DEPTH:
-            return ""
-        if id(node) not in self._found:
-            self._found[id(node)] = ""
-            self._found[id(node)] = self._of(node, depth)
-        return self._found[id(node)]
-
-    def _of(self, node: Node, depth: int) -> str:
-        inputs = node["inputs"]
-        if self._side in inputs:
-            return self._held(inputs[self._side], depth)
-        if self._side == "negative" and "guider" in str(node.get("class_type", "")).lower():
-            return ""  # a guider without a negative side
-        names = sorted(name for name in inputs if JOINED_TEXTS.fullmatch(name))
-        if len(names) > 1:
-            between = inputs.get("delimiter", inputs.get("separator"))
-            texts = (self._held(inputs[name], depth) for name in names[:MAX_JOINED])
-            return joined(texts, between if isinstance(between, str) else " ", MAX_JOINED_CHARS)
-        for name in (*CONDITIONS, *TEXTS):
-            value = inputs.get(name)
-            if isinstance(value, str) and value.strip():
-                return value
-            if _linked(self._graph, value) is not None:
-                return self.at(value, depth + 1)
-        passed_on = [
-            value for name, value in inputs.items() if name not in PARTS and _linked(self._graph, value) is not None
-        ]
-        return self.at(passed_on[0], depth + 1) if len(passed_on) == 1 else ""
-
-    def _held(self, value: object, depth: int) -> str:
-        """A text that is a node's own input or a link to another node."""
-        return value if isinstance(value, str) else self.at(value, depth + 1)
-
-
-def _linked(graph: Mapping[str, Node], value: object) -> Node | None:
-    """The node that an input is connected to: ["4", 0]."""
-    is_link = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str | int)
-    return graph.get(str(value[0])) if is_link and isinstance(value, list) else None
+def _from_noise(graph: Graph, sampler: Node) -> bool:
+    start = graph.linked(sampler["inputs"].get("latent_image"))
+    if start is None or is_sampler(start):
+        return False
+    return any("Empty" in str(node.get("class_type", "")) for node in graph.before(start))
 
 
 def _is_known(link: object, origins: Mapping[Any, Any]) -> bool:

@@ -31,8 +31,9 @@ _NAMED = {
 }
 
 
-def novelai_infotext(items: Mapping[str, object], width: int, height: int) -> str | None:
-    """Infotext from the chunks "Software", "Description" and "Comment" (JSON); None if they are not NovelAI's.
+def novelai_infotext(items: Mapping[str, object], width: int = 0, height: int = 0) -> str | None:
+    """Infotext from the chunks "Software", "Description" and "Comment" (JSON); None if they are not NovelAI's. The
+    same stands in a JSON object in WebP and in pixels; without the size of the image that which was asked for counts.
 
     Their models skip the last text encoder layer and use an ENSD of 31337.
     """
@@ -44,12 +45,13 @@ def novelai_infotext(items: Mapping[str, object], width: int, height: int) -> st
         schedule = schedule_named(str(comment.get("noise_schedule", "native")))
         fields = (
             f"Steps: {comment['steps']}, Sampler: {sampler}, CFG scale: {comment['scale']}, Seed: {comment['seed']}, "
-            f"Size: {width}x{height}, Clip skip: 2, ENSD: 31337"
+            f"Size: {width or comment['width']}x{height or comment['height']}, Clip skip: 2, ENSD: 31337"
         )
         if schedule not in (None, AUTOMATIC):
             fields += f", Schedule type: {schedule}"
         fields += "".join(f", {key}: {quote(value)}" for key, value in _more(comment).items())
-        return f"{items['Description']}\nNegative prompt: {comment.get('uc', '')}\n{fields}"
+        prompt = str(items.get("Description") or comment["prompt"]).strip("\0")
+        return f"{prompt}\nNegative prompt: {comment.get('uc', '')}\n{fields}"
     except (KeyError, TypeError, ValueError, AttributeError):
         return None  # chunks of another version of theirs: shown as they are
 

@@ -41,6 +41,8 @@ class ForeignRecord:
     def infotext(self) -> str:
         """The whole as an infotext; values of other types than text and numbers are left out."""
         fields = {key: value for key, value in self.fields.items() if isinstance(value, str | int | float)}
+        if str(fields.get("Sampler")).lower().startswith("uni_pc_bh2"):
+            fields.setdefault("UniPC variant", "bh2")
         names = split_names({"sampler": fields.get("Sampler"), "scheduler": fields.get("Schedule type")})
         if names["sampler"]:
             fields["Sampler"] = names["sampler"]

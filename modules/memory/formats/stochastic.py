@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from modules.memory.formats.blocks import is_packed
+from modules.memory.formats.codes import CodesFormat
 from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.formats.format import Encoded, StorageFormat, by_row
 
@@ -19,6 +20,8 @@ SMALLEST_EXPONENT = {torch.float8_e4m3fn: -6, torch.float8_e5m2: -14}
 
 def encode_stochastic(storage: StorageFormat, weight: Tensor, seed: int) -> Encoded:
     """Like `storage.encode`, for 8-bit formats; other formats, packed ones among them, round to nearest as always."""
+    if isinstance(storage, CodesFormat):
+        return storage.codes_of(encode_stochastic(storage.floats, weight.cpu(), seed), weight.device)
     encoded = storage.encode(weight)
     if encoded.data.element_size() > 1 or is_packed(storage):
         return encoded

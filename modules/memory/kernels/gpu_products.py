@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from modules.devices import capability_of, synchronize
 from modules.memory.kernels.operation import Backend, Operation, triton_problem
 
 log = logging.getLogger(__name__)
@@ -87,10 +88,10 @@ class ScaledProduct:
     def _seconds(
         self, left: Tensor, weight: Tensor, factors: Tensor, scale: Tensor, out: Tensor, tiles: Tiles
     ) -> float:
-        torch.cuda.synchronize(self._device)
+        synchronize(self._device)
         began = time.perf_counter()
         self._kernels.int8_product(left, weight, factors, scale, None, out, tiles)
-        torch.cuda.synchronize(self._device)
+        synchronize(self._device)
         return time.perf_counter() - began
 
 
@@ -98,7 +99,7 @@ def product_problem(device: torch.device) -> str | None:
     """Say why the product cannot run; Triton has no int8 product for GPUs before compute capability 8.0."""
     if (problem := triton_problem(device)) is not None:
         return problem
-    if torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
+    if torch.version.hip is None and (capability_of(device) or (0, 0)) < (8, 0):
         return "Triton multiplies int8 matrices from compute capability 8.0 on"
     return None
 

@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from modules.devices import capability_of
+
 log = logging.getLogger(__name__)
 
 Work = TypeVar("Work")
@@ -73,6 +75,6 @@ def triton_problem(device: torch.device) -> str | None:
         return "kernels in Triton need an NVIDIA or AMD GPU"
     if find_spec("triton") is None:
         return "Triton is not installed (on Windows: pip install triton-windows)"
-    if torch.version.hip is None and (capability := torch.cuda.get_device_capability(device)) < CAPABILITY:
+    if torch.version.hip is None and (capability := capability_of(device) or CAPABILITY) < CAPABILITY:
         return f"Triton needs a GPU of compute capability 7.5; this one has {capability[0]}.{capability[1]}"
     return None

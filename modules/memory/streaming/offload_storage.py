@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from modules.memory.formats.blocks import is_packed
+from modules.memory.formats.blocks import BlockFormat
+from modules.memory.formats.codes import CodesFormat
 from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.layer import stored_state
 from modules.memory.row_table import STATE as ROW_TABLE
@@ -107,7 +108,7 @@ def _is_streamable(layer: nn.Module, name: str, parameter: nn.Parameter) -> bool
     """Whether the layer can be given this weight by `modules.memory.layer` without another rounding than its own: all
     that it does not store in a smaller format must be of the dtype in which it computes."""
     state = stored_state(layer)
-    if state is not None and is_packed(state.formats.get(name)):
+    if state is not None and isinstance(state.formats.get(name), BlockFormat | CodesFormat):
         return True
     if not parameter.is_floating_point() or dtype_name(parameter.dtype) not in FORMATS:
         return False

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from modules.errors import CheckpointError, NumericalError
 from modules.models.autoencoders.running import VaeRunner
@@ -42,6 +43,7 @@ class TinySizes:
     out_channels: int
     widths: tuple[int, ...]
     blocks: tuple[int, ...]
+    pools: tuple[int, ...] = ()  # the layers whose blocks add a pool of their input, as those of FLUX.2's latents do
 
     @property
     def factor(self) -> int:
@@ -58,8 +60,9 @@ class TinySizes:
 class TinyHalf:
     """A decoder or an encoder, on the CPU in the file's dtype until it is first run."""
 
-    def __init__(self, half: str, module: nn.Module, sizes: TinySizes, name: str) -> None:
+    def __init__(self, half: str, module: nn.Module, sizes: TinySizes, name: str, patch: int = 1) -> None:
         self.half = half
+        self.patch = patch  # latents a side that the model's own put into the channels of one, as FLUX.2 does
         self.module = module
         self.sizes = sizes
         self.name = name  # of the file
@@ -80,11 +83,11 @@ class TinyHalf:
 
     def compute(self, x: Tensor, tile: int = 0) -> Tensor:
         """The same where the model is and in its dtype; in tiles of `tile` latents a side, each with the border
-        that it depends on, or in one piece."""
+        that it depends on, or in one piece: a group norm depends on the whole image."""
         factor, border = self.sizes.factor, self.sizes.border(self.half)
         enters, leaves = (1, factor) if self.half == DECODER else (factor, 1)
         height, width = (side // enters for side in x.shape[-2:])
-        if not tile or max(height, width) <= tile or self._wraps():
+        if not tile or max(height, width) <= tile or self.sizes.pools or self.patch > 1 or self._wraps():
             return self._whole(x)
         result = x.new_empty(x.shape[0], self.sizes.out_channels, height * leaves, width * leaves)
         for top, y in _spans(height, tile, border):
@@ -101,8 +104,9 @@ class TinyHalf:
         return any(isinstance(m, nn.Conv2d) and m.padding_mode == "circular" for m in self.module.modules())
 
     def _whole(self, x: Tensor) -> Tensor:
+        x = functional.pixel_shuffle(x, self.patch) if self.half == DECODER else x
         result: Tensor = self.module(x)
-        return result
+        return result if self.half == DECODER else functional.pixel_unshuffle(result, self.patch)
 
 
 @dataclass
@@ -153,24 +157,48 @@ def _on_meta(file: TensorSource, half: str, latent_channels: int, factor: int) -
             f"another shape: {listed}."
         )
     channels = sizes.in_channels if half == DECODER else sizes.out_channels
-    if (channels, sizes.factor) != (latent_channels, factor):
+    patch = max(factor // sizes.factor, 1)
+    if (channels * patch**2, sizes.factor * patch) != (latent_channels, factor):
         raise CheckpointError(
             f"{path.name}: is for latents of {channels} channels that stand for {sizes.factor} pixels a side; this "
             f"model's have {latent_channels} and {factor}. Use the file of this model's family."
         )
-    return TinyHalf(half, module.eval(), sizes, path.name), names
+    return TinyHalf(half, module.eval(), sizes, path.name, patch), names
 
 
 def build_tiny(sizes: TinySizes, half: str) -> nn.Module:
     """The model of these sizes, by diffusers' classes; what it takes and gives is in -1..1."""
     parts = {"num_blocks": sizes.blocks, "block_out_channels": sizes.widths, "act_fn": "relu"}
-    if half == ENCODER:
-        encoder: nn.Module = library_name(f"{VAE_PARTS}.EncoderTiny")(sizes.in_channels, sizes.out_channels, **parts)
-        return encoder
-    decoder: nn.Module = library_name(f"{VAE_PARTS}.DecoderTiny")(
-        sizes.in_channels, sizes.out_channels, upsampling_scaling_factor=2, upsample_fn="nearest", **parts
-    )
-    return decoder
+    if half == DECODER:
+        parts |= {"upsampling_scaling_factor": 2, "upsample_fn": "nearest"}
+    made = library_name(f"{VAE_PARTS}.{'EncoderTiny' if half == ENCODER else 'DecoderTiny'}")
+    module: nn.Module = made(sizes.in_channels, sizes.out_channels, **parts)
+    for number in sizes.pools:
+        layers = module.get_submodule("layers")
+        assert isinstance(layers, nn.Sequential)
+        layers[number] = PooledBlock(layers[number])
+    return module
+
+
+class PooledBlock(nn.Module):
+    """A residual block that first adds what 1x1 convolutions and a group norm make of its input (TAEF2)."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.skip, self.fuse = block.conv, block.skip, block.fuse
+        width = next(block.conv.parameters()).shape[1]
+        inner = 4 * width
+        self.pool = nn.Sequential(
+            nn.Conv2d(width, inner, 1, bias=False),
+            nn.GroupNorm(4, inner),
+            nn.ReLU(),
+            nn.Conv2d(inner, width, 1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the block for features [B, C, h, w]."""
+        x = x + self.pool(x)
+        return self.fuse(self.conv(x) + self.skip(x))  # type: ignore[no-any-return]
 
 
 def original_names(module: nn.Module, half: str) -> dict[str, Tensor]:
@@ -199,6 +227,7 @@ def sizes_of(entries: Mapping[str, TensorEntry], half: str) -> TinySizes:
         out_channels=last[0],
         widths=tuple(entries[f"{number}.weight"].shape[axis] for number in stage_ends),
         blocks=tuple(sum(begin < number < end for number in blocks) for begin, end in spans),
+        pools=tuple(number for number in layers if f"{number}.pool.0.weight" in entries),
     )
 
 

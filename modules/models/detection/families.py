@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from modules.models.detection.others import DENOISER, other_of
+
 PREFIX = "model.diffusion_model."
 """Before the names of a denoiser's tensors in a whole checkpoint."""
 LEVELS = (f"{PREFIX}net.", PREFIX, "diffusion_model.", "net.", "model.", "module.", "_orig_mod.", "dit.")
@@ -250,12 +252,14 @@ which is what none of the others is."""
 
 def checkpoint_family(header: Shapes) -> FamilySigns | None:
     """Return the family whose checkpoints have this header, of names as in a whole checkpoint."""
-    return next((family for family in FAMILIES if family.detects(header)), None)
+    found = next((family for family in FAMILIES if family.detects(header)), None)
+    return None if found is None or other_of(header, DENOISER) else found
 
 
 def denoiser_family(header: Shapes) -> FamilySigns | None:
     """Return the family of the denoiser in a header of names as in a whole checkpoint."""
-    return next((family for family in FAMILIES if family.has_denoiser(header)), None)
+    found = next((family for family in FAMILIES if family.has_denoiser(header)), None)
+    return None if found is None or other_of(header, DENOISER) else found
 
 
 def folder_family(parts: Mapping[str, Shapes]) -> FamilySigns:

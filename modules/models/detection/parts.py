@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from modules.models.detection.families import HasShape, Shapes
+from modules.models.detection.others import VAE, other_of
 
 Entry = TypeVar("Entry")
 LEVEL = "model."
@@ -24,6 +25,10 @@ QWEN2_SIGN = "layers.0.self_attn.q_proj.bias"
 """A tensor that Qwen2 has, and Qwen3 has not."""
 T5_TABLE = "shared.weight"
 """The tensor by which a T5 is known."""
+T5_OTHER_SIGN = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
+"""A tensor of UMT5, whose blocks have positions of their own each."""
+IMAGE_ENCODER_SIGN = "vision_model.head.probe"
+"""A tensor of SigLIP, of which images alone are read; its text model is no CLIP."""
 TEXT_LEVEL = "text_model."
 T5_SIGN = "enc.blk.0.attn_q.weight"
 T5_SHORT = {
@@ -103,7 +108,7 @@ def llm_width(header: Shapes, prefix: str = "", sign: str = SIGN) -> int | None:
 
 def t5_width(header: Shapes) -> int | None:
     """Return the width of the T5 in a file; None for other files."""
-    entry = header.get(T5_TABLE)
+    entry = None if T5_OTHER_SIGN in header else header.get(T5_TABLE)
     return entry.shape[-1] if entry is not None and len(entry.shape) == 2 else None
 
 
@@ -137,7 +142,7 @@ def held_encoder(header: Shapes) -> Part | None:
     for name, width in (*seeing, ("llm", llm_width(header)), ("t5", t5_width(header))):
         if width is not None:
             return Part(name, width)
-    if not any(CLIP_TABLE.search(key) for key in header):
+    if IMAGE_ENCODER_SIGN in header or not any(CLIP_TABLE.search(key) for key in header):
         return None
     width = next((entry.shape[0] for key, entry in header.items() if CLIP_WIDTH.search(key) and entry.shape), None)
     return None if width is None else Part("clip", width)
@@ -199,6 +204,8 @@ FIRST_OF_DECODER = ("decoder.conv_in.weight", "decoder.conv1.weight")
 def vae_signs(header: Shapes) -> tuple[VaeSigns, bool] | None:
     """Return the type of VAE that a file without the names of a checkpoint holds, and whether it has the names of
     diffusers; None for other files."""
+    if other_of(header, VAE):
+        return None
     for vae in VAES:
         for signs, is_diffusers in ((vae.original, False), (vae.diffusers, True)):
             if all(name in header and len(header[name].shape) == axes for name, axes in signs.items()):

@@ -16,7 +16,7 @@ EMBEDDING_NAMES = frozenset(name for names in EMBEDDING_TABLES.values() for name
 MAX_EMBEDDING_TENSORS = 4
 ADAPTER_WORDS = (
     *("lora_up.", "lora_down.", ".lora_a.", ".lora_b.", "lora_unet_", "lora_te", "lycoris_", "hada_w1", "lokr_w"),
-    *("oft_blocks", "oft_diag", "glora"),
+    *("oft_blocks", "oft_diag", "glora", "lora.down.", "lora.up.", "_lora1.", "_lora2."),
 )
 PICKLE_WORDS = (b"string_to_param", b"lora_up.", b"lora_down.", b"hada_w1", b"lokr_w")
 

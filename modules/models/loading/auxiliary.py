@@ -154,6 +154,6 @@ def load_auxiliary(path: Path, build: Builder, model: LoadedModel) -> Auxiliary:
 
 
 def _placement(component: Component, plan: PrecisionPlan, rest: OffloadPlan | None) -> Placement:
-    rules = PlacingRules(plan.offload_dtype, component.rules(plan.rules(PART)))
+    rules = PlacingRules(plan.offload_dtype, component.rules(plan.rules(PART)), float8=plan.float8)
     casts, multiply = plan.mode is not ComputeMode.AUTOCAST, product_of(plan)
     return Placement(plan.device, rules, plan.compute_dtype, casts, multiply, rest=rest, map_files=plan.map_files)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats.blocks import BlockFormat
+from modules.memory.formats.codes import CodesFormat
 from modules.memory.formats.format import Encoded, dtype_name, row_width
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
@@ -33,6 +34,8 @@ from modules.models.names.view import lies_in_one_row
 from modules.models.placing import Layer, Placed, PlacingRules, Way, format_in_file, placed
 
 CHECKED_AT_ONCE = 1 << 20  # elements
+NOT_ON_APPLE = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float64)
+"""Dtypes that a device without 8-bit floats is given as float32; its GPUs are the ones without 64 bits, too."""
 ALWAYS_FINITE = (torch.int8,)
 """Dtypes of weights without codes for NaN and infinity."""
 SMALLEST_AHEAD_BYTES = 1 << 16
@@ -223,6 +226,10 @@ def _read_and_encode(file: TensorSource, slot: _Slot) -> Encoded:
     if tensor.element_size() == 1 and unread is None:
         refuse_non_finite(file, slot.key, tensor)
     scale = read_scale(file, slot.assignment.scale_key, slot.key, tuple(tensor.shape))
+    if is_kept and isinstance(storage, CodesFormat):
+        tensor = tensor.view(torch.uint8)
+    elif not target.rules.float8 and tensor.dtype in NOT_ON_APPLE:
+        tensor, scale = widened(tensor, scale), None
     tensor = tensor.to(target.device) if unread is None else tensor
     scale = scale.to(target.device) if scale is not None else None
     if is_kept:

@@ -211,7 +211,8 @@ class MetaModel:
             (each.numel() for key, each in self._tensors_of(item).items() if each.ndim > 1 and key not in tables),
             default=0,
         )
-        beside = UNPACKING_BYTES * min(largest, decoded_at_once(plan.device)) if is_packed else 0
+        by_table = is_packed or not plan.float8
+        beside = UNPACKING_BYTES * min(largest, decoded_at_once(plan.device)) if by_table else 0
         return largest * plan.compute_dtype.itemsize + beside
 
     def _is_packed(self, component: Component, plan: PrecisionPlan) -> bool:

@@ -57,14 +57,12 @@ class OffloadPlan:
         parameter = layer._parameters.get(name)
         entry = file.entries[key]
         dtype = entry.dtype
-        if parameter is not None and self._has_blocks(entry, parameter):
+        is_same = parameter is not None and parameter.dtype in (dtype, torch.uint8) and parameter.shape == shape
+        has_codes = shape is not None and is_same and self.leaves_codes(shape, dtype)
+        if parameter is not None and (has_codes or self._has_blocks(entry, parameter)):
             watched = self.place.file(WatchedFile(entry.file or file.path))
             region = FileRegion(watched, entry.begin, parameter.dtype, parameter.shape)
             self.place.take_from_file(layer, name, region, parameter.dtype)
-            return
-        is_same = parameter is not None and dtype.itemsize == 1 and parameter.dtype == dtype
-        if shape is not None and is_same and self.leaves_codes(shape, dtype):
-            self.leave(file, key, shape, layer, name, dtype)
         else:
             self.place.take(layer, name, is_sure=True)
 

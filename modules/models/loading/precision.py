@@ -53,6 +53,7 @@ class PrecisionPlan:
     budget_bytes: int | None = (
         None  # of all weights; each layer gets a format of its own, see `modules.models.loading.budget`
     )
+    float8: bool = True  # the device has 8-bit floats; else their codes are kept, which decode to the same bits
     map_files: bool = True  # on the CPU, weights that the file has as they are used are pages of the file
     notes: tuple[str, ...] = field(default=(), compare=False)
 
@@ -82,12 +83,13 @@ class PrecisionPlan:
         """Return what becomes of the tensors of a component in a file that says where they are, or does not. `chosen`:
         formats by our names that a weights budget gives."""
         if component.name == "vae":
-            return PlacingRules(self.vae_dtype)
+            return PlacingRules(self.vae_dtype, float8=self.float8)
         rules = component.rules(self.rules(component.name))
         if rules is not None and chosen is not None:
             rules = replace(rules, chosen=chosen)
         on_disk = self.streaming is not None and self.streaming.on_disk
-        return PlacingRules(self.offload_dtype, rules, has_offsets and (rules is not None or on_disk))
+        in_file = has_offsets and (rules is not None or on_disk)
+        return PlacingRules(self.offload_dtype, rules, in_file, float8=self.float8)
 
     @property
     def fingerprint(self) -> str:
@@ -97,6 +99,7 @@ class PrecisionPlan:
             for item in fields(self)
             if item.name
             not in ("notes", "streaming", "check_nan", "fp8_options", "dtype_is_chosen", "extra_skip", "map_files")
+            and item.name != "float8"
         )
 
     @property

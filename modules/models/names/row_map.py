@@ -140,7 +140,8 @@ def row_map(convert: Convert, shapes: Mapping[str, Shape], prefix: str = "") -> 
     try:
         converted = convert(addresses)
     except (LookupError, ValueError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"its transformer is not whole: {error} is missing or of another shape.") from error
+        what = error if isinstance(error, KeyError) else "one of its tensors"
+        raise CheckpointError(f"its transformer is not whole: {what} is missing or of another shape.") from error
     counts = {key: shape[0] if shape else 1 for key, shape in shapes.items()}
     sources = {}
     for ours, tensor in converted.items():

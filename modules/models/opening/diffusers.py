@@ -17,7 +17,8 @@ from modules.bounded import read_json_file
 from modules.errors import CheckpointError
 from modules.models.autoencoders.registry import autoencoder_type
 from modules.models.detection.families import FAMILIES as FAMILY_SIGNS
-from modules.models.detection.families import TRANSFORMER, folder_family
+from modules.models.detection.families import TRANSFORMER, UNET, folder_family
+from modules.models.detection.others import DENOISER, other_of, other_of_class
 from modules.models.families.diffusers_config import prediction_of
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.noise import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
@@ -47,12 +48,16 @@ def folder_draft(folder: Path, files: ExitStack, wants: Callable[[ModelFamily], 
     names = [name for name in components_in(folder) if name not in optional]
     denoisers = list(dict.fromkeys(family.part for family in FAMILY_SIGNS))
     if not any(denoiser in names for denoiser in denoisers):
-        raise CheckpointError(f"{folder.name}: has no folder {' or '.join(denoisers)}. {_known()}")
+        said = _other(folder, {}) or f"has no folder {' or '.join(denoisers)}"
+        raise CheckpointError(f"{folder.name}: {said}. {_known()}")
     draft = Draft(folder, files)
     parts = {part: dict(_tensors_in(folder / part, files)) for part in names}
-    family = _family(draft, parts)
-    if family.signs.part not in names:
-        raise CheckpointError(f"{folder.name}: {_foreign(names)}. {_known()}")
+    headers, family = _headers(draft, parts), _family(draft, parts)
+    is_unknown = family.signs.part not in names
+    tensors = next(headers[name] for name in denoisers if name in headers)
+    said = _other(folder, tensors, asks_class=is_unknown)
+    if said or is_unknown:
+        raise CheckpointError(f"{folder.name}: {said or _foreign(names)}. {_known()}")
     for part in family.folder.optional_parts if wants(family) else ():
         if (folder / part).is_dir():
             parts[part] = dict(_tensors_in(folder / part, files))
@@ -135,6 +140,21 @@ def _order(name: str) -> tuple[str, int]:
 def _vae_names(parts: Headers) -> Callable[[Header], Names] | None:
     found = autoencoder_type(parts.get("vae", {}))
     return None if found is None else found[0].diffusers_names
+
+
+def _other(folder: Path, denoiser: Header, *, asks_class: bool = True) -> str:
+    """Say what else a folder holds, by the tensors of its denoiser or by what diffusers calls its classes; "" for a
+    model that neither knows."""
+    found = other_of(denoiser, DENOISER)
+    for path in (folder / "model_index.json", *(folder / part / "config.json" for part in (TRANSFORMER, UNET))):
+        if found is None and asks_class and path.is_file():
+            try:
+                facts = read_json_file(path)
+            except (OSError, ValueError):
+                continue  # a file that cannot be read says nothing
+            name = facts.get("_class_name") if isinstance(facts, dict) else None
+            found = other_of_class(name) if isinstance(name, str) else None
+    return "" if found is None else f"is {found.sentence}"
 
 
 def _foreign(parts: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +14,7 @@ from modules.devices import (
     DeviceReading,
     choose_device,
     compute_dtype,
+    has_float8,
     has_fp8_matmul,
     needs_manual_casts,
     read_device,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import torch
 
     from modules.memory.cpu_threads import CpuThreads
+    from modules.memory.device_probe import Probe
     from modules.memory.int8_support import Int8Support
     from modules.memory.kernels.support import KernelSupport
     from modules.memory.storage import StorageRules
@@ -99,6 +101,7 @@ class Machine:
     check_nan: bool = True
     wide_dtype: torch.dtype | None = None  # for families whose activations leave fp16's range; None: `dtype`
     no_autocast: bool = False  # GTX 16xx: autocast gives NaN
+    float8: bool = True  # it has 8-bit floats
     fp8_matmul: bool = False  # it multiplies e4m3 matrices in its own units
     int8: Callable[[torch.dtype], Int8Support] | None = None  # how it multiplies int8 ones, beside this dtype
     int8_attention: Callable[[], KernelSupport] | None = (
@@ -108,6 +111,7 @@ class Machine:
     streaming: StreamFlags = field(default_factory=StreamFlags)
     read_memory: Callable[[torch.device], DeviceReading | None] = read_device
     threads: CpuThreads | None = None  # of a device that is the CPU
+    measured: Probe | None = None  # what it computes fast, where that was measured
 
 
 @dataclass(frozen=True)
@@ -177,8 +181,14 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     if cache_dir is not None:
         keep_compiled_in(cache_dir / "compiled")
         keep_kernels_in(cache_dir / "kernels")
+    probe = None
+    if cache_dir is not None and device.type != "cpu":
+        from modules.memory.device_probe import probe_of
+
+        probe = probe_of(device, cache_dir / "device.json")
     measured = cache_dir / "int8.json" if cache_dir is not None else None
     attention = cache_dir / "attention.json" if cache_dir is not None else None
+    own = AttentionFlags.of(flags)
     return Machine(
         device=device,
         dtype=compute_dtype(device, flags.no_half, flags.precision),
@@ -187,12 +197,14 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
         precision=flags.precision,
         check_nan=not flags.disable_nan_check,
         no_autocast=needs_manual_casts(device),
+        float8=has_float8(device),
         fp8_matmul=has_fp8_matmul(device),
-        int8=cache(lambda dtype: int8_support(device, dtype, measured)),
+        int8=probe.int8 if probe is not None else cache(lambda dtype: int8_support(device, dtype, measured)),
         int8_attention=cache(lambda: attention_support(attention)) if device.type == "cpu" else None,
-        attention=AttentionFlags.of(flags),
+        attention=own if own.chosen or probe is None else replace(own, chosen=probe.attention()),
         streaming=StreamFlags.of(flags, offload_dir),
         threads=threads,
+        measured=probe,
     )
 
 
@@ -204,17 +216,17 @@ def resolve(options: PrecisionOptions, machine: Machine, family: ModelFamily | N
     """
     from modules.models.loading.precision import PrecisionPlan
 
-    notes = []
+    notes: list[str] = []
+    leaves_fp16 = family is not None and family.leaves_fp16
+    machine = measured_choices(options, machine, leaves_fp16, notes)
+    is_measured = bool(notes)
     optional = family.texts.optional if family is not None else None
     is_large = family is not None and family.is_large
     wanted = options.fp8_storage == ON or (options.fp8_storage == ON_FOR_LARGE and is_large)
-    if wanted and machine.device.type == "mps":
-        wanted = False
-        notes.append("Apple GPUs have no fp8: FP8 weight has no effect, the model stays in 16 bits.")
     if options.compute_mode == FP8_MATMUL:
         notes += _notes_on_fp8_matmul(options, machine, wanted)
-    dtype = _dtype(options, machine, family is not None and family.leaves_fp16)
-    has_budget = options.budget_bytes > 0 and machine.device.type != "mps"
+    dtype = _dtype(options, machine, leaves_fp16)
+    has_budget = options.budget_bytes > 0
     wanted = wanted or has_budget
     if options.compute_mode == INT8_MATMUL:
         notes += _notes_on_int8_matmul(options, machine, wanted, dtype)
@@ -235,13 +247,38 @@ def resolve(options: PrecisionOptions, machine: Machine, family: ModelFamily | N
         fp8_options=options.fp8_storage if wanted else OFF,
         budget_bytes=options.budget_bytes if has_budget else None,
         cache_fp16_weight=options.cache_fp16_weight and wanted,
-        dtype_is_chosen=options.compute_dtype != AUTOMATIC,
+        dtype_is_chosen=options.compute_dtype != AUTOMATIC or is_measured,
         check_nan=machine.check_nan,
         streaming=stream_layout(options.streaming, machine.streaming, machine.device, is_large),
         with_optional=optional is not None and optional.setting in options.optional,
+        float8=machine.float8,
         map_files=options.map_files,
         notes=tuple(notes),
     )
+
+
+def measured_choices(options: PrecisionOptions, machine: Machine, leaves_fp16: bool, notes: list[str]) -> Machine:
+    """Return the machine with the dtypes that were measured to be right and clearly faster than those of the rules, and
+    say in `notes` where the denoiser's is another one. A flag for 32 bits, and a setting, stand."""
+    import torch
+
+    probe = machine.measured
+    if probe is None or machine.dtype == torch.float32:
+        return machine
+    found = replace(machine, vae_dtype=probe.dtype(machine.vae_dtype, torch.float32, ("convolution",)))
+    if leaves_fp16:
+        wide = machine.wide_dtype or machine.dtype
+        other = torch.bfloat16 if wide == torch.float32 else torch.float32
+        found = replace(found, wide_dtype=probe.dtype(wide, other, ("product",)))
+    else:
+        found = replace(found, dtype=probe.dtype(machine.dtype, torch.float32, ("product", "convolution")))
+    before, after = (str(_dtype(options, each, leaves_fp16)).removeprefix("torch.") for each in (machine, found))
+    if before != after:
+        notes.append(
+            f"Computing in {after}, which this GPU was measured to do right and faster than {before} (launch.py doctor "
+            "shows it; Compute dtype in Settings > Optimizations overrules it)."
+        )
+    return found
 
 
 def storage_rules(storage: str, skip: tuple[str, ...] = ()) -> StorageRules:
@@ -311,12 +348,14 @@ def _notes_on_int8_matmul(options: PrecisionOptions, machine: Machine, is_on: bo
 
 
 def _multiplies_int8(options: PrecisionOptions, machine: Machine, storage: str | None, dtype: torch.dtype) -> bool:
-    """Whether layers multiply in int8: where that was asked for and works, and on CPUs where it is faster."""
+    """Whether layers multiply in int8: where that was asked for and works, and where it is faster, on CPUs and, as
+    measured, on GPUs without units for 8-bit floats."""
     if storage not in INT8_FORMATS or machine.int8 is None:
         return False
     if options.compute_mode == INT8_MATMUL:
         return machine.int8(dtype).works
-    return options.compute_mode == AUTOMATIC and machine.device.type == "cpu" and machine.int8(dtype).pays
+    is_known = machine.device.type == "cpu" or (machine.measured is not None and not machine.fp8_matmul)
+    return options.compute_mode == AUTOMATIC and is_known and machine.int8(dtype).pays
 
 
 def _mode(options: PrecisionOptions, machine: Machine, storage: str | None, dtype: torch.dtype) -> ComputeMode:

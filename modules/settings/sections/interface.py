@@ -178,6 +178,13 @@ class InfotextSettings(SettingsGroup):
     section = Section(id="infotext", title="Infotext", category="User Interface")
 
     enable_pnginfo = flag("Write infotext to metadata of the generated image", True)
+    stealth_pnginfo = choice(
+        "Write infotext into the pixels of PNG images too",
+        "None",
+        ("None", "Alpha", "RGB"),
+        hint="It outlives services that drop the texts of files. Alpha: in the lowest bits of transparency, which the "
+        "image then has. RGB: in those of the colors.",
+    )
     save_txt = flag("Create a text file with infotext next to every generated image", False)
     add_model_name_to_info = flag("Add model name to infotext", True)
     add_model_hash_to_info = flag("Add model hash to infotext", True)

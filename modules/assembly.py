@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -26,14 +26,13 @@ from modules.jobs.work.calls import call, call_starters
 from modules.jobs.work.captions import interrogation_starters
 from modules.jobs.work.downloads import download_starters, with_downloads
 from modules.jobs.work.extras import extras_of
-from modules.jobs.workers.executor import ServerSide, Transport, WorkerExecutor, WorkerOptions
-from modules.jobs.workers.farm import Farm, check_installed, farm_workers
+from modules.jobs.workers.added import WorkerPlace, added_workers
+from modules.jobs.workers.executor import ServerSide, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.group import Workers, worker_lane
-from modules.jobs.workers.host import EngineHost, embedding_names, files_known, refresh_files
+from modules.jobs.workers.host import EngineHost, files_known, refresh_files
 from modules.jobs.workers.in_process import InProcessExecutor
 from modules.jobs.workers.loop import Asking, AskingOutput
 from modules.jobs.workers.process import processes
-from modules.jobs.workers.sdapi import RemoteWorker, addresses_of, remote_lane
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
 from modules.models.autoencoders.files import VaeCatalogue
@@ -204,6 +203,7 @@ def build_computing(
         captioners,
         compute=scripts.compute,
         report=partial(scripts.callbacks.report, paths),
+        detectors=scripts.detectors,
     )
     computing = Computing(
         flags=flags,
@@ -272,16 +272,8 @@ def workers_of(computing: Computing, root: Path, output: Output, foreign: Foreig
         if info is not None:
             store_first_loaded(settings, catalogue, info)
 
-    def local(name: str, begin: Callable[[], Transport]) -> WorkerExecutor:
-        return WorkerExecutor(
-            name,
-            begin,
-            output,
-            lambda: WorkerOptions(settings.current.system.worker_interrupt_grace),
-            server,
-            does_tasks=does_tasks,
-            carries_images=bool(flags.farm),
-        )
+    def options() -> WorkerOptions:
+        return WorkerOptions(settings.current.system.worker_interrupt_grace)
 
     server = ServerSide(
         settings=lambda: settings.current,
@@ -291,31 +283,19 @@ def workers_of(computing: Computing, root: Path, output: Output, foreign: Foreig
     )
 
     count = flags.workers or 0
-    does_tasks = not flags.farm  # actors may have other folders
     build = partial(worker_host, flags, root, computing.history_folders, foreign)
-    begins: Sequence[tuple[str, Callable[[], Transport]]]
-    if flags.farm:
-        check_installed()
-        begins = farm_workers(Farm(flags.farm, root), count, build, computing.paths.data_dir)
-    else:
-        begins = processes(count, build, computing.paths.data_dir, lambda: gpu_count(flags))
-    executors = [local(name, begin) for name, begin in begins]
-    lanes = [worker_lane(one, engine, does_tasks, is_first=not index) for index, one in enumerate(executors)]
-    file = Path(flags.remote_workers_file).expanduser() if flags.remote_workers_file else None
-    remotes = [
-        RemoteWorker(
-            address,
-            output,
-            catalogue,
-            lambda: WorkerOptions(settings.current.system.worker_interrupt_grace),
-            lambda: embedding_names(engine),
-        )
-        for address in addresses_of(flags.remote_worker, file)
+    added = added_workers(WorkerPlace(computing, root, output, build, options))
+    begins = added.begins or processes(count, build, computing.paths.data_dir, lambda: gpu_count(flags))
+    does_tasks = not added.begins  # other machines may have other folders
+    executors = [
+        WorkerExecutor(name, begin, output, options, server, does_tasks=does_tasks, carries_images=bool(added.begins))
+        for name, begin in begins
     ]
-    if remotes and not lanes:
+    lanes = [worker_lane(one, engine, does_tasks, is_first=not index) for index, one in enumerate(executors)]
+    if added.others and not lanes:
         lanes = [Lane(InProcessExecutor(engine, output, computing.scripts, computing.estimator))]
-    lanes += [remote_lane(one) for one in remotes]
-    return Workers(executors, remotes, lanes)
+    lanes += [lane for _, lane in added.others]
+    return Workers(executors, [worker for worker, _ in added.others], lanes)
 
 
 def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scripts: ScriptLibrary) -> CardLibrary:

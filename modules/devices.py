@@ -473,8 +473,7 @@ class TorchGpu:
         return str(self._module.get_device_name(index))
 
     def driver(self, device: torch.device) -> str:
-        """CUDA's number for what the driver can do (ROCm's version), or the driver's own; empty where it does not
-        say."""
+        """CUDA's number for what the driver can do, ROCm's, or the driver's own; empty where it does not say."""
         import ctypes
         import sys
 

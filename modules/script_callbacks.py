@@ -62,6 +62,21 @@ def on_page_tabs(callback: Callback, *, name: str | None = None) -> None:
     register_callback(Moment.PAGE_TABS, callback, name)
 
 
+def on_detectors(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(program)` returns `Detectors` (`modules.detection.detection`), which `program.detect` asks."""
+    register_callback(Moment.DETECTORS, callback, name)
+
+
+def on_workers(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(place)` receives a `modules.jobs.workers.added.WorkerPlace` and returns `AddedWorkers`."""
+    register_callback(Moment.WORKERS, callback, name)
+
+
+def on_settings_actions(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(services)`: builds components at the end of Settings > Actions."""
+    register_callback(Moment.SETTINGS_ACTIONS, callback, name)
+
+
 def on_api(callback: Callback, *, name: str | None = None) -> None:
     """`callback(app, services)`: the HTTP API is built; routes may be added to the app."""
     register_callback(Moment.API, callback, name)

@@ -14,7 +14,7 @@ ORDER = (
     ("api", "cli"),
     ("assembly",),
     ("services",),
-    ("jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
+    ("jobs", "extra_networks", "script_callbacks", "scripts_postprocessing"),
     ("scripts", "history"),
     ("postprocessing",),
     ("processing", "model_cards", "model_shelf", "detection"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {("modules",): 66_200, ("modules", "compat", "extensions-builtin"): 91_600}
+LIMITS = {("modules",): 63_760, ("modules", "compat", "extensions-builtin"): 91_600}
 """Lines of code of folders together. The aim is 58,000 and 84,000."""
 CHANGING = ("append", "add", "extend", "insert", "update", "setdefault", "remove", "discard", "pop", "popitem", "clear")
 CONTAINERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "WeakKeyDictionary", "WeakSet")
@@ -28,7 +28,7 @@ LARGER = {
 ELLIPTICAL = re.compile(r"(It|Of|What|Those|The same|By|With|As)\b")
 """How docstrings began that send the reader elsewhere: a function's begins with a verb, a class's with a noun."""
 ELLIPTICAL_LEFT = {
-    "modules/api": 50,
+    "modules/api": 47,
     "modules/memory": 98,
     "modules/models": 100,
     "modules/processing": 147,

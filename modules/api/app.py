@@ -25,7 +25,6 @@ from modules.api.generation import generation_routes
 from modules.api.history import history_routes
 from modules.api.interrogate import interrogate_routes
 from modules.api.limits import install_limits
-from modules.api.line_access import LineAccess
 from modules.api.lists import list_routes
 from modules.api.login import login_routes
 from modules.api.memory import memory_routes
@@ -36,7 +35,6 @@ from modules.api.planning import planning_routes
 from modules.api.progress import progress_routes
 from modules.api.queue import queue_routes, worker_routes
 from modules.api.server import server_routes
-from modules.api.takeover import takeover_routes
 from modules.api.tasks import task_routes
 from modules.services import Services
 
@@ -72,14 +70,12 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(board_routes(services))
     app.include_router(again_routes(services))
     app.include_router(about_routes(services))
-    app.include_router(takeover_routes(services))
     if services.downloads is not None:
         app.include_router(download_routes(services))
         app.include_router(model_routes(services))
     app.include_router(extra_network_routes(services))
     for routes in services.foreign.api_routes(services) if services.foreign is not None else ():
         app.include_router(routes)
-    app.state.line = LineAccess(services)  # for routes of extensions
     include_extension_routes(app, services)
     add_docs_page(app)
     _close_the_rest(app)

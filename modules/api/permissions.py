@@ -134,7 +134,6 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         # folders of the server's machine
         *("POST /internal/open-folder", "POST /featherweight/v1/history/show", "GET /featherweight/v1/history/imports"),
         *("POST /featherweight/v1/history/import", "POST /featherweight/v1/history/stop-import"),
-        "POST /featherweight/v1/import-folder",
         # extensions, whose code runs with the program's rights
         *("GET /featherweight/v1/extensions", "GET /featherweight/v1/extensions/index"),
         *("POST /featherweight/v1/extensions/switch", "POST /featherweight/v1/extensions/install"),
@@ -224,7 +223,6 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
         "modules.ui.quicksettings:_storing.<locals>.store",
         "modules.ui.image_tab:build_style_editor.<locals>.store",
         "modules.ui.image_tab:build_style_editor.<locals>.remove",
-        "modules.ui.settings_tab:_build_import.<locals>.take",
     ),
 }
 """The functions that the page calls on the server (Gradio's events)."""

@@ -656,14 +656,6 @@ class DifferenceReply(Reply):
     mean_level: float = Field(examples=[0.8])
 
 
-class TakeoverReply(Reply):
-    """What was taken over from another program's folder, in sentences."""
-
-    taken: list[str] = Field(examples=[["Lora: 12 files in /home/me/webui/models/Lora, read after the next start"]])
-    kept: list[str] = Field(examples=[["defaults of your own: txt2img/Width/value"]])
-    without: list[str] = Field(examples=[["extensions, which have to be ones for this program: some-extension"]])
-
-
 class ImportItem(Reply):
     """The import of a folder: running, done, stopped or failed, and counts of files."""
 

@@ -6,9 +6,9 @@ from typing import Any
 from modules.api.init_images import references_of, start_from
 from modules.api.schemas import GenerationBody, ImageBody
 from modules.errors import InvalidValueError
-from modules.images.foreign.reading import usual_infotext
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
+from modules.images.other_programs import usual_infotext
 from modules.processing.request.checking import check_names
 from modules.processing.request.parameters import Parameter
 from modules.processing.request.pasting import pasted_hires, pasted_values

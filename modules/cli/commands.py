@@ -23,11 +23,10 @@ COMMANDS: dict[str, str] = {
     "texts": "modules.ui.list_texts:main",
     "offload-clean": "modules.cli.offload:main",
     "get": "modules.cli.get:main",
-    "import": "modules.cli.import_folder:main",
     "doctor": "modules.setup.doctor:main",
     "update": "modules.setup.update:main",
 }
-WITH_EXTENSIONS = frozenset({"txt2img", "img2img", "plan", "texts", "import"})
+WITH_EXTENSIONS = frozenset({"txt2img", "img2img", "plan", "texts"})
 WITHOUT_SET_UP = frozenset({"doctor", "update"})
 """Those that need nothing installed: they run in the Python that was started, before any set-up."""
 

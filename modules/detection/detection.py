@@ -1,8 +1,12 @@
-"""Detections in an image."""
+"""Detections in images, and what an extension that has detectors gives."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from PIL import Image, ImageDraw
+
+from modules.errors import UnknownNameError
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,3 +31,30 @@ class Detection:
         drawn = Image.new("L", size_px)
         ImageDraw.Draw(drawn).rectangle([round(value) for value in self.box], fill=255)
         return drawn
+
+
+class Detectors(Protocol):
+    """All detectors of an extension, by name."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that users choose from."""
+
+    def check(self, name: str) -> str:
+        """Return the name of a detector that can be used now, of any of its names. Raises `UnknownNameError`, and
+        `CheckpointError` that says what to put where."""
+
+    def find(self, image: Image.Image, name: str, min_score: float = 0.3) -> list[Detection]:
+        """Return what a detector finds with at least this score (0 to 1), the best first. Raises as `check` does."""
+
+
+class NoDetectors:
+    """Detectors where no extension has any."""
+
+    names = ()
+
+    def check(self, name: str) -> str:
+        raise UnknownNameError.of("detector", name, [])
+
+    def find(self, image: Image.Image, name: str, min_score: float = 0.3) -> list[Detection]:
+        raise UnknownNameError.of("detector", name, [])

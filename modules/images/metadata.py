@@ -10,9 +10,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo, iTXt
 
 from modules.errors import InvalidValueError
-from modules.images.foreign.drawthings import XMP
-from modules.images.foreign.reading import best_infotext, is_json
 from modules.images.infotext import MAX_TEXT_CHARS, written_fields
+from modules.images.other_programs import XMP, best_infotext, is_json
 from modules.images.reading import open_image
 from modules.images.stealth import hidden_text
 

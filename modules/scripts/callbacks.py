@@ -31,6 +31,9 @@ class Moment(StrEnum):
     API = "api"  # (the FastAPI app, Services); while the HTTP API is built
     COMPARISON = "comparison"  # (Paths, SeriesReport) -> the name of the page that was written
     TASKS = "tasks"  # (Computing) -> {type of task: its starter}; in the server and in workers
+    SETTINGS_ACTIONS = "settings_actions"  # (Services); inside of the page Actions of the Settings tab
+    WORKERS = "workers"  # (WorkerPlace) -> AddedWorkers; in the server, while it is put together
+    DETECTORS = "detectors"  # (Program) -> Detectors; once, when something is asked of them first
     UI_TRAIN_TABS = "ui_train_tabs"  # (UiTrainTabParams); inside of the Train tab's layout
     UI_SETTINGS = "ui_settings"  # (SettingsGroup), or () where it takes nothing; while the program starts
     INFOTEXT_PASTED = "infotext_pasted"  # (infotext, its fields, which may be changed)

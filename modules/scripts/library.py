@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from modules.detection.detection import Detectors, NoDetectors
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.flags.flags import Flags
 from modules.paths import Paths
@@ -65,6 +66,7 @@ class ScriptLibrary:
     flags: dict[str, Any] = field(default_factory=dict)  # of the command line, that extensions add
     controls: dict[str, Any] = field(default_factory=dict)  # of the page that was built last, by their element ids
     has_told_before_ui: bool = False  # whether `on_before_ui` was called in this process
+    _detectors: Detectors | None = None  # of an extension, once they were asked for
     _telling: str = ""  # the id of the control of a form that is being built
     _is_img2img: bool = False  # the tab of what was told last
 
@@ -101,6 +103,12 @@ class ScriptLibrary:
         folders = (paths.builtin_extensions_dir,) if is_ours_alone else paths.extension_dirs
         self.add(folders, settings.hidden.disabled_extensions)
         return self
+
+    def detectors(self) -> Detectors:
+        """Return the detectors of the first extension that has some."""
+        if self._detectors is None:
+            self._detectors = next(iter(self.callbacks.call(Moment.DETECTORS, self.program)), None)
+        return self._detectors or NoDetectors()
 
     def _find(self, folders: Iterable[Path], off: set[str]) -> list[Extension]:
         """The extensions of some folders, those that are switched off too, and what their flags are."""

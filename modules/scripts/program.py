@@ -10,9 +10,7 @@ from PIL import Image
 
 from modules.adapters.preset_file import FILE as PRESETS_OF_BLOCK_WEIGHTS
 from modules.captioning.captioners import Captioners
-from modules.detection.detection import Detection
-from modules.detection.detectors import FOLDER as DETECTORS_FOLDER
-from modules.detection.detectors import Detectors
+from modules.detection.detection import Detection, Detectors, NoDetectors
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.faces.face import Face
 from modules.models.files.catalogue import CheckpointCatalogue
@@ -49,10 +47,6 @@ def _none() -> list[str]:
     return []
 
 
-def _nothing_found(image: Image.Image, name: str, min_score: float = 0.0) -> list[Detection]:
-    raise UnknownNameError.of("detector", name, [])
-
-
 def _no_work(name: str, values: Mapping[str, Any], user: str = "") -> Mapping[str, Any]:
     raise UnknownNameError.of("work of extensions", name, [])
 
@@ -74,13 +68,13 @@ class Program:
     settings: Callable[[], Settings] = Settings  # as they now are; those of a job are `p.settings`
     caption: Callable[[Image.Image, str, Settings], str] = lambda image, name, settings: ""
     """What an image shows, by "clip" (a sentence) or "deepbooru" (tags)."""
-    find_faces: Callable[[Image.Image], list[Face]] = lambda image: []
-    """The faces of an image, the largest first."""
-    detectors: Names = _none  # those of the program, then the user's files
+    find_faces: Callable[..., list[Face]] = lambda image, min_score=0.9: []
+    """(image, least score 0 to 1) -> its faces, the largest first."""
+    detectors: Names = _none  # of faces and eyes, then the user's files
     detector: Callable[[str], str] = str
     """The name of one that can be used now, of any of its names. Raises `UnknownNameError`, and `CheckpointError` that
     says what to put where."""
-    detect: Callable[[Image.Image, str, float], list[Detection]] = _nothing_found
+    detect: Callable[[Image.Image, str, float], list[Detection]] = NoDetectors().find
     """(image, name of a detector, least score 0 to 1) -> what it finds, the best first. Raises as `detector` does."""
     compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]] = _no_work
     """(name, values, user) -> values: work that an extension registered by `script_callbacks.on_work`, done where
@@ -108,9 +102,9 @@ def program_of(
     captioners: Captioners,
     compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]],
     report: Callable[[SeriesReport], str],
+    detectors: Callable[[], Detectors],
 ) -> Program:
     """The names that extensions may ask for, looked up when they ask."""
-    detectors = Detectors(engine.faces.find, paths.models_dir / DETECTORS_FOLDER)
     return Program(
         checkpoints=lambda: [info.title for info in catalogue.entries],
         checkpoint=lambda name: catalogue.get(name).title,
@@ -125,13 +119,19 @@ def program_of(
         settings=lambda: settings.current,
         caption=captioners.caption,
         find_faces=engine.faces.find,
-        detectors=lambda: list(detectors.names),
-        detector=detectors.check,
-        detect=detectors.find,
+        detectors=lambda: list(detectors().names),
+        detector=lambda name: detectors().check(name),
+        detect=partial(_detected, detectors),
         compute=compute,
         measured=partial(measured, engine),
         report=report,
     )
+
+
+def _detected(
+    detectors: Callable[[], Detectors], image: Image.Image, name: str, min_score: float = 0.3
+) -> list[Detection]:
+    return detectors().find(image, name, min_score)
 
 
 def measured(engine: Engine, result: Result) -> Measured:

@@ -173,6 +173,11 @@ def migrate(stored: Mapping[str, object]) -> dict[str, object]:
     if isinstance(vae_as_default, bool):
         # The old switch said the opposite: the chosen VAE was only a default for models without their own.
         values.setdefault("sd_vae_overrides_per_model_preferences", not vae_as_default)
+    emphasis = values.pop("enable_emphasis", None)
+    if isinstance(emphasis, bool):
+        values.setdefault("emphasis", "Original" if emphasis else "None")
+    if values.pop("always_batch_cond_uncond", None) is True:  # False was the default, for little memory only
+        values.setdefault("batch_cond_uncond", True)
     attention = values.get("cross_attention_optimization")
     if isinstance(attention, str):
         # The reference UI keeps the title: "sdp - scaled dot product".

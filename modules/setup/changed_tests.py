@@ -50,7 +50,9 @@ def import_graph(root: Path) -> dict[str, set[str]]:
 
 
 def _dotted(name: str) -> str:
-    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    """Return the name by which a file is imported; packages of extensions are found from the extension's folder."""
+    within = re.sub(r"^extensions-builtin/[^/]+/(?=lib_)", "", name)
+    return within.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _imports(path: Path, names: Mapping[str, str]) -> Iterator[str]:

@@ -34,11 +34,12 @@ from modules.flags.flags import PATHS, add_arguments
 from modules.model_folders import files_below
 from modules.paths import Paths, resolve_paths
 from modules.setup.environment import Environment, command_of
-from modules.setup.hardware import nvidia_smi
+from modules.setup.hardware import ThisMachine, nvidia_smi
 from modules.setup.installed import installed_versions, read_pins, unsatisfied
+from modules.setup.pip import Pip
 from modules.setup.process import Run, Runner
 from modules.setup.stamp import NODEPS, PACKAGES, REQUIREMENTS
-from modules.setup.torch_choice import TORCH_VERSION
+from modules.setup.torch_choice import ROCM_WINDOWS_TORCH, TORCH_VERSION, choice_by_hardware
 from modules.setup.torch_question import ASK_TORCH, MEASURE_DEVICE
 from modules.version import VERSION
 
@@ -143,7 +144,7 @@ def _versions(found: Findings, root: Path, environment: Environment, run: Run) -
     if "torch" not in packages:
         old = old_glibc(glibc_version())
         found.fault(old or f"PyTorch is not installed. Start {start} once: it installs what is needed.")
-    elif packages["torch"].partition("+")[0] != TORCH_VERSION:
+    elif packages["torch"].partition("+")[0] != TORCH_VERSION and packages["torch"] != ROCM_WINDOWS_TORCH:
         found.fault(
             f"PyTorch is {packages['torch']}, and {TORCH_VERSION} is needed. Start {start} --reinstall-torch once."
         )
@@ -203,9 +204,13 @@ def _device(found: Findings, environment: Environment, run: Run) -> None:
     cards = nvidia_cards(run)
     for card in cards:
         found.fact("GPU", card)
-    if not cards:
-        amd = " (AMD's compute device /dev/kfd is there)" if Path("/dev/kfd").exists() else ""
-        found.fact("GPU", f"none that nvidia-smi knows{amd}")
+    machine = ThisMachine(run, Pip(environment.python, run))
+    others = [adapter for adapter in machine.adapters() if adapter.maker and not (cards and adapter.maker == "NVIDIA")]
+    for adapter in others:
+        found.fact("GPU", str(adapter))
+    if not cards and not others:
+        found.fact("GPU", "none that this system lists")
+    found.fact("PyTorch fits", choice_by_hardware(machine).reason)
     answer = run([_python_of(environment), "-c", ASK_TORCH])
     try:
         facts = read_json(answer.output.splitlines()[-1]) if answer.ok else None

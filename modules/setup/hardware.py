@@ -3,15 +3,18 @@
 import platform
 import re
 import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from modules.setup.pip import Pip
 from modules.setup.process import Run
 
-_INTEL_VENDOR = "0x8086"
-_ARC_DEVICE = re.compile(r"0x(56|e2)[0-9a-f]{2}$")  # Alchemist and Battlemage cards; integrated graphics differ
+MAKERS = {0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel"}
+_ARC_DEVICES = (0x56, 0xE2)  # Alchemist and Battlemage cards begin so; integrated graphics differ
+_REGISTRY = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 _WSL_NVIDIA_SMI = Path("/usr/lib/wsl/lib/nvidia-smi")
 
 
@@ -23,16 +26,40 @@ class Nvidia:
     capability: tuple[int, int] | None
 
 
+@dataclass(frozen=True)
+class Adapter:
+    """A GPU as the system lists it, by the numbers of maker and model; `name` is empty where the system has none."""
+
+    vendor: int
+    device: int
+    name: str = ""
+
+    @property
+    def maker(self) -> str:
+        """NVIDIA, AMD or Intel; empty for others, such as those of virtual machines."""
+        return MAKERS.get(self.vendor, "")
+
+    @property
+    def is_arc(self) -> bool:
+        """Whether PyTorch has a build for this card of Intel's."""
+        return self.maker == "Intel" and self.device >> 8 in _ARC_DEVICES
+
+    def __str__(self) -> str:
+        return self.name or f"{self.maker or 'unknown maker'} {self.vendor:04x}:{self.device:04x}"
+
+
 class Machine(Protocol):
     """The questions that the choice of a build asks; each may start a program, so they are asked in turn."""
 
     system: str  # as platform.system(): Linux, Windows, Darwin
     architecture: str  # as platform.machine(): x86_64, AMD64, arm64, aarch64
+    python: tuple[int, int]
 
     def has_local_wheel(self, requirement: str) -> bool: ...
     def nvidia(self) -> Nvidia | None: ...
+    def adapters(self) -> Sequence[Adapter]: ...
     def has_amd(self) -> bool: ...
-    def has_intel_arc(self) -> bool: ...
+    def amd_architecture(self) -> tuple[int, int] | None: ...
 
 
 class ThisMachine:
@@ -41,6 +68,7 @@ class ThisMachine:
     def __init__(self, run: Run, pip: Pip, root: Path = Path("/")) -> None:
         self.system = platform.system()
         self.architecture = platform.machine()
+        self.python = sys.version_info[:2]
         self._run, self._pip, self._root = run, pip, root
 
     def has_local_wheel(self, requirement: str) -> bool:
@@ -63,12 +91,54 @@ class ThisMachine:
         """Whether the Linux kernel offers AMD's compute device."""
         return self.system == "Linux" and (self._root / "dev/kfd").exists()
 
-    def has_intel_arc(self) -> bool:
-        """Whether an Intel Arc card sits in a Linux machine (elsewhere: --torch xpu)."""
-        return any(
-            _text(device / "vendor") == _INTEL_VENDOR and _ARC_DEVICE.match(_text(device / "device")) is not None
-            for device in self._root.glob("sys/class/drm/card*/device")
-        )
+    def amd_architecture(self) -> tuple[int, int] | None:
+        """The newest architecture of AMD's that the Linux kernel computes on: gfx1030 as (10, 3); None: not told."""
+        found = []
+        for node in self._root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
+            told = re.search(r"^gfx_target_version (\d+)$", _text(node), re.MULTILINE)
+            if told is not None and (number := int(told.group(1))):
+                found.append((number // 10000, number // 100 % 100))
+        return max(found, default=None)
+
+    def adapters(self) -> Sequence[Adapter]:
+        """Every GPU that the system lists, whether or not a driver of PyTorch's is there."""
+        return adapters(self._root)
+
+
+Rows = Callable[[], Iterable[tuple[str, str]]]
+
+
+def registry_rows() -> Iterable[tuple[str, str]]:
+    """The display adapters of a Windows machine: what the system calls each, and its hardware id."""
+    import winreg as registry  # on Windows alone
+
+    asked: Any = registry
+    with asked.OpenKey(asked.HKEY_LOCAL_MACHINE, _REGISTRY) as adapters_key:
+        for number in range(asked.QueryInfoKey(adapters_key)[0]):
+            try:
+                with asked.OpenKey(adapters_key, asked.EnumKey(adapters_key, number)) as key:
+                    yield (
+                        str(asked.QueryValueEx(key, "DriverDesc")[0]),
+                        str(asked.QueryValueEx(key, "MatchingDeviceId")[0]),
+                    )
+            except OSError:  # a key for administrators only, or one without such values
+                continue
+
+
+def adapters(root: Path = Path("/"), system: str = "", rows: Rows = registry_rows) -> list[Adapter]:
+    """Every GPU of a Linux or Windows machine, in the system's order and each once."""
+    found: dict[Adapter, None] = {}
+    if (system or platform.system()) == "Windows":
+        for name, hardware_id in rows():
+            numbers = re.search(r"VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})", hardware_id, re.IGNORECASE)
+            if numbers is not None:  # what is not: remote desktops, and monitors without a card
+                found[Adapter(int(numbers.group(1), 16), int(numbers.group(2), 16), name.strip())] = None
+        return list(found)
+    for device in sorted(root.glob("sys/class/drm/card*/device")):
+        vendor, model = _text(device / "vendor"), _text(device / "device")
+        if re.fullmatch("0x[0-9a-f]{4}", vendor) and re.fullmatch("0x[0-9a-f]{4}", model):
+            found[Adapter(int(vendor, 16), int(model, 16), _text(device / "product_name"))] = None
+    return list(found)
 
 
 def nvidia_smi() -> str | None:

@@ -1,10 +1,11 @@
 """Which build of PyTorch to install: what the user asked for, else what fits the machine."""
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from modules.setup.hardware import Machine, Nvidia
+from modules.setup.hardware import Adapter, Machine, Nvidia
 from modules.setup.process import SetupError
 
 TORCH_VERSION = "2.13.0"
@@ -13,6 +14,19 @@ WHEELS = "https://download.pytorch.org/whl/"
 CUDA, OLD_CUDA, ROCM = "cu130", "cu126", "rocm7.2"  # what PyTorch 2.13 is published for
 CUDA_13_DRIVER = 580  # CUDA 13 needs this driver ...
 CUDA_13_CAPABILITY = (7, 5)  # ... and dropped Maxwell, Pascal and Volta cards
+ROCM_WINDOWS = "https://repo.radeon.com/rocm/windows/rocm-rel-7.2.1/"
+ROCM_WINDOWS_TORCH = "2.9.1+rocm7.2.1"
+ROCM_WINDOWS_PYTHON = (3, 12)
+ROCM_WINDOWS_FILES = (
+    *("rocm_sdk_core-7.2.1-py3-none-win_amd64.whl", "rocm_sdk_libraries_custom-7.2.1-py3-none-win_amd64.whl"),
+    *("rocm-7.2.1.tar.gz", f"torch-{ROCM_WINDOWS_TORCH.replace('+', '%2B')}-cp312-cp312-win_amd64.whl"),
+)
+"""AMD's own packages for Windows, an older PyTorch than the one for other machines."""
+_RDNA_3_AND_4 = re.compile(r"\bRX [79]\d{3}|\bW7\d{3}\b|\bR9700\b|\b80[56]0S\b")
+"""In names of GPUs that those packages compute on: Radeon RX 7000 and 9000, PRO W7000 and R9700, Ryzen AI Max."""
+ROCM_ARCHITECTURES = ((9, 0), (9, 4), (9, 5), (10, 3), (11, 0), (11, 5), (12, 0))
+"""Of AMD's GPUs, those that PyTorch's build for Linux has code for: gfx900 on, without RX 5000 (gfx1010)."""
+INSTEAD = "the CPU (programs that use Vulkan, such as stable-diffusion.cpp, compute on it)"
 
 
 @dataclass(frozen=True)
@@ -72,15 +86,40 @@ def choose_torch(request: TorchRequest, machine: Machine) -> TorchChoice:
 def _choose_for(machine: Machine) -> TorchChoice:
     if machine.has_local_wheel(PIN):
         return TorchChoice((PIN,), "pip has a build of it in a local folder")
+    return choice_by_hardware(machine)
+
+
+def choice_by_hardware(machine: Machine) -> TorchChoice:
+    """Choose the build for what the machine has, or the CPU, and say why."""
     if machine.system == "Darwin":
         return _mps(machine)
     if (nvidia := machine.nvidia()) is not None:
         return _for_nvidia(machine, nvidia)
+    adapters = machine.adapters()
     if machine.has_amd():
-        return _rocm(machine)
-    if machine.has_intel_arc():
+        architecture = machine.amd_architecture()
+        if architecture is None or architecture in ROCM_ARCHITECTURES:
+            return _rocm(machine)
+        shown = f"gfx{architecture[0]}{architecture[1]}x"
+        return _cpu(machine, f"AMD GPU of architecture {shown}, which PyTorch has no code for: {INSTEAD}")
+    if any(adapter.is_arc for adapter in adapters):
         return _xpu(machine)
-    return _cpu(machine)
+    return _cpu(machine, next((why for each in adapters if (why := _why_unused(each, machine))), "the CPU"))
+
+
+def _why_unused(adapter: Adapter, machine: Machine) -> str:
+    """Why PyTorch leaves a GPU unused, with what to do or to use instead; nothing for one of no known maker."""
+    if adapter.maker == "NVIDIA":
+        return f"{adapter}, whose driver does not answer: the CPU. Install NVIDIA's driver, then --reinstall-torch"
+    if adapter.maker == "AMD" and machine.system == "Windows":
+        if _RDNA_3_AND_4.search(adapter.name):
+            return (
+                f"{adapter}: the CPU, until --torch rocm --reinstall-torch installs AMD's PyTorch {ROCM_WINDOWS_TORCH}"
+            )
+        return f"{adapter}, older than RDNA 3, or in a CPU: {INSTEAD}"
+    if adapter.maker == "AMD":
+        return f"{adapter}, without AMD's compute device /dev/kfd: the CPU. Load the kernel's module amdgpu"
+    return f"{adapter}, which is no Arc card: {INSTEAD}" if adapter.maker == "Intel" else ""
 
 
 def _for_nvidia(machine: Machine, nvidia: Nvidia) -> TorchChoice:
@@ -102,12 +141,28 @@ def _cuda(machine: Machine) -> TorchChoice:
 
 
 def _rocm(machine: Machine) -> TorchChoice:
+    if machine.system == "Windows":
+        return _rocm_for_windows(machine)
     if machine.system != "Linux":
-        raise SetupError(
-            f"PyTorch {TORCH_VERSION} has no ROCm build for {machine.system}: take --torch cpu, or set TORCH_COMMAND "
-            "to the pip command that the maker of your card gives."
-        )
+        raise SetupError(f"PyTorch {TORCH_VERSION} has no ROCm build for {machine.system}: take --torch auto.")
     return _from_index(ROCM, "AMD card: ROCm")
+
+
+def _rocm_for_windows(machine: Machine) -> TorchChoice:
+    """AMD's own packages. Raises `SetupError` for a Python, or a GPU, that they are not for."""
+    if machine.python != ROCM_WINDOWS_PYTHON:
+        wanted, here = (".".join(map(str, version)) for version in (ROCM_WINDOWS_PYTHON, machine.python))
+        raise SetupError(
+            f"AMD's PyTorch for Windows is for Python {wanted}, this is {here}: install Python {wanted}, delete the "
+            "folder .venv and start again, take --torch cpu, or set TORCH_COMMAND to another pip command."
+        )
+    cards = [adapter for adapter in machine.adapters() if adapter.maker == "AMD"]
+    if cards and not any(_RDNA_3_AND_4.search(card.name) for card in cards):
+        raise SetupError(
+            f"AMD's PyTorch for Windows computes on RDNA 3 and 4 (Radeon RX 7000 and 9000), not on {cards[0]}. Take "
+            f"--torch cpu: {INSTEAD}; or set TORCH_COMMAND to a pip command for that card."
+        )
+    return TorchChoice(tuple(ROCM_WINDOWS + name for name in ROCM_WINDOWS_FILES), "AMD card: AMD's ROCm for Windows")
 
 
 def _xpu(machine: Machine) -> TorchChoice:
@@ -122,11 +177,11 @@ def _mps(machine: Machine) -> TorchChoice:
     return TorchChoice((PIN,), "macOS: MPS on Apple CPUs")
 
 
-def _cpu(machine: Machine) -> TorchChoice:
+def _cpu(machine: Machine, reason: str = "the CPU") -> TorchChoice:
     """The CPU build. Its index comes on top of the usual one: "2.13.0+cpu" counts as newer than "2.13.0"."""
     if machine.system == "Darwin":
-        return TorchChoice((PIN,), "the CPU")
-    return TorchChoice((PIN, "--extra-index-url", WHEELS + "cpu", "--retries", "1"), "the CPU")
+        return TorchChoice((PIN,), reason)
+    return TorchChoice((PIN, "--extra-index-url", WHEELS + "cpu", "--retries", "1"), reason)
 
 
 def _from_index(name: str, reason: str) -> TorchChoice:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from modules.images.foreign.reading import usual_infotext
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
+from modules.images.other_programs import usual_infotext
 from modules.processing.request.checking import check_names
 from modules.processing.request.parameters import Choices, Parameter, Tab, number
 from modules.processing.request.pasting import pasted_hires, pasted_mask, pasted_start, pasted_values

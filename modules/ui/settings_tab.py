@@ -10,12 +10,10 @@ from html import escape
 
 import gradio as gr
 
-from modules.api.takeover import taken_over
-from modules.errors import FeatherweightError
+from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.settings.definitions import visible_sections
 from modules.ui.defaults_page import build_defaults_page
-from modules.ui.messages import error_box
 from modules.ui.ui_config import UiConfig
 
 BAR = """
@@ -42,11 +40,6 @@ ACTIONS = """
 </div>
 <p id="settings_action_result" role="status"></p>
 """
-IMPORT = """
-<h3>Coming from another program</h3>
-<p>Takes over models by their paths, styles, settings, defaults of the forms, and images into the history.
-Nothing there is changed, and nothing here is overwritten.</p>
-"""
 SYSTEM = """
 <p>What this program runs on, and with which settings. Passwords and keys are left out.</p>
 <div class="fw-tools"><a href="internal/sysinfo" target="_blank" rel="noopener">Show</a>
@@ -69,38 +62,13 @@ def build_settings_tab(services: Services) -> Callable[[UiConfig], None]:
                 wire_defaults = build_defaults_page()
             with _page("Actions"):
                 gr.HTML(ACTIONS)
-                _build_import(services)
+                services.scripts.callbacks.call(Moment.SETTINGS_ACTIONS, services)
             with _page("Sysinfo"):
                 gr.HTML(SYSTEM)
             with _page("Licences"):
                 gr.HTML(LICENCES)
             gr.HTML('<p id="settings_nothing" role="status" hidden>No setting has these words.</p>')
     return wire_defaults
-
-
-def _build_import(services: Services) -> None:
-    """The field and button that take over another program's folder."""
-    gr.HTML(IMPORT)
-    with gr.Row(equal_height=True):
-        folder = gr.Textbox(
-            label="Folder of the reference UI or of Forge",
-            placeholder="/home/me/stable-diffusion-webui",
-            elem_id="settings_import_folder",
-            scale=4,
-        )
-        button = gr.Button("Take over", elem_id="settings_import", scale=0, min_width=140)
-    result = gr.HTML(elem_id="settings_import_result")
-
-    def take(name: str) -> str:
-        if not name.strip():
-            return error_box("Give the full path of a folder of this server's machine.")
-        try:
-            report = taken_over(services, name)
-        except FeatherweightError as error:
-            return error_box(str(error))
-        return f'<pre class="fw-takeover" translate="no">{escape(chr(10).join(report.lines))}</pre>'
-
-    button.click(take, inputs=[folder], outputs=[result], queue=False, api_visibility="private")
 
 
 def _sections() -> str:

@@ -249,7 +249,7 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
         text for file in sorted(folder.glob("*.py")) for text in message_texts(file.read_text("utf-8"))
     ]
     added = [file.read_text("utf-8") for file in sorted(BUILT_IN.rglob("*.py"))]
-    found["messages"] += [text for code in added if "modules.ui." in code for text in message_texts(code)]
+    found["messages"] += [text for code in added if "modules.ui.messages" in code for text in message_texts(code)]
     below = [file.read_text("utf-8") for file in sorted(folder.parent.rglob("*.py")) if file.parent != folder]
     marked = (code for code in (*below, *added) if PYTHON_MARK in code)
     found["results"] = [text for code in marked for text in message_texts(code, (PYTHON_MARK,))]

@@ -17,8 +17,8 @@ import gradio as gr
 
 from modules.atomic_files import output_error, write_atomic
 from modules.bounded import read_json_file
-from modules.takeover.old_defaults import current_entries
 from modules.texts import page_text
+from modules.ui.old_defaults import current_entries
 from modules.ui.seed_field import SeedField
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The line of jobs as routes of an extension use it: each call acts for the user who sent the request."""
+"""The line of jobs as the routes of Agent Scheduler use it: each call acts for the user who sent the request."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,13 +7,12 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
+from lib_agent_scheduler.line_access import FIRST, LAST, LineAccess
 from modules.access.auth_file import new_key, write_accounts
 from modules.access.roles import open_to
 from modules.api.app import build_api
-from modules.api.extensions import add_extension_routes
-from modules.api.line_access import FIRST, LAST, line_of
 from modules.api.schemas import Txt2ImgBody
-from modules.scripts.callbacks import Callbacks, Moment, Registered
+from modules.scripts.callbacks import Moment, Registered
 from modules.services import Services
 from tests.fakes import fake_services
 from tests.security.conftest import account
@@ -22,9 +21,9 @@ SMALL = {"steps": 1, "width": 64, "height": 64}
 Clients = dict[str, TestClient]
 
 
-def scheduler(page: object, app: FastAPI) -> None:
-    """What a third party adds when the app is built."""
-    line = line_of(app)
+def scheduler(app: FastAPI, services: Services) -> None:
+    """What an extension adds when the API is built."""
+    line = LineAccess(services)
 
     @app.post("/mine/submit")
     @open_to("user")
@@ -65,9 +64,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Services
     write_accounts(folder / "users.json", {name: found for name, (found, _) in made.items()})
     services = fake_services(folder / "data", auth_file=str(folder / "users.json"))
     services.queue.pause()
-    app, callbacks = build_api(services), Callbacks()
-    callbacks.add(Registered(Moment.APP_STARTED, scheduler, "mine"))
-    add_extension_routes(app, callbacks, None)
+    services.scripts.callbacks.add(Registered(Moment.API, scheduler, "mine"))
+    app = build_api(services)
     headers = {name: {"Authorization": f"Bearer {key}"} for name, (_, key) in made.items()}
     yield services, {name: TestClient(app, headers=header) for name, header in headers.items()}
     services.dispatcher.close()

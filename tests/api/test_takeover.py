@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from modules.api.takeover import taken_over
+from lib_takeover.routes import taken_over
 from modules.errors import InvalidValueError
 from modules.services import Services
 

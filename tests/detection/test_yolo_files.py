@@ -13,11 +13,13 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from modules.detection.detectors import Detectors
-from modules.detection.yolo_file import read_yolo_file
-from modules.errors import CheckpointError
+from lib_detailer.detectors import Detectors
+from lib_detailer.yolo_file import read_yolo_file
+from modules.errors import CheckpointError, UnknownNameError
 from modules.models.files import inert_pickle
 from modules.models.files.inert_pickle import Inert, InertFile
+from modules.scripts import program as programs
+from modules.scripts.library import BUILT_IN, ScriptLibrary
 from tests.detection.yolo_files import Tensors, expected_outputs, random_tensors, save_detector
 
 
@@ -204,3 +206,18 @@ def test_a_tree_of_modules_that_contains_itself_is_refused(tmp_path: Path, monke
     root.state = {"_modules": {"again": root}}
     with pytest.raises(ValueError, match="more than 50 modules"):
         inert_pickle.modules_of(root)
+
+
+def test_extensions_give_the_program_its_detectors(tmp_path: Path) -> None:
+    program = programs.Program(folders=lambda name: (tmp_path / name,))
+    off = [path.name for path in BUILT_IN.iterdir() if path.name != "detailer"]
+    library = ScriptLibrary.load([BUILT_IN], off, program=program)
+    (tmp_path / "adetailer").mkdir()
+    (tmp_path / "adetailer" / "hand.onnx").touch()
+    assert library.detectors().names == ("face_mtcnn", "eyes_mtcnn", "hand.onnx")
+    assert library.detectors() is library.detectors()
+    without = ScriptLibrary.load([BUILT_IN], [*off, "detailer"], program=program)
+    assert without.detectors().names == ()
+    for ask in (without.detectors().check, lambda name: without.detectors().find(Image.new("RGB", (8, 8)), name)):
+        with pytest.raises(UnknownNameError, match="detector"):
+            ask("face_mtcnn")

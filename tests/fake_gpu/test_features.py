@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
+from lib_detailer.detectors import Detectors
 from modules.adapters.applying import LoraMode
-from modules.detection.detectors import Detectors
 from modules.flags.flags import parse_flags
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine, ExtraModels

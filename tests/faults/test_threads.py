@@ -14,13 +14,13 @@ import pytest
 import torch
 from PIL import Image
 
+from lib_remote_workers.sdapi import Address, Offer, Patience, RemoteWorker
 from modules.history.service import HistoryService
 from modules.jobs.job import JobStatus
 from modules.jobs.store import JobStore
 from modules.jobs.workers import protocol as say
 from modules.jobs.workers.executor import ServerSide, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.loop import WorkerLoop
-from modules.jobs.workers.sdapi import Address, Offer, Patience, RemoteWorker
 from modules.memory import timeline as timelines
 from modules.memory.timeline import MemoryTimeline
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
@@ -43,10 +43,10 @@ ONCE = {
     ("modules/jobs/dispatch.py", "self._on_done"): "an action when the queue is done",
     ("modules/jobs/batch.py", "batch.run"): "a batch; each input is guarded",
     ("modules/jobs/workers/loop.py", "self._answer"): "one question",
-    ("modules/jobs/workers/sdapi.py", "post"): "one job on another server",
-    ("modules/jobs/workers/bridge.py", "self._run"): "the process's own work; it ends with it",
-    ("modules/jobs/workers/bridge.py", "self._carry_commands"): "whatever is raised ends the process",
-    ("modules/jobs/workers/bridge.py", "self._ray.shutdown"): "the process ends",
+    ("extensions-builtin/remote-workers/lib_remote_workers/sdapi.py", "post"): "one job on another server",
+    ("extensions-builtin/farm/lib_farm/bridge.py", "self._run"): "the process's own work; it ends with it",
+    ("extensions-builtin/farm/lib_farm/bridge.py", "self._carry_commands"): "whatever is raised ends the process",
+    ("extensions-builtin/farm/lib_farm/bridge.py", "self._ray.shutdown"): "the process ends",
     ("modules/processing/engine/engine.py", "self._load_quietly"): "one load",
     ("modules/models/files/hashing.py", "self._take"): "one file",
     ("compat/loading/guards.py", "work"): "one call of an extension",

@@ -13,16 +13,22 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo, iTXt
 
 from modules.images.encode import encode_image
-from modules.images.foreign.reading import infotext_of_text, usual_infotext
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import encode_user_comment, read_metadata
+from modules.images.other_programs import infotext_of_text, usual_infotext
 from modules.images.stealth import SIGNATURES, with_hidden_text
 from modules.sampling.names import sampler_named
+from tests.extensions import built_in
 from tests.images.foreign_graphs import Graph, node, random_graph, sampled
 
 MAKE, MODEL, DESCRIPTION, COMMENT, SUB_BLOCK = 0x010F, 0x0110, 0x010E, 0x9286, 0x8769
 PLAIN = "a cat\nNegative prompt: dog\nSteps: 20, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x32, Model: toy"
 GRAPH = sampled(["text", 0], text=node("CLIPTextEncode", text="a glass bottle", clip=["model", 1]))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def readers() -> None:
+    built_in()
 
 
 def png(**chunks: str) -> bytes:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import InvalidValueError
 from modules.images.encode import encode_image
@@ -111,34 +110,6 @@ def test_user_comments_in_both_byte_orders_are_read(text: str) -> None:
 )
 def test_other_user_comments_are_read(data: bytes, text: str) -> None:
     assert decode_user_comment(data) == text
-
-
-def novelai(**changes: str) -> bytes:
-    comment = {"sampler": "k_dpmpp_2m", "steps": 28, "scale": 11.0, "seed": 5, "uc": "bad"}
-    chunks = PngInfo()
-    for key, value in (
-        {"Software": "NovelAI", "Description": "a cat", "Comment": json.dumps(comment)} | changes
-    ).items():
-        chunks.add_text(key, value)
-    stream = BytesIO()
-    image().save(stream, "PNG", pnginfo=chunks)
-    return stream.getvalue()
-
-
-def test_novelai_chunks_become_infotext() -> None:
-    infotext, items = read_metadata(novelai())
-    assert infotext == (
-        "a cat\nNegative prompt: bad\n"
-        "Steps: 28, Sampler: DPM++ 2M, CFG scale: 11.0, Seed: 5, Size: 16x8, Clip skip: 2, ENSD: 31337"
-    )
-    assert items["Software"] == "NovelAI"
-
-
-@pytest.mark.parametrize("changes", [{"Comment": "{"}, {"Comment": "{}"}, {"Software": "Paint"}, {"Comment": "[]"}])
-def test_unknown_novelai_chunks_are_only_shown(changes: dict[str, str]) -> None:
-    infotext, items = read_metadata(novelai(**changes))
-    assert infotext is None
-    assert items["Description"] == "a cat"
 
 
 def test_a_jpeg_holds_so_much_and_no_more() -> None:

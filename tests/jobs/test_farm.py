@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from lib_farm.bridge import LOCAL
+from lib_farm.farm import Farm, FarmTransport, check_installed, farm_workers
 from modules.errors import InvalidValueError
 from modules.flags.flags import UsageError, parse_flags
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.lanes import Lane
 from modules.jobs.store import JobStore
-from modules.jobs.workers.bridge import LOCAL
 from modules.jobs.workers.executor import WorkerExecutor, WorkerState
-from modules.jobs.workers.farm import Farm, FarmTransport, check_installed, farm_workers
 from modules.processing.record.output import Output
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import GeneratedImage

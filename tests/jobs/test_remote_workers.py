@@ -16,16 +16,8 @@ import pytest
 import uvicorn
 from PIL import Image
 
-from modules.errors import InvalidValueError
-from modules.flags.flags import Flags, public_flags
-from modules.images.resize import ResizeMode
-from modules.jobs.job import Job, JobStatus
-from modules.jobs.lanes import Lane
-from modules.jobs.store import JobStore
-from modules.jobs.work.extras import Extras, ExtrasRequest, Source
-from modules.jobs.workers import sdapi
-from modules.jobs.workers.executor import WorkerState
-from modules.jobs.workers.sdapi import (
+from lib_remote_workers import sdapi
+from lib_remote_workers.sdapi import (
     Address,
     Offer,
     Patience,
@@ -36,6 +28,14 @@ from modules.jobs.workers.sdapi import (
     unfit,
     unfit_extras,
 )
+from modules.errors import InvalidValueError
+from modules.flags.flags import Flags, public_flags
+from modules.images.resize import ResizeMode
+from modules.jobs.job import Job, JobStatus
+from modules.jobs.lanes import Lane
+from modules.jobs.store import JobStore
+from modules.jobs.work.extras import Extras, ExtrasRequest, Source
+from modules.jobs.workers.executor import WorkerState
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
 from modules.postprocessing.operations import Operations

@@ -30,7 +30,6 @@ EXCEPT = {
     "settings/sections": "settings' own names, labels and hints",
     "settings/definitions.py": "the groups of these settings",
     "flags/flags.py": "the flags' own help",
-    "images/foreign/comfyui.py": "names of inputs in the graphs of another program",
     "ui/card_replies.py": "examples of replies",
     "ui/texts.py": "words of code that are no texts",
     "api/reply_models.py": "examples of replies",

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from lib_remote_workers.sdapi import settings_sent
 from modules.errors import SettingsError
-from modules.jobs.workers.sdapi import settings_sent
 from modules.processing.pipeline.step_recording import pass_identity
 from modules.processing.record.setting_fields import HEARD, OF_THE_RUN, SettingsCase, setting_fields
 from modules.processing.request.request import GenerationRequest, HiresRequest

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image, ImageChops
 
 from compat.foreign import Foreign
+from lib_detailer.detectors import Detectors
 from modules.detection.detection import Detection
-from modules.detection.detectors import Detectors
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
 from modules.images.infotext import parse_infotext
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
@@ -391,7 +391,7 @@ class _Session:
 
 
 def yolo(monkeypatch: pytest.MonkeyPatch, folder: Path, outputs: list[Any], shape: Any = (1, 3, 64, 64)) -> _Session:
-    from modules.detection import yolo as module_of_files
+    from lib_detailer import yolo as module_of_files
 
     session = _Session(outputs, list(shape))
     monkeypatch.setattr(module_of_files, "_session", lambda path: session)

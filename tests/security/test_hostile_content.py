@@ -19,6 +19,7 @@ from PIL.PngImagePlugin import PngInfo
 from compat.store.origin import origin_of
 from compat.store.store import read_index
 from compat.store.store import unpack as unpack_extension
+from lib_takeover.reference_folder import ReferenceFolder
 from modules.access.auth_file import read_accounts
 from modules.adapters import image_embedding
 from modules.bounded import ContentError, read_json, read_yaml
@@ -31,6 +32,7 @@ from modules.errors import FeatherweightError
 from modules.extra_folders import read_extra_folders
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
+from modules.images.other_programs import READERS
 from modules.memory.int8_support import read_answers
 from modules.memory.planning import Corrections
 from modules.model_cards.notes import write_notes
@@ -52,9 +54,9 @@ from modules.prompting.wildcards import WildcardBook
 from modules.settings.store import SettingsStore
 from modules.setup.archive import unpack as unpack_program
 from modules.setup.stamp import STAMP_NAME, Stamp
-from modules.takeover.reference_folder import ReferenceFolder
 from modules.ui.localization import read_localization
 from modules.ui.ui_config import read_ui_config
+from tests.extensions import built_in
 
 MAX_CPU_S = 4.0
 REFUSALS = (FeatherweightError, ContentError, OSError)
@@ -209,6 +211,13 @@ HEADERS: Mapping[str, Reading] = {
         lambda folder, content: image_embedding._table(folder / "x.png", content), True
     ),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def readers_of_other_programs() -> None:
+    built_in()
+    assert len(READERS)
+
 
 PROGRAMS: Mapping[str, Mapping[str, str]] = {
     "ComfyUI": {"prompt": "{}"},

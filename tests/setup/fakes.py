@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from modules.setup.environment import Environment
-from modules.setup.hardware import Nvidia
+from modules.setup.hardware import Adapter, Nvidia
 from modules.setup.installed import read_pins
 from modules.setup.process import Outcome
 from modules.setup.torch_choice import TORCH_VERSION
@@ -36,6 +36,9 @@ class FakeMachine:
     card: Nvidia | None = None
     amd: bool = False
     arc: bool = False
+    gfx: tuple[int, int] | None = None
+    cards: tuple[Adapter, ...] = ()
+    python: tuple[int, int] = (3, 12)
 
     def has_local_wheel(self, requirement: str) -> bool:
         return self.local_wheel
@@ -46,8 +49,11 @@ class FakeMachine:
     def has_amd(self) -> bool:
         return self.amd
 
-    def has_intel_arc(self) -> bool:
-        return self.arc
+    def amd_architecture(self) -> tuple[int, int] | None:
+        return self.gfx
+
+    def adapters(self) -> tuple[Adapter, ...]:
+        return (*self.cards, *((Adapter(0x8086, 0x56A0),) if self.arc else ()))
 
 
 @dataclass

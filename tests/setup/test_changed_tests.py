@@ -21,6 +21,8 @@ def repository(tmp_path: Path) -> Path:
         "modules/data/table.json": "{}",
         "modules/data/reads.py": "",
         "extensions-builtin/x/scripts/x.py": "",
+        "extensions-builtin/x/lib_x/work.py": "",
+        "tests/test_work.py": "from lib_x.work import anything\n",
         "tests/test_a.py": "def test():\n    import modules.b\n",
         "tests/test_scripts.py": "from modules.scripts.library import anything\n",
         "tests/test_data.py": "import modules.data.reads\n",
@@ -52,6 +54,7 @@ def test_nothing_changed_nothing_to_run(repository: Path) -> None:
     [
         ("modules/a.py", ["tests/test_a.py"]),
         ("extensions-builtin/x/scripts/x.py", ["tests/test_scripts.py"]),
+        ("extensions-builtin/x/lib_x/work.py", ["tests/test_scripts.py", "tests/test_work.py"]),
         ("modules/data/table.json", ["tests/test_data.py"]),
         ("modules/rows/euler.py", ["tests/ui/test_page.py"]),
         ("docs/table.md", ["tests/test_docs.py"]),

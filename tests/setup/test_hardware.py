@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from modules.setup import hardware
-from modules.setup.hardware import Nvidia, ThisMachine, parse_nvidia
+from modules.setup.hardware import Adapter, Nvidia, ThisMachine, adapters, parse_nvidia
 from modules.setup.pip import Pip
 from modules.setup.process import Outcome
 
@@ -60,7 +60,29 @@ def test_arc_cards_are_told_from_integrated_graphics(tmp_path: Path, vendor: str
     folder.mkdir(parents=True)
     (folder / "vendor").write_text(vendor + "\n", encoding="ascii")
     (folder / "device").write_text(device + "\n", encoding="ascii")
-    assert machine(tmp_path).has_intel_arc() is expected
+    assert [card.is_arc for card in adapters(tmp_path, "Linux")] == [expected]
+
+
+def test_windows_lists_its_cards_in_the_registry() -> None:
+    rows = [
+        ("AMD Radeon RX 7900 XTX", "pci\\ven_1002&dev_744c&subsys_0e3b1002"),
+        ("Intel(R) Arc(TM) A770 Graphics", "PCI\\VEN_8086&DEV_56A0"),
+        ("AMD Radeon RX 7900 XTX", "PCI\\VEN_1002&DEV_744C"),
+        ("Microsoft Remote Display Adapter", "RdpIdd_IndirectDisplay"),
+    ]
+    found = adapters(system="Windows", rows=lambda: rows)
+    assert found == [Adapter(0x1002, 0x744C, rows[0][0]), Adapter(0x8086, 0x56A0, rows[1][0])]
+    assert [card.maker for card in found] == ["AMD", "Intel"] and found[1].is_arc
+    assert str(Adapter(0x1002, 0x744C)) == "AMD 1002:744c" and Adapter(0x1234, 0x1111).maker == ""
+
+
+def test_the_kernel_tells_amds_architecture(tmp_path: Path) -> None:
+    assert machine(tmp_path).amd_architecture() is None
+    for node, number in enumerate((0, 100300, 110002)):
+        folder = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{node}"
+        folder.mkdir(parents=True)
+        (folder / "properties").write_text(f"cpu_cores_count 0\ngfx_target_version {number}\nvendor_id 4098\n")
+    assert machine(tmp_path).amd_architecture() == (11, 0)
 
 
 def test_a_local_wheel_is_looked_for_without_downloading(tmp_path: Path) -> None:

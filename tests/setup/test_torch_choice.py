@@ -1,10 +1,12 @@
 """Which build of PyTorch is chosen for whom."""
 
+import re
+
 import pytest
 
-from modules.setup.hardware import Nvidia
+from modules.setup.hardware import Adapter, Nvidia
 from modules.setup.process import SetupError
-from modules.setup.torch_choice import PIN, WHEELS, TorchRequest, choose_torch
+from modules.setup.torch_choice import PIN, ROCM_WINDOWS, WHEELS, TorchRequest, choose_torch
 from tests.setup.fakes import FakeMachine
 
 AUTO = TorchRequest()
@@ -61,7 +63,7 @@ def test_a_kind_asked_for_wins(kind: str, machine: FakeMachine, words: tuple[str
 @pytest.mark.parametrize(
     ("kind", "system", "message"),
     [
-        ("rocm", "Windows", "no ROCm build for Windows.*TORCH_COMMAND"),
+        ("rocm", "Darwin", "no ROCm build for Darwin"),
         ("xpu", "Darwin", "no XPU build for macOS"),
         ("mps", "Linux", "MPS exists on macOS only, this is Linux"),
     ],
@@ -108,3 +110,45 @@ def test_torch_command_must_be_pips(command: str) -> None:
 )
 def test_what_an_installed_build_satisfies(request_: TorchRequest, version: str | None, met: bool) -> None:
     assert request_.is_met_by(version) is met
+
+
+RX_7900, RX_6800 = Adapter(0x1002, 0x744C, "AMD Radeon RX 7900 XTX"), Adapter(0x1002, 0x73BF, "AMD Radeon RX 6800 XT")
+ARC, IRIS = Adapter(0x8086, 0xE20B, "Intel(R) Arc(TM) B580"), Adapter(0x8086, 0x9A49, "Intel(R) Iris(R) Xe Graphics")
+GTX = Adapter(0x10DE, 0x2184, "NVIDIA GeForce GTX 1660")
+
+
+def windows(*cards: Adapter, python: tuple[int, int] = (3, 12)) -> FakeMachine:
+    return FakeMachine(system="Windows", architecture="AMD64", cards=cards, python=python)
+
+
+@pytest.mark.parametrize(
+    ("machine", "build", "said"),
+    [
+        (windows(ARC), "xpu", "Intel card: XPU"),
+        (windows(IRIS, ARC), "xpu", "Intel card: XPU"),
+        (windows(IRIS), "cpu", "Iris.*no Arc card.*Vulkan"),
+        (windows(RX_7900), "cpu", "RX 7900 XTX.*--torch rocm --reinstall-torch"),
+        (windows(RX_6800), "cpu", "RX 6800 XT, older than RDNA 3.*Vulkan"),
+        (windows(GTX), "cpu", "GTX 1660, whose driver does not answer.*--reinstall-torch"),
+        (windows(Adapter(0x1234, 0x1111, "virtual")), "cpu", "^the CPU$"),
+        (FakeMachine(cards=(RX_6800,)), "cpu", "without AMD's compute device"),
+        (FakeMachine(amd=True, gfx=(8, 0)), "cpu", "gfx80x, which PyTorch has no code for.*Vulkan"),
+        (FakeMachine(amd=True, gfx=(10, 1)), "cpu", "gfx101x"),
+        (FakeMachine(amd=True, gfx=(10, 3)), "rocm7.2", "AMD card: ROCm"),
+        (FakeMachine(amd=True, gfx=(12, 0)), "rocm7.2", "AMD card: ROCm"),
+    ],
+)
+def test_what_was_found_and_why_it_was_chosen(machine: FakeMachine, build: str, said: str) -> None:
+    choice = choose_torch(AUTO, machine)
+    assert choice.words == (CPU_WORDS if build == "cpu" else index(build))
+    assert re.search(said, choice.reason)
+
+
+def test_rocm_on_windows_is_amds_own() -> None:
+    words = choose_torch(TorchRequest("rocm"), windows(RX_7900)).words
+    assert len(words) == 4 and all(word.startswith(ROCM_WINDOWS) for word in words)
+    assert words[-1].endswith("torch-2.9.1%2Brocm7.2.1-cp312-cp312-win_amd64.whl")
+    with pytest.raises(SetupError, match=r"for Python 3.12, this is 3.13.*TORCH_COMMAND"):
+        choose_torch(TorchRequest("rocm"), windows(RX_7900, python=(3, 13)))
+    with pytest.raises(SetupError, match=r"RDNA 3 and 4.*not on AMD Radeon RX 6800 XT.*Vulkan"):
+        choose_torch(TorchRequest("rocm"), windows(RX_6800))

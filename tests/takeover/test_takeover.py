@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from lib_takeover.reference_folder import count_models
+from lib_takeover.takeover import Report, Target, take_over
 from modules.cli.commands import load_command
 from modules.errors import InvalidValueError
 from modules.flags.flags import parse_flags
@@ -16,8 +18,6 @@ from modules.paths import Paths, resolve_paths
 from modules.prompting.styles import StyleBook
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
-from modules.takeover.reference_folder import count_models
-from modules.takeover.takeover import Report, Target, take_over
 
 STYLES = "name,prompt,negative_prompt\nInk,ink of {prompt},blurry\nOil,an oil painting,\n"
 
@@ -206,3 +206,16 @@ def test_a_count_of_models_ends(tmp_path: Path) -> None:
         put(tmp_path / str(number) / "a.ckpt")
     assert count_models(tmp_path, time.monotonic() + 120) == 5
     assert count_models(tmp_path, time.monotonic()) <= 1
+
+
+def test_settings_that_were_never_chosen_or_do_nothing_are_left_out_silently(theirs: Path, paths: Paths) -> None:
+    config = json.loads((theirs / "config.json").read_text(encoding="utf-8"))
+    config |= {"face_restoration_model": None, "upscaler_for_img2img": None, "realesrgan_enabled_models": None}
+    config |= {"multiple_tqdm": False, "memmon_poll_rate": 4, "use_scale_latent_for_hires_fix": True}
+    config |= {"enable_emphasis": False}
+    (theirs / "config.json").write_text(json.dumps(config))
+    report, _ = take(theirs, paths)
+    said = "\n".join(report.lines)
+    for key in ("face_restoration_model", "upscaler_for_img2img", "realesrgan", "multiple_tqdm", "memmon", "use_scale"):
+        assert key not in said
+    assert SettingsStore(paths.config_file).current["emphasis"] == "None"

@@ -11,9 +11,9 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import InvalidValueError
-from modules.images.foreign.reading import infotext_of_text
 from modules.images.infotext import unquote, written_fields
 from modules.images.metadata import read_metadata
+from modules.images.other_programs import infotext_of_text
 from modules.scripts.pasting import PastedFields
 from modules.services import Services
 from modules.ui.filling import known_only

@@ -11,9 +11,9 @@ from zipfile import ZipFile
 
 from fastapi import APIRouter, Request, Response
 
+from lib_agent_scheduler.line_access import FIRST, LAST, LineAccess, LineEntry
 from modules import script_callbacks
 from modules.api.documentation import documented
-from modules.api.line_access import FIRST, LAST, LineAccess, LineEntry
 from modules.api.schemas import Img2ImgBody, Tolerant, Txt2ImgBody
 from modules.bounded import read_json
 from modules.errors import InvalidValueError

@@ -14,13 +14,12 @@ from modules.scripts import program_now  # noqa: E402
 PROGRAM = program_now()
 
 
-def add_routes(page: object, app: Any) -> None:
-    """Called when page and API are built."""
-    from lib_agent_scheduler.routes import agent_scheduler_routes  # only where there is a server
+def add_routes(app: Any, services: Any) -> None:
+    """Add the routes to the API; only in a server, which has FastAPI."""
+    from lib_agent_scheduler.line_access import LineAccess
+    from lib_agent_scheduler.routes import agent_scheduler_routes
 
-    from modules.api.line_access import line_of
-
-    app.include_router(agent_scheduler_routes(line_of(app), PROGRAM))
+    app.include_router(agent_scheduler_routes(LineAccess(services), PROGRAM))
 
 
-script_callbacks.on_app_started(add_routes)
+script_callbacks.on_api(add_routes)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.model_folders import files_below
+from modules.models.detection.others import ADAPTER, HasShape, other_of
 from modules.scripts.program import Program
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
@@ -125,9 +126,12 @@ TRANSFORMER_SIGNS: Mapping[frozenset[str], Kind] = {
 """Tensors by which ControlNets of transformers are known."""
 
 
-def kind_of(names: Mapping[str, object], file: Path) -> Kind:
+def kind_of(names: Mapping[str, HasShape], file: Path) -> Kind:
     """Recognize a file by the names of its tensors. Raises `CheckpointError`."""
     keys = set(names)
+    other = other_of(names, ADAPTER)
+    if other is not None:
+        raise CheckpointError(f"{file.name} is {other.sentence}. Choose another file.")
     of_transformer = next((kind for sign, kind in TRANSFORMER_SIGNS.items() if sign <= keys), None)
     if of_transformer is not None:
         return of_transformer

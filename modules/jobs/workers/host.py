@@ -110,10 +110,3 @@ def files_known(engine: Engine) -> object:
         tuple(engine.upscalers.catalogue.names),
         files.embedding_files,
     )
-
-
-def embedding_names(engine: Engine) -> tuple[str, ...]:
-    """The names of the embeddings that are here now; reads new files."""
-    store = engine.adapters.files.embeddings
-    store.refresh()
-    return tuple(item.name for item in store.all)

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lib_farm.bridge import LEAVE_S, LOCAL, Begun, Gone, Wanted, enter, is_open_port
 from modules.errors import InvalidValueError
-from modules.jobs.workers.bridge import LEAVE_S, LOCAL, Begun, Gone, Wanted, enter, is_open_port
 from modules.jobs.workers.executor import AwayError
 from modules.jobs.workers.process import END_WAIT_S, Build, cause_of
 from modules.jobs.workers.protocol import Command, Report

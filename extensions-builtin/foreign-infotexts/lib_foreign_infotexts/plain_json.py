@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from modules.images.foreign.record import ForeignRecord, listed, size_of, stem
+from lib_foreign_infotexts.record import ForeignRecord, listed, size_of, stem
 
 PROMPTS = ("prompt", "positiveprompt", "positive", "textprompt", "inputs")
 NEGATIVES = ("negativeprompt", "negative", "uc", "negativeprompts")

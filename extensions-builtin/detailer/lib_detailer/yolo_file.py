@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from modules.detection.yolo_v8 import YoloV8, fold, matching
+from lib_detailer.yolo_v8 import YoloV8, fold, matching
 from modules.errors import CheckpointError
 from modules.models.files.header import REMEDY
 from modules.models.files.inert_pickle import Inert, InertFile, StoredTensor, modules_of, tensors_of

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from modules.images.foreign.comfy_graph import Graph, Node, Texts, is_sampler
-from modules.images.foreign.record import MAX_VALUE_CHARS, ForeignRecord, stem
+from lib_foreign_infotexts.comfy_graph import Graph, Node, Texts, is_sampler
+from lib_foreign_infotexts.record import MAX_VALUE_CHARS, ForeignRecord, stem
 
 MAX_NODES = 20_000
 MAX_LINKS = 50_000

@@ -1,6 +1,5 @@
-"""The line of jobs as routes of extensions use it: a scheduler's for its clients, say. Each call acts for the user who
-sent the request, who sees and changes their own work, an admin everybody's; who may call a route at all is said at the
-route (`script_callbacks.open_to`)."""
+"""The line of jobs as the routes use it. Each call acts for the user who sent the request, who sees and changes their
+own work, an admin everybody's; who may call a route at all is said at the route (`script_callbacks.open_to`)."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 
 from modules.api.auth import identity_of
 from modules.api.queue import changing, check_parameters, request_of, retried
@@ -53,7 +52,7 @@ class LineEntry:
 
 
 class LineAccess:
-    """What routes may do with the line. All raise `UnknownNameError` for a job that is not there, or not the user's."""
+    """Access of routes to the line. All raise `UnknownNameError` for a job that is not there, or not the user's."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -80,7 +79,7 @@ class LineAccess:
         return running.task_id if running is not None else None
 
     def waiting(self, request: Request, limit: int, offset: int = 0) -> list[LineEntry]:
-        """What waits, in the order in which it will run."""
+        """List what waits, in the order in which it will run."""
         line = self._line.first(offset + limit, identity_of(request))[offset:]
         return [self._entry(self._line.record(entry.task_id)) for entry in line]
 
@@ -198,9 +197,3 @@ class LineAccess:
             changed_at=record.ended_at or record.started_at or record.created_at,
             images=tuple((Path(one["path"]), one.get("infotext", "")) for one in images if one.get("path")),
         )
-
-
-def line_of(app: FastAPI) -> LineAccess:
-    """The line of the program whose app this is, for `on_app_started`."""
-    found: LineAccess = app.state.line
-    return found

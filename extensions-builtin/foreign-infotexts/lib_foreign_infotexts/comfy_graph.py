@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lib_foreign_infotexts.record import size_of
 from modules.bounded import joined
-from modules.images.foreign.record import size_of
 
 Node = Mapping[str, Any]
 

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from lib_takeover.takeover import Target, take_over
 from modules.cli.running import flags_of, run_guarded
 from modules.flags.flags import PATHS, add_arguments
 from modules.folder_lock import FolderLock
@@ -15,9 +16,8 @@ from modules.scripts.library import ScriptLibrary
 from modules.scripts.settings import add_settings
 from modules.services import ForeignProgram
 from modules.settings.store import SettingsStore
-from modules.takeover.takeover import Target, take_over
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:

@@ -14,7 +14,7 @@ from modules.errors import CheckpointError, UnknownNameError
 from modules.faces.face import Face
 
 if TYPE_CHECKING:
-    from modules.detection.yolo import YoloDetector
+    from lib_detailer.yolo import YoloDetector
 
 FACE, EYES = "face_mtcnn", "eyes_mtcnn"
 OTHER_NAMES = {
@@ -73,7 +73,7 @@ class Detectors:
         return [_face(face, image.size) if name == FACE else _eyes(face, image.size) for face in faces]
 
     def _of_file(self, path: Path) -> YoloDetector:
-        from modules.detection.yolo import YoloDetector
+        from lib_detailer.yolo import YoloDetector
 
         with self._lock:
             changed = path.stat().st_mtime_ns

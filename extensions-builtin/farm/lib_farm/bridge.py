@@ -30,6 +30,7 @@ from modules.threads import start_loop
 log = logging.getLogger(__name__)
 
 LOCAL = "local"
+OWN_FOLDER = Path("extensions-builtin", "farm")  # of the program's, where actors find this package
 TAKE_S = 1.0  # how long one call of an actor waits for a report
 WATCH_S = 1.0  # how often it is looked whether the head's port is open
 CONNECT_S = 2.0
@@ -167,10 +168,11 @@ class _Bridge:
         elif _has_token():  # `ray start` asks for it then, and Ray sends none to an address that it is given
             os.environ.setdefault("RAY_AUTH_MODE", "token")
         ray = importlib.import_module("ray")
+        places = os.pathsep.join((str(self._wanted.root), str(self._wanted.root / OWN_FOLDER)))
         options: dict[str, Any] = {
             "logging_level": "ERROR",
             "log_to_driver": False,
-            "runtime_env": {"env_vars": {"PYTHONPATH": str(self._wanted.root), "RAY_USAGE_STATS_ENABLED": "0"}},
+            "runtime_env": {"env_vars": {"PYTHONPATH": places, "RAY_USAGE_STATS_ENABLED": "0"}},
         }
         if self._wanted.address == LOCAL:
             options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from lib_detailer.yolo_file import USUAL_SIDE_PX, read_yolo_file
 from modules.detection.detection import Detection
-from modules.detection.yolo_file import USUAL_SIDE_PX, read_yolo_file
 from modules.errors import CheckpointError
 
 RUNTIME = "onnxruntime"

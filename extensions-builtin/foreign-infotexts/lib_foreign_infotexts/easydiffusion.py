@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from modules.images.foreign.record import ForeignRecord, size_of, stem
+from lib_foreign_infotexts.record import ForeignRecord, size_of, stem
 
 KEYS = {
     "num_inference_steps": "Steps",

@@ -5,14 +5,15 @@ from pathlib import Path
 from fastapi import APIRouter
 from pydantic import Field
 
+from lib_takeover.takeover import Report, Target, take_over
+from modules.access.roles import Role, open_to
 from modules.api.documentation import documented
-from modules.api.reply_models import TakeoverReply
+from modules.api.reply_models import Reply
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, OutputError
 from modules.file_names import given_path
 from modules.images.saving import check_folder
 from modules.services import Services
-from modules.takeover.takeover import Report, Target, take_over
 
 
 class TakeoverBody(Tolerant):
@@ -21,11 +22,20 @@ class TakeoverBody(Tolerant):
     folder: str = Field(min_length=1, max_length=4096, examples=["/home/me/stable-diffusion-webui"])
 
 
+class TakeoverReply(Reply):
+    """Record of what was taken over from another program's folder, in sentences."""
+
+    taken: list[str] = Field(examples=[["Lora: 12 files in /home/me/webui/models/Lora, read after the next start"]])
+    kept: list[str] = Field(examples=[["defaults of your own: txt2img/Width/value"]])
+    without: list[str] = Field(examples=[["extensions, which have to be ones for this program: some-extension"]])
+
+
 def takeover_routes(services: Services) -> APIRouter:
     """The route below /featherweight/v1."""
     routes = APIRouter(prefix="/featherweight/v1", tags=["server"])
 
     @routes.post("/import-folder", **documented(errors={422: "/old is not a folder on this machine."}))
+    @open_to(Role.ADMIN)
     def import_folder(body: TakeoverBody) -> TakeoverReply:
         """Take over models (by path), styles, settings, defaults and outputs of another program; nothing there changes,
         and nothing here is overwritten."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from lib_takeover.reference_folder import ReferenceFolder
 from modules.atomic_files import output_error, write_atomic
 from modules.bounded import read_json_file
 from modules.errors import FeatherweightError, InvalidValueError
@@ -20,8 +21,7 @@ from modules.settings.definitions import DIRECTORY_KEYS
 from modules.settings.setting import Setting
 from modules.settings.store import SettingsStore, migrate
 from modules.settings.values import as_json, exact_setting
-from modules.takeover.old_defaults import current_entries
-from modules.takeover.reference_folder import ReferenceFolder
+from modules.ui.old_defaults import current_entries
 
 TABS = ("txt2img/", "img2img/", "extras/", "modelmerger/")
 FIELDS = ("/value", "/visible", "/minimum", "/maximum", "/step")
@@ -40,6 +40,8 @@ USUAL = {
 """What the reference UI writes of itself: nobody's choice, and not to stand against a model's own size and scale."""
 ABOUT_THERE = frozenset(("sd_checkpoint_hash", "disabled_extensions", "disable_all_extensions"))
 """Settings about the other program's own files."""
+AS_HERE = (("use_scale_latent_for_hires_fix", True),)
+"""Settings of old versions with a value by which the other program did what this one does."""
 NOT_FROM_ELSEWHERE = ("system", "API")
 """Sections of settings that say what the program may do on this machine: their owner sets them here."""
 SHOWN = 12
@@ -154,7 +156,9 @@ def _take_settings(found: ReferenceFolder, target: Target, report: Report) -> No
     own, locked, unknown = [], [], []
     for key, value in migrate(found.config).items():
         setting = exact_setting(key)
-        if key in ABOUT_THERE:
+        if key in ABOUT_THERE or value is None:  # null: never chosen there
+            continue
+        if (key, value) in AS_HERE or (setting is not None and setting.hidden):
             continue
         if setting is None:
             unknown.append(key)

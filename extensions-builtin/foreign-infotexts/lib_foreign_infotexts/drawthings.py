@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from html import unescape
 from typing import Any
 
+from lib_foreign_infotexts.record import ForeignRecord, listed, size_of, stem
 from modules.bounded import read_json
-from modules.images.foreign.record import ForeignRecord, listed, size_of, stem
 
-XMP = "XML:com.adobe.xmp"
 _COMMENT = re.compile(r"<exif:UserComment>(.*?)</exif:UserComment>", re.DOTALL)
 _TAGS = re.compile(r"</?rdf:[^>]*>")
 KEYS = {

@@ -36,11 +36,13 @@ from modules.jobs.job import Entry, Job, WorkerLostError
 from modules.jobs.lanes import Lane
 from modules.jobs.tasks import Outcome, Task
 from modules.jobs.work.extras import ExtrasRequest, ExtrasRun
+from modules.jobs.workers.added import WorkerPlace
 from modules.jobs.workers.executor import WorkerFacts, WorkerOptions, WorkerState
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.postprocessing.operation import PostprocessedImage
 from modules.postprocessing.operations import Arguments
 from modules.processing.engine.chosen_checkpoint import checkpoint_of
+from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PRECISION_KEYS
 from modules.processing.record.made import sample_key
 from modules.processing.record.output import Output, name_context
@@ -700,6 +702,25 @@ class RemoteWorker:
                 version="",
             ),
         )
+
+
+def embedding_names(engine: Engine) -> tuple[str, ...]:
+    """The names of the embeddings that are here now; reads new files."""
+    store = engine.adapters.files.embeddings
+    store.refresh()
+    return tuple(item.name for item in store.all)
+
+
+def remote_workers(place: WorkerPlace, addresses: Sequence[str], file: Path | None) -> list[tuple[RemoteWorker, Lane]]:
+    """Return a worker with its lane for each address. Raises as `addresses_of` does."""
+    computing = place.computing
+    workers = [
+        RemoteWorker(
+            address, place.output, computing.catalogue, place.options, lambda: embedding_names(computing.engine)
+        )
+        for address in addresses_of(addresses, file)
+    ]
+    return [(one, remote_lane(one)) for one in workers]
 
 
 def remote_lane(worker: RemoteWorker) -> Lane:

@@ -1,0 +1,48 @@
+"""The tables of docs/models.md and docs/guide/coming-over.md about other programs are those of the code."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from modules.images.foreign.reading import PROGRAMS
+from modules.models.detection.others import others
+from modules.sampling.names import AUTOMATIC, ELSEWHERE, SCHEDULES_ELSEWHERE
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- |", "|---|").replace(" --- |", "---|")
+
+
+def programs() -> str:
+    return table(("program", "where its record stands", "what is read"), PROGRAMS)
+
+
+def samplers() -> str:
+    here: dict[str, list[str]] = {}
+    for theirs, ours in ELSEWHERE.items():
+        here.setdefault(ours, []).append(f"`{theirs}`")
+    return table(
+        ("sampler here", "what other programs call it"), ((ours, ", ".join(all_)) for ours, all_ in here.items())
+    )
+
+
+def schedules() -> str:
+    rows = ((f"`{theirs}`", ours) for theirs, ours in SCHEDULES_ELSEWHERE.items())
+    return table(("schedule type elsewhere", "here"), rows)
+
+
+def models() -> str:
+    groups = {"adapter": "adapter", "denoiser": "denoiser", "vae": "VAE", "encoder": "text encoder"}
+    kinds = {"image": "image", "encoder": "text encoder"}
+    rows = ((row.name, groups[row.group], kinds.get(row.type, row.type.partition(",")[0])) for row in others())
+    return table(("model", "file", "what it is"), rows)
+
+
+def test_tables_of_the_documents_are_those_of_the_code() -> None:
+    guide = (DOCS / "guide" / "coming-over.md").read_text(encoding="utf-8")
+    for made in (programs(), samplers(), schedules()):
+        assert made in guide
+    assert models() in (DOCS / "models.md").read_text(encoding="utf-8")
+    assert AUTOMATIC in schedules()

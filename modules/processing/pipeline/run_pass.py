@@ -324,7 +324,9 @@ def build_guidance(
         padding=_padding(settings),
         check_nan=check_nan,
     )
-        guidance = build_guidance(settings, denoiser, check, check_nan, refiner_switch, calls, levels)
+    return Guidance(
+        denoiser, options, check, refiner_switch, forecast_of(plan, calls, isinstance(levels, FlowSchedule))
+    )
 
 
 def forecast_of(plan: PassSettings, calls: int, is_flow: bool = False) -> Forecast | StepCache | None:

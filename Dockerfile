@@ -18,7 +18,8 @@ USER 10001
 
 # The set-up needs these alone: a change of documents, extensions or models does not install PyTorch again; one below
 # modules/ does, as launch.py imports from there.
-COPY --chown=featherweight:featherweight launch.py requirements.txt requirements-nodeps.txt requirements-test.txt ./
+COPY --chown=featherweight:featherweight launch.py requirements.txt requirements-nodeps.txt requirements-kernels.txt \
+    requirements-test.txt ./
 COPY --chown=featherweight:featherweight modules ./modules
 RUN python3 launch.py --torch "${TORCH}" --skip-torch-cuda-test --exit
 

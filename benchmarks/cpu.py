@@ -47,6 +47,7 @@ from benchmarks import full_size_parts
 from benchmarks.full_size import CPU, FAMILIES, ROOT, load_through_program, use_every_page, write_full_size_checkpoint
 from benchmarks.report import print_table, read_result, write_result
 from benchmarks.step_profile import shares
+from benchmarks.turbo import measure_turbo
 from lib_workbench.comparison.compare import psnr_db
 from modules.memory import int8_matmul
 from modules.memory.attention import ATTENTIONS, AttentionOptions
@@ -81,7 +82,7 @@ from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, random_scene
 from recipes.scenes.scoring import background_color, color_prompts, shape_color
 
-PARTS = ("layers", "kernels", "attention", "compile", "steps", "profile", "memory", "decode", "images")
+PARTS = ("layers", "kernels", "attention", "compile", "steps", "profile", "memory", "decode", "turbo", "images")
 SIDE, QUICK_SIDE = 64, 16
 DECODED_SIDES = (32, 64)
 ROUNDS, QUICK_ROUNDS = 3, 1
@@ -741,6 +742,8 @@ def main() -> None:
             for family in (name for name in arguments.family if name in FAMILIES):
                 sides = (QUICK_SIDE,) if arguments.quick else DECODED_SIDES
                 measure_decoding(family, sides, partial(keep, f"decode, {family}"))
+        if "turbo" in arguments.part:
+            keep("turbo, from a request to a file", measure_turbo(Path(scratch), rounds, arguments.quick))
         for family in FLOW_FAMILIES:
             if family not in arguments.family or not {"steps", "profile"} & set(arguments.part):
                 continue

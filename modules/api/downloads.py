@@ -32,7 +32,7 @@ from modules.services import Services
 
 STOP_S = 20.0  # how long a reply waits for a download to stop
 ERRORS = {
-    404: "Unknown folder 'x'. Known: Stable-diffusion, VAE, text_encoder, Lora, embeddings, ControlNet, ESRGAN.",
+    404: "Unknown folder 'x'. Known: Stable-diffusion, VAE, VAE-taesd, text_encoder, Lora, embeddings, ControlNet ...",
     422: "'x' is none of: a name of the list, a repository of the Hub and a file in it, an https address.",
     424: "The host example.com is not found: is this machine connected to the Internet?",
     503: "huggingface.co asks to wait for 30 s (answer 429); try again later.",
@@ -123,6 +123,7 @@ def download_routes(services: Services) -> APIRouter:
                     download_gb=one.download_gb,
                     is_streamed=one.is_streamed,
                     is_slow=one.is_slow,
+                    seconds=one.seconds,
                 )
                 for one in models
             ],

@@ -220,6 +220,7 @@ class FewStepsItem(Reply):
     cfg_scale: float = Field(examples=[1.0])
     sampler: str = Field(examples=["LCM"])
     scheduler: str = Field(examples=["SGM Uniform"])
+    decoder: str = Field(default="", description="TAESD, where that is here for its latents", examples=["TAESD"])
     label: str = Field(description="on the card", examples=["LCM: 6 steps"])
     values: str = Field(examples=["6 steps, CFG scale 1, LCM, SGM Uniform"])
 
@@ -697,6 +698,7 @@ class FittingItem(KnownModelItem):
     download_gb: float = Field(examples=[20.7])
     is_streamed: bool = Field(examples=[False])
     is_slow: bool = Field(examples=[False])
+    seconds: int = Field(description="of one image on this CPU, roughly; 0 with a GPU", examples=[9])
 
 
 class FittingReply(Reply):

@@ -6,7 +6,7 @@ the files that a look at the folders has found, never made into paths.
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class Card:
 
 @dataclass(frozen=True)
 class _Look:
-    """What a look at a page's folders has found, and what it depended on."""
+    """Findings in a page's folders, and what they depended on."""
 
     signature: bytes
     settings: Settings
@@ -176,8 +176,9 @@ def _by_path(card: Card) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() and part.isascii() else (-1, part) for part in parts]
 
 
-def card_json(page: CardPage, card: Card, settings: Settings) -> dict[str, Any]:
-    """A card for the page's script: what it shows, what finds it, and what a click adds."""
+def card_json(page: CardPage, card: Card, settings: Settings, tiny_vaes: Collection[str] = ()) -> dict[str, Any]:
+    """Describe a card for the page's script: what it shows, what finds it, and what a click adds. `tiny_vaes`: the
+    names of the tiny decoders that are here."""
     file, notes = card.file, card.notes
     few_steps = page.few_steps(file)
     if few_steps and few_steps.sampler in settings.sampler.hide_samplers:
@@ -194,7 +195,7 @@ def card_json(page: CardPage, card: Card, settings: Settings) -> dict[str, Any]:
         "activation": notes.get("activation text", "") if page.tag else "",
         "negative": notes.get("negative text", "") if page.is_for_prompt else "",
         "version": card.version,
-        "few_steps": few_steps_json(few_steps),
+        "few_steps": few_steps_json(few_steps, tiny_vaes),
         "stamp": str(card.preview_stamp),  # more digits than a number of the script holds
         "created": card.created,
         "modified": card.modified,
@@ -203,7 +204,7 @@ def card_json(page: CardPage, card: Card, settings: Settings) -> dict[str, Any]:
 
 
 def prompt_of(page: CardPage, card: Card, settings: Settings) -> str:
-    """What a click puts into the prompt, the activation text aside; for checkpoints the title."""
+    """Return what a click puts into the prompt, the activation text aside; for checkpoints the title."""
     if not page.tag:
         return card.file.reference
     weight = card.notes.get(WEIGHT) or settings.extra_networks.extra_networks_default_multiplier

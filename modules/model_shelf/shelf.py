@@ -16,7 +16,7 @@ from modules.file_names import place_inside
 from modules.model_folders import files_below
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
-from modules.models.detection.files import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, UPSCALERS, VAES
+from modules.models.detection.files import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, TINY_VAES, UPSCALERS, VAES
 from modules.models.files.catalogue import HashCache
 from modules.paths import Paths
 
@@ -63,6 +63,7 @@ class Shelf:
         return {
             CHECKPOINTS: paths.checkpoint_dirs,
             VAES: paths.vae_dirs,
+            TINY_VAES: paths.tiny_vae_dirs,
             ENCODERS: paths.module_dirs,
             LORAS: paths.lora_dirs,
             EMBEDDINGS: paths.embeddings_dirs,
@@ -163,7 +164,7 @@ class Shelf:
         return self._hashes.sha256(self.file(key).path)
 
     def noted(self, key: str, name: str) -> str:
-        """What was remembered of a file, such as its "source"; "" where nothing was."""
+        """Return what was remembered of a file, such as its "source"; "" where nothing was."""
         return self._hashes.fact(self.file(key).path, name) or ""
 
     def move(self, key: str, folder: str) -> ShelfFile:
@@ -213,7 +214,8 @@ class Shelf:
 
 
 def _used(one: ShelfFile, uses: Mapping[str, float]) -> float | None:
-    """By the names that infotexts have: of a checkpoint its name without suffix, folders joined by underscores."""
+    """Read the times by the names that infotexts have: of a checkpoint its name without suffix, folders joined by
+    underscores."""
     stem = one.path.stem
     joined = "_".join((*one.folder.split("/"), stem)) if one.folder else stem
     times = [uses[name.lower()] for name in {stem, joined} if name.lower() in uses]

@@ -68,7 +68,7 @@ class Axis:
         return [self.read(word) for word in words]
 
     def caption(self, value: Any) -> str:
-        """What stands above a column."""
+        """Return what stands above a column."""
         text = self.show(value)
         return f"{self.label}: {text}" if self.shows_label else text
 
@@ -364,6 +364,7 @@ def _register() -> None:
         setting_axis("Token merging ratio", "token_merging_ratio"),
         setting_axis("Token merging ratio high-res", "token_merging_ratio_hr"),
         setting_axis("Forecast steps", "forecast_strength"),
+        setting_axis("Step cache", "step_cache_threshold"),
         setting_axis("Always discard next-to-last sigma", "always_discard_next_to_last_sigma"),
         setting_axis("SGM noise multiplier", "sgm_noise_multiplier"),
         setting_axis("RNG source", "randn_source"),

@@ -1,8 +1,12 @@
-"""What is installed in a virtual environment, read from the names of its dist-info folders; nothing is imported."""
+"""Packages installed in a virtual environment, read from the names of its dist-info folders; nothing is imported."""
 
+import platform
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+_CONDITION = re.compile(r'(sys_platform|platform_machine) == "([^"]*)"')
 
 
 def normal_name(name: str) -> str:
@@ -25,7 +29,8 @@ def installed_versions(site_packages: Iterable[Path]) -> dict[str, str]:
 
 
 def read_pins(requirements: str) -> dict[str, str]:
-    """Normal name -> version of the "name==version" lines of a requirements file; comments and blanks are skipped.
+    """Normal name -> version of the "name==version" lines of a requirements file; comments, blanks and lines whose
+    marker is for other systems are skipped.
 
     Raises `ValueError` for any other line: our requirements files hold nothing else.
     """
@@ -34,10 +39,14 @@ def read_pins(requirements: str) -> dict[str, str]:
         line = raw.partition("#")[0].strip()
         if not line:
             continue
-        name, pinned, version = line.partition("==")
-        if not pinned or not re.fullmatch(r"[\w.+!-]+", version):
+        requirement, _, marker = line.partition(";")
+        name, pinned, version = requirement.strip().partition("==")
+        conditions = [_CONDITION.fullmatch(part.strip()) for part in marker.split(" and ")] if marker else []
+        if not pinned or not re.fullmatch(r"[\w.+!-]+", version) or not all(conditions):
             raise ValueError(f"not a name==version line: {raw!r}")
-        pins[normal_name(name.strip())] = version
+        here = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
+        if all(here[found[1]] == found[2] for found in conditions if found):
+            pins[normal_name(name.strip())] = version
     return pins
 
 

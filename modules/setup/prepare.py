@@ -3,7 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from modules.setup.environment import LOCK_NAME, Environment
 from modules.setup.hardware import Machine, ThisMachine
@@ -11,17 +13,30 @@ from modules.setup.installed import read_pins, unsatisfied
 from modules.setup.lock import exclusive
 from modules.setup.pip import Pip, failure_message
 from modules.setup.process import Run, Runner, Say, SetupError, say
-from modules.setup.stamp import IMPORTS, NODEPS, REQUIREMENTS, RUN_STEPS, TESTS, TORCH, XFORMERS, Stamp, step_keys
+from modules.setup.stamp import (
+    IMPORTS,
+    KERNELS,
+    NODEPS,
+    PACKAGES,
+    REQUIREMENTS,
+    RUN_STEPS,
+    TESTS,
+    TORCH,
+    XFORMERS,
+    Stamp,
+    step_keys,
+)
 from modules.setup.torch_choice import TorchRequest, choose_torch
-from modules.setup.torch_question import ASK_TORCH
+from modules.setup.torch_question import ASK_TORCH, gains_by_kernels
 from modules.setup.xformers import install_xformers
 
 CONSTRAINT_NAME = "torch-constraint.txt"
+KERNELS_SIZE = "64 MB to download, 210 MB on disk"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a launch needs: which PyTorch, whether to install it anew, the test tools and xformers too, and words on the
+    """Needs of a launch: which PyTorch, whether to install it anew, the test tools and xformers too, and words on the
     device."""
 
     request: TorchRequest = field(default_factory=TorchRequest)
@@ -38,7 +53,7 @@ class Wanted:
 
 
 def is_ready(root: Path, environment: Environment, wanted: Wanted) -> bool:
-    """Whether the stamp says that every wanted step is done; reads five small files and starts nothing."""
+    """Whether the stamp says that every wanted step is done; reads a few small files and starts nothing."""
     if wanted.reinstall_torch or wanted.reinstall_xformers or not environment.python.exists():
         return False
     stamp = Stamp.read(environment.folder)
@@ -94,7 +109,7 @@ class _Setup:
         stamp = Stamp.read(self.environment.folder)
         request = _effective(self.wanted.request, stamp)
         if self.wanted.reinstall_torch:
-            stamp = stamp.without_step(TORCH).without_step(IMPORTS)
+            stamp = stamp.without_step(TORCH).without_step(IMPORTS).without_step(KERNELS)
             # On disk as well, or an interruption now would leave a stamp that calls the old PyTorch the new one.
             stamp.write(self.environment.folder)
         if self.wanted.reinstall_xformers:
@@ -114,6 +129,8 @@ class _Setup:
         elif step == XFORMERS:
             torch = self.environment.installed()["torch"]
             install_xformers(torch, self.machine, self.pip, self.run, self.tell)
+        elif step == KERNELS:
+            self._install_kernels(REQUIREMENTS[step])
         else:
             self._install_packages(REQUIREMENTS[step], ("--no-deps",) if step == NODEPS else ())
 
@@ -131,12 +148,35 @@ class _Setup:
 
     def _install_packages(self, file_name: str, options: tuple[str, ...]) -> None:
         path = self.root / file_name
-        missing = unsatisfied(read_pins(path.read_text(encoding="utf-8")), self.environment.installed())
+        pins, installed = read_pins(path.read_text(encoding="utf-8")), self.environment.installed()
+        if "triton" in installed:  # PyTorch for GPUs brings its own version
+            pins.pop("triton", None)
+        missing = unsatisfied(pins, installed)
         if not missing:
             return
         self.tell(f"installing {len(missing)} packages of {file_name}")
-        words = (*options, "-r", str(path), "-c", str(self._write_constraint()))
-        self.pip.install(f"installing {file_name}", words)
+        wanted = (f"{name}=={version}" for name, version in pins.items())
+        self.pip.install(f"installing {file_name}", (*options, *wanted, "-c", str(self._write_constraint())))
+
+    def _install_kernels(self, file_name: str) -> None:
+        """Install the compiler of the CPU's kernels where they pay. A failure is told, and the start goes on."""
+        if not gains_by_kernels(self._facts):
+            return
+        self.tell(f"this CPU computes faster with compiled kernels: their compiler is numba ({KERNELS_SIZE})")
+        try:
+            self._install_packages(file_name, ("-c", str(self.root / REQUIREMENTS[PACKAGES])))
+            tried = self.run([str(self.environment.python), "-c", "import numba"])
+            if tried.ok:
+                return
+            for name in read_pins((self.root / file_name).read_text(encoding="utf-8")):
+                self.pip.uninstall(name)
+            reason = f"numba cannot be imported and was removed: {(tried.output.strip().splitlines() or [''])[-1]}"
+        except SetupError as error:
+            reason = str(error)
+        self.tell(
+            f"{reason}\nThe start goes on: PyTorch computes instead, and images take longer. To try again: "
+            f"{self.environment.python} -m pip install -r {file_name}"
+        )
 
     def _write_constraint(self) -> Path:
         """A pip constraint that pins PyTorch to the very build that is installed."""
@@ -146,13 +186,19 @@ class _Setup:
 
     def _check_imports(self) -> None:
         self._remove_broken_torchvision()
+        facts = self._facts
+        if self.wanted.name_device:
+            self.tell(f"PyTorch {facts['version']} is ready; it computes on {facts['device']}")
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """The answer of the installed PyTorch. Raises `SetupError` where it cannot be imported."""
         outcome = self.run([str(self.environment.python), "-c", ASK_TORCH])
         if not outcome.ok:
             message = failure_message("importing PyTorch", outcome)
             raise SetupError(f"{message} If it stays so: --reinstall-torch, or another build with --torch.")
-        if self.wanted.name_device:
-            facts = json.loads(outcome.output.splitlines()[-1])
-            self.tell(f"PyTorch {facts['version']} is ready; it computes on {facts['device']}")
+        facts: dict[str, Any] = json.loads(outcome.output.splitlines()[-1])
+        return facts
 
     def _remove_broken_torchvision(self) -> None:
         """A torchvision of another build than PyTorch makes transformers unusable; none at all does no harm."""

@@ -11,9 +11,14 @@ from modules.setup.xformers import XFORMERS_PIN
 
 STAMP_NAME = "setup-stamp.json"
 TORCH, PACKAGES, NODEPS, IMPORTS, TESTS = "torch", "packages", "nodeps", "imports", "tests"
-XFORMERS = "xformers"
-RUN_STEPS = (TORCH, PACKAGES, NODEPS, IMPORTS)
-REQUIREMENTS = {PACKAGES: "requirements.txt", NODEPS: "requirements-nodeps.txt", TESTS: "requirements-test.txt"}
+XFORMERS, KERNELS = "xformers", "kernels"
+RUN_STEPS = (TORCH, PACKAGES, NODEPS, IMPORTS, KERNELS)
+REQUIREMENTS = {
+    PACKAGES: "requirements.txt",
+    NODEPS: "requirements-nodeps.txt",
+    KERNELS: "requirements-kernels.txt",
+    TESTS: "requirements-test.txt",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Stamp:
 def step_keys(root: Path, request: TorchRequest, python_version: str) -> dict[str, str]:
     """The key of each step: a hash of what it depends on, the keys of the steps before it included."""
     keys = {TORCH: _digest(TORCH_VERSION, python_version, json.dumps(request.as_dict(), sort_keys=True))}
-    for step, before in ((PACKAGES, TORCH), (NODEPS, PACKAGES), (TESTS, NODEPS)):
+    for step, before in ((PACKAGES, TORCH), (NODEPS, PACKAGES), (KERNELS, NODEPS), (TESTS, NODEPS)):
         keys[step] = _digest(keys[before], (root / REQUIREMENTS[step]).read_text(encoding="utf-8"))
     keys[IMPORTS] = _digest(keys[NODEPS], IMPORTS)
     keys[XFORMERS] = _digest(keys[TORCH], XFORMERS_PIN)

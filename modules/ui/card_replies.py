@@ -1,4 +1,4 @@
-"""What the routes of model cards answer: models that type, document and exemplify a reply at once."""
+"""Answers of the routes of model cards: models that type, document and exemplify a reply at once."""
 
 from typing import Any
 
@@ -42,12 +42,13 @@ class CardListReply(Reply):
     others: OtherVersionsReply
     folders: list[str] = Field(examples=[["models/Lora"]])
     suffixes: list[str] = Field(examples=[[".safetensors"]])
+    tiny_vaes: list[str] = Field(description="the tiny decoders that are here", examples=[["taesd"]])
     settings: dict[str, Any] = Field(examples=[{"extra_networks_card_width": 0}])
     cards: list[CardReply]
 
 
 class CardDetailsReply(Reply):
-    """What is known of one file: its metadata, the words it was trained on, what the user noted."""
+    """Facts of one file: its metadata, the words it was trained on, what the user noted."""
 
     name: str = Field(examples=["ink"])
     path: str = Field(examples=["models/Lora/styles/ink.safetensors"])

@@ -1,4 +1,4 @@
-"""What the cards of models ask the server: the list, a preview, what is known of a file, and changes of what is noted.
+"""Routes of the cards of models: the list, a preview, what is known of a file, and changes of what is noted.
 
 Files are named by the keys of their cards, and a key is only looked up, so that no request can name a path.
 """
@@ -88,7 +88,7 @@ def card_routes(services: Services) -> APIRouter:
         """The card after a change, from a new look at the folders."""
         settings = services.settings.current
         library.cards(page, settings)
-        return card_json(library.page(page), card_of(page, key), settings)
+        return card_json(library.page(page), card_of(page, key), settings, services.engine.tiny_vaes.decoders)
 
     @routes.get("", response_class=Response, responses=LIST_REPLIES)
     def cards(page: str, request: Request) -> Response:
@@ -98,7 +98,7 @@ def card_routes(services: Services) -> APIRouter:
         facts = _page_json(services, library, page, settings)
         known = bodies.get(page)
         if known is None or known.cards is not found or known.facts != facts:
-            shown = [card_json(library.page(page), card, settings) for card in found]
+            shown = [card_json(library.page(page), card, settings, facts["tiny_vaes"]) for card in found]
             known = bodies[page] = _Body(found, facts, json.dumps({**facts, "cards": shown}).encode())
         return _cached(known.data, "application/json", request, "private, no-cache")
 
@@ -111,7 +111,7 @@ def card_routes(services: Services) -> APIRouter:
 
     @routes.get("/details", response_model=CardDetailsReply, **documented(errors={404: NO_CARD}))
     def details(page: str, key: str) -> dict[str, Any]:
-        """What is known of a file: its metadata, the words it was trained on, what the user noted."""
+        """Return what is known of a file: its metadata, the words it was trained on, what the user noted."""
         card = card_of(page, key)
         metadata = _metadata(card)
         return {
@@ -160,6 +160,7 @@ def _page_json(services: Services, library: CardLibrary, page_id: str, settings:
         "others": asdict(page.other_versions(settings)),
         "folders": [str(folder) for folder in page.folders],
         "suffixes": list(page.suffixes),
+        "tiny_vaes": services.engine.tiny_vaes.decoders,
         "settings": {key: values[key] for key in CARD_SETTINGS},
     }
 

@@ -40,7 +40,7 @@ def test_styles_with_such_words_are_none(name: str) -> None:
 
 def test_an_adapter_is_known_by_its_own_titles_but_not_by_what_it_was_trained_on() -> None:
     assert adapter("downloaded", ss_output_name="sdxl-lightning-2step") == FewSteps(
-        "Lightning", 2, 1.0, "Euler", "SGM Uniform"
+        "Lightning", 2, 1.0, "Euler", "SGM Uniform", "taesdxl"
     )
     assert adapter("downloaded", **{"modelspec.title": "LCM LoRA"}) is not None
     assert adapter("style", ss_sd_model_name="sd_xl_turbo_1.0.safetensors") is None
@@ -65,6 +65,33 @@ def test_checkpoints_for_few_steps(name: str, method: str, sampler: str) -> None
 @pytest.mark.parametrize("name", ["v1-5-pruned", "hyperRealistic_v1", "turbovision", "featherweight-scenes"])
 def test_other_checkpoints_are_none(name: str) -> None:
     assert checkpoint_few_steps(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("sd_turbo", 1), ("sd_xl_turbo_1.0_fp16", 1), ("sd_xl_turbo_1.0", 1), ("someXL_turbo", 4), ("sd_turbo_4steps", 4)],
+)
+def test_the_first_turbo_models_need_one_step(name: str, steps: int) -> None:
+    found = checkpoint_few_steps(name)
+    assert found is not None and found.steps == steps
+
+
+@pytest.mark.parametrize(
+    ("name", "tiny"),
+    [
+        ("Hyper-SD15-1step-lora", "taesd"),
+        ("dmd2_sdxl_4step_lora_fp16", "taesdxl"),
+        ("lcm-lora-sdv1-5", "taesd"),
+        ("Hyper-FLUX.1-dev-8steps-lora", ""),
+    ],
+)
+def test_the_tiny_decoder_is_asked_for_where_it_is_here(name: str, tiny: str) -> None:
+    found = adapter(name)
+    assert found is not None and found.tiny_vae == tiny
+    absent, present = few_steps_json(found), few_steps_json(found, ["taesd", "taesdxl"])
+    assert absent is not None and absent["decoder"] == "" and "TAESD" not in str(absent["values"])
+    assert present is not None and present["decoder"] == ("TAESD" if tiny else "")
+    assert str(present["values"]).endswith(", TAESD") is bool(tiny)
 
 
 def test_a_reply_says_what_a_card_shows() -> None:

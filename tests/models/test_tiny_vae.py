@@ -197,11 +197,11 @@ def test_a_missing_file_is_named_with_its_folder(tmp_path: Path) -> None:
 def pooled(half: str) -> dict[str, Tensor]:
     """A half of TAEF2's form: the blocks next to the latents have a pool of their input."""
     torch.manual_seed(3)
-    width, tensors = 8, {}
+    width = 8
     vae = AutoencoderTiny(
         encoder_block_out_channels=(width,) * 4, decoder_block_out_channels=(width,) * 4, latent_channels=2
     )
-    tensors |= original_names(getattr(vae, half), half)
+    tensors = original_names(getattr(vae, half), half)
     for number in (3, 4, 5) if half == DECODER else (11, 12, 13):
         tensors[f"{number}.pool.0.weight"] = torch.randn(4 * width, width, 1, 1) / 4
         tensors[f"{number}.pool.1.weight"] = torch.rand(4 * width)

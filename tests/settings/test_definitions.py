@@ -29,7 +29,7 @@ OWN_KEYS = frozenset(
         "split_feed_forward",
         *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),
         *("forge_additional_modules", "weights_budget_gb", "prompt_cache_mb"),
-        *("stream_weights", "stream_keep_gb", "offload_quota_gb", "forecast_strength"),
+        *("stream_weights", "stream_keep_gb", "offload_quota_gb", "forecast_strength", "step_cache_threshold"),
         *("vram_headroom_gb", "torch_compile", "cuda_graphs", "decoded_keep_gb"),
     }
 )

@@ -1,5 +1,6 @@
 """Stand-ins for the set-up's surroundings: a virtual environment of empty files, a pip that only leaves dist-info."""
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,9 +9,7 @@ from typing import TypeVar
 
 from modules.setup.environment import Environment
 from modules.setup.hardware import Adapter, Nvidia
-from modules.setup.installed import read_pins
 from modules.setup.process import Outcome
-from modules.setup.torch_choice import TORCH_VERSION
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -64,6 +63,7 @@ class FakeRun:
     torch_build: str = "+cpu"
     fail: dict[str, str] = field(default_factory=dict)
     commands: list[list[str]] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, command: Sequence[str]) -> Outcome:
         words = list(command)
@@ -77,16 +77,12 @@ class FakeRun:
             self._install(words)
         elif "uninstall" in words:
             self._remove(words[-1])
-        return Outcome(0, '{"version": "2.13.0", "device": "a test"}')
+        return Outcome(0, json.dumps({"version": "2.13.0", "device": "a test", **self.facts}))
 
     def _install(self, words: list[str]) -> None:
-        if "-r" in words:
-            text = Path(words[words.index("-r") + 1]).read_text(encoding="utf-8")
-            for name, version in read_pins(text).items():
-                add_package(self.environment, name, version)
-        elif any(word.startswith("torch==") for word in words):
-            self._remove("torch")
-            add_package(self.environment, "torch", TORCH_VERSION + self.torch_build)
+        for name, version in (word.split("==") for word in words if "==" in word):
+            self._remove(name)
+            add_package(self.environment, name, version + (self.torch_build if name == "torch" else ""))
 
     def _remove(self, name: str) -> None:
         for info in self.environment.site_packages[0].glob(f"{name}-*.dist-info"):
@@ -118,5 +114,6 @@ def make_root(root: Path) -> Path:
     """A program folder with tiny requirements files."""
     (root / "requirements.txt").write_text("# needed\nalpha==1.0\nBeta_Pack==2.0\n", encoding="utf-8")
     (root / "requirements-nodeps.txt").write_text("gamma==3.0\n", encoding="utf-8")
+    (root / "requirements-kernels.txt").write_text("numba==5.0\n", encoding="utf-8")
     (root / "requirements-test.txt").write_text("delta==4.0\n", encoding="utf-8")
     return root

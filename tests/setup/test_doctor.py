@@ -18,6 +18,7 @@ from modules.setup.doctor import Findings, examine, memory_free_bytes, old_glibc
 from modules.setup.environment import Environment
 from modules.setup.process import Outcome
 from modules.setup.torch_choice import TORCH_VERSION
+from modules.setup.torch_question import what_to_expect
 from tests.setup.fakes import add_package, make_environment, make_root
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,34 @@ def test_it_says_what_there_is_and_nothing_is_wrong(root: Path) -> None:
 def test_numba_is_looked_for_where_the_program_runs(root: Path) -> None:
     add_package(Environment(root / ".venv"), "numba", "0.62.0")
     assert any("attention in int8:" in line and "not measured yet" in line for line in look(root).lines)
+
+
+def test_kernels_that_are_missing_are_named_where_they_pay(root: Path) -> None:
+    facts = {"version": TORCH_VERSION, "type": "cpu", "device": "the CPU", "instructions": "AVX512", "extra": ["VNNI"]}
+
+    def run(command: Sequence[str]) -> Outcome:
+        return Outcome(1, "") if command[0] == "nvidia-smi" else Outcome(0, json.dumps(facts))
+
+    paths = resolve_paths(parse_flags([]), root)
+    found = examine(paths, Environment(root / ".venv"), run)
+    assert any("numba==" in reason and "requirements-kernels.txt" in reason for reason in found.slow)
+    assert any("AVX512 with VNNI" in line for line in found.lines)
+    facts["instructions"] = "AVX2"
+    found = examine(paths, Environment(root / ".venv"), run)
+    assert not any("kernels" in reason for reason in found.slow) and any("AVX2 alone" in line for line in found.lines)
+
+
+@pytest.mark.parametrize(
+    ("instructions", "extra", "words"),
+    [
+        ("AVX512", ["AMX", "VNNI"], "with AMX"),
+        ("AVX512", [], "without VNNI"),
+        ("DEFAULT", [], "DEFAULT"),
+        ("", [], "not told"),
+    ],
+)
+def test_a_cpu_has_a_class(instructions: str, extra: list[str], words: str) -> None:
+    assert words in what_to_expect({"instructions": instructions, "extra": extra})
 
 
 def test_faults_name_their_remedies(root: Path) -> None:

@@ -24,10 +24,28 @@ def test_pins_skip_comments_and_normalize_names() -> None:
     }
 
 
-@pytest.mark.parametrize("line", ["torch", "torch>=2", "-r other.txt", "a==1.0; python_version > '3'", "a=="])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch",
+        "torch>=2",
+        "-r other.txt",
+        "a==1.0; python_version > '3'",
+        'a==1; sys_platform == "x" or sys_platform == "y"',
+        "a==",
+    ],
+)
 def test_other_lines_are_our_mistake(line: str) -> None:
     with pytest.raises(ValueError, match="not a name==version line"):
         read_pins(line)
+
+
+def test_a_marker_says_where_a_pin_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'a==1\nb==2; sys_platform == "linux" and platform_machine == "x86_64"  # why\n'
+    monkeypatch.setattr("sys.platform", "linux")
+    for machine, pins in (("x86_64", {"a": "1", "b": "2"}), ("aarch64", {"a": "1"})):
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        assert read_pins(text) == pins
 
 
 def test_unsatisfied_lists_missing_and_other_versions() -> None:
@@ -36,7 +54,9 @@ def test_unsatisfied_lists_missing_and_other_versions() -> None:
     assert unsatisfied(pins, {}) == ["a==1.0", "b==2.0", "torch==2.13.0"]
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-nodeps.txt", "requirements-test.txt"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "requirements-nodeps.txt", "requirements-kernels.txt", "requirements-test.txt"]
+)
 def test_our_requirements_are_exact_pins_and_never_name_torch(name: str) -> None:
     pins = read_pins((Path(__file__).parents[2] / name).read_text(encoding="utf-8"))
     assert pins and not {"torch", "torchvision", "k-diffusion", "xformers"} & set(pins)

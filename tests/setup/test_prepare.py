@@ -45,8 +45,8 @@ def test_from_nothing_torch_comes_first_and_alone(house: House) -> None:
     torch, packages, nodeps = house.prepare()
     constraint = str(house.environment.folder / CONSTRAINT_NAME)
     assert torch == [PIN]
-    assert packages == ["-r", str(house.root / "requirements.txt"), "-c", constraint]
-    assert nodeps == ["--no-deps", "-r", str(house.root / "requirements-nodeps.txt"), "-c", constraint]
+    assert packages == ["alpha==1.0", "beta-pack==2.0", "-c", constraint]
+    assert nodeps == ["--no-deps", "gamma==3.0", "-c", constraint]
     assert Path(constraint).read_text(encoding="utf-8") == f"torch=={TORCH_VERSION}+cpu\n"
     assert house.lines[-1] == "PyTorch 2.13.0 is ready; it computes on a test"
 
@@ -81,15 +81,15 @@ def test_changed_requirements_install_only_packages(house: House) -> None:
     house.prepare()
     (house.root / "requirements.txt").write_text("alpha==1.1\n", encoding="utf-8")
     installs = house.prepare()
-    assert [words[1] for words in installs] == [str(house.root / "requirements.txt")]
+    assert [words[0] for words in installs] == ["alpha==1.1"]
 
 
 def test_a_failure_names_the_step_and_the_next_run_goes_on_there(house: House) -> None:
-    house.run.fail["requirements.txt"] = "ERROR: No space left on device"
+    house.run.fail["alpha==1.0"] = "ERROR: No space left on device"
     with pytest.raises(SetupError, match=r"installing requirements.txt[\s\S]*disk is full[\s\S]*same command again"):
         house.prepare()
     house.run.fail.clear()
-    assert [words[0] for words in house.prepare()] == ["-r", "--no-deps"]
+    assert [words[0] for words in house.prepare()] == ["alpha==1.0", "--no-deps"]
 
 
 def test_a_failed_torch_leaves_no_stamp(house: House) -> None:
@@ -103,9 +103,61 @@ def test_test_tools_are_an_extra_step(house: House) -> None:
     house.prepare()
     wanted = Wanted(tests=True)
     assert not is_ready(house.root, house.environment, wanted)
-    assert [words[1] for words in house.prepare(wanted)] == [str(house.root / "requirements-test.txt")]
+    assert [words[0] for words in house.prepare(wanted)] == ["delta==4.0"]
     assert is_ready(house.root, house.environment, wanted)
     assert is_ready(house.root, house.environment, Wanted())
+
+
+AVX512 = {"type": "cpu", "instructions": "AVX512"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_wanted"),
+    [
+        (AVX512, True),
+        ({"type": "cpu", "instructions": "AVX2"}, False),
+        ({"type": "cpu", "instructions": "DEFAULT"}, False),
+        ({"type": "cuda", "instructions": "AVX512"}, False),
+    ],
+)
+def test_kernels_come_last_and_only_where_the_cpu_gains(house: House, facts: dict[str, str], is_wanted: bool) -> None:
+    house.run.facts = facts
+    installs = house.prepare()
+    assert ("numba" in house.environment.installed()) is is_wanted
+    assert ("numba==5.0" in installs[-1]) is is_wanted
+    assert any("64 MB" in line for line in house.lines) is is_wanted
+    assert house.prepare() == []
+
+
+def test_kernels_may_not_change_other_packages(house: House) -> None:
+    house.run.facts = AVX512
+    words = house.prepare()[-1]
+    constraints = [words[at + 1] for at, word in enumerate(words) if word == "-c"]
+    assert constraints == [str(house.root / "requirements.txt"), str(house.environment.folder / CONSTRAINT_NAME)]
+
+
+@pytest.mark.parametrize("fails", ["numba==5.0", "import numba"])
+def test_kernels_that_cannot_be_installed_are_told_and_stop_nothing(house: House, fails: str) -> None:
+    house.run.facts, house.run.fail = AVX512, {fails: "ERROR: no such wheel"}
+    house.prepare()
+    assert "numba" not in house.environment.installed()
+    assert "no such wheel" in house.lines[-1] and "-m pip install -r" in house.lines[-1]
+    assert is_ready(house.root, house.environment, Wanted())
+
+
+def test_an_older_environment_gets_kernels_at_the_next_start(house: House) -> None:
+    house.prepare()
+    Stamp.read(house.environment.folder).without_step("kernels").write(house.environment.folder)
+    house.run.facts = AVX512
+    assert ["numba==5.0" in words for words in house.prepare()] == [True]
+
+
+def test_the_triton_of_pytorch_for_gpus_stays(house: House) -> None:
+    (house.root / "requirements-test.txt").write_text("delta==4.0\ntriton==1.0\n", encoding="utf-8")
+    make_environment(house.environment)
+    add_package(house.environment, "triton", "2.0")
+    house.prepare(Wanted(tests=True))
+    assert house.environment.installed()["triton"] == "2.0" and "delta" in house.environment.installed()
 
 
 def test_another_build_of_the_same_version_is_forced(house: House) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -168,7 +169,7 @@ def _on_meta(file: TensorSource, half: str, latent_channels: int, factor: int) -
 
 def build_tiny(sizes: TinySizes, half: str) -> nn.Module:
     """The model of these sizes, by diffusers' classes; what it takes and gives is in -1..1."""
-    parts = {"num_blocks": sizes.blocks, "block_out_channels": sizes.widths, "act_fn": "relu"}
+    parts: dict[str, Any] = {"num_blocks": sizes.blocks, "block_out_channels": sizes.widths, "act_fn": "relu"}
     if half == DECODER:
         parts |= {"upsampling_scaling_factor": 2, "upsample_fn": "nearest"}
     made = library_name(f"{VAE_PARTS}.{'EncoderTiny' if half == ENCODER else 'DecoderTiny'}")
@@ -185,8 +186,8 @@ class PooledBlock(nn.Module):
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
-        self.conv, self.skip, self.fuse = block.conv, block.skip, block.fuse
-        width = next(block.conv.parameters()).shape[1]
+        self.conv, self.skip, self.fuse = map(block.get_submodule, ("conv", "skip", "fuse"))
+        width = next(self.conv.parameters()).shape[1]
         inner = 4 * width
         self.pool = nn.Sequential(
             nn.Conv2d(width, inner, 1, bias=False),
@@ -198,7 +199,8 @@ class PooledBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Compute the block for features [B, C, h, w]."""
         x = x + self.pool(x)
-        return self.fuse(self.conv(x) + self.skip(x))  # type: ignore[no-any-return]
+        result: Tensor = self.fuse(self.conv(x) + self.skip(x))
+        return result
 
 
 def original_names(module: nn.Module, half: str) -> dict[str, Tensor]:

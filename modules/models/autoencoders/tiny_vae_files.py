@@ -28,6 +28,12 @@ class TinyVaeFolders:
         names = (checkpoint.path.stem, family_name)
         return _first(self._folders, (stem for name in names for stem in (f"{name}_{half}", name)))
 
+    @property
+    def decoders(self) -> list[str]:
+        """The NAMEs that there is a decoder for."""
+        stems = (path.stem for folder in self._folders if folder.is_dir() for path in folder.iterdir())
+        return sorted({stem.removesuffix(f"_{DECODER}") for stem in stems if not stem.endswith(f"_{ENCODER}")})
+
     def find_approx(self, checkpoint: CheckpointInfo, family_name: str) -> Path | None:
         """The VAE-approx decoder; None if there is none. `family_name`: of that for the family's latents."""
         return _first(self._approx, (checkpoint.path.stem, family_name))

@@ -17,18 +17,19 @@ from modules.processing.pipeline.starts.start import Start
 from modules.processing.pipeline.step_recording import BatchRecorder, PassRecording, pass_identity
 from modules.processing.pipeline.steps import StepProgress
 from modules.processing.request.batch import Batch, PassTexts
-from modules.processing.request.hooks import ExtraNoise, GuidanceHooks, Hooks, MaskedStart, PassStart
+from modules.processing.request.hooks import ExtraNoise, Hooks, MaskedStart, PassStart
 from modules.processing.request.model_use import ModelUse, PassFacts, SamplerProgress
 from modules.processing.request.pass_settings import PassSettings, Used, eta_of, schedule_options
 from modules.processing.request.stages import Stage
 from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family
 from modules.sampling.denoisers import Prediction, denoise_for
-from modules.sampling.flow import NoiseLevels, sampler_on, trained_timesteps
+from modules.sampling.flow import FlowSchedule, NoiseLevels, sampler_on, trained_timesteps
 from modules.sampling.forecast import Forecast, ForecastOptions, forecast_problem, usable_strength
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
 from modules.sampling.schedules import build_sigmas
+from modules.sampling.step_cache import StepCache
 from modules.sampling.types import Denoise, OnStep, StepInfo
 from modules.settings.values import Settings
 
@@ -101,7 +102,7 @@ def run_pass(
             refiner_switch = replace(refiner_switch, make=_recorded(recording, refiner_switch.make))
         check, check_nan = recording.counting(tools.steps.check), model.plan.check_nan
         calls = len(sampling_run.sigmas) - 1
-        guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch, calls)
+        guidance = build_guidance(settings, denoiser, check, check_nan, refiner_switch, calls, levels)
         del denoiser, model, use  # a refiner may have to leave memory to itself
         x = first if latents is None else latents
         computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
@@ -276,16 +277,16 @@ def guided_denoiser(
         image_cfg_scale if model.edits_images and image_cfg_scale != 1.0 else None,
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
         model.family.denoiser.guidance(model.unet),
-        use,
+        use or ModelUse.unwatched(),
         partial(model.recovery.run, Stage.SAMPLE, is_model=False),
         model.family.latents.multiple,
     )
 
 
-def needs_negatives(settings: PassSettings, model: LoadedModel, hooks: GuidanceHooks | None) -> bool:
+def needs_negatives(settings: PassSettings, model: LoadedModel, reads_uncond: bool) -> bool:
     """Whether the negative prompts are known to be used in a pass before anything is put around its model. Where they
     are not, guidance has them encoded as soon as something asks for them."""
-    if hooks is not None or model.edits_images:
+    if reads_uncond or model.edits_images:
         return True
     if model.family.denoiser.guidance(model.unet) is GuidanceType.NONE:
         return False
@@ -304,11 +305,12 @@ def build_guidance(
     denoiser: GuidedDenoiser,
     check: Callable[[], None],
     check_nan: bool,
-    hooks: GuidanceHooks | None = None,
     refiner_switch: RefinerSwitch | None = None,
     calls: int = 0,
+    levels: NoiseLevels | None = None,
 ) -> Guidance:
-    """The denoiser of this pass, with guidance; `calls` of it are expected (0: not known, nothing is forecast)."""
+    """The denoiser of this pass, with guidance; `calls` of it are expected (0: not known, nothing is forecast) at
+    sigmas of `levels`."""
     settings = plan.settings
     options = GuidanceOptions(
         cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
@@ -322,14 +324,21 @@ def build_guidance(
         padding=_padding(settings),
         check_nan=check_nan,
     )
-    return Guidance(denoiser, options, check, hooks, refiner_switch, forecast_of(plan, calls))
+    return Guidance(
+        denoiser, options, check, refiner_switch, forecast_of(plan, calls, isinstance(levels, FlowSchedule))
+    )
 
 
-def forecast_of(plan: PassSettings, calls: int) -> Forecast | None:
-    """What forecasts some of the calls of a pass, where the settings say so and its sampler allows it."""
-    strength = plan.settings.optimizations.forecast_strength
-    churn = plan.settings.sampler.s_churn
-    if strength <= 0 or forecast_problem(plan.sampler, calls, eta_of(plan.sampler, plan.settings), churn) is not None:
+def forecast_of(plan: PassSettings, calls: int, is_flow: bool = False) -> Forecast | StepCache | None:
+    """Return what stands for some of the calls of a pass, where the settings say so and its sampler allows it. For flow
+    models the step cache goes before the forecast."""
+    strength, churn = plan.settings.optimizations.forecast_strength, plan.settings.sampler.s_churn
+    threshold = plan.settings.optimizations.step_cache_threshold if is_flow else 0.0
+    if forecast_problem(plan.sampler, calls, eta_of(plan.sampler, plan.settings), churn) is not None:
+        return None
+    if threshold > 0:
+        return StepCache(calls, threshold)
+    if strength <= 0:
         return None
     usable = usable_strength(plan.sampler, SCHEDULES.get(plan.scheduler), strength)
     return Forecast(calls, ForecastOptions(usable))

@@ -91,6 +91,7 @@ HEARD: Mapping[str, Heard] = {
     Optimizations.s_min_uncond.key: lambda case: Used.LATE_WITHOUT_NEGATIVE in case.used,
     Optimizations.s_min_uncond_all.key: lambda case: Used.LATE_WITHOUT_NEGATIVE in case.used,
     Optimizations.forecast_strength.key: lambda case: Used.FORECAST in case.used,
+    Optimizations.step_cache_threshold.key: lambda case: Used.STEP_CACHE in case.used,
     Optimizations.pad_cond_uncond.key: lambda case: (
         Used.PADDING in case.used and not case.settings.optimizations.pad_cond_uncond_v0
     ),

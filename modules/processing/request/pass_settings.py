@@ -21,6 +21,7 @@ class Used(Flag):
     LATE_WITHOUT_NEGATIVE = auto()
     MERGED_TOKENS = auto()
     FORECAST = auto()
+    STEP_CACHE = auto()
     DISTILLED_GUIDANCE = auto()
 
 

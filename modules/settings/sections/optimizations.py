@@ -74,6 +74,16 @@ class OptimizationSettings(SettingsGroup):
         hint="0: off. Some steps are computed from those before instead of by the model: 0.5 leaves out about two of "
         "five of 20 steps. Samplers that add no noise and call the model once per step; the image changes a little.",
     )
+    step_cache_threshold = number(
+        "Step cache (EasyCache)",
+        0.0,
+        minimum=0,
+        maximum=0.3,
+        step=0.01,
+        infotext="Step cache",
+        hint="0: off. Flow models (FLUX, SD3, Z-Image ...): the model's last output is used again until its estimated "
+        "change reaches this share. Goes before Forecast steps, on the same samplers; the image changes a little.",
+    )
     pad_cond_uncond = flag(
         "Pad prompt/negative prompt",
         False,
@@ -152,8 +162,8 @@ class OptimizationSettings(SettingsGroup):
         infotext="Compute mode",
         hint="Cast in each layer, or PyTorch's autocast. Automatic chooses by device and format. FP8 matmul multiplies "
         "in 8 bits on NVIDIA GPUs of compute capability 8.9 or newer: less exact, and slower on an H100; no effect "
-        "elsewhere. int8 matmul does so with the int8 formats: fast on CPUs with VNNI or AMX, where Automatic chooses "
-        "it.",
+        "elsewhere. int8 matmul does so with the int8 formats; Automatic chooses it where it was measured to "
+        "be faster.",
     )
     torch_compile = flag(
         "Compile blocks (torch.compile)",

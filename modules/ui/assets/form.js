@@ -59,16 +59,26 @@
       looking = setTimeout(() => tab.press("keep"), LOOK_AFTER_MS);
     };
 
-    // What a model for few steps asks for: steps, CFG scale, sampler and schedule type, put into the form at once.
+    // What a model for few steps asks for: steps, CFG scale, sampler, schedule type and decoder, put into the form at once.
     tab.takeSteps = (asked) => {
       tab.askedSteps = asked;
       tab.press("take_steps");
     };
 
     // In the order of `names`; what a file does not ask for stays as it is.
-    tab.wantedSteps = (names) => names.map((name) => tab.askedSteps[name] || tab.form[name]);
+    tab.wantedSteps = (names) => names.map((name) => (name === "overrides" ? withDecoder(tab.askedSteps) : tab.askedSteps[name] || tab.form[name]));
 
-    tab.hasSteps = (asked) => ["steps", "cfg_scale", "sampler", "scheduler"].every((name) => !asked[name] || asked[name] === tab.form[name]);
+    // The decoder is a setting, which holds for this form only.
+    const DECODER = "VAE Decoder: ";
+    const others = () => (tab.form.overrides || []).filter((line) => !line.startsWith(DECODER));
+    const withDecoder = (asked) => {
+      const value = asked.decoder ? [...others(), DECODER + asked.decoder] : tab.form.overrides || [];
+      return { value, choices: value.map((line) => [line, line]), visible: value.length > 0, __type__: "update" };
+    };
+
+    tab.hasSteps = (asked) =>
+      ["steps", "cfg_scale", "sampler", "scheduler"].every((name) => !asked[name] || asked[name] === tab.form[name]) &&
+      (!asked.decoder || (tab.form.overrides || []).includes(DECODER + asked.decoder));
 
     tab.describeForm = () => {
       describe("hr", tab.form.hires_enabled ? fw.hiresLine(tab.form) : "");

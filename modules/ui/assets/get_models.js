@@ -5,10 +5,10 @@
   const LOOK_MS = 1000;
   const UNUSED_S = 90 * 24 * 3600;
   const KINDS = {
-    "Stable-diffusion": fw.t`Checkpoints`, VAE: "VAEs", text_encoder: fw.t`Text encoders`, Lora: "LoRAs", embeddings: fw.t`Embeddings`,
+    "Stable-diffusion": fw.t`Checkpoints`, VAE: "VAEs", "VAE-taesd": "TAESD", text_encoder: fw.t`Text encoders`, Lora: "LoRAs", embeddings: fw.t`Embeddings`,
     ControlNet: "ControlNets", ESRGAN: fw.t`Upscalers`,
   };
-  const NAMES = ["VAEs", "LoRAs", "ControlNets"]; // nobody's language
+  const NAMES = ["VAEs", "TAESD", "LoRAs", "ControlNets"]; // nobody's language
   let known = null;
   let fitting = null;
   let disk = null;
@@ -195,7 +195,8 @@
     const needs = model.is_streamed
       ? fw.t`Needs ${model.needs_gb} GB in 8 bits, more than there is: its weights are streamed.`
       : fw.t`Fits in 8 bits: needs ${model.needs_gb} of ${fitting.memory_gb} GB.`;
-    return [line(needs, "fw-fits"), model.is_slow && line(fw.t`Slow on this machine: minutes for an image.`)];
+    const time = model.is_slow ? fw.t`Slow on this machine: minutes for an image.` : model.seconds && fw.t`About ${model.seconds} s per image on this CPU.`;
+    return [line(needs, "fw-fits"), time && line(time)];
   };
 
   function offer(model) {

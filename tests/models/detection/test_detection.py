@@ -11,7 +11,7 @@ from compat.facades.model_view import CheckpointInfo, family_of_file
 from modules.downloads.known import known_models
 from modules.model_shelf.headers import Looked, is_model
 from modules.models.detection.families import FAMILIES, PREFIX, adapter_versions, version_of_metadata
-from modules.models.detection.files import CHECKPOINTS, ENCODERS, VAES, Detected, detected
+from modules.models.detection.files import CHECKPOINTS, ENCODERS, TINY_VAES, VAES, Detected, detected
 from modules.models.detection.parts import ENCODER_TYPES, Part
 from modules.models.families.registry import all_families, detect_family
 from modules.models.files.header import Header, Stored, header_of
@@ -140,10 +140,10 @@ def test_every_entry_of_the_list_is_what_the_detection_says_of_its_kind() -> Non
         assert not needed or entry.parts, entry.name
     for name in ("anima", "krea2-turbo", "krea2-turbo-int8", "flux2-klein-9b"):
         assert name in known
-    for family, entry in (("anima", "anima"), ("krea2", "krea2-turbo"), ("qwen_image", "qwen-image")):
+    for family, listed in (("anima", "anima"), ("krea2", "krea2-turbo"), ("qwen_image", "qwen-image")):
         model = split_model(family)
         found = look({key: tuple(value.shape) for key, value in model.denoiser.items()})
-        assert family_name(found) in known[entry].types
+        assert family_name(found) in known[listed].types
 
 
 def test_the_types_of_the_list_are_those_of_the_detection() -> None:
@@ -184,3 +184,10 @@ def test_only_the_table_and_its_family_know_a_sign() -> None:
     for sign, paths in by_sign.items():
         outside = [path for path in paths if "families" not in path.parts and path.stem != "foreign_names"]
         assert outside == [], sign
+
+
+@pytest.mark.parametrize("half", ["decoder", "encoder"])
+def test_a_tiny_vae_belongs_into_its_own_folder(half: str) -> None:
+    path = ROOT / "models" / "VAE-taesd" / f"featherweight-scenes_{half}.safetensors"
+    assert detected(header_of(path)).folder == TINY_VAES
+    assert look({"decoder.layers.3.conv.0.weight": (64, 64, 3, 3)}).folder == TINY_VAES

@@ -83,3 +83,22 @@ test("a wanted width or height decides about the size of hires fix", () => {
   assert.equal(fw.hiresLine({ ...form, hires_resize_height: 1024 }), "from 512x768 to 682x1024");
   assert.equal(fw.hiresLine({ ...form, hires_resize_width: 64, hires_resize_height: 64 }), "from 512x768 to 64x64");
 });
+
+test("what a file for few steps asks for is put into the form, with the decoder as a setting of this form", () => {
+  const fields = ["steps", "cfg_scale", "sampler", "scheduler", "overrides"];
+  const { fw, make } = load(["form.js"], { fields });
+  const tab = fw.tab("one");
+  make("#one_take_steps");
+  tab.keepForm([20, 7, "Euler", "Karras", ["Clip skip: 2", "VAE Decoder: Full"]]);
+  const asked = { steps: 1, cfg_scale: 1, sampler: "Euler a", scheduler: "", decoder: "TAESD" };
+  assert.ok(!tab.hasSteps(asked));
+  tab.takeSteps(asked);
+  const [steps, cfg, sampler, scheduler, overrides] = JSON.parse(JSON.stringify(tab.wantedSteps(fields)));
+  assert.deepEqual([steps, cfg, sampler, scheduler], [1, 1, "Euler a", "Karras"]);
+  assert.deepEqual(overrides.value, ["Clip skip: 2", "VAE Decoder: TAESD"]);
+  assert.ok(overrides.visible && overrides.choices.length === 2);
+  tab.keepForm([1, 1, "Euler a", "Karras", overrides.value]);
+  assert.ok(tab.hasSteps(asked));
+  tab.takeSteps({ steps: 6, cfg_scale: 1, sampler: "LCM", scheduler: "", decoder: "" }); // none here: the form's stays
+  assert.deepEqual(JSON.parse(JSON.stringify(tab.wantedSteps(["overrides"])))[0].value, overrides.value);
+});

@@ -1,11 +1,12 @@
 """The tables of docs/models.md and docs/guide/coming-over.md about other programs are those of the code."""
 
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
-from lib_foreign_infotexts.reading import PROGRAMS
 from modules.models.detection.others import others
 from modules.sampling.names import AUTOMATIC, ELSEWHERE, SCHEDULES_ELSEWHERE
+from tests.extensions import built_in
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -16,7 +17,9 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def programs() -> str:
-    return table(("program", "where its record stands", "what is read"), PROGRAMS)
+    return table(
+        ("program", "where its record stands", "what is read"), import_module("lib_foreign_infotexts.reading").PROGRAMS
+    )
 
 
 def samplers() -> str:
@@ -41,6 +44,7 @@ def models() -> str:
 
 
 def test_tables_of_the_documents_are_those_of_the_code() -> None:
+    built_in()
     guide = (DOCS / "guide" / "coming-over.md").read_text(encoding="utf-8")
     for made in (programs(), samplers(), schedules()):
         assert made in guide

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from modules.setup.environment import Environment
 from modules.setup.hardware import Adapter, Nvidia
-from modules.setup.installed import read_pins
 from modules.setup.process import Outcome
 
 T = TypeVar("T")

@@ -39,7 +39,7 @@ from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
-from modules.processing.request.hooks import NoHooks
+from modules.processing.request.hooks import Hooks
 from modules.processing.request.model_use import ConditionedDenoise, ModelUse, rows_of_context
 from modules.processing.request.request import GenerationRequest
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
@@ -177,7 +177,7 @@ class HalfForecast:
 
 
 @dataclass(frozen=True)
-class LeaveOut(NoHooks):
+class LeaveOut(Hooks):
     """Leaves the negative prompt's row out of the calls that `pattern` says; `rows` has how many each call computed."""
 
     pattern: str = ""

@@ -53,7 +53,7 @@ class _AliasLoader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It ran under its own name; what the import wrote over is put back."""
+        """Put back what the import wrote over; the module ran under its own name."""
         module.__spec__ = self._spec
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compat import finder
+from compat.callbacks import CallbackHooks
 from compat.host import PROCESS
 from compat.job_scripts import JobScripts
 from compat.loading.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, within
@@ -15,13 +16,13 @@ from compat.loading.own_folder import offer_folders, own_folder
 from compat.loading.preload import extension_flags
 from compat.loading.twins import instead_of, twin_of
 from compat.processing import Processed, StableDiffusionProcessing, job_of, making_jobs, model_in_use
-from compat.step_sampler import KDiffusionSampler, is_watched
 from compat.watched import Watched
 from modules.jobs.computing import Computing
 from modules.processing.request.events import Events
+from modules.processing.request.hooks import Hooks
 from modules.processing.request.request import GenerationRequest
 from modules.scripts.extension import Extension
-from modules.scripts.foreign import ScriptArgs
+from modules.scripts.foreign import ScriptArgs, Told
 from modules.scripts.job import ImageJob, Job, Making
 from modules.scripts.job import Processed as OwnProcessed
 from modules.scripts.job import job_of as own_job_of
@@ -31,8 +32,6 @@ from modules.services import Services
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
-
-    from modules.sampling.types import StepInfo
 
 T = TypeVar("T")
 
@@ -117,9 +116,8 @@ class Foreign:
         is_asked = any(one.files and not one.is_built_in for one in extensions)
         return job_of(request, making) if is_asked else own_job_of(request, making)
 
-    def step(self, job: Job, info: StepInfo) -> None:
-        if is_watched():
-            KDiffusionSampler(job).tell(info.index, info.total, info.x, info.denoised, info.sigma)
+    def listener(self, told: Told, job: Job) -> Hooks:
+        return CallbackHooks(told, job)
 
     def loaded(self, model: Any) -> Any:
         return LoadedView(model_in_use(), model)

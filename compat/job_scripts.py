@@ -46,7 +46,8 @@ class JobScripts:
 
     @classmethod
     def with_defaults(cls, library: ScriptLibrary, is_img2img: bool) -> JobScripts:
-        """Those of a tab, with the defaults of their controls; a script whose controls cannot be built has none."""
+        """Show those of a tab, with the defaults of their controls; a script whose controls cannot be built has
+        none."""
         found = cls(library.alwayson_of(is_img2img), library.selectable_of(is_img2img))
         found.is_img2img = is_img2img
         for script in found.scripts:
@@ -69,7 +70,7 @@ class JobScripts:
 
     @property
     def titles(self) -> list[str]:
-        """Of those that can be selected."""
+        """Titles of those that can be selected."""
         return [script.title() for script in self.selectable_scripts]
 
     @property

@@ -65,7 +65,7 @@ def model_in_use() -> Any:
 
 @dataclass
 class _HiresTexts:
-    """What scripts wrote into a list of the second pass's texts; `shown` is what the list held before."""
+    """Texts that scripts wrote into a list of the second pass; `shown` is what the list held before."""
 
     kept: list[str] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
@@ -174,7 +174,7 @@ class StableDiffusionProcessing(Job):
 
     @property
     def outpath_grids(self) -> str:
-        """The same of grids."""
+        """Return that of grids."""
         return self._folder("outdir_grids", self._tab + "_grids")
 
     @outpath_grids.setter
@@ -215,7 +215,7 @@ class StableDiffusionProcessing(Job):
 
     @property
     def all_hr_negative_prompts(self) -> list[str]:
-        """The same of negative prompts."""
+        """Return those of negative prompts."""
         return self._hires_texts[1].texts(self.hr_negative_prompt, self.all_negative_prompts)
 
     @all_hr_negative_prompts.setter
@@ -404,8 +404,8 @@ def fixed_seed(seed: Any) -> int:
 
 
 def _plain(row: Parameter, value: Any) -> Any:
-    """What a script gave by keyword, in the row's type: scripts for the reference UI give None for "as usual", numbers
-    as floats, and -1 where 0 is off."""
+    """Return what a script gave by keyword, in the row's type: scripts for the reference UI give None for "as usual",
+    numbers as floats, and -1 where 0 is off."""
     if value is None:
         return None if row.is_optional else row.default
     if row.type is int and isinstance(value, float) and value == int(value):
@@ -480,7 +480,7 @@ class Processed(OwnProcessed):
 
     @property
     def infotexts(self) -> list[str]:
-        """What each image says; may be changed as `images`."""
+        """Texts of the images; may be changed as `images`."""
         self._show()
         return self._infotexts
 
@@ -560,7 +560,7 @@ class Processed(OwnProcessed):
 
     @property
     def prompt(self) -> str:
-        """Of the first image, as the next ones."""
+        """Prompt of the first image; so are the next ones."""
         return str(self._fact("prompt", next(iter(self.result.info.prompts), "")))
 
     @property
@@ -583,7 +583,7 @@ class Processed(OwnProcessed):
         return getattr(self.result.info, ours)
 
     def infotext(self, p: Any, index: int) -> str:
-        """What the image at a place says."""
+        """Return what the image at a place says."""
         return self.infotexts[index]
 
     def js(self) -> str:

@@ -243,7 +243,7 @@ def worker_host(
     data_dir: Path,
     ask: Asking,
 ) -> EngineHost:
-    """What computes in a worker: built from the same flags and folders as the server. Images of jobs are the server's
+    """Build what computes in a worker, from the same flags and folders as the server. Images of jobs are the server's
     to write, so the settings are a mirror, and there is no history. `allowed`: see `Computing.history_folders`."""
     paths = resolve_paths(flags, root)
     settings = SettingsStore(paths.config_file, locked=locked_settings(flags), is_mirror=True)

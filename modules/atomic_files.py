@@ -60,8 +60,8 @@ def write_and_sync(path: Path, data: bytes, mode: int | None = None) -> None:
 
 
 def fingerprint(path: Path) -> str:
-    """What tells a file's contents from all others without reading a large one in full: a hash of its size, its first
-    and its last 64 KiB. Raises OSError."""
+    """Return what tells a file's contents from all others without reading a large one in full: a hash of its size, its
+    first and its last 64 KiB. Raises OSError."""
     with path.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(0)

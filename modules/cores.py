@@ -29,7 +29,7 @@ class Cores:
 
 
 def cores_here(system: Path = SYSTEM) -> Cores:
-    """Of this machine and this process."""
+    """Return the cores of this machine and this process."""
     usable = usable_cores()
     return Cores(len(usable), physical_cores(usable, system), cgroup_cores())
 

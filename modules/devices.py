@@ -185,8 +185,8 @@ def compute_dtype(device: torch.device, no_half: bool, precision: str = "autocas
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    """What models compute in whose activations leave fp16's range: bf16 where the device multiplies it itself, which
-    NVIDIA's do from compute capability 8.0 on (older ones only emulate it), else fp32."""
+    """Return what models compute in whose activations leave fp16's range: bf16 where the device multiplies it itself,
+    which NVIDIA's do from compute capability 8.0 on (older ones only emulate it), else fp32."""
     import torch
 
     capability = capability_of(device)
@@ -224,7 +224,7 @@ def memory_info(device: torch.device) -> dict[str, Memory]:
 
 
 def main_memory_info() -> dict[str, Memory]:
-    """The same where no device computes in this process. Imports no PyTorch."""
+    """Read the same where no device computes in this process. Imports no PyTorch."""
     return {"ram": _ram(), "cuda": {"error": "unavailable"}}
 
 
@@ -268,7 +268,7 @@ class DeviceReading:
 
 
 def read_device(device: torch.device) -> DeviceReading | None:
-    """What a GPU's memory is used for; None for devices that do not say (the CPU, Apple GPUs)."""
+    """Read what a GPU's memory is used for; None for devices that do not say (the CPU, Apple GPUs)."""
     gpu = gpu_of(device)
     return None if gpu is None else gpu.read(device)
 
@@ -409,23 +409,23 @@ class Moment(Protocol):
     """A place in the queue of a GPU's work."""
 
     def seconds_since(self, earlier: Any) -> float | None:
-        """What the GPU took from an earlier moment to this one; None: it has not come to it yet."""
+        """Return what the GPU took from an earlier moment to this one; None: it has not come to it yet."""
 
 
 class Recorder(Protocol):
     """Records work of a GPU to be done again, in one."""
 
     def record(self, call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        """What does the work of `call` again, on the same memory, and the output of `call`, which that writes. It has
-        not been written yet. The libraries that `call` uses must have been used before. Raises RuntimeError where
-        something cannot be recorded, or memory runs out."""
+        """Return what does the work of `call` again, on the same memory, and the output of `call`, which that writes.
+        It has not been written yet. The libraries that `call` uses must have been used before. Raises RuntimeError
+        where something cannot be recorded, or memory runs out."""
 
     def moment(self) -> Moment:
         """After all that was sent until now."""
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
-    """What records the work of a GPU; None where it has no such thing."""
+    """Return what records the work of a GPU; None where it has no such thing."""
     gpu = gpu_of(device)
     return None if gpu is None else gpu.recorder(device)
 
@@ -469,7 +469,7 @@ class TorchGpu:
         return int(self._module.device_count()) if self._module.is_available() else 0
 
     def name(self, index: int) -> str:
-        """As the driver calls it."""
+        """Name, as the driver calls it."""
         return str(self._module.get_device_name(index))
 
     def driver(self, device: torch.device) -> str:
@@ -631,7 +631,7 @@ class AppleGpu(TorchGpu):
         return "Apple GPU"
 
     def driver(self, device: torch.device) -> str:
-        """Of macOS, which brings it, and of the chip."""
+        """Version of macOS, which brings it, and of the chip."""
         import platform
 
         return f"{platform.machine()} macOS {platform.mac_ver()[0]}"
@@ -658,5 +658,5 @@ GPUS: MutableMapping[str, Gpu] = {"cuda": TorchGpu("cuda"), "mps": AppleGpu("mps
 
 
 def gpu_of(device: torch.device) -> Gpu | None:
-    """What is asked of the type of this device; None for the CPU and for devices without computation."""
+    """Return what is asked of the type of this device; None for the CPU and for devices without computation."""
     return GPUS.get(device.type)

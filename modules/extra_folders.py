@@ -42,6 +42,6 @@ def _is_full_path(value: object) -> bool:
 
 
 def extra_folders_text(folders: Mapping[str, Sequence[Path]]) -> bytes:
-    """What the file holds for these folders."""
+    """Write what the file holds for these folders."""
     plain = {kind: [str(one) for one in listed] for kind, listed in folders.items() if listed}
     return (json.dumps(plain, indent=4, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")

@@ -21,7 +21,7 @@ def as_folders(folders: Path | Iterable[Path] | None) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Listing:
-    """What one look found: every directory below `roots` with its files by name, as `walk` finds them."""
+    """Findings of one look: every directory below `roots` with its files by name, as `walk` finds them."""
 
     roots: tuple[Path, ...]
     directories: Mapping[str, Mapping[str, os.DirEntry[str]]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Listing:
         return digest.digest()
 
     def near(self, path: Path) -> "Near":
-        """What lies next to a file, or next to a folder that is a model."""
+        """List what lies next to a file, or next to a folder that is a model."""
         directory, name = os.path.split(path)
         stem = name if str(path) in self.directories else name.rpartition(".")[0] or name
         return Near(self.directories.get(directory, {}), stem, self.roots)
@@ -117,7 +117,7 @@ class FilesBelow:
     faults: tuple[str, ...] = ()
 
     def of(self, folders: Iterable[Path], suffixes: Collection[str]) -> list[tuple[Path, list[Path]]]:
-        """By folder the files of these suffixes (lower case, with dot) below it, by name without regard to case. A
+        """List by folder the files of these suffixes (lower case, with dot) below it, by name without regard to case. A
         folder that is not there is empty."""
         faults: list[str] = []
 

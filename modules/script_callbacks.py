@@ -1,7 +1,8 @@
 """`from modules import script_callbacks`: how an extension registers callbacks, and what these are called with.
 
 Each is called at the top level of a script's file: `on_model_loaded(function)`. `name` distinguishes several of one
-kind in messages. See `modules.scripts.callbacks.Moment` for what a function is called with.
+kind in messages. Callbacks at the moments of a job are for user extensions only (`compat.callbacks`); built-in ones use
+hooks of `Script` and `ModelUse`. See `modules.scripts.callbacks.Moment` for what a function is called with.
 """
 
 from collections.abc import Callable
@@ -9,13 +10,7 @@ from typing import Any
 
 from modules.access.roles import open_to
 from modules.scripts.callbacks import (
-    AfterCFGCallbackParams,
     BeforeTokenCounterParams,
-    CFGDenoisedParams,
-    CFGDenoiserParams,
-    ExtraNoiseParams,
-    ImageGridLoopParams,
-    ImageSaveParams,
     Moment,
     UiTrainTabParams,
 )
@@ -23,13 +18,7 @@ from modules.scripts.loading import register_callback
 from modules.scripts.page_tab import PageTab
 
 __all__ = [
-    "AfterCFGCallbackParams",
     "BeforeTokenCounterParams",
-    "CFGDenoisedParams",
-    "CFGDenoiserParams",
-    "ExtraNoiseParams",
-    "ImageGridLoopParams",
-    "ImageSaveParams",
     "PageTab",
     "UiTrainTabParams",
     "open_to",
@@ -112,41 +101,6 @@ def on_ui_settings(callback: Callback, *, name: str | None = None) -> None:
 def on_infotext_pasted(callback: Callback, *, name: str | None = None) -> None:
     """`callback(infotext, fields)`: parameters were pasted; `fields` may be changed."""
     register_callback(Moment.INFOTEXT_PASTED, callback, name)
-
-
-def on_cfg_denoiser(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(CFGDenoiserParams)`: before each evaluation of the model."""
-    register_callback(Moment.CFG_DENOISER, callback, name)
-
-
-def on_cfg_denoised(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(CFGDenoisedParams)`: after each evaluation, before guidance."""
-    register_callback(Moment.CFG_DENOISED, callback, name)
-
-
-def on_cfg_after_cfg(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(AfterCFGCallbackParams)`: after guidance."""
-    register_callback(Moment.CFG_AFTER_CFG, callback, name)
-
-
-def on_extra_noise(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(ExtraNoiseParams)`: extra noise is about to be added."""
-    register_callback(Moment.EXTRA_NOISE, callback, name)
-
-
-def on_before_image_saved(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(ImageSaveParams)`: an image is about to be written."""
-    register_callback(Moment.BEFORE_IMAGE_SAVED, callback, name)
-
-
-def on_image_saved(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(ImageSaveParams)`: an image was written."""
-    register_callback(Moment.IMAGE_SAVED, callback, name)
-
-
-def on_image_grid(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(ImageGridLoopParams)`: a grid is about to be put together."""
-    register_callback(Moment.IMAGE_GRID, callback, name)
 
 
 def on_script_unloaded(callback: Callback, *, name: str | None = None) -> None:

@@ -86,10 +86,10 @@ class Services(Computing):
 
     @property
     def planner(self) -> Planner:
-        """What says beforehand how much memory a job will need."""
+        """Planner that says beforehand how much memory a job will need."""
         return self.workers if self.workers.local else LocalPlanner(self.estimator)
 
     @property
     def models(self) -> ModelHost:
-        """What holds the model that images are made with."""
+        """Holder of the model that images are made with."""
         return self.workers if self.workers.local else self.engine

@@ -30,7 +30,7 @@ _REASONS = {
 
 
 class DamageError(sqlite3.DatabaseError):
-    """What a check of a file found."""
+    """Damage that a check of a file found."""
 
 
 def result_code(error: sqlite3.Error) -> int:
@@ -102,7 +102,7 @@ def add_columns(db: sqlite3.Connection, table: str, columns: Mapping[str, str]) 
 
 @dataclass(frozen=True)
 class DatabaseWords:
-    """What is said of a database: its `name` at the beginning of each sentence, and how the sentences go on."""
+    """Words that are said of a database: its `name` at the beginning of each sentence, and how the sentences go on."""
 
     name: str
     damaged: str  # after "It was kept as ..., and a new one was begun; "
@@ -161,7 +161,7 @@ class Database:
                 raise self.sentence(error) from error
 
     def sentence(self, error: sqlite3.Error) -> OutputError | BusyError:
-        """What to raise for an error of SQLite's."""
+        """Return what to raise for an error of SQLite's."""
         subject = f"{self._words.name} ({self.path or 'memory'})"
         if is_locked(error):
             return BusyError(f"{subject} is locked by another program{self._words.locked}")

@@ -24,7 +24,7 @@ def cache(subsection: str) -> dict[str, Any]:
 
 
 def cached_data_for_file(subsection: str, title: str, filename: str, func: Callable[[], Any]) -> Any:
-    """What `func` gave for this file; called again where the file has changed. None is not kept."""
+    """Return what `func` gave for this file; called again where the file has changed. None is not kept."""
     known = cache(subsection)
     modified = Path(filename).stat().st_mtime
     entry = known.get(title)

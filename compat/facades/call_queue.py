@@ -30,7 +30,7 @@ def wrap_queued_call(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_gradio_gpu_call(func: Callable[..., Any], extra_outputs: Sequence[Any] | None = None) -> Callable[..., Any]:
-    """The same with `state` begun and ended around it, and errors shown in its last output."""
+    """Wrap the same with `state` begun and ended around it, and errors shown in its last output."""
 
     @functools.wraps(func)
     def wrapped(*args: Any, **keywords: Any) -> Any:

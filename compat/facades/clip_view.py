@@ -1,4 +1,4 @@
-"""What extensions ask of the text encoder: its tokenizer. Prompts are encoded by the program.
+"""Text encoder as extensions see it: its tokenizer. Prompts are encoded by the program.
 
 `ldm.modules.encoders.modules` leads here, for the `isinstance` of extensions that ask which encoder there is."""
 

@@ -27,7 +27,7 @@ class DeepDanbooru:
         return host_now().scripts.program.caption(pil_image.convert("RGB"), "deepbooru", host_now().settings.current)
 
     def tag_multi(self, pil_image: Image.Image, force_disable_ranks: bool = False) -> str:
-        """The same."""
+        """Return the same."""
         return self.tag(pil_image)
 
 

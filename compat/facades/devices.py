@@ -1,5 +1,5 @@
-"""What extensions import from `modules.devices` besides our own names: the device and dtypes that models compute with.
-PyTorch is imported when one of them is first asked for."""
+"""Names that extensions import from `modules.devices` besides our own names: the device and dtypes that models compute
+with. PyTorch is imported when one of them is first asked for."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def randn(seed: int, shape: Any, generator: Any = None) -> Any:
 
 
 def randn_local(seed: int, shape: Any) -> Any:
-    """The same; PyTorch's own generator is left as it is."""
+    """Return the same; PyTorch's own generator is left as it is."""
     return randn(seed, shape)
 
 

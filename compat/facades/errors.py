@@ -1,4 +1,4 @@
-"""What extensions import from `modules.errors` besides our own names: how they report what failed."""
+"""Names that extensions import from `modules.errors` besides our own names: how they report what failed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def display(e: BaseException, task: str, *, full_traceback: bool = False) -> Non
 
 
 def display_once(e: BaseException, task: str) -> None:
-    """The same."""
+    """Do the same."""
     display(e, task)
 
 
@@ -44,7 +44,7 @@ def run(code: Callable[[], Any], task: str) -> None:
 
 
 def record_exception() -> None:
-    """What fails is kept by the program, for each extension."""
+    """Do nothing: what fails is kept by the program, for each extension."""
 
 
 def get_exceptions() -> list[Any]:

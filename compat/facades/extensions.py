@@ -52,7 +52,7 @@ class Extension:
 
 
 class Metadata:
-    """What metadata.ini says; unused."""
+    """Contents of metadata.ini; unused."""
 
     def __init__(self, name: str) -> None:
         self.canonical_name = name
@@ -64,7 +64,7 @@ def _all() -> list[Extension]:
 
 
 def active() -> list[Extension]:
-    """Those that are switched on."""
+    """List those that are switched on."""
     return [one for one in _all() if one.enabled]
 
 

@@ -1,4 +1,4 @@
-"""What extensions import from `modules.extra_networks` besides our own names: tags taken out of prompts."""
+"""Names that extensions import from `modules.extra_networks` besides our own names: tags taken out of prompts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ re_extra_net = re.compile(r"<(\w+):([^>]+)>")
 
 
 class ExtraNetworkParams:
-    """What stands in one tag: `items`, those without a name (`positional`) and those written name=value (`named`)."""
+    """Contents of one tag: `items`, those without a name (`positional`) and those written name=value (`named`)."""
 
     def __init__(self, items: Sequence[str] | None = None) -> None:
         self.items = list(items or ())

@@ -18,7 +18,7 @@ class FaceRestoration:
         self._name = name
 
     def name(self) -> str:
-        """As the setting calls it."""
+        """Name it as the setting does."""
         return self._name
 
     def restore(self, np_image: Any) -> Any:

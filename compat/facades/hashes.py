@@ -30,12 +30,12 @@ def sha256(filename: str, title: str = "", use_addnet_hash: bool = False) -> str
 
 
 def sha256_from_cache(filename: str, title: str = "", use_addnet_hash: bool = False) -> str | None:
-    """The same where it is known; None else."""
+    """Return the same where it is known; None else."""
     return _cache().known(Path(filename)) if Path(filename).is_file() else None
 
 
 def calculate_sha256(filename: str) -> str:
-    """The same, read now."""
+    """Return the same, read now."""
     with Path(filename).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""What extensions import from `modules.images`: saving, resizing, grids, and the infotext in a file."""
+"""Names that extensions import from `modules.images`: saving, resizing, grids, and the infotext in a file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image
 
+from compat.callbacks import ImageSaveParams
 from compat.facades.refusal import refusing
 from compat.host import host_now
 from compat.processing import StableDiffusionProcessing, making_of_run
@@ -32,7 +33,7 @@ from modules.images.saving import check_folder
 from modules.images.saving import save_image as _save_image
 from modules.processing.record.output import name_context
 from modules.scripts.acting import acting
-from modules.scripts.callbacks import ImageSaveParams, Moment
+from modules.scripts.callbacks import Moment
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
@@ -317,7 +318,7 @@ def _fade(overlap: int, length: int, *, is_vertical: bool) -> Image.Image:
 
 
 class FilenameGenerator:
-    """What a pattern of file names becomes for an image."""
+    """Text that a pattern of file names becomes for an image."""
 
     def __init__(
         self, p: Any, seed: Any, prompt: str, image: Image.Image, zip: bool = False, basename: str = ""

@@ -20,7 +20,7 @@ def get_crop_region_v2(mask: Any, pad: int = 0) -> tuple[int, int, int, int] | N
 
 
 def get_crop_region(mask: Any, pad: int = 0) -> tuple[int, int, int, int]:
-    """The same; for an empty mask the whole image turned inside out, as in the reference UI."""
+    """Return the same; for an empty mask the whole image turned inside out, as in the reference UI."""
     image = _image(mask)
     found = get_crop_region_v2(image, pad)
     return found if found is not None else (image.width - pad, image.height - pad, pad, pad)

@@ -27,7 +27,7 @@ class CheckpointInfo:
     """One checkpoint: `title`, `name`, `filename`, `name_for_extra`, `sha256`, `shorthash`, `hash`, `ids`."""
 
     def __init__(self, filename: str | Checkpoint) -> None:
-        """Of a file, or of one of the program's entries."""
+        """View a file, or of one of the program's entries."""
         if not isinstance(filename, Checkpoint):
             path = Path(filename)
             stat = path.stat()

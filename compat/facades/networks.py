@@ -1,4 +1,4 @@
-"""What extensions import from the files of the reference UI's extension for LoRA (`networks`, `network`, `lora`,
+"""Names that extensions import from the files of the reference UI's extension for LoRA (`networks`, `network`, `lora`,
 `extensions-builtin.Lora...`): the files that there are, by their names, aliases and metadata. What puts them on a model
 is the program's own."""
 
@@ -56,7 +56,7 @@ class NetworkOnDisk:
         return self.hash[:12]
 
     def get_alias(self) -> str:
-        """What stands for it in a prompt."""
+        """Return what stands for it in a prompt."""
         return self.alias if self.alias.lower() not in forbidden_network_aliases else self.name
 
     def read_hash(self) -> None:

@@ -65,7 +65,7 @@ class OptionInfo:
         return self._more(info)
 
     def html(self, html: str) -> OptionInfo:
-        """The same as HTML, shown as text."""
+        """Return the same as HTML, shown as text."""
         return self._more(_TAGS.sub("", html))
 
     def needs_restart(self) -> OptionInfo:
@@ -83,7 +83,7 @@ class OptionInfo:
         return self
 
     def arguments(self) -> Mapping[str, Any]:
-        """Those of the component, as they now are."""
+        """Return those of the component, as they now are."""
         try:
             given = self.component_args() if callable(self.component_args) else self.component_args
         except Exception:  # somebody else's function, which may need what is not there yet
@@ -111,7 +111,7 @@ class OptionDiv(OptionInfo):
 
 
 def options_section(section: tuple[Any, ...], options: dict[str, OptionInfo]) -> dict[str, OptionInfo]:
-    """The same options, in this section: (id, title) or (id, title, category)."""
+    """Return the same options, in this section: (id, title) or (id, title, category)."""
     for option in options.values():
         option.section = section
         option.category_id = section[2] if len(section) > 2 else option.category_id

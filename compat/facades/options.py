@@ -82,7 +82,7 @@ class Options:
         """The settings are read when the program starts."""
 
     def get_default(self, key: str) -> Any:
-        """What a setting is at first; None for what is no setting."""
+        """Return what a setting is at first; None for what is no setting."""
         setting = exact_setting(key)
         if setting is not None:
             return as_json(setting.default)
@@ -107,7 +107,7 @@ class OptionData(MutableMapping[str, Any]):
         return run.settings() if run is not None else host_now().settings.current
 
     def _writes(self) -> dict[str, Any]:
-        """What was written in the job that runs."""
+        """Return what was written in the job that runs."""
         run: Making | None = making_of_run()
         if self._options.__dict__["_written"][0] is not run:
             self._options.__dict__["_written"] = (run, {})

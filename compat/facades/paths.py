@@ -1,4 +1,4 @@
-"""What extensions import from `modules.paths` besides our own names."""
+"""Names that extensions import from `modules.paths` besides our own names."""
 
 from compat.facades import paths_internal
 from compat.facades.refusal import refusing

@@ -1,4 +1,4 @@
-"""What extensions import from `modules.processing`: jobs, their results, and what makes images of them."""
+"""Names that extensions import from `modules.processing`: jobs, their results, and what makes images of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ opt_f = 8
 
 
 def process_images_inner(p: Job) -> Any:
-    """As `process_images`."""
+    """Make images as `process_images` does."""
     return p.make()
 
 
@@ -113,7 +113,7 @@ def _entry(values: Any, index: int, default: Any) -> Any:
 
 
 def setup_color_correction(image: Image.Image) -> Any:
-    """What `apply_color_correction` needs of the image whose colors are wanted."""
+    """Return what `apply_color_correction` needs of the image whose colors are wanted."""
     return color_target(image)
 
 

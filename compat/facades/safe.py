@@ -16,12 +16,12 @@ def load(filename: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def load_with_extra(filename: Any, extra_handler: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """The same; handlers are not asked."""
+    """Load the same; handlers are not asked."""
     return load(filename, *args, **kwargs)
 
 
 def unsafe_torch_load(filename: Any, *args: Any, **kwargs: Any) -> Any:
-    """The same, unless the extension asks for code to be run by weights_only=False."""
+    """Load the same, unless the extension asks for code to be run by weights_only=False."""
     import torch
 
     return torch.load(filename, *args, **{"weights_only": True, **kwargs})
@@ -32,7 +32,7 @@ def check_pt(filename: Any, extra_handler: Any = None) -> None:
 
 
 def check_zip_filenames(filename: Any, names: Any) -> None:
-    """The same."""
+    """Check the same."""
 
 
 global_extra_handler: Any = None

@@ -1,4 +1,5 @@
-"""What extensions import from `modules.script_callbacks` besides our own names: listing callbacks, taking them away."""
+"""Names that extensions import from `modules.script_callbacks` besides our own names: callbacks at the moments of a
+job, listing callbacks, taking them away."""
 
 from __future__ import annotations
 
@@ -6,11 +7,63 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from compat.callbacks import (
+    AfterCFGCallbackParams,
+    CFGDenoisedParams,
+    CFGDenoiserParams,
+    ExtraNoiseParams,
+    ImageGridLoopParams,
+    ImageSaveParams,
+)
 from modules.scripts.acting import acting_now
 from modules.scripts.callbacks import Moment, Registered
 from modules.scripts.loading import calling_file, host_callbacks, register_callback
 
+__all__ = [
+    "AfterCFGCallbackParams",
+    "CFGDenoisedParams",
+    "CFGDenoiserParams",
+    "ExtraNoiseParams",
+    "ImageGridLoopParams",
+    "ImageSaveParams",
+]
+
 Callback = Callable[..., Any]
+
+
+def on_cfg_denoiser(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(CFGDenoiserParams)`: before each evaluation of the model."""
+    register_callback(Moment.CFG_DENOISER, callback, name)
+
+
+def on_cfg_denoised(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(CFGDenoisedParams)`: after each evaluation, before guidance."""
+    register_callback(Moment.CFG_DENOISED, callback, name)
+
+
+def on_cfg_after_cfg(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(AfterCFGCallbackParams)`: after guidance."""
+    register_callback(Moment.CFG_AFTER_CFG, callback, name)
+
+
+def on_extra_noise(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(ExtraNoiseParams)`: extra noise is about to be added."""
+    register_callback(Moment.EXTRA_NOISE, callback, name)
+
+
+def on_before_image_saved(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(ImageSaveParams)`: an image is about to be written."""
+    register_callback(Moment.BEFORE_IMAGE_SAVED, callback, name)
+
+
+def on_image_saved(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(ImageSaveParams)`: an image was written."""
+    register_callback(Moment.IMAGE_SAVED, callback, name)
+
+
+def on_image_grid(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(ImageGridLoopParams)`: a grid is about to be put together."""
+    register_callback(Moment.IMAGE_GRID, callback, name)
 
 
 def on_list_optimizers(callback: Callback, *, name: str | None = None) -> None:
@@ -51,7 +104,7 @@ def report_exception(c: Any, job: str) -> None:
 
 
 def ordered_callbacks(category: str, unordered_callbacks: Any = None, *, enable_user_sort: bool = True) -> list[Any]:
-    """What is registered for a moment by its name ("cfg_denoiser"), in its order."""
+    """List what is registered for a moment by its name ("cfg_denoiser"), in its order."""
     return list(host_callbacks().at(Moment(category)))
 
 

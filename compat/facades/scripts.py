@@ -1,4 +1,4 @@
-"""What extensions import from `modules.scripts` besides our own names: lists of scripts, and their folders."""
+"""Names that extensions import from `modules.scripts` besides our own names: lists of scripts, and their folders."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def basedir() -> str:
 
 
 def current_basedir() -> str:
-    """The same."""
+    """Return the same."""
     return basedir()
 
 

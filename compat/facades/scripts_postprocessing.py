@@ -1,4 +1,4 @@
-"""What extensions import from `modules.scripts_postprocessing` besides our own names."""
+"""Names that extensions import from `modules.scripts_postprocessing` besides our own names."""
 
 from __future__ import annotations
 

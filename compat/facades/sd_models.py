@@ -123,11 +123,11 @@ def send_model_to_cpu(m: Any) -> None:
 
 
 def send_model_to_device(m: Any) -> None:
-    """As above."""
+    """Do as above."""
 
 
 def send_model_to_trash(m: Any) -> None:
-    """As above."""
+    """Do as above."""
 
 
 class SdModelData:
@@ -135,7 +135,7 @@ class SdModelData:
 
     @property
     def sd_model(self) -> ModelView | None:
-        """By its names."""
+        """Return the model by its names."""
         return loaded_model()
 
     @property
@@ -145,7 +145,7 @@ class SdModelData:
         return [] if view is None else [view]
 
     def get_sd_model(self) -> ModelView | None:
-        """By its names."""
+        """Return the model by its names."""
         return loaded_model()
 
     def set_sd_model(self, v: Any, already_loaded: bool = False) -> None:

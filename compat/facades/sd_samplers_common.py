@@ -22,7 +22,7 @@ class SamplerData(NamedTuple):
 
 
 class SamplerDataTuple(SamplerData):
-    """The same."""
+    """Row of the same."""
 
 
 _INSIDE = "a sampler is chosen by its name, p.sampler_name; on_cfg_denoiser and its like see and change its steps."
@@ -39,7 +39,7 @@ REASONS = dict.fromkeys(NAMES, _INSIDE)
 
 
 class InterruptedException(BaseException):
-    """What the reference UI's samplers raise when a job is stopped; never raised here."""
+    """Exception of the reference UI's samplers when a job is stopped; never raised here."""
 
 
 def is_sampler_using_eta_noise_seed_delta(p: Any) -> bool:

@@ -24,7 +24,7 @@ def list_samplers() -> list[str]:
 
 
 def sd_vae_items() -> list[str]:
-    """What the setting sd_vae takes."""
+    """List what the setting sd_vae takes."""
     return host_now().engine.vaes.choices()
 
 
@@ -45,7 +45,7 @@ def dat_models_names() -> list[str]:
 
 
 def cross_attention_optimizations() -> list[str]:
-    """What the setting cross_attention_optimization takes."""
+    """List what the setting cross_attention_optimization takes."""
     from modules.settings.definitions import SETTINGS
 
     choices = SETTINGS.get("cross_attention_optimization").choices
@@ -53,7 +53,7 @@ def cross_attention_optimizations() -> list[str]:
 
 
 def sd_unet_items() -> list[str]:
-    """What the setting sd_unet of the reference UI takes: the denoiser is the checkpoint's own."""
+    """List what the setting sd_unet of the reference UI takes: the denoiser is the checkpoint's own."""
     return ["Automatic", "None"]
 
 

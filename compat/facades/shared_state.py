@@ -61,7 +61,7 @@ class State:
         interrupt()
 
     def stop_generating(self) -> None:
-        """The same."""
+        """Do the same."""
         self.interrupt()
 
     def skip(self) -> None:
@@ -83,7 +83,7 @@ class State:
         own["job_no"] = own.get("job_no", 0) + 1
 
     def assign_current_image(self, image: Any) -> None:
-        """What `current_image` gives from now on."""
+        """Set what `current_image` gives from now on."""
         self.__dict__["_own"]["current_image"] = image
 
     def set_current_image(self) -> None:
@@ -96,7 +96,7 @@ class State:
         """Accepted; the page is built again by Reload UI."""
 
     def dict(self) -> dict[str, Any]:
-        """What the API's progress shows."""
+        """Return what the API's progress shows."""
         names = ("skipped", "interrupted", "stopping_generation", "job", "job_count", "job_timestamp", "job_no")
         return {name: getattr(self, name) for name in (*names, "sampling_step", "sampling_steps")}
 

@@ -50,7 +50,7 @@ class StyleDatabase:
         return [known.get(name, self.no_style).prompt or "" for name in styles]
 
     def get_negative_style_prompts(self, styles: Iterable[str]) -> list[str]:
-        """The same of negative prompts."""
+        """Return the same of negative prompts."""
         known = self.styles
         return [known.get(name, self.no_style).negative_prompt or "" for name in styles]
 
@@ -63,7 +63,7 @@ class StyleDatabase:
         return self._book().apply_to_prompt(prompt, self._there(styles))
 
     def apply_negative_styles_to_prompt(self, prompt: str, styles: Iterable[str]) -> str:
-        """The same of a negative prompt."""
+        """Return the same of a negative prompt."""
         return self._book().apply_to_negative(prompt, self._there(styles))
 
     def extract_styles_from_prompt(self, prompt: str, negative_prompt: str) -> tuple[list[str], str, str]:

@@ -33,7 +33,7 @@ def get_dict() -> dict[str, Any]:
 
 
 def get() -> str:
-    """The same as JSON."""
+    """Return the same as JSON."""
     return json.dumps(get_dict(), indent=4)
 
 

@@ -1,4 +1,4 @@
-"""What extensions import from `modules.ui`: symbols and small parts of pages."""
+"""Names that extensions import from `modules.ui`: symbols and small parts of pages."""
 
 from __future__ import annotations
 

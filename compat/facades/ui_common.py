@@ -60,7 +60,7 @@ def setup_dialog(button_show: Any, dialog: Any, *, button_close: Any = None) -> 
 
 @dataclass
 class OutputPanel:
-    """What shows results: `gallery`, `generation_info`, `infotext`, `html_log`."""
+    """Panel of results: `gallery`, `generation_info`, `infotext`, `html_log`."""
 
     gallery: Any
     generation_info: Any

@@ -35,12 +35,12 @@ class ExtraNetworksPage:
 
     @property
     def items(self) -> dict[str, dict[str, Any]]:
-        """What is on it by name."""
+        """List what is on it by name."""
         return {item["name"]: item for item in self.list_items()}
 
     @property
     def metadata(self) -> dict[str, dict[str, Any]]:
-        """What stands in the files, by name."""
+        """Return what stands in the files, by name."""
         return {item["name"]: item["metadata"] for item in self.list_items() if item["metadata"]}
 
     def refresh(self) -> None:
@@ -80,7 +80,7 @@ class ExtraNetworksPage:
         return None
 
     def find_description(self, path: str) -> str | None:
-        """What is noted of a file, whose path is given without suffix."""
+        """Return what is noted of a file, whose path is given without suffix."""
         found = (item for item in self.list_items() if str(Path(item["filename"]).with_suffix("")) == path)
         return next((item["description"] or None for item in found), None)
 
@@ -124,7 +124,7 @@ def allowed_preview_extensions() -> list[str]:
 
 
 def get_metadata(page: str = "", item: str = "") -> dict[str, Any]:
-    """What stands in the file of a card."""
+    """Return what stands in the file of a card."""
     found = next((one for one in extra_pages if one.name == page), None)
     return {} if found is None else found.metadata.get(item, {})
 

@@ -15,7 +15,7 @@ NEAREST = Image.Resampling.NEAREST
 
 
 class Upscaler:
-    """What enlarges an image: `upscale(image, scale, name)`. An extension's own upscaler overrides `do_upscale`; it can
+    """Upscaler of images: `upscale(image, scale, name)`. An extension's own upscaler overrides `do_upscale`; it can
     be called by the extension, and is not added to the program's lists."""
 
     name: str | None = None

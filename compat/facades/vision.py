@@ -171,7 +171,7 @@ def resized_crop(
 
 
 def pad(img: Pixels, padding: int | Sequence[int], fill: Any = 0, padding_mode: str = "constant") -> Pixels:
-    """With borders: one number, (left and right, top and bottom), or (left, top, right, bottom)."""
+    """Add borders: one number, (left and right, top and bottom), or (left, top, right, bottom)."""
     sides = [padding] if isinstance(padding, int) else list(padding)
     left, top, right, bottom = (sides * 4)[:4] if len(sides) < 4 else sides
     if isinstance(img, Image.Image) and padding_mode == "constant":

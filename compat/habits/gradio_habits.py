@@ -74,7 +74,7 @@ def install() -> None:
     describe_block = blocks.Block.get_config
 
     def get_config(self: Any, cls: type | None = None) -> Any:
-        """What the page is told of a component: its arguments, by the signature of Gradio's own class."""
+        """Return what the page is told of a component: its arguments, by the signature of Gradio's own class."""
         made = type(self)
         return describe_block(self, cls or (None if is_gradios(made) else next(filter(is_gradios, made.__mro__))))
 
@@ -386,7 +386,7 @@ def fitting(function: Callable[..., Any], outputs: Any) -> Callable[..., Any]:
 
 
 def _fitted(output: Any, value: Any) -> Any:
-    """What a function gives for one output."""
+    """Return what a function gives for one output."""
     if isinstance(value, str) and str(getattr(output, "elem_id", "")).endswith("_sampling"):
         choices = {choice for _, choice in getattr(output, "choices", None) or ()}
         sampler, _ = split_legacy_name(value)

@@ -1,4 +1,4 @@
-"""What Pillow, NumPy and Starlette had in the versions of the reference UI: names, for code of extensions only, and the
+"""Names that Pillow, NumPy and Starlette had in the versions of the reference UI, for code of extensions only, and the
 arguments of templates."""
 
 from __future__ import annotations

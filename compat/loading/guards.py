@@ -1,5 +1,5 @@
-"""What keeps an extension's faults its own: a time limit for loading, a limit of what it prints, and a look at the
-classes of PyTorch that it may have patched."""
+"""Guards that keep an extension's faults its own: a time limit for loading, a limit of what it prints, and a look at
+the classes of PyTorch that it may have patched."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TooLongError(InvalidValueError):
 
 
 def within(limit_s: float, call: Callable[[], Any]) -> Any:
-    """What `call` gives, computed in a thread of its own. Raises what it raises (SystemExit too), and `TooLongError`
-    where it is not done in time and imports nothing more; the thread goes on by itself then."""
+    """Return what `call` gives, computed in a thread of its own. Raises what it raises (SystemExit too), and
+    `TooLongError` where it is not done in time and imports nothing more; the thread goes on by itself then."""
     done: list[tuple[Any, BaseException | None]] = []
 
     def work() -> None:
@@ -59,7 +59,7 @@ class LimitedStream:
         self._written: dict[int, int] = {}
 
     def write(self, text: str) -> int:
-        """As a file's."""
+        """Write as a file does."""
         author = acting_now()
         if author is None or not author.is_foreign:
             return self.stream.write(text)

@@ -31,7 +31,7 @@ NOT_THERE = "There is no file 'extensions/mine/a.png' of an extension."
 
 
 class FaultBody(BaseModel):
-    """What a script of an extension failed with in the browser."""
+    """Fault of an extension's script in the browser."""
 
     extension: str = Field(examples=["sd-webui-mine"], max_length=200)
     reason: str = Field(examples=["x is not defined"], max_length=400)

@@ -27,7 +27,7 @@ class Origin:
 
 
 def origin_of(folder: Path) -> Origin:
-    """What is known; an empty origin where nothing is."""
+    """Return what is known; an empty origin where nothing is."""
     try:
         stored = read_json_file(folder / FILE)
         return Origin(**{name: str(stored.get(name, "")) for name in asdict(Origin())})

@@ -42,8 +42,8 @@ class NotInstalledHere(RuntimeError):  # noqa: N818 - a refusal, which install.p
 
 @dataclass(frozen=True)
 class PackagePlan:
-    """What an extension wants installed. `missing` are requirements that are not there yet, `refused` those that cannot
-    be had, each with a sentence; `installer` is the text of its install.py, "" without one."""
+    """Packages that an extension wants installed. `missing` are requirements that are not there yet, `refused` those
+    that cannot be had, each with a sentence; `installer` is the text of its install.py, "" without one."""
 
     missing: tuple[str, ...] = ()
     refused: Mapping[str, str] | None = None
@@ -156,7 +156,7 @@ def run_installer(folder: Path) -> str:
 
 
 def install_now(command: str, what: str) -> str:
-    """What `launch.run_pip` of an install.py does: `install NAME ...`. Raises `NotInstalledHere` outside of an
+    """Do what `launch.run_pip` of an install.py asks for: `install NAME ...`. Raises `NotInstalledHere` outside of an
     installation that the user agreed to, and for packages that cannot be had."""
     extension = os.environ.get(AGREED)
     if not extension:

@@ -123,8 +123,8 @@ def extension_store_routes(services: Services) -> APIRouter:
 
     @routes.get("/index", **documented(errors={422: "The index x.json is no JSON file: Expecting value."}))
     def index(source: str, search: str = "") -> list[ExtensionOffer]:
-        """What an index file offers, from an address or a file of the server's machine; of these, what holds all words
-        of `search`."""
+        """List what an index file offers, from an address or a file of the server's machine; of these, what holds all
+        words of `search`."""
         store.check_open()
         offers = read_index(source, search, store.transport)
         return [
@@ -242,7 +242,8 @@ def _item(
 
 
 def _hooks(services: Services, extension: Extension) -> list[str]:
-    """What it overrides and registers: the hooks of its scripts, the callbacks, its operations and page scripts."""
+    """List what it overrides and registers: the hooks of its scripts, the callbacks, its operations and page
+    scripts."""
     library = services.scripts
     names = [name for name, value in vars(Script).items() if callable(value) and not name.startswith("_")]
     scripts = [one for one in library.scripts if one.acting is not None and one.acting.owner is extension]

@@ -273,7 +273,7 @@ class ExtensionStore:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder and is not hidden; links count as what they are called, whatever they lead to."""
+    """List what lies in a folder and is not hidden; links count as what they are called, whatever they lead to."""
     return [one for one in folder.iterdir() if not one.name.startswith(".")] if folder.is_dir() else []
 
 
@@ -431,5 +431,5 @@ def _index_file(source: str) -> bytes:
 
 
 def size_bytes(folder: Path) -> int:
-    """What an extension takes on disk, its repository included."""
+    """Measure what an extension takes on disk, its repository included."""
     return sum(file.lstat().st_size for file in folder.rglob("*") if not file.is_dir())

@@ -167,7 +167,7 @@ class AuthFile:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know about the file."""
+        """Notices for the user about the file."""
         mode = self.path.stat().st_mode if os.name == "posix" else 0
         if not mode & (stat.S_IRWXG | stat.S_IRWXO):
             return ()

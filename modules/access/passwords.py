@@ -22,7 +22,7 @@ _ENTRY = re.compile(r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-
 
 @dataclass(frozen=True)
 class Cost:
-    """What one check costs: 128 * 2**log2_n * r bytes of memory, p times over."""
+    """Price of one check: 128 * 2**log2_n * r bytes of memory, p times over."""
 
     log2_n: int = 15
     r: int = 8

@@ -99,7 +99,7 @@ def open_to(role: Role | str) -> Callable[[F], F]:
 
 
 def role_of_function(function: object) -> Role | None:
-    """What `open_to` said of a function."""
+    """Return what `open_to` said of a function."""
     role = getattr(function, MARK, None)
     return role if isinstance(role, Role) else None
 

@@ -74,7 +74,7 @@ _Table = OrderedDict[tuple[str, ...], tuple[int, float]]
 
 
 def network(address: str) -> str:
-    """What counts as one address: of IPv6 the first 64 bits, which one machine has all addresses of."""
+    """Return what counts as one address: of IPv6 the first 64 bits, which one machine has all addresses of."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

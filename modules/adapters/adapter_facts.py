@@ -1,4 +1,4 @@
-"""What can be said of a file of adapters without its tensors: its hash, what is wrong with it. Imports no
+"""Facts of a file of adapters, read without its tensors: its hash, what is wrong with it. Imports no
 torch."""
 
 import hashlib

@@ -48,7 +48,7 @@ ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ..
 
 @dataclass(frozen=True)
 class AdapterFile:
-    """What a file holds: one `Adapter` a layer, by the layer's name in the file, and bundled embeddings."""
+    """Contents of a file: one `Adapter` a layer, by the layer's name in the file, and bundled embeddings."""
 
     adapters: Mapping[str, Adapter]
     embeddings: Mapping[str, Mapping[str, Tensor]]
@@ -161,7 +161,7 @@ def read_adapter(factors: Factors) -> Adapter | None:
 
 
 def read_pickle(path: Path, advice: str = "") -> Any:
-    """What a file of PyTorch holds, by its weights-only loader. Raises `AdapterError`, with `advice` at its end where
+    """Read a file of PyTorch by its weights-only loader. Raises `AdapterError`, with `advice` at its end where
     the file is refused."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

@@ -175,7 +175,7 @@ class AdapterApplier:
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """What is on the model now."""
+        """List what is on the model now."""
         return self._current[0]
 
     def apply(
@@ -355,7 +355,7 @@ class AdapterApplier:
     def _plan(
         self, uses: Sequence[Use], files: Mapping[str, AdapterFile]
     ) -> dict[tuple[str, str], tuple[Target, list[LayerChange]]]:
-        """By layer: the changes in the order of the adapters."""
+        """Plan by layer: the changes in the order of the adapters."""
         self.notices.clear()
         planned: dict[tuple[str, str], tuple[Target, list[LayerChange]]] = {}
         parts: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}

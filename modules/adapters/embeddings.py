@@ -75,13 +75,13 @@ class EmbeddingStore:
             self._seen = found
 
     def usable(self, widths: Iterable[int]) -> dict[str, Embedding]:
-        """By name, those with vectors for all of a model's text encoders."""
+        """Return by name those with vectors for all of a model's text encoders."""
         wanted = set(widths)
         later_first = sorted(self._loaded.items(), key=lambda item: self._place_of(item[0]), reverse=True)
         return {item.name: item for _, item in later_first if wanted <= set(item.vectors)}
 
     def skipped(self, widths: Iterable[int]) -> dict[str, str]:
-        """By name, the reason why the others cannot be used with such a model."""
+        """Return by name the reason why the others cannot be used with such a model."""
         wanted = set(widths)
         reasons = {path.stem: reason for path, reason in self._broken.items()}
         for item in self._loaded.values():

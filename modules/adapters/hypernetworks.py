@@ -40,7 +40,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Hypernetwork:
-    """By context width: the layers for keys and those for values."""
+    """Hypernetwork by context width: the layers for keys and those for values."""
 
     layers: dict[int, tuple[tuple[Layer, ...], tuple[Layer, ...]]]
     activation: str

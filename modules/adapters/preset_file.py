@@ -11,7 +11,7 @@ FILE = "lbwpresets.txt"
 
 
 def read_presets(paths: Iterable[Path]) -> Mapping[str, str]:
-    """What follows the colon in each line `NAME:1,0,0,...`, by the name in upper case; the first file with a name
+    """Read what follows the colon in each line `NAME:1,0,0,...`, by the name in upper case; the first file with a name
     counts. Lines without a colon and those that begin with # say nothing, files that are not there neither. Raises
     `InvalidValueError` for one that cannot be read."""
     found: dict[str, str] = {}
@@ -29,7 +29,7 @@ def read_presets(paths: Iterable[Path]) -> Mapping[str, str]:
 
 
 def presets_of(lines: Iterable[str]) -> dict[str, str]:
-    """What follows the colon in each line, by the name in upper case; the first of a name counts."""
+    """Return what follows the colon in each line, by the name in upper case; the first of a name counts."""
     found: dict[str, str] = {}
     for line in lines:
         name, colon, weights = line.partition(":")

@@ -36,7 +36,8 @@ class StepRange:
 
     @classmethod
     def of(cls, named: Mapping[str, str]) -> StepRange:
-        """What a tag names. Raises `InvalidValueError` for what is no step, and where the end is before the start."""
+        """Read what a tag names. Raises `InvalidValueError` for what is no step, and where the end is before the
+        start."""
         start, stop = named.get("start"), named.get("stop")
         if "step" in named:
             first, dash, last = named["step"].partition("-")

@@ -86,7 +86,7 @@ def _read_all(
 
 
 def _without_steps(tag: PromptTag) -> list[str]:
-    """What to say of a hypernetwork's tag that names steps."""
+    """Return what to say of a hypernetwork's tag that names steps."""
     named = [f"{name}={tag.named[name]}" for name in NAMES if name in tag.named]
     text = f"<hypernet:{':'.join(tag.items)}>"
     return [f"{text}: {' and '.join(named)}: left out, a hypernetwork holds for all steps."] if named else []

@@ -103,7 +103,8 @@ class TargetTable:
 
 
 def _names(component: str, path: str, original: str | None) -> Iterator[str]:
-    """What trainers call a layer: kohya's names after diffusers' and after the original layout, and dotted ones."""
+    """List what trainers call a layer: kohya's names after diffusers' and after the original layout, and dotted
+    ones."""
     if component == "unet":
         yield _kohya("lora_unet", path)
         yield _kohya("lora_transformer", path)

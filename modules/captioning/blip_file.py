@@ -84,7 +84,7 @@ def _compute_positions(model: Any) -> None:
 
 
 def _sizes(weights: Mapping[str, Tensor], words: BlipWords) -> dict[str, Any]:
-    """What `BlipConfig` is made of; raises `KeyError` for a weight that is missing."""
+    """Read what `BlipConfig` is made of; raises `KeyError` for a weight that is missing."""
     patches = weights["vision_model.embeddings.position_embedding"].shape[1] - 1
     channels, _, patch, _ = weights["vision_model.embeddings.patch_embedding.weight"].shape
     vocabulary, width = weights["text_decoder.bert.embeddings.word_embeddings.weight"].shape

@@ -1,4 +1,4 @@
-"""What an image shows, in words: a sentence (clip) or tags (deepbooru), by the user's models, or where there is none by
+"""Captions of images: a sentence (clip) or tags (deepbooru), by the user's models, or where there is none by
 what extensions offer.
 
 Torch, transformers and onnxruntime are imported on first use.

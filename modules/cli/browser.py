@@ -12,7 +12,8 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 def opens_browser(
     flags: Flags, setting: str, environment: Mapping[str, str] = os.environ, platform: str = sys.platform
 ) -> bool:
-    """By `--autolaunch`, or by the setting `auto_launch_browser`; not for --nowebui, and not where no screen is."""
+    """Return whether a browser is opened: by `--autolaunch`, or by the setting `auto_launch_browser`; not for
+    --nowebui, and not where no screen is."""
     if flags.nowebui:
         return False
     if flags.autolaunch:

@@ -98,7 +98,7 @@ def _check_masks(arguments: argparse.Namespace) -> None:
 
 
 def _start(arguments: argparse.Namespace, number: int, references: tuple[SourceImage, ...]) -> FromImage:
-    """What the job of file `number` begins with. Raises `InvalidValueError` for a file that is no image."""
+    """Return what the job of file `number` begins with. Raises `InvalidValueError` for a file that is no image."""
     mask = None
     if arguments.mask:
         values = mask_values(arguments)

@@ -83,7 +83,8 @@ def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | 
 def _step_time(
     estimator: MemoryEstimator, request: GenerationRequest, plan: MemoryEstimate, proposals: Sequence[Proposal]
 ) -> StepTime | None:
-    """Of the job as it is, or with the first proposal; None where it cannot be done, or a step cannot be measured."""
+    """Measure a step of the job as it is, or with the first proposal; None where it cannot be done, or a step cannot be
+    measured."""
     if plan.fits:
         return estimator.step_work(request).timed()
     return estimator.step_work(proposals[0].change.applied_to(request)).timed() if proposals else None

@@ -1,4 +1,4 @@
-"""What every subcommand does around its work: flags out of the arguments, errors as one sentence."""
+"""The frame of every subcommand: flags out of the arguments, errors as one sentence."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""What detectors find in images, and what an extension that has detectors gives."""
+"""Detections in images, and what an extension that has detectors gives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Detection:
 
     @property
     def area_px(self) -> float:
-        """Of the box."""
+        """Area of the box."""
         return (self.box[2] - self.box[0]) * (self.box[3] - self.box[1])
 
     def mask(self, size_px: tuple[int, int]) -> Image.Image:

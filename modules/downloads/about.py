@@ -1,4 +1,4 @@
-"""What the source of a model file says about it: trigger words, base model, description, a preview image. Asked for
+"""Facts of a model file from its source: trigger words, base model, description, a preview image. Asked for
 only when the user does; Civitai knows files by their hash, the Hub by the repository that a file came from."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TAGS = re.compile(r"<[^>]*>")
 
 @dataclass(frozen=True)
 class About:
-    """What a source says. `base`: a word of our cards, or as the source has it; `preview_url` "": it has no image."""
+    """Facts from a source. `base`: a word of our cards, or as the source has it; `preview_url` "": it has no image."""
 
     source: str
     name: str = ""
@@ -50,7 +50,7 @@ class About:
 
 
 def about_file(sha256: str, came_from: str, transport: FileTransport, civitai: str = CIVITAI) -> About:
-    """What is known of a file with this hash that came from this address, which a person typed ("": nobody knows).
+    """Ask what is known of a file with this hash that came from this address, which a person typed ("": nobody knows).
 
     Raises `DownloadError` where no source knows it, and as `FileTransport.get`.
     """
@@ -145,7 +145,7 @@ def _first_paragraph(text: str) -> str:
 
 
 def base_word(said: str) -> str:
-    """What a source calls the base model, as our cards call it; as it is where they have no word for it."""
+    """Return the base model in the words of our cards; unchanged where they have no word for it."""
     plain = said.lower()
     return next((word for part, word in BASES if part in plain), said[:80])
 

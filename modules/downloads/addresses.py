@@ -1,4 +1,4 @@
-"""What a user types to get a file, as the address of that file: a Hub repository and file, a page or an address of
+"""Addresses of files, from what a user types: a Hub repository and file, a page or an address of
 Civitai's, or any https address."""
 
 from __future__ import annotations

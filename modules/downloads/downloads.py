@@ -56,7 +56,7 @@ class Found:
 
 @dataclass(frozen=True)
 class DownloadRequest:
-    """What a user asks for. `name` and `folder` "": by the source, and by what the file is. `storage` stands in records
+    """Request of a user. `name` and `folder` "": by the source, and by what the file is. `storage` stands in records
     of earlier versions, which stored checkpoints in 8 bits meanwhile: all but "" is refused."""
 
     source: str
@@ -116,7 +116,8 @@ class Downloads:
         return request
 
     def find(self, request: DownloadRequest) -> Found:
-        """What would come, from the file's first bytes and its header. Raises what is wrong with it or its address."""
+        """Find what would come, from the file's first bytes and its header. Raises what is wrong with it or its
+        address."""
         if request.storage:
             raise InvalidValueError(STORED_MEANWHILE)
         known = self.known
@@ -190,7 +191,7 @@ class Downloads:
         return None
 
     def unfinished(self) -> list[tuple[str, Unfinished]]:
-        """What was begun and nobody gets now, with the name of its folder."""
+        """List what was begun and nobody gets now, with the name of its folder."""
         return [
             (name, part)
             for name, folder in self.folders.items()
@@ -199,7 +200,7 @@ class Downloads:
         ]
 
     def begun(self, request: DownloadRequest) -> list[tuple[str, Unfinished]]:
-        """Of these, what earlier tries of a request have left."""
+        """List what earlier tries of a request have left of these."""
         source = source_named(request.source, self.known)
         name = request.name or source.file
         wanted = clean_name(name, allows_pickles=True) if name else ""

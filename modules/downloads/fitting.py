@@ -43,7 +43,7 @@ class Fitting:
 
 
 def eight_bit_gb(model: KnownModel) -> float:
-    """What its file weighs in 8 bits; files of the list have 16, unless their name says otherwise."""
+    """Return what its file weighs in 8 bits; files of the list have 16, unless their name says otherwise."""
     return model.size_gb if any(word in model.file.lower() for word in HALVED) else model.size_gb / 2
 
 

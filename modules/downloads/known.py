@@ -45,7 +45,8 @@ class KnownModel:
 
 
 def known_models(configs_dir: Path) -> dict[str, KnownModel]:
-    """By name, in the order of the list. Raises `SettingsError` for a list that was changed and cannot be read."""
+    """Read the models by name, in the order of the list. Raises `SettingsError` for a list that was changed and cannot
+    be read."""
     path = configs_dir / FILE
     try:
         found: Any = OmegaConf.to_container(OmegaConf.load(path))

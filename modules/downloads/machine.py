@@ -1,4 +1,4 @@
-"""What this machine has to compute with, asked without PyTorch: the server holds none."""
+"""Means of this machine to compute with, asked without PyTorch: the server holds none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a file so far, in a hidden part next to its place."""
+"""Part of a file that came so far, hidden next to its place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STORED_MEANWHILE = (
 
 @dataclass(frozen=True)
 class PartNote:
-    """What stands next to a part: which file it is a part of. `storage`: the format in which an earlier version stored
+    """Note next to a part: which file it is a part of. `storage`: the format in which an earlier version stored
     it meanwhile; "" otherwise."""
 
     url: str

@@ -1,4 +1,4 @@
-"""What a server says of a file, and its header, read before a byte of its weights."""
+"""Facts of a file from its server, and its header, read before a byte of its weights."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def look(source: Source, transport: FileTransport) -> RemoteFile:
 
 
 def version_of(reply: Reply) -> str:
-    """What tells the version of a file from others, as `If-Range` takes it: a strong ETag, else the date of its last
-    change; "" where the server says neither."""
+    """Return what tells the version of a file from others, as `If-Range` takes it: a strong ETag, else the date of its
+    last change; "" where the server says neither."""
     etag = reply.headers.get("ETag", "")
     return etag if etag and not etag.startswith("W/") else reply.headers.get("Last-Modified", "")
 
@@ -104,7 +104,7 @@ def _attachment(reply: Reply) -> str:
 
 
 def _sha256(reply: Reply) -> str:
-    """What the Hub says of files in its large storage, and others in a header of their own."""
+    """Read what the Hub says of files in its large storage, and others in a header of their own."""
     for name in ("X-Linked-Etag", "X-Checksum-Sha256", "X-Amz-Meta-Sha256"):
         found = SHA256.fullmatch(reply.header(name) or "")
         if found:

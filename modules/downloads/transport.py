@@ -254,7 +254,7 @@ class Connection:
 
 @cache
 def _certificates(extra: str) -> ssl.SSLContext:
-    """Those that come with the program, as some systems have none that Python finds, and those in the file `extra`
+    """Load those that come with the program, as some systems have none that Python finds, and those in the file `extra`
     ("": none). Raises `InvalidValueError` for a file that holds none."""
     context = ssl.create_default_context(cafile=certifi.where())
     if extra:

@@ -1,4 +1,4 @@
-"""What a file will need on this machine, said by the planner from the header alone.
+"""Needs of a file on this machine, said by the planner from the header alone.
 
 The header is written into a file that is as large as the announced one and takes no room on the disk (it is sparse),
 and `launch.py plan` looks at that: the same dry run as for a file that is here.
@@ -36,7 +36,7 @@ class Verdict:
 
 
 def describe(remote: RemoteFile, header: Header, kind: Detected) -> str:
-    """What the file is, in one line: kind, weights, precision, size."""
+    """Describe the file in one line: kind, weights, precision, size."""
     size = f"{remote.size_bytes / GB:.2f} GB"
     if not header.tensors:
         return f"{kind.what}, {header.format}, {size}"

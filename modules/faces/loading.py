@@ -22,7 +22,7 @@ EXTRA_PACKAGE = "spandrel_extra_arches"
 
 
 class FaceModel(Protocol):
-    """What restores one aligned face."""
+    """Model that restores one aligned face."""
 
     def restore(self, face: Image.Image, weight: float) -> Image.Image:
         """RGB 512x512 to the same size."""

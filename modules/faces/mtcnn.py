@@ -189,7 +189,7 @@ def _scaled(pixels: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _crops(pixels: Tensor, boxes: Floats, side: int) -> tuple[Tensor | None, Floats]:
-    """What boxes show of the image, [n,3,side,side]; boxes outside of the image are left out."""
+    """Cut out what boxes show of the image, [n,3,side,side]; boxes outside of the image are left out."""
     height, width = pixels.shape[2:]
     found, kept = [], []
     for index, (left, top, right, bottom) in enumerate(np.trunc(boxes).astype(int).tolist()):
@@ -208,7 +208,7 @@ def _corrected(boxes: Floats, corrections: Floats, extra: int = 1) -> Floats:
 
 
 def _squares(boxes: Floats) -> Floats:
-    """As high as wide, around the same centre."""
+    """Make boxes as high as wide, around the same centre."""
     sides = boxes[:, 2:] - boxes[:, :2]
     longest = sides.max(1, keepdims=True)
     corner = boxes[:, :2] + sides / 2 - longest / 2

@@ -43,7 +43,7 @@ class _Loaded:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """What may be restorers in a folder, by name."""
+    """List what may be restorers in a folder, by name."""
     if not folder.is_dir():
         return []
     return [

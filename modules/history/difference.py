@@ -1,4 +1,4 @@
-"""What differs between two images: as an image, as numbers, and in the parameters that they were made with."""
+"""Differences between two images: as an image, as numbers, and in the parameters that they were made with."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,5 @@
-"""What of an image can be searched for: its words, and its values by key, the keys of its infotext and some of ours."""
+"""Facts of an image that can be searched for: its words, and its values by key, the keys of its infotext and some of
+ours."""
 
 import re
 from dataclasses import dataclass

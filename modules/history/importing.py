@@ -137,8 +137,8 @@ class Importer:
         self._make_thumbnails(folder)
 
     def _make_thumbnails(self, folder: Path) -> None:
-        """Those of a folder that are not there yet, so that no page has to wait for them; others are made when they
-        are looked at."""
+        """Make those of a folder that are not there yet, so that no page has to wait for them; others are made when
+        they are looked at."""
         for entry in self._history.below(folder):
             if self._stop.is_set() or self._waiting:
                 return
@@ -153,8 +153,8 @@ class Importer:
         self._history.note_import(folder, RUNNING, dict(counts))
 
     def _look(self, path: Path, counts: Counter[str], left_out: list[str]) -> ImageFile | None:
-        """What there is to take in of a file; None for one that is known, and for one that cannot be read, whose path
-        goes to `left_out`."""
+        """Read what there is to take in of a file; None for one that is known, and for one that cannot be read, whose
+        path goes to `left_out`."""
         try:
             facts = path.stat()
             if not stat.S_ISREG(facts.st_mode):  # opening a pipe would wait for ever

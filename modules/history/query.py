@@ -58,7 +58,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Query:
-    """What is looked for. Times are seconds since 1970: from `since`, before `until`."""
+    """Query of the history. Times are seconds since 1970: from `since`, before `until`."""
 
     words: tuple[Words, ...] = ()
     values: tuple[Value, ...] = ()

@@ -109,7 +109,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True)
 class ImageFile:
-    """What is known of a file before it is in the history."""
+    """Facts of a file before it is in the history."""
 
     path: Path
     fingerprint: str
@@ -141,7 +141,7 @@ class History:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What was kept aside."""
+        """Notices of what was kept aside."""
         return self.file.notices
 
     def close(self) -> None:

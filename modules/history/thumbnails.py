@@ -79,7 +79,7 @@ def small_copy(image: Image.Image) -> bytes:
 
 
 def media_type_of(thumbnail: bytes) -> str:
-    """What a small copy is; earlier versions made WebPs of all images."""
+    """Return the media type of a small copy; earlier versions made WebPs of all images."""
     return "image/jpeg" if thumbnail.startswith(JPEG_START) else "image/webp"
 
 

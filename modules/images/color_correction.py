@@ -47,7 +47,7 @@ _LIGHTNESS_OFFSET = (16 * 255 * (1 << _ROOT_BITS) + 50) // 100
 
 
 def color_target(image: Image.Image) -> Levels:
-    """What results are corrected to: the image in L*a*b*, [H,W,3] in 8 bits."""
+    """Return what results are corrected to: the image in L*a*b*, [H,W,3] in 8 bits."""
     return _to_lab(np.asarray(image.convert("RGB")))
 
 

@@ -44,7 +44,7 @@ class Quality:
 
     @classmethod
     def of(cls, settings: Settings) -> "Quality":
-        """As the settings `jpeg_quality` and `webp_lossless` say."""
+        """Return the options that the settings `jpeg_quality` and `webp_lossless` say."""
         return cls(quality=settings.saving.jpeg_quality, webp_lossless=settings.saving.webp_lossless)
 
 

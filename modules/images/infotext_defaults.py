@@ -1,4 +1,5 @@
-"""What an infotext leaves unsaid: defaults of missing fields, fields of old versions, behaviour of old versions."""
+"""Facts that an infotext leaves unsaid: defaults of missing fields, fields of old versions, behaviour of old
+versions."""
 
 import math
 import re
@@ -55,8 +56,8 @@ def add_defaults(fields: MutableMapping[str, str | int | bool], *, backward_comp
 
 
 def _add_fp8(fields: MutableMapping[str, str | int | bool]) -> None:
-    """What images made in fp8 leave out. Those of programs that have one format only do not say which it is, nor that
-    a LoRA is merged into it, or into the 16-bit cache if there is one."""
+    """Add what images made in fp8 leave out. Those of programs that have one format only do not say which it is, nor
+    that a LoRA is merged into it, or into the 16-bit cache if there is one."""
     fields.setdefault("Cache FP16 weight for LoRA", "False")
     fields.setdefault("FP8 skip", "")
     fields.setdefault("FP8 text encoder", "True")

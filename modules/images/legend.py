@@ -89,7 +89,7 @@ class _Writer:
         return [self._line(text, line.is_active) for line in given for text in self._broken(line.text, room)]
 
     def height(self, lines: Sequence[_Line]) -> int:
-        """Of lines above each other."""
+        """Return the height of lines above each other."""
         return sum(line.height + self.spacing for line in lines) - self.spacing
 
     def draw(self, draw: ImageDraw.ImageDraw, lines: Sequence[_Line], middle: tuple[float, float], room: int) -> None:

@@ -108,7 +108,8 @@ def fill_masked(image: Image.Image, mask: Image.Image) -> Image.Image:
 
 
 def overlay_of(image: Image.Image, mask: Image.Image) -> Image.Image:
-    """What is kept of the image [RGBA of the same size]: transparent where the mask says that it is painted anew."""
+    """Return what is kept of the image [RGBA of the same size]: transparent where the mask says that it is painted
+    anew."""
     return _kept(image, mask).convert("RGBA")
 
 
@@ -137,7 +138,7 @@ def placed(result: Image.Image, size_px: tuple[int, int], area: Box, scale: Scal
 
 
 def painted_part(result: Image.Image, mask: Image.Image) -> Image.Image:
-    """What of a result the mask ("L") has painted anew [RGBA]; transparent where it keeps the image."""
+    """Return what of a result the mask ("L") has painted anew [RGBA]; transparent where it keeps the image."""
     fitting = resize_image(mask, *result.size, ResizeMode.RESIZE_AND_FILL).convert("L")
     return Image.composite(result.convert("RGBA").convert("RGBa"), Image.new("RGBa", result.size), fitting).convert(
         "RGBA"

@@ -1,4 +1,4 @@
-"""What the name of a saved image can be made of."""
+"""Facts that the name of a saved image can be made of."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

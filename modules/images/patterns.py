@@ -20,7 +20,7 @@ Pattern = Callable[["Source", tuple[str, ...]], str | None]
 
 
 class Source:
-    """What a pattern can draw on: the facts, the image (None for folders) and a limit from the settings."""
+    """Source of a pattern: the facts, the image (None for folders) and a limit from the settings."""
 
     def __init__(self, context: NameContext, image: Image.Image | None = None, max_prompt_words: int = 8) -> None:
         self.context = context

@@ -120,7 +120,7 @@ def _fitting_extension(image: Image.Image, infotext: str | None, wanted: str) ->
 
 
 def _decoration(settings: Settings, source: Source, *, is_grid: bool, in_subfolder: bool) -> str:
-    """What follows the number in the name."""
+    """Return what follows the number in the name."""
     if is_grid and not settings.saving.grid_extended_filename:
         return ""
     return apply_pattern(image_pattern(settings, in_subfolder=in_subfolder), source)

@@ -1,4 +1,4 @@
-"""What makes images, in the server's process or in a worker's. Holds, does nothing."""
+"""Parts that make images, in the server's process or in a worker's. Holds, does nothing."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

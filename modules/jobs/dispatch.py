@@ -130,7 +130,7 @@ class Dispatcher:
 
     @property
     def when_done(self) -> WhenDone:
-        """What happens once when the line has been worked off."""
+        """Return what happens once when the line has been worked off."""
         return self._when_done
 
     def set_when_done(self, action: WhenDone) -> None:
@@ -144,7 +144,7 @@ class Dispatcher:
         self._on_done = act
 
     def _action_when_done(self) -> WhenDone:
-        """What to do now that nothing can be begun, once."""
+        """Return what to do now that nothing can be begun, once."""
         line = self._line
         if line.waiting_count() or line.is_paused or self._is_working or not self._has_worked:
             return WhenDone.NOTHING
@@ -165,8 +165,8 @@ class Dispatcher:
         return entry is not None
 
     def _next(self, lane: Lane) -> Entry | None:
-        """What to do next; None when the server ends. While nothing can be begun, changes of the record that could not
-        be written are tried again, and so are jobs whose model was missing."""
+        """Return what to do next; None when the server ends. While nothing can be begun, changes of the record that
+        could not be written are tried again, and so are jobs whose model was missing."""
         line, store = self._line, self._store
         while True:
             with line.lock:

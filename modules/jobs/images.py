@@ -27,7 +27,7 @@ class ImageListener(Protocol):
 
 
 class JobImages:
-    """What jobs say of their images, kept in the record. Implements `modules.jobs.job.JobListener`."""
+    """Words of jobs on their images, kept in the record. Implements `modules.jobs.job.JobListener`."""
 
     def __init__(self, store: JobStore, known: Known, recordings: Recordings | None = None) -> None:
         self._store = store
@@ -53,8 +53,8 @@ class JobImages:
         job.standing.attempts = 0
 
     def made(self, task_id: str, user: str, recorded: Sequence[ImageRecord]) -> list[ImageRecord]:
-        """Those of the recorded images that are there, also those whose file appeared in the last moment, which are
-        told now."""
+        """List those of the recorded images that are there, also those whose file appeared in the last moment, which
+        are told now."""
         made = [item for item in recorded if item.exists()]
         for item in made:
             if not item.is_done and (found := item.image.read()) is not None:
@@ -64,7 +64,7 @@ class JobImages:
         return made
 
     def made_by(self, job: Job) -> list[ImageRecord]:
-        """What a job has made whose worker was lost."""
+        """List what a job has made whose worker was lost."""
         recorded = self._store.images.of(job.task_id).get(job.task_id, [])
         return self.made(job.task_id, job.standing.user, recorded)
 
@@ -86,7 +86,7 @@ class JobImages:
             self._recordings.forget(task_id)
 
     def forget_all_but(self, task_ids: Sequence[str]) -> None:
-        """The same for all jobs but these."""
+        """Forget the same of all jobs but these."""
         if self._recordings is not None:
             self._recordings.keep_only(task_ids)
 

@@ -26,7 +26,7 @@ class InputFiles:
         self.folder = folder
 
     def text_of(self, image: SourceImage) -> str:
-        """What the record says instead of an image; its file is written first. Raises `OutputError`."""
+        """Return what the record says instead of an image; its file is written first. Raises `OutputError`."""
         if self.folder is None:
             return image.to_text()
         path = self.folder / f"{image.sha256}.png"

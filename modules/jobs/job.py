@@ -1,4 +1,4 @@
-"""What stands in the queue: where it is, whether it shall stop, what came of it. Safe to read from any thread.
+"""Entries of the queue: where it is, whether it shall stop, what came of it. Safe to read from any thread.
 
 `Entry` is what all work has in common; a `Job` makes images, a `modules.jobs.tasks.Task` everything else.
 """
@@ -119,7 +119,8 @@ class Entry(ABC):
 
     @abstractmethod
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
-        """What was asked, ready for JSON, complete enough to repeat the work. `text_of`: see `request_to_json`."""
+        """Return what was asked, ready for JSON, complete enough to repeat the work. `text_of`: see
+        `request_to_json`."""
 
     @abstractmethod
     def compute(self, executor: Executor) -> Ending:
@@ -136,7 +137,7 @@ class Entry(ABC):
             self._status, self._started_at, self._began = JobStatus.QUEUED, None, None
 
     def end(self, status: JobStatus, error: FeatherweightError | None = None) -> None:
-        """It is final; whoever waits for it goes on."""
+        """Make it final; whoever waits for it goes on."""
         with self._lock:
             self._status, self._error, self._over = status, error, time.monotonic()
             callbacks, self._when_final = self._when_final, []
@@ -265,7 +266,7 @@ class Job(Entry):
 
     @property
     def request(self) -> GenerationRequest:
-        """What was asked. Raises `FeatherweightError` for a record that cannot be read."""
+        """Return what was asked. Raises `FeatherweightError` for a record that cannot be read."""
         if not isinstance(self._request, GenerationRequest):
             self._request = self._request()
         return self._request
@@ -398,7 +399,7 @@ class Job(Entry):
             return tuple(self._images)
 
     def known_images(self) -> tuple[GeneratedImage, ...]:
-        """Those of the result, or those that are finished so far. Raises the job's own error if it failed."""
+        """List those of the result, or those that are finished so far. Raises the job's own error if it failed."""
         return self.result().images if self.status.is_final else self.images
 
     def image(self, index: int) -> GeneratedImage:
@@ -474,7 +475,7 @@ class Job(Entry):
 
 
 def recorded_images(images: tuple[GeneratedImage, ...]) -> list[dict[str, Any]]:
-    """What the record keeps of images: where they are and how they were made."""
+    """Return what the record keeps of images: where they are and how they were made."""
     return [
         {
             "path": str(image.path) if image.path else None,

@@ -36,7 +36,7 @@ MAX_RETRIES = 2
 
 @dataclass(frozen=True)
 class QueueOptions:
-    """What the settings say of the queue, asked whenever it matters."""
+    """Settings of the queue, asked whenever it matters."""
 
     max_waiting: int = MAX_WAITING
     retries: int = MAX_RETRIES  # after the server ended while a job ran
@@ -59,7 +59,7 @@ class QueueOptions:
 
 @dataclass(frozen=True)
 class Models:
-    """What the queue has to know of models. `of` gives what a job is grouped by and the checkpoints that it needs;
+    """Knowledge of the queue about models. `of` gives what a job is grouped by and the checkpoints that it needs;
     `missing` says for people which of these are not there, "" for none."""
 
     of: Callable[[GenerationRequest], tuple[str, tuple[str, ...]]] = lambda request: ("", ())
@@ -67,7 +67,7 @@ class Models:
 
 
 class Line:
-    """What waits and what runs. All methods may be called from any thread."""
+    """Line of what waits and what runs. All methods may be called from any thread."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Line:
         return next((entry for entry in self.running(who) if isinstance(entry, Task) and entry.makes_images), None)
 
     def pending(self, who: Identity = ANYBODY) -> tuple[Entry, ...]:
-        """What runs and what waits, in order."""
+        """List what runs and what waits, in order."""
         with self.lock:
             running, waiting = self.running(who), tuple(self._waiting)
         if who.is_admin:

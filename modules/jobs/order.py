@@ -14,7 +14,7 @@ MAX_OVERTAKEN = 12  # how often work may be passed over in favour of the loaded 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What is known of one piece of waiting work. `model` is "" for work without one; `overtaken` counts how often
+    """Facts of one piece of waiting work. `model` is "" for work without one; `overtaken` counts how often
     later work of the same user was taken first; `is_pinned`: somebody asked for it to run next."""
 
     user: str = ""
@@ -25,7 +25,7 @@ class Waiting:
 
 
 class Facts(Protocol):
-    """What the order depends on, of a piece of work: a `Waiting`, or the `Standing` of an entry."""
+    """Facts that the order depends on, of a piece of work: a `Waiting`, or the `Standing` of an entry."""
 
     @property
     def user(self) -> str: ...
@@ -41,7 +41,7 @@ class Facts(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """What to take: its index, and the indexes of what it overtakes."""
+    """Choice of what to take: its index, and the indexes of what it overtakes."""
 
     index: int
     overtaken: tuple[int, ...] = ()

@@ -24,7 +24,7 @@ class Repeats:
         self._starters.update(starters)
 
     def request_of(self, record: JobRecord) -> GenerationRequest:
-        """What an image job asked for. Raises a `FeatherweightError` for a record that cannot be read."""
+        """Read what an image job asked for. Raises a `FeatherweightError` for a record that cannot be read."""
         try:
             return request_from_json(record.request, self._store.inputs.image_of)
         except FeatherweightError:
@@ -33,8 +33,8 @@ class Repeats:
             raise InvalidValueError(f"The record of the job cannot be read: {error}. Submit it again.") from error
 
     def spec_of(self, record: JobRecord) -> Callable[[], TaskSpec]:
-        """What gives the work of a task, and raises what is wrong with its record. Raises `InvalidValueError` for work
-        of a type that nothing begins."""
+        """Return what gives the work of a task, and raises what is wrong with its record. Raises `InvalidValueError`
+        for work of a type that nothing begins."""
         starter = self._starters.get(record.type)
         if starter is None:
             raise InvalidValueError(f"Work of the type {record.type!r} cannot be repeated; begin it from its tab.")

@@ -1,4 +1,4 @@
-"""What an earlier server left unfinished is put back in line, in its order, with the images that it has made."""
+"""Return of what an earlier server left unfinished into the line, in its order, with the images that it has made."""
 
 import logging
 from functools import partial
@@ -75,5 +75,5 @@ class Restart:
         return entry
 
     def _request(self, task_id: str) -> GenerationRequest:
-        """What an image job asks for, read when it is needed: thousands may come back at once."""
+        """Read what an image job asks for, read when it is needed: thousands may come back at once."""
         return self._line.repeats.request_of(self._line.record(task_id))

@@ -204,7 +204,8 @@ class RecordFile:
             self.database.db.close()
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
-        """What is asked; of a file that turns out to be damaged, of the new one. Raises `BusyError`, `OutputError`."""
+        """Return the rows that are asked for; of a file that turns out to be damaged, of the new one. Raises
+        `BusyError`, `OutputError`."""
         with self.database.lock:
             try:
                 return self.database.db.execute(sql, values).fetchall()
@@ -288,7 +289,7 @@ class JobStore:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What was kept aside."""
+        """List what was kept aside."""
         return self.file.database.notices
 
     # -- changes -----------------------------------------------------------------------------------------------------
@@ -326,7 +327,7 @@ class JobStore:
         self.file.write(*writes)
 
     def changed(self, entry: Entry) -> None:
-        """What waiting work asks for has changed. Raises as `add`."""
+        """Note that what waiting work asks for has changed. Raises as `add`."""
         recorded = entry.recorded_request(self.inputs.text_of)
         standing = entry.standing
         before = self._names("task_id = ?", (entry.task_id,))
@@ -372,7 +373,7 @@ class JobStore:
         )
 
     def outcome_changed(self, task_id: str, outcome: dict[str, Any]) -> None:
-        """What came of ended work is less than it was: somebody has deleted an image of it."""
+        """Note that what came of ended work is less than it was: somebody has deleted an image of it."""
         self.file.put(Write("UPDATE jobs SET outcome = ? WHERE task_id = ?", (json.dumps(outcome), task_id)))
 
     def ended(
@@ -382,7 +383,7 @@ class JobStore:
         error: str | None = None,
         outcome: dict[str, Any] | None = None,
     ) -> None:
-        """It is final. Without `outcome`, the images that were finished stand in the record."""
+        """Note that it is final. Without `outcome`, the images that were finished stand in the record."""
         self.file.put(*_ending(task_id, status, error, outcome))
 
     def withdrawn(self, task_ids: Sequence[str], error: str) -> None:
@@ -399,7 +400,7 @@ class JobStore:
         )
 
     def notes(self, task_id: str) -> dict[str, dict[str, Any]]:
-        """What a task has noted, by key; what somebody has edited into nonsense is left out."""
+        """Return what a task has noted, by key; what somebody has edited into nonsense is left out."""
         notes = {}
         for key, text in self.file.rows("SELECT key, data FROM task_notes WHERE task_id = ?", (task_id,)):
             try:
@@ -457,8 +458,8 @@ class JobStore:
         return self._query(sql, (user, limit))
 
     def waiting(self) -> list[JobRecord]:
-        """What has not ended, in order: what ran when the server ended comes first. The requests of image jobs are left
-        out, because thousands may wait: `get` has them."""
+        """List what has not ended, in order: what ran when the server ended comes first. The requests of image jobs are
+        left out, because thousands may wait: `get` has them."""
         columns = ", ".join(f"jobs.{name}" for name in COLUMNS)
         rows = self.file.rows(
             f"SELECT {columns}, CASE "

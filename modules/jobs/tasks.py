@@ -19,7 +19,7 @@ Outcome = Mapping[str, Any]
 
 
 class Product(Protocol):
-    """What the work of a task fills that is no JSON, such as images."""
+    """Product of a task that is no JSON, such as images."""
 
     def begin(self, task: Task) -> None:
         """The work begins, perhaps anew after its worker was lost: nothing of it is there."""
@@ -155,7 +155,7 @@ class Task(Entry):
             raise Interrupted("Cancelled by the user; nothing was kept.")
 
     def keep(self, outcome: Outcome) -> None:
-        """What the work has made so far. It is shown while the work goes on, and stays when it is interrupted."""
+        """Keep what the work has made so far. It is shown while the work goes on, and stays when it is interrupted."""
         with self._lock:
             self._outcome = outcome
 
@@ -170,7 +170,7 @@ class Task(Entry):
         self.show(min(max(done / total, 0.0), 1.0) if total > 0 else 0.0, phase)
 
     def show(self, fraction: float, phase: str) -> None:
-        """The same, 0 to 1; never raises."""
+        """Show the same, 0 to 1; never raises."""
         with self._lock:
             self._fraction, self._phase = fraction, phase or self._phase
 

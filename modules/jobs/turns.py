@@ -10,7 +10,7 @@ from modules.jobs.waiting import WaitingEntries
 
 
 class Turns:
-    """What runs, and the way there and back. Its attributes are read and changed under the line's lock."""
+    """Turns: what runs, and the way there and back. Its attributes are read and changed under the line's lock."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Turns:
             return entry
 
     def put_back(self, entry: Entry) -> None:
-        """What ran is first in line again: its worker was lost."""
+        """Put what ran first in line again: its worker was lost."""
         with self._lock:
             self.running.remove(entry)
             self._waiting.put_back(entry)
             self.changed(None)
 
     def left(self, entry: Entry) -> None:
-        """What ran runs no more: it has ended, or the server ends."""
+        """Note that what ran runs no more: it has ended, or the server ends."""
         with self._lock:
             if entry in self.running:
                 self.running.remove(entry)

@@ -1,4 +1,5 @@
-"""What waits, in its order: places in the line, and which entry a lane takes next. No lock and no record of its own."""
+"""Waiting work in its order: places in the line, and which entry a lane takes next. No lock and no record of its
+own."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence

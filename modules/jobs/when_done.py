@@ -1,4 +1,4 @@
-"""What happens when the line has been worked off: the model leaves memory, the server ends, the machine sleeps, or a
+"""Actions when the line has been worked off: the model leaves memory, the server ends, the machine sleeps, or a
 command of the user's runs."""
 
 import logging
@@ -19,7 +19,7 @@ SLEEP_COMMANDS = {
 
 
 class WhenDone(StrEnum):
-    """What happens once when the line has been worked off."""
+    """Action, once when the line has been worked off."""
 
     NOTHING = "nothing"
     UNLOAD = "unload"

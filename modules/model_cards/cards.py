@@ -86,7 +86,7 @@ class Card:
 
 @dataclass(frozen=True)
 class _Look:
-    """What a look at a page's folders has found, and what it depended on."""
+    """Findings in a page's folders, and what they depended on."""
 
     signature: bytes
     settings: Settings
@@ -204,7 +204,7 @@ def card_json(page: CardPage, card: Card, settings: Settings, tiny_vaes: Collect
 
 
 def prompt_of(page: CardPage, card: Card, settings: Settings) -> str:
-    """What a click puts into the prompt, the activation text aside; for checkpoints the title."""
+    """Return what a click puts into the prompt, the activation text aside; for checkpoints the title."""
     if not page.tag:
         return card.file.reference
     weight = card.notes.get(WEIGHT) or settings.extra_networks.extra_networks_default_multiplier

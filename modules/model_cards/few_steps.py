@@ -30,8 +30,8 @@ GUIDED_CFG = 5.0
 
 @dataclass(frozen=True)
 class FewSteps:
-    """What a file asks for. `sampler` and `scheduler` are names of the catalogs; "" leaves the form's own. `tiny_vae`
-    is what files of the tiny decoder for its latents are called, "" where the name does not say."""
+    """Values that a file asks for. `sampler` and `scheduler` are names of the catalogs; "" leaves the form's own.
+    `tiny_vae` is what files of the tiny decoder for its latents are called, "" where the name does not say."""
 
     method: str
     steps: int
@@ -98,13 +98,13 @@ _METHODS = (
 
 
 def adapter_few_steps(path: Path, metadata: Mapping[str, str]) -> FewSteps | None:
-    """What an adapter asks for by its name or its metadata; None for those that need no few steps."""
+    """Return what an adapter asks for by its name or its metadata; None for those that need no few steps."""
     name = path.parent.name if path.stem == UNNAMED else path.stem
     return _first((name, *(metadata.get(key, "") for key in TITLES)), is_adapter=True)
 
 
 def checkpoint_few_steps(name: str) -> FewSteps | None:
-    """What a checkpoint asks for by its name without suffix; None for those that need no few steps."""
+    """Return what a checkpoint asks for by its name without suffix; None for those that need no few steps."""
     return _first((name,), is_adapter=False)
 
 

@@ -1,4 +1,4 @@
-"""What a user notes about a model file: NAME.json next to it, with the keys of the reference UI.
+"""A user's notes about a model file: NAME.json next to it, with the keys of the reference UI.
 
 Keys: description, notes, "activation text", "preferred weight", "negative text", "sd version"; for checkpoints "vae".
 Other keys in the file are kept. What other programs fetched from Civitai and left beside the file (NAME.civitai.info,
@@ -95,7 +95,7 @@ def write_notes(path: Path, changes: Mapping[str, Any], keeps: bool = False) -> 
 
 
 def _kept(file: Path) -> Notes:
-    """What the file holds already. A link is not followed, it will be replaced by a file."""
+    """Read what the file holds already. A link is not followed, it will be replaced by a file."""
     if file.is_symlink() or not file.exists():
         return {}
     try:

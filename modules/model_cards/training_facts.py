@@ -1,4 +1,4 @@
-"""What a file's metadata says about its training: for which models, with which words, on how many images.
+"""Facts about the training of a file, from its metadata: for which models, with which words, on how many images.
 
 Keys are those that kohya's trainer (`ss_...`) and the modelspec standard write.
 """

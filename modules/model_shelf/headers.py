@@ -1,4 +1,4 @@
-"""What a model file on disk is, by its header alone; and which entries of the list that ships it is."""
+"""Recognition of a model file on disk, by its header alone; and which entries of the list that ships it is."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class Shelf:
         return self._hashes.sha256(self.file(key).path)
 
     def noted(self, key: str, name: str) -> str:
-        """What was remembered of a file, such as its "source"; "" where nothing was."""
+        """Return what was remembered of a file, such as its "source"; "" where nothing was."""
         return self._hashes.fact(self.file(key).path, name) or ""
 
     def move(self, key: str, folder: str) -> ShelfFile:
@@ -214,7 +214,8 @@ class Shelf:
 
 
 def _used(one: ShelfFile, uses: Mapping[str, float]) -> float | None:
-    """By the names that infotexts have: of a checkpoint its name without suffix, folders joined by underscores."""
+    """Read the times by the names that infotexts have: of a checkpoint its name without suffix, folders joined by
+    underscores."""
     stem = one.path.stem
     joined = "_".join((*one.folder.split("/"), stem)) if one.folder else stem
     times = [uses[name.lower()] for name in {stem, joined} if name.lower() in uses]

@@ -59,7 +59,7 @@ class Trash:
         return trashed
 
     def entries(self) -> tuple[Trashed, ...]:
-        """What is here, the newest first."""
+        """List what is here, the newest first."""
         found = (self._entry(note.parent) for note in self._folder.glob(f"*/{NOTE}"))
         return tuple(sorted((one for one in found if one is not None), key=lambda one: -one.at))
 

@@ -30,6 +30,6 @@ def standalone_style() -> str:
 
 
 def script_source() -> str:
-    """What a Content-Security-Policy has to name for `standalone_script` to run, and nothing else."""
+    """Return what a Content-Security-Policy has to name for `standalone_script` to run, and nothing else."""
     digest = hashlib.sha256(standalone_script().encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

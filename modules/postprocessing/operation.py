@@ -1,4 +1,4 @@
-"""What an operation on finished images is, and the image on its way through several of them.
+"""Operations on finished images, and the image on its way through several of them.
 
 The names are those that authors of postprocessing scripts for the reference UI know. The built-in operations, one per
 file of this package, are subclasses of the same class.
@@ -78,7 +78,8 @@ class Field:
 
 @dataclass
 class SharedInfo:
-    """What operations tell each other about one image before any of them works: the size it will get, in pixels."""
+    """Facts that operations tell each other about one image before any of them works: the size it will get, in
+    pixels."""
 
     target_width: int | None = None
     target_height: int | None = None
@@ -118,7 +119,7 @@ class PostprocessedImage:
         )
 
     def get_suffix(self, used_suffixes: dict[str, int] | None = None) -> str:
-        """What the file name ends with; a number keeps those of one source apart."""
+        """Return what the file name ends with; a number keeps those of one source apart."""
         used = {} if used_suffixes is None else used_suffixes
         suffix = "-".join(self.nametags)
         if suffix:

@@ -45,7 +45,7 @@ class Operations:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all, by their own order."""
+        """List the names of all, by their own order."""
         return tuple(operation.name for operation in sorted(self._by_name.values(), key=lambda one: one.order))
 
     def get(self, name: str) -> ScriptPostprocessing | None:
@@ -53,12 +53,12 @@ class Operations:
         return self._by_name.get(name)
 
     def in_order(self, settings: Settings) -> list[ScriptPostprocessing]:
-        """Those of the Extras tab: the names that the setting lists first, then the others by their own order."""
+        """List those of the Extras tab: the names that the setting lists first, then the others by their own order."""
         off = settings.postprocessing.postprocessing_disable_in_extras
         return [operation for operation in self._ordered(settings) if operation.name not in off]
 
     def in_form(self, settings: Settings) -> list[ScriptPostprocessing]:
-        """Those that the settings put below the form of txt2img and img2img, in the same order."""
+        """List those that the settings put below the form of txt2img and img2img, in the same order."""
         on = settings.postprocessing.postprocessing_enable_in_main_ui
         return [operation for operation in self._ordered(settings) if operation.name in on]
 

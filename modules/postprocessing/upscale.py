@@ -23,8 +23,8 @@ MAX_RESULT_PX = 2**29
 
 
 class UpscaleOperation(ScriptPostprocessing):
-    """By `upscale_by`, or so far that `upscale_to_width` x `upscale_to_height` is covered. Holds its last results, for
-    a second look with another visibility."""
+    """Enlarging by `upscale_by`, or so far that `upscale_to_width` x `upscale_to_height` is covered. Holds its last
+    results, for a second look with another visibility."""
 
     name = "Upscale"
     order = 1000

@@ -51,7 +51,8 @@ def find_structure(prompt: str) -> list[Mark] | None:
     stack: list[_Frame] = []
 
     def give_up_on_open_brackets() -> bool:
-        """What is open can't be closed any more: its brackets and colons are text. False if a bar was among them."""
+        """Take what is open, and cannot be closed any more, as text: its brackets and colons. False if a bar was among
+        them."""
         parsable = not any(frame.bars for frame in stack)
         stack.clear()
         return parsable

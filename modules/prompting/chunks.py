@@ -14,7 +14,7 @@ DEFAULT_COMMA_BACKTRACK = 20
 
 
 class Tokenizer(Protocol):
-    """What chunking needs of a tokenizer (`ClipTokenizer` is one)."""
+    """Tokenizer as chunking needs it (`ClipTokenizer` is one)."""
 
     start_id: int
     end_id: int
@@ -22,7 +22,7 @@ class Tokenizer(Protocol):
 
     @property
     def bracket_weights(self) -> Mapping[int, float]:
-        """What tokens with brackets weigh under the old emphasis; see `old_emphasis.bracket_weights`."""
+        """Return what tokens with brackets weigh under the old emphasis; see `old_emphasis.bracket_weights`."""
 
     def encode(self, text: str) -> Sequence[int]: ...
 
@@ -141,7 +141,7 @@ class _Builder:
             position += len(part)
 
     def add_with_embeddings(self, tokens: Sequence[int], weight: float, embeddings: EmbeddingFinder) -> None:
-        """The same, with the names of embeddings replaced by room for their vectors."""
+        """Add the same, with the names of embeddings replaced by room for their vectors."""
         position = plain = 0
         while position < len(tokens):
             match = embeddings.find(tokens, position)

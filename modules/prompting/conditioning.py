@@ -13,7 +13,8 @@ from modules.prompting.schedule import parse_schedule
 
 @dataclass(frozen=True, eq=False)
 class Conditioning:
-    """What the denoiser attends to: `crossattn` [tokens, D] and, in families that have one, a `vector` [P].
+    """Conditioning that the denoiser attends to: `crossattn` [tokens, D] and, in families that have one, a `vector`
+    [P].
 
     `mask` [tokens], on the CPU, True where a token counts, says how it is padded to the length of another: with zeros
     that the mask leaves out. None: by repeating the last vector, as CLIP wants it.
@@ -70,11 +71,12 @@ class TextGroup:
 
 
 class TextConditioner(Protocol):
-    """What a model makes of texts: its family's, for one job."""
+    """Encoder of a model's texts: its family's, for one job."""
 
     @property
     def facts(self) -> Facts:
-        """What its encodings depend on besides the text encoders and the text options; part of the cache's key."""
+        """Facts that its encodings depend on besides the text encoders and the text options; part of the cache's
+        key."""
 
     def conditioning(self, groups: Sequence[TextGroup], is_negative: bool) -> list[dict[str, Conditioning]]:
         """The conditionings of each group by text, all in one pass. A group is restored to one mean by emphasis."""

@@ -1,4 +1,4 @@
-"""What the weights of a prompt do to its encoding: the four emphasis modes."""
+"""Weights of a prompt in its encoding: the four emphasis modes."""
 
 from __future__ import annotations
 

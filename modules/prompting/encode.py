@@ -129,7 +129,7 @@ _Input = tuple[tuple[int, ...], tuple[tuple[int, str], ...]]
 
 
 def _input_of(chunk: PromptChunk) -> _Input:
-    """What the encoder sees of a chunk: the multipliers come later, so chunks that differ only there are one."""
+    """Return what the encoder sees of a chunk: the multipliers come later, so chunks that differ only there are one."""
     return chunk.tokens, tuple((fix.offset, fix.name) for fix in chunk.fixes)
 
 

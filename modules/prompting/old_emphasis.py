@@ -13,7 +13,8 @@ _FACTORS = {"(": 1.1, ")": 1 / 1.1, "[": 1 / 1.1, "]": 1.1}
 
 
 def bracket_weights(vocabulary: Mapping[str, int]) -> dict[int, float]:
-    """By token id, what each token with brackets multiplies the weight with; those that cancel out are not in it."""
+    """Return by token id what each token with brackets multiplies the weight with; those that cancel out are not in
+    it."""
     weights = {}
     for text, token in vocabulary.items():
         weight = 1.0

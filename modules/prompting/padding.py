@@ -11,7 +11,7 @@ from modules.prompting.conditioning import Conditioning
 
 
 class CondPadding(StrEnum):
-    """What to do when prompt and negative prompt have different numbers of tokens."""
+    """Ways to go on when prompt and negative prompt have different numbers of tokens."""
 
     NONE = "none"  # two calls of the model
     EMPTY = "pad_cond_uncond"  # the shorter one is filled up with the encoding of the empty prompt

@@ -26,7 +26,7 @@ class Style:
 
 @dataclass(frozen=True)
 class ExtractedStyles:
-    """What is left of a prompt pair once the styles in it are taken off, in the order they would be applied."""
+    """Rest of a prompt pair once the styles in it are taken off, in the order they would be applied."""
 
     names: tuple[str, ...]
     prompt: str

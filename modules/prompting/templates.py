@@ -34,7 +34,7 @@ class Wildcards(Protocol):
     """Where the texts of wildcards come from."""
 
     def texts(self, name: str) -> Sequence[str]:
-        """Those of one; raises a `FeatherweightError` where there are none."""
+        """Return those of one; raises a `FeatherweightError` where there are none."""
 
     def matching(self, name: str) -> Sequence[str]:
         """The names that a name means."""

@@ -51,13 +51,13 @@ class ClipTokenizer:
 
     @classmethod
     def standard(cls) -> "ClipTokenizer":
-        """With CLIP's vocabulary, the same one for all models: to make it takes longer than to read a small checkpoint.
-        `CheckpointError` if its file cannot be read."""
+        """Return one with CLIP's vocabulary, the same one for all models: to make it takes longer than to read a small
+        checkpoint. `CheckpointError` if its file cannot be read."""
         return _standard_tokenizer()
 
     @cached_property
     def bracket_weights(self) -> dict[int, float]:
-        """What tokens with brackets weigh under the old emphasis; made when it is first asked for."""
+        """Return what tokens with brackets weigh under the old emphasis; made when it is first asked for."""
         return bracket_weights(self._ids)
 
     def encode(self, text: str) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""What can be chosen: the 20 samplers and 12 schedule types with their names, aliases and facts, as data.
+"""Choices: the 20 samplers and 12 schedule types with their names, aliases and facts, as data.
 
 This file is free of torch so that a page or an API reply can list the names without loading it. The functions
 behind an entry are imported when they are first asked for (`SamplerSpec.function`, `ScheduleSpec.function`).
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Family(Enum):
-    """What a sampler steps over, which decides the schedule it gets and how sigma becomes a timestep of the model.
+    """Scale that a sampler steps over, which decides the schedule it gets and how sigma becomes a timestep of the
+    model.
 
     SIGMA:    k-diffusion's way: sigmas from a schedule type, fractional timesteps.
     TIMESTEP: the DDPM way: integer timesteps (UniPC: fractional ones), variance preserving inside; ignores the
@@ -33,7 +34,7 @@ class Family(Enum):
 
 
 class OnFlow(Enum):
-    """What a sampler does with a model that predicts a flow, where it follows the schedule type whatever its family.
+    """Behavior of a sampler with a model that predicts a flow, where it follows the schedule type whatever its family.
 
     FITTING:   it steps over the flow's own sigmas, or in variance-exploding scaling where it adds noise on its way.
     EXPLODING: in that scaling always: it adds noise, or counts in the logarithm of the signal-to-noise ratio.

@@ -24,7 +24,7 @@ TimeMap: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class Prediction(Enum):
-    """What the model was trained to predict."""
+    """Prediction that the model was trained for."""
 
     EPS = "eps"
     V = "v"

@@ -141,7 +141,7 @@ def flow_denoise(denoiser: Denoise, sigma_scale: float = TRAINED_TIMESTEPS) -> D
 
 
 def in_exploding_scaling(denoise: Denoise) -> Denoise:
-    """The same denoiser for x and sigma in variance-exploding scaling."""
+    """Return the same denoiser for x and sigma in variance-exploding scaling."""
 
     def denoise_exploding(x: Tensor, sigma: Tensor) -> Tensor:
         share = 1 / (1 + sigma)

@@ -50,7 +50,7 @@ class ForecastOptions:
     blend: float = BLEND
 
     def warm_up(self, total: int) -> int:
-        """Of so many steps, how many are all called at first."""
+        """Return how many of so many steps are all called at first."""
         return max(MIN_WARM_UP, math.ceil(round(total * (MOST_CALLED - LESS_CALLED * self.strength), 6)))
 
 
@@ -66,9 +66,9 @@ def forecast_problem(spec: SamplerSpec, steps: int, eta: float, churn: float) ->
 
 
 def usable_strength(spec: SamplerSpec, schedule: ScheduleSpec, strength: float) -> float:
-    """As much of a strength as a sampler bears: half of it for solvers of several steps, whose outputs swing most;
-    three quarters on the schedule that such a solver is meant for, which does most of its steps where little is left.
-    """
+    """Return as much of a strength as a sampler bears: half of it for solvers of several steps, whose outputs swing
+    most; three quarters on the schedule that such a solver is meant for, which does most of its steps where little is
+    left."""
     if not spec.multistep:
         return strength
     return strength * (0.75 if effective_schedule(spec, schedule).name == spec.default_scheduler else 0.5)
@@ -134,7 +134,7 @@ class Forecast:
         del self._times[:-MAX_HISTORY], self._outputs[:-MAX_HISTORY]
 
     def _change(self, sigma: Tensor) -> Tensor:
-        """By how much the output at `sigma` is forecast to differ from the last one."""
+        """Forecast by how much the output at `sigma` is forecast to differ from the last one."""
         weights = forecast_weights(self._times, self._time(sigma), self.options)
         change = -self._outputs[-1]
         for weight, known in zip(weights, self._outputs, strict=True):
@@ -149,7 +149,7 @@ class Forecast:
         return share.reshape(-1, *(1,) * (x.ndim - 1))
 
     def reset(self) -> None:
-        """What the model predicts is another thing from now on (another prompt, another model): begin anew."""
+        """Begin again: the model predicts another thing from now on (another prompt, another model)."""
         self._times.clear()
         self._outputs.clear()
         self._agreed = self._expected = None

@@ -123,7 +123,7 @@ class ImageNoise:
 
     @property
     def request(self) -> NoiseRequest:
-        """What was asked for."""
+        """Request for this noise."""
         return self._request
 
     @property

@@ -61,7 +61,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SigmaRequest:
-    """What a schedule function gets: the step count, the range, the model and the shape parameters."""
+    """Arguments of a schedule function: the step count, the range, the model and the shape parameters."""
 
     steps: int
     sigma_min: float

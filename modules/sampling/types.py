@@ -36,7 +36,7 @@ class GuidedDenoise(Protocol):
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a sampler tells at each step: `x` is the latent that went into the model at `sigma`, `denoised` the
+    """Facts that a sampler tells at each step: `x` is the latent that went into the model at `sigma`, `denoised` the
     guided prediction made from it (a preview). `index` counts from 0; `total` may grow for DPM adaptive."""
 
     index: int

@@ -1,4 +1,4 @@
-"""What extensions add to extra networks: types of tags in prompts, and pages of cards.
+"""Additions of extensions to extra networks: types of tags in prompts, and pages of cards.
 
 Both carry the names that authors of extensions for the reference UI know; `modules.extra_networks` has the functions.
 """
@@ -55,7 +55,7 @@ class ExtraNetworks:
 
     @property
     def types(self) -> tuple[ExtraNetwork, ...]:
-        """What is done with which tags."""
+        """Handlers of tags, by their type."""
         return tuple(tag_type for _, tag_type in self._types)
 
     def add_type(self, tag_type: ExtraNetwork, extension: str) -> None:

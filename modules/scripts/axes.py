@@ -68,7 +68,7 @@ class Axis:
         return [self.read(word) for word in words]
 
     def caption(self, value: Any) -> str:
-        """What stands above a column."""
+        """Return what stands above a column."""
         text = self.show(value)
         return f"{self.label}: {text}" if self.shows_label else text
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modules.errors import UnknownNameError
 from modules.scripts.acting import Acting, acting
-
-if TYPE_CHECKING:
-    from PIL import Image
-    from torch import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -55,76 +51,8 @@ class Moment(StrEnum):
 
 
 @dataclass
-class CFGDenoiserParams:
-    """Before an evaluation of the model; tensors may be replaced by others of their shapes.
-
-    `image_cond` is what an inpainting model sees alongside the latents, `vector` what is added to the time embedding;
-    None for other models. `extra`, with a row for each of `x`, is passed to the denoiser by the names of its arguments.
-    """
-
-    x: Tensor
-    image_cond: Tensor | None
-    sigma: Tensor
-    sampling_step: int
-    total_sampling_steps: int
-    text_cond: Tensor
-    text_uncond: Tensor
-    denoiser: Any = None
-    vector: Tensor | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class CFGDenoisedParams:
-    """After an evaluation, before guidance; `x` may be replaced."""
-
-    x: Tensor
-    sampling_step: int
-    total_sampling_steps: int
-    inner_model: Any = None
-
-
-@dataclass
-class AfterCFGCallbackParams:
-    """After guidance; `x` may be replaced."""
-
-    x: Tensor
-    sampling_step: int
-    total_sampling_steps: int
-
-
-@dataclass
-class ExtraNoiseParams:
-    """Extra noise of a second pass; `noise` may be replaced. `x` is noised, `xi` clean."""
-
-    noise: Tensor
-    x: Tensor
-    xi: Tensor
-
-
-@dataclass
-class ImageSaveParams:
-    """An image that is written: `image` and `pnginfo` may be replaced before. `filename` is empty until it is there,
-    because the number in the name is found while writing."""
-
-    image: Image.Image
-    p: Any
-    filename: str
-    pnginfo: dict[str, str]
-
-
-@dataclass
-class ImageGridLoopParams:
-    """A grid about to be put together."""
-
-    imgs: list[Image.Image]
-    cols: int
-    rows: int
-
-
-@dataclass
 class UiTrainTabParams:
-    """What a tab of training is given; `txt2img_preview_params` are the controls of txt2img, which are not given
+    """Arguments of a tab of training; `txt2img_preview_params` are the controls of txt2img, which are not given
     here."""
 
     txt2img_preview_params: list[Any]
@@ -185,11 +113,11 @@ class Callbacks:
 
     @property
     def all(self) -> tuple[Registered, ...]:
-        """Those of all moments."""
+        """Callbacks of all moments."""
         return tuple(self._registered)
 
     def at(self, moment: Moment) -> tuple[Registered, ...]:
-        """Those of a moment."""
+        """List those of a moment."""
         return tuple(entry for entry in self._registered if entry.moment is moment)
 
     def remove(self, wanted: Callable[[Registered], bool]) -> None:

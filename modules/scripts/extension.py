@@ -1,4 +1,4 @@
-"""What is known of one extension: its folder, what it brought, what of it failed and why, and what it costs."""
+"""Facts of one extension: its folder, what it brought, what of it failed and why, and what it costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Fault:
 
     @classmethod
     def of(cls, where: str, error: BaseException) -> Fault:
-        """What an error says."""
+        """Read what an error says."""
         return cls(where, reason_of(error), missing_of(error))
 
 
@@ -52,7 +52,7 @@ def _imported_name(module: str) -> str:
 
 
 def _said_of_name(error: BaseException) -> str:
-    """What a facade says of a name that was imported from it, which Python replaces by a sentence of its own."""
+    """Find what a facade says of a name that was imported from it, which Python replaces by a sentence of its own."""
     found = _NO_NAME.search(str(error)) if isinstance(error, ImportError) else None
     module = sys.modules.get(found[2]) if found else None
     if found is None or module is None:

@@ -46,7 +46,8 @@ class FieldScript(Script):
         return list(found.values())
 
     def pasting(self, row: Field) -> Callable[[Mapping[str, Any]], Any] | None:
-        """What makes a row's value of the fields of an infotext, where that is not the value of the row's own field."""
+        """Return what makes a row's value of the fields of an infotext, where that is not the value of the row's own
+        field."""
         return None
 
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:

@@ -6,20 +6,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from modules.processing.request.events import Events
+from modules.processing.request.hooks import NO_HOOKS, Hooks
 from modules.processing.request.request import GenerationRequest
+from modules.scripts.callbacks import Moment
 from modules.scripts.extension import Extension
 from modules.scripts.job import Job, Making, job_of
 from modules.scripts.script import Script
 
-if TYPE_CHECKING:
-    from modules.sampling.types import StepInfo
-
 T = TypeVar("T")
 ScriptArgs = tuple[Script, Sequence[Any]]
 """A script of a job with its arguments."""
+
+
+class Told(Protocol):
+    """Callbacks that take part in a job."""
+
+    def tell(self, moment: Moment, params: Any) -> None:
+        """Call the callbacks of a moment."""
+
+    def listens(self, *moments: Moment) -> bool:
+        """Return whether there is a callback for one of these moments."""
+
+    def may_listen(self, hook: str) -> bool:
+        """Return whether a script of the user's has this hook, in which it may register callbacks."""
 
 
 class ForeignLoading(Protocol):
@@ -59,8 +71,8 @@ class ForeignLoading(Protocol):
     def job_of(self, request: GenerationRequest, making: Making, extensions: Iterable[Extension]) -> Job:
         """Return a request as the scripts of these extensions see it."""
 
-    def step(self, job: Job, info: StepInfo) -> None:
-        """Tell those who watch the sampler of a step."""
+    def listener(self, told: Told, job: Job) -> Hooks:
+        """Return what has callbacks called (`told`) at the moments of one run of a job."""
 
     def loaded(self, model: Any) -> Any:
         """Return a model that was loaded as callbacks of extensions see it."""
@@ -101,8 +113,8 @@ class PlainLoading:
     def job_of(self, request: GenerationRequest, making: Making, extensions: Iterable[Extension]) -> Job:
         return job_of(request, making)
 
-    def step(self, job: Job, info: StepInfo) -> None:
-        return
+    def listener(self, told: Told, job: Job) -> Hooks:
+        return NO_HOOKS
 
     def loaded(self, model: Any) -> Any:
         return model

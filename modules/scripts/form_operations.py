@@ -58,7 +58,7 @@ def form_operations(
 
 @dataclass
 class _Shared:
-    """What the operations of all jobs have in common. `plans`: of each job that runs, the operations by name with
+    """State that the operations of all jobs share. `plans`: of each job that runs, the operations by name with
     their arguments; `added` the images that they made besides, with the number of the image that each comes of."""
 
     operations: Operations

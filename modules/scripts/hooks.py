@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
@@ -13,12 +12,10 @@ from PIL import Image
 from modules.errors import FeatherweightError
 from modules.processing.request.hooks import (
     BatchDraft,
-    Denoised,
-    DenoiserInputs,
     ExtraNoise,
     FileToSave,
     Grid,
-    GuidanceHooks,
+    Hooks,
     MaskBlend,
     MaskedStart,
     Overlay,
@@ -26,17 +23,7 @@ from modules.processing.request.hooks import (
 )
 from modules.processing.request.request import GenerationRequest
 from modules.scripts.acting import Acting, acting
-from modules.scripts.callbacks import (
-    AfterCFGCallbackParams,
-    Callbacks,
-    CFGDenoisedParams,
-    CFGDenoiserParams,
-    ExtraNoiseParams,
-    ImageGridLoopParams,
-    ImageSaveParams,
-    Moment,
-)
-from modules.scripts.foreign import PLAIN, ForeignLoading
+from modules.scripts.callbacks import Callbacks, Moment
 from modules.scripts.job import ImageJob, Job
 from modules.scripts.library import default_args
 from modules.scripts.script import (
@@ -51,7 +38,6 @@ from modules.scripts.script import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from modules.models.autoencoders.separate_tiles import SeparateTiles
     from modules.processing.request.model_use import ModelUse
     from modules.sampling.types import StepInfo
 
@@ -69,14 +55,12 @@ class ScriptRunner:
         scripts: list[Script],
         callbacks: Callbacks,
         request: GenerationRequest,
-        foreign: ForeignLoading = PLAIN,
     ) -> None:
         given = {title.lower(): args for title, args in request.alwayson_args.items()}
         self._scripts: dict[str, tuple[Script, Sequence[Any] | None]] = {
             script.title(): (script, given.get(script.title().lower())) for script in scripts
         }
         self._callbacks = callbacks
-        self.foreign = foreign
         self._faulty: set[int] = set()
         self._working: list[str] = []  # those in one of their hooks
         self._jobs: list[Job] = []  # those that are made now, the innermost last
@@ -185,26 +169,21 @@ class ScriptRunner:
         return any(self._callbacks.at(moment) for moment in moments)
 
 
-class JobHooks:
-    """The moments of one run, for the job `p`."""
+class JobHooks(Hooks):
+    """The moments of one run, for the job `p`: hooks of scripts, then callbacks (`others`)."""
 
-    def __init__(self, script_runner: ScriptRunner, p: Job) -> None:
+    def __init__(self, script_runner: ScriptRunner, p: Job, others: Hooks) -> None:
         self._script_runner = script_runner
         self._p = p
+        self._others = others
+        self.vae_tiles = p.vae_tiles
         self.wants_mask_blends = script_runner.overrides("on_mask_blend")
         self.wants_whole_batches = script_runner.overrides("postprocess_batch", "postprocess_batch_list")
         self._is_sampled = False  # the present batch, to its end
 
     @property
-    def guidance(self) -> GuidanceHooks | None:
-        """Asked for each pass, because extensions register callbacks in their hooks too, the last one included."""
-        listens = self._script_runner.listens(Moment.CFG_DENOISER, Moment.CFG_DENOISED, Moment.CFG_AFTER_CFG)
-        listens = listens or self._script_runner.may_listen("process_before_every_sampling")
-        return _GuidanceCallbacks(self._script_runner, self._p) if listens else None
-
-    @property
-    def vae_tiles(self) -> SeparateTiles | None:
-        return self._p.vae_tiles
+    def reads_uncond(self) -> bool:
+        return self._others.reads_uncond
 
     def before_batch(self, batch: BatchDraft) -> None:
         self._is_sampled = False
@@ -243,7 +222,7 @@ class JobHooks:
         self._script_runner.call("before_hr", self._p)
 
     def step(self, info: StepInfo) -> None:
-        self._script_runner.foreign.step(self._p, info)
+        self._others.step(info)
 
     def before_sampling(self, start: PassStart) -> None:
         self._p.is_hr_pass = start.is_hires
@@ -255,6 +234,7 @@ class JobHooks:
     def on_model(self, use: ModelUse) -> None:
         self._p.is_hr_pass = use.facts.is_hires
         self._script_runner.call("on_model", self._p, use)
+        self._others.on_model(use)
 
     def masked(self, start: MaskedStart) -> None:
         p = cast(ImageJob, self._p)
@@ -275,9 +255,7 @@ class JobHooks:
         blend.blended = args.blended_latent
 
     def extra_noise(self, noise: ExtraNoise) -> None:
-        params = ExtraNoiseParams(noise.noise, noise.x, noise.xi)
-        self._script_runner.tell(Moment.EXTRA_NOISE, params)
-        noise.noise = params.noise
+        self._others.extra_noise(noise)
 
     def sampled(self, latents: Tensor) -> Tensor:
         self._is_sampled = True
@@ -317,20 +295,13 @@ class JobHooks:
         return self._p.extra_generation_params
 
     def before_saving(self, file: FileToSave) -> None:
-        params = ImageSaveParams(file.image, self._p, "", file.infos)
-        self._script_runner.tell(Moment.BEFORE_IMAGE_SAVED, params)
-        file.image, file.infos = params.image, {str(key): str(value) for key, value in params.pnginfo.items()}
+        self._others.before_saving(file)
 
     def saved(self, file: FileToSave) -> None:
-        self._script_runner.tell(Moment.IMAGE_SAVED, ImageSaveParams(file.image, self._p, str(file.path), file.infos))
+        self._others.saved(file)
 
     def sheet(self, sheet: Grid) -> None:
-        columns = -(-len(sheet.images) // sheet.rows)
-        params = ImageGridLoopParams(sheet.images, columns, sheet.rows)
-        self._script_runner.tell(Moment.IMAGE_GRID, params)
-        sheet.images = list(params.imgs)
-        if params.rows != sheet.rows or params.cols != columns:
-            sheet.rows = max(1, min(params.rows, len(sheet.images)))
+        self._others.sheet(sheet)
 
     def _take_lists(self, batch: BatchDraft) -> None:
         """Prompts and seeds that `process` wrote into `p.all_prompts` and the like, one for each image of the job."""
@@ -340,63 +311,6 @@ class JobHooks:
         for mine, theirs in zip(self._p.changed_lists(), lists, strict=True):
             if mine is not None:
                 _take(mine[part], theirs)
-
-
-@dataclass
-class Denoiser:
-    """What `params.denoiser` of `on_cfg_denoiser` offers: the job, and how far its pass is."""
-
-    p: Job
-    steps: int
-    step: int = 0
-    total_steps: int = 0
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"params.denoiser.{name} is not supported here: a denoiser offers p, step, steps and total_steps; the "
-            "tensors are attributes of params."
-        )
-
-
-class _GuidanceCallbacks:
-    """The callbacks at every evaluation."""
-
-    def __init__(self, script_runner: ScriptRunner, p: Job) -> None:
-        self._script_runner = script_runner
-        self._denoiser = Denoiser(p, p.steps)
-
-    @property
-    def needs_uncond(self) -> bool:
-        """What came out of a call is told with its negative half; the other moments have no use for it."""
-        return self._script_runner.listens(Moment.CFG_DENOISED)
-
-    def before_denoiser(self, inputs: DenoiserInputs) -> None:
-        self._denoiser.step, self._denoiser.total_steps = inputs.step, inputs.total_steps
-        params = CFGDenoiserParams(
-            x=inputs.x,
-            image_cond=inputs.image,
-            sigma=inputs.sigma,
-            sampling_step=inputs.step,
-            total_sampling_steps=inputs.total_steps,
-            text_cond=inputs.text_cond,
-            text_uncond=inputs.text_uncond,
-            denoiser=self._denoiser,
-            vector=inputs.vector,
-            extra=inputs.extra,
-        )
-        self._script_runner.tell(Moment.CFG_DENOISER, params)
-        inputs.x, inputs.sigma, inputs.image, inputs.vector = params.x, params.sigma, params.image_cond, params.vector
-        inputs.text_cond, inputs.text_uncond = params.text_cond, params.text_uncond
-
-    def after_denoiser(self, outputs: Denoised) -> None:
-        params = CFGDenoisedParams(outputs.x, outputs.step, outputs.total_steps)
-        self._script_runner.tell(Moment.CFG_DENOISED, params)
-        outputs.x = params.x
-
-    def after_guidance(self, outputs: Denoised) -> None:
-        params = AfterCFGCallbackParams(outputs.x, outputs.step, outputs.total_steps)
-        self._script_runner.tell(Moment.CFG_AFTER_CFG, params)
-        outputs.x = params.x
 
 
 def _take(mine: Sequence[Any], theirs: list[Any]) -> None:

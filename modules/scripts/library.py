@@ -179,7 +179,8 @@ class ScriptLibrary:
 
     @property
     def fault_notices(self) -> list[str]:
-        """What the user should know of extensions of which something failed: of one its reason, of more their names."""
+        """List what the user should know of extensions of which something failed: of one its reason, of more their
+        names."""
         failed = [one for one in self.extensions.values() if one.faults and not one.is_built_in and not one.replaced_by]
         if len(failed) > 1:
             names = ", ".join(one.name for one in failed)
@@ -188,26 +189,26 @@ class ScriptLibrary:
 
     @property
     def selectable(self) -> list[Script]:
-        """Those for the dropdown of a tab."""
+        """List those for the dropdown of a tab."""
         return [script for script in self.scripts if not script.is_alwayson and _tabs_of(script)]
 
     @property
     def alwayson(self) -> list[Script]:
-        """Those that take part in every job of a tab."""
+        """List those that take part in every job of a tab."""
         return [script for script in self.scripts if script.is_alwayson]
 
     def selectable_of(self, is_img2img: bool) -> list[Script]:
-        """Those for the dropdown of img2img, or of txt2img."""
+        """List those for the dropdown of img2img, or of txt2img."""
         return [script for script in self.scripts if script.is_on(is_img2img) and not script.takes_part(is_img2img)]
 
     def alwayson_of(self, is_img2img: bool) -> list[Script]:
-        """Those that take part in every job of img2img, or of txt2img."""
+        """List those that take part in every job of img2img, or of txt2img."""
         shown = [script for script in self.form_operations if script.takes_part(is_img2img)]
         found = [script for script in self.scripts if script.takes_part(is_img2img)]
         return [*found, *sorted(shown, key=FormOperation.rank)]
 
     def taking_part(self, is_img2img: bool, given: Iterable[str]) -> list[Script]:
-        """Those of a job with arguments for the scripts `given`: also operations that have been taken off the form
+        """List those of a job with arguments for the scripts `given`: also operations that have been taken off the form
         since it was sent."""
         titles = {title.lower() for title in given}
         here = self.alwayson_of(is_img2img)
@@ -523,7 +524,7 @@ def pasted_args(script: Script, parsed: Mapping[str, Any]) -> tuple[Any, ...] | 
 
 
 def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any]:
-    """What `/sdapi/v1/script-info` says of a script on a tab."""
+    """Return what `/sdapi/v1/script-info` says of a script on a tab."""
     return {
         "name": script.title().lower(),
         "is_alwayson": script.takes_part(is_img2img),

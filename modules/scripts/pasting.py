@@ -40,7 +40,7 @@ class PastedFields:
         return [place for place, component in enumerate(self.components) if id(component) in wanted]
 
     def values(self, parsed: Mapping[str, Any]) -> dict[int, Any]:
-        """By its place among the components, what the infotext gives to a component; without those that it says nothing
+        """Return what the infotext gives to each component, by its place among them; without those that it says nothing
         of.
 
         A field's text becomes a value of the type that the component has at first. What does not convert is left out
@@ -71,8 +71,8 @@ class PastedFields:
 
 @dataclass(frozen=True)
 class ReadFields:
-    """What an infotext gives to a script: values by the places of its components, the fields of the infotext that the
-    script looked at, and a sentence about each value that it refused."""
+    """Fields that an infotext gives to a script: values by the places of its components, the fields of the infotext
+    that the script looked at, and a sentence about each value that it refused."""
 
     values: dict[int, Any]
     keys: frozenset[str]

@@ -1,4 +1,4 @@
-"""What an extension may ask the running program: which files and names there are, looked up when it asks."""
+"""Questions that an extension may ask the running program: which files and names there are, looked up when it asks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -135,7 +135,7 @@ def _detected(
 
 
 def measured(engine: Engine, result: Result) -> Measured:
-    """What a job that has just ended took."""
+    """Return what a job that has just ended took."""
     model, info = engine.status.model, result.info
     sampled = len(result.samples) // max(info.batch_size, 1) * info.steps
     seconds = result.timings_s.get(Stage.SAMPLE, 0.0)

@@ -44,7 +44,7 @@ def run_with_scripts(
 
     is_img2img = isinstance(request.start, FromImage)
     taking_part = library.taking_part(is_img2img, request.alwayson_args) if request.runs_scripts else []
-    script_runner = ScriptRunner(taking_part, library.callbacks, request, library.foreign)
+    script_runner = ScriptRunner(taking_part, library.callbacks, request)
     notices = script_runner.notices
     depth = 0
 
@@ -66,7 +66,7 @@ def run_with_scripts(
             script_runner.call(hook, job)
         job.list_images()
         script_runner.call("process", job)
-        hooks = JobHooks(script_runner, job)
+        hooks = JobHooks(script_runner, job, library.foreign.listener(script_runner, job))
         if depth > 1:  # a hook asked for it: its images are no images of the job
             result = generate(job.to_request(), engine, output, _Inside(events), hooks)
             notices.extend(note for note in result.notices if note not in notices)
@@ -89,7 +89,7 @@ def run_with_scripts(
         info = result.info
         began = datetime.now().astimezone()
         context = name_context(wanted, info.checkpoint_name, info.checkpoint_hash, info.seeds, began)
-        hooks = JobHooks(script_runner, p)
+        hooks = JobHooks(script_runner, p, library.foreign.listener(script_runner, p))
 
         def on_path(path: Path, fingerprint: str) -> None:
             events.saving(image, path, fingerprint)

@@ -1,4 +1,4 @@
-"""What an extension's script is: a class with the names that authors of scripts for the reference UI know.
+"""Scripts of extensions: a class with the names that authors of scripts for the reference UI know.
 
 The hooks of an always-on script are called in the order in which they stand here. `p` is the job, `args` are the values
 of the components that `ui` returned, in their order; facts of a batch come as keywords.
@@ -106,7 +106,7 @@ class Script:
         self._on_components("_before_by_id", elem_id, callback)
 
     def on_after_component(self, callback: Callable[[OnComponent], None], *, elem_id: str) -> None:
-        """As above, after it was built."""
+        """Call back as above, after it was built."""
         self._on_components("_after_by_id", elem_id, callback)
 
     def _on_components(self, name: str, elem_id: str, callback: Callable[[OnComponent], None]) -> None:
@@ -116,7 +116,7 @@ class Script:
             found.append(callback)
 
     def component_callbacks(self, elem_id: str, after: bool) -> Sequence[Callable[[OnComponent], None]]:
-        """What was registered for a control."""
+        """List what was registered for a control."""
         found: dict[str, list[Callable[[OnComponent], None]]] = self.__dict__.get(
             "_after_by_id" if after else "_before_by_id", {}
         )
@@ -167,7 +167,7 @@ class Script:
         """After decoding: `images` [B,3,H,W] in 0 to 1, which may be changed in place; and the facts of a batch."""
 
     def postprocess_batch_list(self, p: Job, pp: PostprocessBatchListArgs, *args: Any, **facts: Any) -> None:
-        """As above with `pp.images`, a list of [3,H,W]; images may be added and taken away."""
+        """Change, as above, `pp.images`, a list of [3,H,W]; images may be added and taken away."""
 
     def postprocess_image(self, p: Job, pp: PostprocessImageArgs, *args: Any) -> None:
         """For each finished image, before it is saved; `pp.image` may be replaced."""
@@ -176,7 +176,7 @@ class Script:
         """Before what a mask keeps is put over an image; `ppmo.overlay_image` may be replaced."""
 
     def postprocess_image_after_composite(self, p: Job, pp: PostprocessImageArgs, *args: Any) -> None:
-        """With what a mask keeps over it; `pp.image` may be replaced."""
+        """Change an image with what a mask keeps over it; `pp.image` may be replaced."""
 
     def postprocess(self, p: Job, processed: Processed, *args: Any) -> None:
         """After the job; images may be added to `processed`."""
@@ -264,7 +264,7 @@ class MaskBlendArgs:
 
 
 class PostProcessMaskOverlayArgs:
-    """What a mask keeps of an image (RGBA, None where nothing is put back); `index` counts within its batch."""
+    """Overlay that a mask keeps of an image (RGBA, None where nothing is put back); `index` counts within its batch."""
 
     def __init__(self, index: int, mask_for_overlay: Image.Image | None, overlay_image: Image.Image | None) -> None:
         self.index = index

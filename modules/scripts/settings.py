@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class ExtensionSettings:
-    """What `on_ui_settings` is called with: each method adds settings to the section of the extension.
+    """Argument of `on_ui_settings`: each method adds settings to the section of the extension.
 
     `key` should begin with the extension's name. Raises `ValueError` for a key that is taken.
     """
@@ -29,7 +29,7 @@ class ExtensionSettings:
         self._registry = registry
 
     def section(self, section_id: str) -> ExtensionSettings:
-        """The same for a section of the program, such as "extra_networks"; raises `UnknownNameError`."""
+        """Return the same for a section of the program, such as "extra_networks"; raises `UnknownNameError`."""
         sections = {setting.section.id: setting.section for _, setting in self._registry.items()}
         if section_id not in sections:
             raise UnknownNameError.of("section of settings", section_id, sections)

@@ -33,7 +33,7 @@ class Extras(TypedDict, total=False):
 
 
 class NumberExtras(Extras, total=False):
-    """What only numbers carry alongside `Extras`."""
+    """Details that only numbers carry alongside `Extras`."""
 
     minimum: float
     maximum: float

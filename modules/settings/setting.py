@@ -1,4 +1,4 @@
-"""What one setting is: its key in config.json, how the page shows it, and which values it takes."""
+"""One setting: its key in config.json, how the page shows it, and which values it takes."""
 
 import math
 import re
@@ -185,7 +185,8 @@ class Setting:
 
 
 def why_not_storable(text: str) -> str | None:
-    """What keeps a text out of files and paths, as the end of "it holds ..."; None for one that can be stored."""
+    """Return what keeps a text out of files and paths, as the end of "it holds ..."; None for one that can be
+    stored."""
     if "\0" in text:
         return f"a null character at position {text.index(chr(0))}"
     lone = LONE_SURROGATE.search(text)

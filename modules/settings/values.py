@@ -125,15 +125,15 @@ class Settings(SettingsGroups):
         return Settings(values, self.foreign)
 
     def differences(self) -> dict[str, object]:
-        """What differs from the defaults, ready for JSON; `with_changes` on `Settings()` takes it back."""
+        """Return what differs from the defaults, ready for JSON; `with_changes` on `Settings()` takes it back."""
         return {key: as_json(value) for key, value in self._values.items() if value != _definition(key).default}
 
     def of_images(self) -> dict[str, object]:
-        """What differs from the defaults and images depend on, ready for JSON."""
+        """Return what differs from the defaults and images depend on, ready for JSON."""
         return {key: value for key, value in self.differences().items() if _definition(key).affects_image}
 
     def of_encodings(self) -> tuple[tuple[str, object], ...]:
-        """What differs from the defaults and encodings of prompts depend on, sorted by key."""
+        """Return what differs from the defaults and encodings of prompts depend on, sorted by key."""
         changed = (key for key in self.differences() if _definition(key).affects_encoding)
         return tuple((key, self[key]) for key in sorted(changed))
 
@@ -142,7 +142,7 @@ class Settings(SettingsGroups):
         return {key: as_json(self[key]) for key in self}
 
     def to_stored(self) -> dict[str, object]:
-        """What config.json holds: the differences from the defaults, and the foreign keys as they came."""
+        """Return what config.json holds: the differences from the defaults, and the foreign keys as they came."""
         return {**self.differences(), **self.foreign}
 
 
@@ -157,7 +157,7 @@ def exact_setting(key: str) -> Setting | None:
 
 
 def _ended(sentence: str) -> str:
-    """With a full stop, unless it is a question."""
+    """End with a full stop, unless it is a question."""
     return sentence if sentence.endswith("?") else f"{sentence}."
 
 

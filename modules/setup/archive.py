@@ -124,7 +124,7 @@ def _is_of_the_user(top: str) -> bool:
 
 
 def changes_of(new: Path, names: list[str], root: Path) -> dict[str, list[str]]:
-    """What `put_in_place` will do: files that are `replaced`, `added` and `removed`. Raises OSError."""
+    """List what `put_in_place` will do: files that are `replaced`, `added` and `removed`. Raises OSError."""
     there = {name for name in names if (root / name).exists()}
     return {
         "replaced": sorted(name for name in there if (root / name).read_bytes() != (new / name).read_bytes()),

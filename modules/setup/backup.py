@@ -63,7 +63,7 @@ class Backup:
 
     @property
     def note(self) -> Mapping[str, Any]:
-        """What was noted. Raises `InvalidValueError` for a damaged note."""
+        """Read what was noted. Raises `InvalidValueError` for a damaged note."""
         try:
             return dict(read_json_file(self.folder / NOTE))
         except (OSError, ValueError, TypeError) as error:
@@ -127,7 +127,7 @@ def _copy_database(source: Path, target: Path) -> None:
 
 
 def _format_of(path: Path) -> object:
-    """What tells formats apart: the version that a database or config.json says."""
+    """Read what tells formats apart: the version that a database or config.json says."""
     try:
         if path.suffix == ".sqlite":
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:

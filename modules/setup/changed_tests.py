@@ -37,7 +37,7 @@ def _changed(root: Path, since: str) -> Iterator[str]:
 
 
 def import_graph(root: Path) -> dict[str, set[str]]:
-    """By file, relative to `root` with forward slashes, the files that it imports anywhere in its text."""
+    """Return by file, relative to `root` with forward slashes, the files that it imports anywhere in its text."""
     files = {
         path.relative_to(root).as_posix(): path
         for folder in CODE

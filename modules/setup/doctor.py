@@ -155,7 +155,7 @@ def _versions(found: Findings, root: Path, environment: Environment, run: Run) -
 
 
 def glibc_version() -> tuple[int, ...] | None:
-    """Of this Python; None on systems without it."""
+    """Return the version of this Python; None on systems without it."""
     name, version = platform.libc_ver()
     found = re.match(r"(\d+)\.(\d+)", version) if name == "glibc" else None
     return tuple(map(int, found.groups())) if found else None
@@ -288,7 +288,7 @@ def slow_instructions(instructions: str, machine: str, environment: Mapping[str,
 
 
 def cpu_name() -> str:
-    """As /proc/cpuinfo calls it, or what Python knows."""
+    """Return the name as in /proc/cpuinfo, or what Python knows."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -341,7 +341,7 @@ def _space(found: Findings, paths: Paths) -> None:
 
 
 def memory_free_bytes(info: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What a new program can have: of the machine, and of the container where that is less. None: not told."""
+    """Return what a new program can have: of the machine, and of the container where that is less. None: not told."""
     try:
         named = re.search(r"^MemAvailable:\s+(\d+) kB$", info.read_text(encoding="ascii"), re.MULTILINE)
     except OSError:
@@ -451,7 +451,7 @@ def _json_file(found: Findings, file: Path) -> None:
 
 
 def _readable(found: Findings, file: Path, describe: Callable[[Path], str]) -> None:
-    """What a file holds; a fault where it cannot be read."""
+    """Read what a file holds; a fault where it cannot be read."""
     if not file.exists():
         found.fact(file.name, "not there yet")
         return
@@ -476,7 +476,7 @@ def _database(path: Path) -> str:
 
 
 def _measured(found: Findings, name: str, file: Path, describe: Callable[[Any], Iterator[str]]) -> None:
-    """What was measured on this machine and others that use the folder."""
+    """Read what was measured on this machine and others that use the folder."""
     try:
         lines = list(describe(read_json_file(file)))
     except FileNotFoundError:
@@ -500,7 +500,7 @@ def _ratio_lines(usual: str, answers: Mapping[str, Mapping[str, object]]) -> Ite
 
 
 def _probe_lines(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """What each device was measured to take, and what was left out."""
+    """List what each device was measured to take, and what was left out."""
     for key, answer in answers.items():
         yield key
         for name, seconds in dict(answer.get("seconds") or {}).items():

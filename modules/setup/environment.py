@@ -18,7 +18,7 @@ INSTALLED_IN = ("site-packages", "dist-packages")
 
 
 def command_of(root: Path) -> str:
-    """What starts the program in `root`: its installed command, or `launch.py`."""
+    """Return what starts the program in `root`: its installed command, or `launch.py`."""
     return "featherweight" if root.parent.name in INSTALLED_IN else "python launch.py"
 
 

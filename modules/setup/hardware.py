@@ -1,4 +1,4 @@
-"""What the machine has, as far as it decides which build of PyTorch fits; asked before PyTorch is installed."""
+"""Hardware of the machine, as far as it decides which build of PyTorch fits; asked before PyTorch is installed."""
 
 import platform
 import re
@@ -20,7 +20,7 @@ _WSL_NVIDIA_SMI = Path("/usr/lib/wsl/lib/nvidia-smi")
 
 @dataclass(frozen=True)
 class Nvidia:
-    """What nvidia-smi says: the driver's major version and the newest card's compute capability (None: not told)."""
+    """Facts from nvidia-smi: the driver's major version and the newest card's compute capability (None: not told)."""
 
     driver: int
     capability: tuple[int, int] | None

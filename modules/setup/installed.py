@@ -1,4 +1,4 @@
-"""What is installed in a virtual environment, read from the names of its dist-info folders; nothing is imported."""
+"""Packages installed in a virtual environment, read from the names of its dist-info folders; nothing is imported."""
 
 import platform
 import re

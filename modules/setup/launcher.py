@@ -1,4 +1,4 @@
-"""What `launch.py` does with its words: set up, go on in the virtual environment, start what was asked for."""
+"""The work of `launch.py`, by its words: set up, go on in the virtual environment, start what was asked for."""
 
 import os
 import shlex

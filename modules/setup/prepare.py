@@ -36,7 +36,7 @@ KERNELS_SIZE = "64 MB to download, 210 MB on disk"
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a launch needs: which PyTorch, whether to install it anew, the test tools and xformers too, and words on the
+    """Needs of a launch: which PyTorch, whether to install it anew, the test tools and xformers too, and words on the
     device."""
 
     request: TorchRequest = field(default_factory=TorchRequest)

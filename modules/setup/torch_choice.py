@@ -31,7 +31,8 @@ INSTEAD = "the CPU (programs that use Vulkan, such as stable-diffusion.cpp, comp
 
 @dataclass(frozen=True)
 class TorchRequest:
-    """What was asked for: --torch, TORCH_COMMAND, TORCH_INDEX_URL. The command beats the index, both beat the build."""
+    """Request for a PyTorch: --torch, TORCH_COMMAND, TORCH_INDEX_URL. The command beats the index, both beat the
+    build."""
 
     build: str = "auto"
     command: str = ""

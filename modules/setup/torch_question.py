@@ -1,4 +1,5 @@
-"""What an installed PyTorch computes on, asked in a process of its own: the one who asks need not have PyTorch."""
+"""Devices that an installed PyTorch computes on, asked in a process of its own: the one who asks need not have
+PyTorch."""
 
 from collections.abc import Mapping
 from pathlib import Path

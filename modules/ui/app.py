@@ -170,7 +170,7 @@ def _mount(app: FastAPI, services: Services, start: PageStart) -> tuple[FastAPI,
 
 
 def _scripts(services: Services, faults: Sequence[str], built: BuiltPage) -> str:
-    """What the page's scripts know from the start, and where they are."""
+    """List what the page's scripts know from the start, and where they are."""
     known = {
         "tabs": [
             {**ids, "switches": built.switches.get(ids["prefix"], ())}

@@ -52,7 +52,7 @@ class GuardedBlocks(gr.Blocks):
     services: Services | None = None
 
     def get_config_file(self) -> Any:
-        """As Gradio's, without what only calling programs read of components that no function for them has: it is a
+        """Return Gradio's, without what only calling programs read of components that no function for them has: it is a
         third of the page. Components that are alike stand together, which compresses to less; the page finds them by
         their ids."""
         config = super().get_config_file()
@@ -75,7 +75,7 @@ class GuardedBlocks(gr.Blocks):
         return config
 
     async def process_api(self, block_fn: Any, *args: Any, **keywords: Any) -> dict[str, Any]:
-        """As Gradio's, which is the one way to every function, for who may call it."""
+        """Process as Gradio does, which is the one way to every function, for who may call it."""
         if self.services is not None and self.services.access.page_is_closed:
             function = self.fns[block_fn] if isinstance(block_fn, int) else block_fn
             self._check(function.fn, args, keywords)

@@ -1,4 +1,4 @@
-"""What a job of the canvas starts from: the flattened layers inside of its frame, and the masks over them. No Gradio.
+"""Start of a job of the canvas: the flattened layers inside of its frame, and the masks over them. No Gradio.
 
 Where the frame holds nothing, the image is transparent, and that part is always made anew. Around an image that fills
 a rectangle this is outpainting as the form's own fields do it; holes of any other shape are filled with the colors

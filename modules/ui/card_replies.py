@@ -1,4 +1,4 @@
-"""What the routes of model cards answer: models that type, document and exemplify a reply at once."""
+"""Answers of the routes of model cards: models that type, document and exemplify a reply at once."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ class CardListReply(Reply):
 
 
 class CardDetailsReply(Reply):
-    """What is known of one file: its metadata, the words it was trained on, what the user noted."""
+    """Facts of one file: its metadata, the words it was trained on, what the user noted."""
 
     name: str = Field(examples=["ink"])
     path: str = Field(examples=["models/Lora/styles/ink.safetensors"])

@@ -1,4 +1,4 @@
-"""What the cards of models ask the server: the list, a preview, what is known of a file, and changes of what is noted.
+"""Routes of the cards of models: the list, a preview, what is known of a file, and changes of what is noted.
 
 Files are named by the keys of their cards, and a key is only looked up, so that no request can name a path.
 """
@@ -111,7 +111,7 @@ def card_routes(services: Services) -> APIRouter:
 
     @routes.get("/details", response_model=CardDetailsReply, **documented(errors={404: NO_CARD}))
     def details(page: str, key: str) -> dict[str, Any]:
-        """What is known of a file: its metadata, the words it was trained on, what the user noted."""
+        """Return what is known of a file: its metadata, the words it was trained on, what the user noted."""
         card = card_of(page, key)
         metadata = _metadata(card)
         return {

@@ -1,4 +1,4 @@
-"""What the form starts with: a size that suits the checkpoint, and prompts to try with the bundled model."""
+"""First values of the form: a size that suits the checkpoint, and prompts to try with the bundled model."""
 
 from pathlib import Path
 

@@ -40,7 +40,7 @@ class ExtrasTab:
 
     @property
     def outputs(self) -> list[Any]:
-        """What `given` gives updates for."""
+        """List what `given` gives updates for."""
         return [self.image, self.modes, self.mode]
 
     def given(self, image: Path | str) -> list[Any]:

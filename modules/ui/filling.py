@@ -1,4 +1,4 @@
-"""What is put into a form from outside: pasted parameters without what is not here, and the values of an earlier page.
+"""Filling of a form from outside: pasted parameters without what is not here, and the values of an earlier page.
 
 A value that a field does not take would make every later Generate fail, so none of these gets in. No Gradio event in
 here, only its components.
@@ -121,7 +121,7 @@ def _spelling(name: str, known: Iterable[str]) -> str:
 
 
 def _instead(field: str, choices: Sequence[str]) -> str:
-    """What a field has where nothing is said; the first choice where the settings hide that."""
+    """Return what a field has where nothing is said; the first choice where the settings hide that."""
     row = ROWS[field]
     usual = row.nothing if row.default is None else row.default
     return usual if usual in choices else choices[0]

@@ -36,7 +36,7 @@ def first_files(types: Collection[str]) -> tuple[str, ...]:
 
 
 def _imports(script: str) -> dict[str, list[str]]:
-    """What a script imports when it runs: the file itself, and what it needs."""
+    """List what a script imports when it runs: the file itself, and what it needs."""
     text = _text(script)
     names = _NAMES.search(text)
     listed = json.loads(names[1]) if names else []
@@ -51,6 +51,6 @@ def _text(script: str) -> str:
 
 
 def first_script(page: gr.Blocks) -> str:
-    """What asks for these files, for the head of a page."""
+    """Return what asks for these files, for the head of a page."""
     types = {block.get_block_name() for block in page.blocks.values() if getattr(block, "visible", True) is not False}
     return _SCRIPT % json.dumps(list(first_files(types)), separators=(",", ":"))

@@ -90,17 +90,18 @@ def request_of(form: Mapping[str, Any], services: Services, start: RequestStart 
 
 
 def hires_of(form: Mapping[str, Any], styles: tuple[str, ...], services: Services) -> HiresRequest:
-    """What a filled form says of hires fix, whether it is on or not, with these styles; raises as `request_of`."""
+    """Return what a filled form says of hires fix, whether it is on or not, with these styles; raises as
+    `request_of`."""
     return _hires(form, StyleBook.read(services.paths.styles_files), styles)
 
 
 def _values(form: Mapping[str, Any], rows: Iterable[Parameter]) -> dict[str, Any]:
-    """What the form says of these parameters, by the names of the request's fields."""
+    """Return what the form says of these parameters, by the names of the request's fields."""
     return {row.name: row.from_form(form[row.key]) for row in rows if row.control is not None}
 
 
 def start_values(form: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the img2img form says for `FromImage` and for its `Mask`, without the images. Raises ValueError."""
+    """Return what the img2img form says for `FromImage` and for its `Mask`, without the images. Raises ValueError."""
     mask = _values(form, MASK_ROWS)
     return _values(form, IMAGE_ROWS), {**mask, "blur_y": mask["blur_x"]}
 

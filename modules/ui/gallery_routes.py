@@ -1,4 +1,4 @@
-"""What the buttons below an image do on the server: save, zip, delete, hires fix of this image, open its folder.
+"""Routes of the buttons below an image: save, zip, delete, hires fix of this image, open its folder.
 
 Only images of jobs that the queue remembers can be named, by task id and position; no path comes from outside.
 """
@@ -162,7 +162,7 @@ def _save_chosen(services: Services, job: Job, image: GeneratedImage, identity: 
 def _log_row(
     request: GenerationRequest, context: NameContext, image: GeneratedImage, filename: str
 ) -> dict[str, object]:
-    """What log.csv says of an image; prompts and steps are its own, where its infotext can be read."""
+    """Return what log.csv says of an image; prompts and steps are its own, where its infotext can be read."""
     own = pasted_values(parse_infotext(image.infotext)) if image.infotext else {}
     return {
         "prompt": own.get("prompt", request.prompt),

@@ -85,7 +85,7 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
 
 
 def checkpoint_choice(services: Services) -> Any:
-    """What the header's field shows after the list of checkpoints has changed."""
+    """Return what the header's field shows after the list of checkpoints has changed."""
     return gr.update(choices=_titles(services), value=wanted_checkpoint(services) or None)
 
 

@@ -1,4 +1,4 @@
-"""What the tabs that make images have in common: prompt on top, parameters left, images right; ids as users' scripts
+"""Common parts of the tabs that make images: prompt on top, parameters left, images right; ids as users' scripts
 know them.
 
 The form only submits. The job lives in the queue; the page's script watches it by its task id and draws progress and
@@ -42,8 +42,8 @@ numbers raise."""
 
 
 def script_ids(prefix: str, *, takes: Mapping[str, str], **ids: str) -> dict[str, Any]:
-    """What the page's scripts have to know of a tab: how its elements are named, those whose names are other ones, what
-    its form holds, and as what an image can be sent to it (name and label of each button)."""
+    """Return what the page's scripts have to know of a tab: how its elements are named, those whose names are other
+    ones, what its form holds, and as what an image can be sent to it (name and label of each button)."""
     return {"prefix": prefix, "ids": ids, "fields": list(FIELDS_OF[prefix]), "takes": dict(takes)}
 
 
@@ -62,12 +62,12 @@ class ImageTab:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the form's fields, in the order in which their values arrive."""
+        """List the names of the form's fields, in the order in which their values arrive."""
         return FIELDS_OF[self.prefix]
 
     @property
     def script(self) -> str:
-        """What the page's scripts call the tab."""
+        """Name of the tab in the page's scripts."""
         return f"featherweight.tab('{self.prefix}')"
 
     @property
@@ -77,12 +77,12 @@ class ImageTab:
 
     @property
     def others(self) -> list[Any]:
-        """What shows which part of the form is on: heads of accordions and tabs."""
+        """List what shows which part of the form is on: heads of accordions and tabs."""
         return [*self.heads.values(), *self.tabs.values()]
 
     @property
     def outputs(self) -> list[Any]:
-        """What `filled` gives updates for."""
+        """List what `filled` gives updates for."""
         return [*self.fields, *self.scripts.pasted_outputs, *self.others, self.notice]
 
     def filled(self, parsed: Mapping[str, Any], values: Mapping[str, Any]) -> list[Any]:
@@ -119,13 +119,13 @@ class ImageTab:
 
     @property
     def lists(self) -> dict[str, list[str]]:
-        """What the fields that choose by name offer, as it now is."""
+        """Return what the fields that choose by name offer, as it now is."""
         found = {name: choices for name, (_, choices) in choices_of_names(self.services).items()}
         return {**found, "styles": _style_names(self.services)}
 
     @property
     def listed(self) -> list[gr.components.Component]:
-        """What `current_lists` gives updates for: the fields that choose by name, and the size."""
+        """List what `current_lists` gives updates for: the fields that choose by name, and the size."""
         return [self.form[name] for name in self.names if name in (*self.lists, *_SIZE)]
 
     def current_lists(self) -> list[Any]:
@@ -138,9 +138,10 @@ class ImageTab:
         return [gr.update(**updates[name]) for name in self.names if name in updates]
 
     def opened(self, kept: str) -> str:
-        """What an earlier page kept, as far as it is still to be had: JSON of a list with, for each field, each field
-        of the scripts and each of `others`, null or what changes of it ({"value": ...}). The page's script gives it to
-        the fields that hold something else: of a whole form's updates Gradio would look up each in the whole page."""
+        """Return what an earlier page kept, as far as it is still to be had: JSON of a list with, for each field, each
+        field of the scripts and each of `others`, null or what changes of it ({"value": ...}). The page's script gives
+        it to the fields that hold something else: of a whole form's updates Gradio would look up each in the whole
+        page."""
         lists = self.lists
         found = restored(kept, self.form, self.scripts.components)
         names = {component: name for name, component in self.form.items()}
@@ -170,7 +171,7 @@ def _overrides(shown: list[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TopRow:
-    """What stands above a form."""
+    """Row above a form."""
 
     task: gr.Textbox  # the id of the job that is submitted
     message: gr.Textbox  # a second text, where an event of the script has two

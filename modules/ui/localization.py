@@ -107,7 +107,8 @@ def preferred(languages: Iterable[str], names: Iterable[str]) -> str:
 
 
 def chosen(choice: str, setting: str, languages: Iterable[str], names: Iterable[str]) -> str:
-    """What a page is shown in: as chosen in its header, else as the setting says, else as the browser prefers."""
+    """Return what a page is shown in: as chosen in its header, else as the setting says, else as the browser
+    prefers."""
     there = list(names)
     for name in (choice, setting if setting != NONE else ""):
         if name == NONE or name in there:

@@ -1,4 +1,4 @@
-"""What users change about the page's looks: Gradio's themes by name, and `user.css`."""
+"""Looks of the page that users change: Gradio's themes by name, and `user.css`."""
 
 import logging
 from pathlib import Path

@@ -45,9 +45,9 @@ SAFE = {"X-Content-Type-Options": "nosniff"}
 
 
 def page_scripts(known: Mapping[str, Any], library: ScriptLibrary, is_extended: bool) -> str:
-    """What the page's scripts read, and their addresses in their order: for the document itself, where they run before
-    Gradio's, so that no button is there without them. With `is_extended`, the names are there that scripts of users'
-    extensions call."""
+    """Return what the page's scripts read, and their addresses in their order: for the document itself, where they run
+    before Gradio's, so that no button is there without them. With `is_extended`, the names are there that scripts of
+    users' extensions call."""
     addresses = [_address(*file) for file in _files(library, is_extended).items() if not file[0].endswith(".css")]
     facts = json.dumps(dict(known)).replace("</", "<\\/")
     links = "".join(f'<script defer src="{address}"></script>' for address in addresses)

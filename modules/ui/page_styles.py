@@ -33,7 +33,7 @@ def _below(selector: str) -> str:
 
 
 def _blocks(css: str) -> list[tuple[str, str]]:
-    """What stands before and inside of each pair of outer braces."""
+    """Return what stands before and inside of each pair of outer braces."""
     found, position = [], 0
     while head := _HEAD.match(css, position):
         depth, end = 1, head.end()

@@ -27,7 +27,7 @@ ROOT = re.compile(rb'const root = "[^"\n]*";')
 
 @dataclass
 class PageStart:
-    """What the head of the page begins with, where a browser meets it before the page's data; Reload UI changes it."""
+    """Beginning of the page's head, where a browser meets it before the page's data; Reload UI changes it."""
 
     html: str = ""
 

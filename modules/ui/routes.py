@@ -136,8 +136,8 @@ def page_routes(services: Services) -> APIRouter:
 
     @routes.post("/memory-estimate", **documented({"line": "needs 3.2 GB of 4.0 GB"}))
     def memory_estimate(body: FormBody) -> dict[str, Any]:
-        """What the job in a form will need, as POST /sdapi/v1/plan says it; the form counts as Generate would read
-        it, also the fields that the page has not shown."""
+        """Estimate what the job in a form will need, as POST /sdapi/v1/plan says it; the form counts as Generate would
+        read it, also the fields that the page has not shown."""
         missing = [name for name in FIELDS_OF.get(body.tab, ()) if name not in body.form]
         if missing or body.tab not in FIELDS_OF:
             lacks = ", ".join(missing) or f"a tab (given: {body.tab!r})"
@@ -197,7 +197,7 @@ def _planned(body: FormBody, services: Services) -> GenerationRequest:
 
 
 def _styling(services: Services, body: CountBody) -> Callable[[str], str]:
-    """What the chosen styles make of a prompt; those that are gone meanwhile count nothing."""
+    """Return what the chosen styles make of a prompt; those that are gone meanwhile count nothing."""
     book = StyleBook.read(services.paths.styles_files)
     chosen = [name for name in body.styles if name in book.styles]
     apply = book.apply_to_negative if body.is_negative else book.apply_to_prompt

@@ -20,7 +20,8 @@ def scales_line(model: ModelFacts) -> str:
 
 
 def scales_facts(model: ModelFacts) -> str:
-    """What more there is to say, a line each: the name, what the weights would take in fp16, how long it took."""
+    """Return what more there is to say, a line each: the name, what the weights would take in fp16, how long it
+    took."""
     lines = [model.title]
     if model.stored_bytes + model.streamed_bytes != model.fp16_bytes:
         lines.append(f"in fp16 it would take {short_bytes(model.fp16_bytes)}")
@@ -32,8 +33,8 @@ def scales_facts(model: ModelFacts) -> str:
 
 
 def pending_line(model: ModelFacts, fp8_storage: str, is_busy: bool, budget_gb: float = 0.0) -> str:
-    """What a chosen "FP8 weight", or a budget of all weights, will change about the loaded model, and when; empty where
-    it is as chosen, or where that depends on the model."""
+    """Return what a chosen "FP8 weight", or a budget of all weights, will change about the loaded model, and when;
+    empty where it is as chosen, or where that depends on the model."""
     is_mixed = model.storage.startswith(MIXED)
     is_quantized = is_mixed or model.storage.startswith(("fp8", "int8"))
     when = "after this job" if is_busy else "with the next job"

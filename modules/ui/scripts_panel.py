@@ -22,7 +22,7 @@ ON = "✓"
 
 
 class Switch(NamedTuple):
-    """What turns a script on, for the head of its section."""
+    """Switch of a script, for the head of its section."""
 
     section: int  # among those of the tab
     place: int  # among the components

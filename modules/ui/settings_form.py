@@ -1,4 +1,4 @@
-"""What the page needs of settings, made from the registry by type; and what changed on the page."""
+"""Needs of the page for settings, made from the registry by type; and what changed on the page."""
 
 import logging
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def refreshed_choices(setting: Setting, services: Services) -> list[str]:
 
 
 def described(setting: Setting, services: Services) -> dict[str, Any]:
-    """What the page's script makes the field of a setting of (settings_fields.js); `initial` is its default,
+    """Return what the page's script makes the field of a setting of (settings_fields.js); `initial` is its default,
     `is_open`: its choices may become others, `refreshes`: when they are read again."""
     return {
         "key": setting.key,
@@ -132,7 +132,7 @@ def shown_values(settings: Settings) -> dict[str, Any]:
 
 
 def changed_values(values: Mapping[str, Any], current: Settings) -> dict[str, Any]:
-    """What values of the page change; an emptied number keeps its value. Keys that no setting has are left to
+    """Return what values of the page change; an emptied number keeps its value. Keys that no setting has are left to
     `SettingsStore.update`, which refuses them."""
     changes: dict[str, Any] = {}
     for key, value in values.items():

@@ -49,7 +49,7 @@ def settings_routes(services: Services) -> APIRouter:
 
     @routes.get("/settings", **documented({"sections": [{"id": "saving-images", "settings": [DESCRIBED]}]}))
     def settings() -> dict[str, Any]:
-        """What the page makes the fields of its settings of, by section."""
+        """Return what the page makes the fields of its settings of, by section."""
         sections = visible_sections().items()
         return {
             "sections": [

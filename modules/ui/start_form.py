@@ -1,4 +1,4 @@
-"""What the img2img form starts from: the images of its sub tabs and its controls as a `FromImage`. No Gradio in here.
+"""Start of the img2img form: the images of its sub tabs and its controls as a `FromImage`. No Gradio in here.
 
 The page sends the images ahead (`modules.ui.uploads`) and names them by their keys with the form. What is painted comes
 as an image of its own, transparent where nothing is painted; what it means depends on the sub tab.
@@ -107,7 +107,7 @@ def references_of(pictures: Pictures, uploads: Uploads) -> tuple[SourceImage, ..
 
 
 def _begun(form: Mapping[str, Any], pictures: Pictures, uploads: Uploads) -> FromImage:
-    """The same without reference images."""
+    """Return the same without reference images."""
     mode = mode_of(form)
     image = uploads.image(pictures.image) if pictures.image else None
     if image is None:
@@ -147,7 +147,7 @@ def painted_over(image: Image.Image, paint: Image.Image) -> Image.Image:
 
 
 def _from_colored_mask(form: Mapping[str, Any], image: Image.Image, paint: Image.Image) -> FromImage:
-    """What is painted is both mask and new content, its edge blurred into the image as the mask's edge is.
+    """Take what is painted as both mask and new content, its edge blurred into the image as the mask's edge is.
     `mask_alpha` (percent) makes both transparent, as in the reference UI."""
     _, mask_values = start_values(form)
     share = 1.0 - min(max(float(form.get("mask_alpha") or 0), 0.0), 100.0) / 100.0

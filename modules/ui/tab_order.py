@@ -29,7 +29,8 @@ TAB_ORDER = {
 
 @dataclass(frozen=True)
 class TabPlace:
-    """What a tab is built with: the program, its event of being opened, and the checkpoint that the header shows."""
+    """Parts that a tab is built with: the program, its event of being opened, and the checkpoint that the header
+    shows."""
 
     services: Services
     when_opened: WhenOpened

@@ -18,6 +18,6 @@ def task_bar(state: TaskState) -> str:
 
 
 def failure_box(state: TaskState) -> str:
-    """What a task says that failed or was cancelled."""
+    """Show what a task says that failed or was cancelled."""
     text = state.error or ""
     return note_box(f"{state.title}: {text}") if state.status is JobStatus.INTERRUPTED else error_box(text)

@@ -148,7 +148,7 @@ def component_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _texts_of(kind: str, props: Mapping[str, Any]) -> list[str]:
-    """What one component says."""
+    """Collect what one component says."""
     if props.get("visible") == "hidden":
         return []
     found = [props[name] for name in COMPONENT_TEXTS if isinstance(props.get(name), str)]
@@ -264,7 +264,7 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _settings_texts() -> list[str]:
-    """What the fields of the settings say, which the page's script makes when they are first seen."""
+    """Collect what the fields of the settings say, which the page's script makes when they are first seen."""
     texts: list[str] = []
     for settings in visible_sections().values():
         for setting in settings:

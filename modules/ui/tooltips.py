@@ -1,4 +1,4 @@
-"""What is said of a control where the pointer rests on it, or the focus is, by the id of its element."""
+"""Tooltips of a control where the pointer rests on it, or the focus is, by the id of its element."""
 
 from modules.ui.form import ROWS, TAB_NAMES
 

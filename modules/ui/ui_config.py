@@ -90,12 +90,12 @@ class UiConfig:
 
     @property
     def names(self) -> list[str]:
-        """Of the controls that have a value."""
+        """List the names of the controls that have a value."""
         return [name for name in self.controls if f"{name}/value" in self.own]
 
     def changes(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """What a form's values, by name, change of the defaults: key -> default and value. Values are as Gradio hands
-        them to functions: a control may give the place of what is chosen instead of its name."""
+        """Return what a form's values, by name, change of the defaults: key -> default and value. Values are as Gradio
+        hands them to functions: a control may give the place of what is chosen instead of its name."""
         keys = {f"{name}/value": _named(self.controls[name], value) for name, value in values.items()}
         return {key: (self.defaults[key], value) for key, value in keys.items() if not _same(self.defaults[key], value)}
 
@@ -138,7 +138,7 @@ def controls_of(page: gr.Blocks) -> Iterator[tuple[str, gr.components.Component]
 
 
 def _fields_of(control: gr.components.Component) -> tuple[str, ...]:
-    """What can be configured of a control. What it starts with may be a function: then the value cannot."""
+    """Return what can be configured of a control. What it starts with may be a function: then the value cannot."""
     value = () if callable(getattr(control, "value", None)) else ("value",)
     return (*value, "visible", *(_RANGE if isinstance(control, gr.Slider) else ()))
 
@@ -177,7 +177,7 @@ def _problem(control: gr.components.Component, key: str, value: Any) -> str:
 
 
 def _named(control: gr.components.Component, value: Any) -> Any:
-    """What is chosen in a control, by name also where the control gives its place in the list."""
+    """Return what is chosen in a control, by name also where the control gives its place in the list."""
     if getattr(control, "type", "") != "index" or not isinstance(control, gr.Dropdown | gr.Radio):
         return value
     names = [name for _, name in control.choices]

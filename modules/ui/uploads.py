@@ -40,7 +40,7 @@ class Uploads:
 
     @classmethod
     def of(cls, paths: Paths) -> "Uploads":
-        """Those of the program, below its cache folder."""
+        """Return those of the program, below its cache folder."""
         return cls(paths.cache_dir / "images")
 
     def add(self, data: bytes, what: str = "The image") -> Upload:

@@ -72,7 +72,7 @@ class UpscalerCatalogue:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What they are called."""
+        """List their names."""
         return tuple(info.name for info in self.entries)
 
     def find(self, name: str) -> UpscalerInfo | None:

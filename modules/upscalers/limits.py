@@ -1,4 +1,4 @@
-"""What a job's upscalers are held to when memory runs out: smaller squares, and in the end the CPU."""
+"""Limits of a job's upscalers when memory runs out: smaller squares, and in the end the CPU."""
 
 from dataclasses import dataclass
 

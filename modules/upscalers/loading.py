@@ -21,7 +21,7 @@ _DAMAGED = (
 
 
 class PixelModel(Protocol):
-    """What is used of spandrel's `ImageModelDescriptor`."""
+    """Part that is used of spandrel's `ImageModelDescriptor`."""
 
     @property
     def scale(self) -> int: ...
@@ -47,7 +47,7 @@ def load_upscaler(path: Path, device: torch.device) -> PixelModel:
 
 
 def load_network(path: Path, device: torch.device, problem: str) -> Any:
-    """What spandrel makes of a file, in fp32 on `device`, for inference. Raises `CheckpointError`: the file's
+    """Load a file by spandrel, in fp32 on `device`, for inference. Raises `CheckpointError`: the file's
     name, then `problem`, then why."""
     weights = read_weights(path)
     spandrel = import_spandrel()

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from modules.adapters.applying import LoraMode
 from modules.processing.record.output import Output
@@ -16,7 +18,7 @@ from modules.scripts.axes import AXES
 from modules.scripts.library import ScriptLibrary, filled_args
 from modules.scripts.running import run_with_scripts
 from tests.fake_gpu import fake_gpu
-from tests.fake_gpu.jobs import FAMILIES, LORAS, TABLES_BYTES, engine_of, leave, made, pixels, request_of
+from tests.fake_gpu.jobs import FAMILIES, LORAS, TABLES_BYTES, engine_of, leave, made, pixels, request_of, root_of
 from tests.scripts.test_detailer import BUILT_IN
 from tests.thorough import is_thorough, pairs, thoroughly
 
@@ -91,3 +93,23 @@ def test_a_grid_over_formats_shows_the_image_of_each(root: Path, tmp_path: Path)
         leave(engine)
     found = [cell for cell in cells if cell.shape == alone[0].shape]
     assert len(found) == 2 and all(np.array_equal(*pair) for pair in zip(found, alone, strict=True))
+
+
+def test_a_file_in_8_bits_is_read_in_place_and_gives_the_same_image(root: Path, tmp_path: Path) -> None:
+    """Also its embeddings, which no format keeps, and a tensor of 64 bits: such a GPU has neither dtype."""
+    narrow = {}
+    for key, tensor in load_file(root_of(root, "sd1") / "Stable-diffusion" / "sd1.safetensors").items():
+        is_weight = tensor.is_floating_point() and tensor.ndim > 1 and not key.startswith("first_stage")
+        narrow[key] = tensor.to(torch.float8_e4m3fn) if is_weight else tensor.contiguous()
+    narrow = {key: tensor.double() if key.endswith("time_embed.0.bias") else tensor for key, tensor in narrow.items()}
+    folder = tmp_path / "narrow"
+    folder.mkdir()
+    save_file(narrow, folder / "sd1.safetensors")
+    seen = []
+    for device_type, flags in (("xpu", ()), ("mps", ()), ("mps", ("--lowvram", f"--offload-dir={tmp_path}"))):
+        with fake_gpu(device_type, 16) as card:
+            engine = engine_of(root, "sd1", *flags, checkpoints=folder)
+            seen.append(pixels(made(engine, "sd1", steps=1)))
+            leave(engine)
+            assert card.memory.allocated < TABLES_BYTES
+    assert seen[0].std() > 1 and np.array_equal(seen[1], seen[0]) and np.array_equal(seen[2], seen[0])

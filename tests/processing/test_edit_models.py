@@ -28,7 +28,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
-from modules.processing.request.hooks import NoHooks, PassStart
+from modules.processing.request.hooks import Hooks, PassStart
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage, Mask, MaskedContent, SourceImage
 from modules.settings.values import Settings
@@ -96,7 +96,7 @@ def sampled(engine: Engine, request: GenerationRequest) -> Sampled:
     starts: list[tuple[Tensor, Tensor]] = []
     found: list[Tensor] = []
 
-    class Noting(NoHooks):
+    class Noting(Hooks):
         def before_sampling(self, start: PassStart) -> None:
             starts.append((start.x.clone(), start.noise.clone()))
 

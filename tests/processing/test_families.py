@@ -18,8 +18,8 @@ from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
-from modules.processing.request.hooks import NO_HOOKS, DenoiserInputs, Hooks, NoHooks
-from modules.processing.request.model_use import ModelUse
+from modules.processing.request.hooks import NO_HOOKS, Hooks
+from modules.processing.request.model_use import DenoiserInputs, ModelUse
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
 from modules.settings.values import Settings
@@ -172,7 +172,7 @@ def test_a_lora_counts_by_blocks(engine: Engine, mode: str, plain: Plain) -> Non
     assert only == whole != half and none == plain("sdxl", "Disable") != half
 
 
-class Switching(NoHooks):
+class Switching(Hooks):
     """Has these LoRAs on the model from the call with this number on."""
 
     def __init__(self, engine: Engine, call: int, *tags: LoraTag) -> None:

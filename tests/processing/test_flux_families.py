@@ -29,7 +29,7 @@ from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
-from modules.processing.request.hooks import NoHooks
+from modules.processing.request.hooks import Hooks
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
 from modules.processing.request.source_images import FromImage, FromNoise, Mask, MaskedContent, SourceImage
@@ -52,8 +52,8 @@ def engine_of(root: Path) -> Engine:
     return Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters_of(), modules=modules))
 
 
-def made(engine: Engine, root: Path, hooks: NoHooks | None = None, /, **changes: Any) -> Result:
-    return generate(asked(**changes), engine, Output(root / "out"), Silent(), hooks or NoHooks())
+def made(engine: Engine, root: Path, hooks: Hooks | None = None, /, **changes: Any) -> Result:
+    return generate(asked(**changes), engine, Output(root / "out"), Silent(), hooks or Hooks())
 
 
 def asked(**changes: Any) -> GenerationRequest:
@@ -305,7 +305,7 @@ def test_fill_paints_under_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write_parts(tmp_path, TINY["fill"])
     engine, found = engine_of(tmp_path), []
 
-    class Noting(NoHooks):
+    class Noting(Hooks):
         def sampled(self, latents: Tensor) -> Tensor:
             found.append(latents.clone())
             return latents

@@ -12,7 +12,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
-from modules.processing.request.hooks import NoHooks
+from modules.processing.request.hooks import Hooks
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
 from tests.models.family_files import write_family
@@ -21,7 +21,7 @@ from tests.recordings import CONFIGS, cpu_machine
 HIRES: dict[str, Any] = {"scale": 1.0, "denoising_strength": 0.5}
 
 
-class Counting(NoHooks):
+class Counting(Hooks):
     """How often something was sampled."""
 
     batches = 0
@@ -39,10 +39,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine(CheckpointCatalogue([folder], HashCache(folder / "hashes.json")), CONFIGS, cpu_machine)
 
 
-def made(engine: Engine, hooks: NoHooks | None = None, **changes: Any) -> Result:
+def made(engine: Engine, hooks: Hooks | None = None, **changes: Any) -> Result:
     fields = {"prompt": "a cat", "width": 64, "height": 64, "seed": 1, "subseed": 0, "steps": 2, "sampler": "Euler"}
     request = GenerationRequest(**{**fields, "save_images": False, **changes})
-    return generate(request, engine, Output(Path()), Silent(), hooks or NoHooks())
+    return generate(request, engine, Output(Path()), Silent(), hooks or Hooks())
 
 
 @pytest.mark.parametrize("pair", [("sd1", "sdxl"), ("sdxl", "sd2"), ("sd1", "sd3"), ("sd3", "sdxl")])

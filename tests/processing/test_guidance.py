@@ -9,7 +9,7 @@ from torch import Tensor
 from modules.models.families.denoiser_context import DenoiserContext, Extra
 from modules.models.families.family import GuidanceType
 from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedDenoiser
-from modules.processing.request.hooks import Denoised, DenoiserInputs
+from modules.processing.request.model_use import Denoised, DenoiserInputs, ModelUse
 from modules.processing.request.pass_settings import Used
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
@@ -145,28 +145,47 @@ def test_at_a_scale_of_one_only_the_parts_of_prompts_are_computed(weights: tuple
         assert torch.allclose(whole(x, sigma), found)
 
 
-class Watching:
-    """Hooks that have a use for the negative half, or none."""
-
-    def __init__(self, needs_uncond: bool) -> None:
-        self.needs_uncond = needs_uncond
-
-    def before_denoiser(self, inputs: DenoiserInputs) -> None: ...
-    def after_denoiser(self, outputs: Denoised) -> None: ...
-    def after_guidance(self, outputs: Denoised) -> None: ...
-
-
-@pytest.mark.parametrize(("sampler", "hooks", "rows"), [(True, False, 2), (False, True, 2), (False, False, 1)])
-def test_who_needs_the_negative_half_gets_it_at_a_scale_of_one(sampler: bool, hooks: bool, rows: int) -> None:
-    network = Prompt()
+@pytest.mark.parametrize(("sampler", "watching", "rows"), [(True, False, 2), (False, True, 2), (False, False, 1)])
+def test_who_needs_the_negative_half_gets_it_at_a_scale_of_one(sampler: bool, watching: bool, rows: int) -> None:
+    network, use = Prompt(), ModelUse.unwatched()
+    use.needs_uncond = watching
     denoiser = GuidedDenoiser(
-        network, [ComposedConditioning(((constant(1.0), 1.0),))], [constant(9.0)], lambda: torch.zeros(77, 4)
+        network, [ComposedConditioning(((constant(1.0), 1.0),))], [constant(9.0)], lambda: torch.zeros(77, 4), use=use
     )
     options = GuidanceOptions(cfg_scale=1.0, total_model_calls=1, needs_uncond=sampler)
-    guided = Guidance(denoiser, options, hooks=Watching(hooks))
+    guided = Guidance(denoiser, options)
     found = guided(torch.zeros(1, 4, 2, 2), torch.ones(1))
     assert network.counts == [rows] and torch.equal(found, torch.ones_like(found))
     assert float(guided.uncond_denoised().mean()) == (9.0 if rows == 2 else 1.0)
+
+
+def test_whoever_takes_part_changes_what_goes_in_what_comes_out_and_what_the_sampler_gets() -> None:
+    """In this order, and each sees what the one before left."""
+    use, seen = ModelUse.unwatched(), list[tuple[str, int, float]]()
+
+    def put(inputs: DenoiserInputs) -> None:
+        seen.append(("call", inputs.step, float(inputs.text_cond.mean())))
+        inputs.text_cond = inputs.text_cond + 1
+
+    def changed(name: str, by: float) -> Callable[[Denoised], None]:
+        def change(outputs: Denoised) -> None:
+            seen.append((name, len(outputs.x), float(outputs.x[0].mean())))
+            outputs.x = outputs.x + by
+
+        return change
+
+    use.before_call.append(put)
+    use.after_call.append(changed("answer", 10))
+    use.after_step += [changed("step", 100), changed("step", 1000)]
+    denoiser = GuidedDenoiser(
+        Prompt(), [ComposedConditioning(((constant(1.0), 1.0),))], [constant(9.0)], lambda: torch.zeros(77, 4), use=use
+    )
+    found = Guidance(denoiser, GuidanceOptions(cfg_scale=2.0, total_model_calls=1))(
+        torch.zeros(1, 4, 2, 2), torch.ones(1)
+    )
+    combined = 19 + 2.0 * (12 - 19)
+    assert seen == [("call", 0, 1.0), ("answer", 2, 2.0), ("step", 1, combined), ("step", 1, combined + 100)]
+    assert torch.equal(found, torch.full_like(found, combined + 1100))
 
 
 @pytest.mark.parametrize(("image_cfg_scale", "rows"), [(None, 2), (1.5, 3)])

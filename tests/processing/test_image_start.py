@@ -20,7 +20,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
-from modules.processing.request.hooks import NoHooks
+from modules.processing.request.hooks import Hooks
 from modules.processing.request.pasting import images_begun_with, pasted_mask, pasted_start, pasted_values
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import ImageRole, Result
@@ -90,7 +90,7 @@ OURS = {"Init image sha256", "Mask sha256", "Resize mode", "Mask blur x", "Mask 
 """Fields that the reference UI does not write."""
 
 
-class Noting(NoHooks):
+class Noting(Hooks):
     """Keeps the latents."""
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ def test_a_latent_mask_says_where_sampling_changes_the_image(engine: Engine, tmp
     mask = Mask(image=SourceImage.of(white), blur_x=0, blur_y=0, latent=SourceImage.of(half))
     found: list[Tensor] = []
 
-    class Noting(NoHooks):
+    class Noting(Hooks):
         def sampled(self, latents: Tensor) -> Tensor:
             found.append(latents)
             return latents
@@ -357,7 +357,7 @@ def test_previews_show_what_the_mask_keeps(sampler: str, engine: Engine, tmp_pat
         def step(self, done: int, info: StepInfo | None = None) -> None:
             shown.extend([info.denoised] if info is not None else [])
 
-    class Noting(NoHooks):
+    class Noting(Hooks):
         def sampled(self, latents: Tensor) -> Tensor:
             final.append(latents)
             return latents

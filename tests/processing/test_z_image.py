@@ -23,7 +23,7 @@ from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
-from modules.processing.request.hooks import NoHooks, PassStart
+from modules.processing.request.hooks import Hooks, PassStart
 from modules.processing.request.model_use import ModelUse
 from modules.processing.request.request import GenerationRequest, HiresRequest
 from modules.processing.request.result import Result
@@ -51,7 +51,7 @@ def engine_of(root: Path) -> Engine:
 
 
 def made(
-    engine: Engine, root: Path, settings: Settings | None = None, hooks: NoHooks | None = None, **changes: Any
+    engine: Engine, root: Path, settings: Settings | None = None, hooks: Hooks | None = None, **changes: Any
 ) -> Result:
     fields: dict[str, Any] = {
         "prompt": PAYLOAD["prompt"],
@@ -66,7 +66,7 @@ def made(
         "settings": settings or Settings(),
     }
     request = GenerationRequest(**{**fields, **changes})
-    return generate(request, engine, Output(root / "out"), Silent(), hooks or NoHooks())
+    return generate(request, engine, Output(root / "out"), Silent(), hooks or Hooks())
 
 
 def pixels(result: Result) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
@@ -153,7 +153,7 @@ def test_a_guided_image_is_that_of_diffusers(engine: Engine, root: Path, model: 
     ).images[0]
     found: list[Tensor] = []
 
-    class Noting(NoHooks):
+    class Noting(Hooks):
         def sampled(self, latents: Tensor) -> Tensor:
             found.append(latents.clone())
             return latents
@@ -164,14 +164,14 @@ def test_a_guided_image_is_that_of_diffusers(engine: Engine, root: Path, model: 
     assert difference.max() <= 1 and pixels(result).std() > 1
 
 
-class Reading(NoHooks):
+class Reading(Hooks):
     """Looks at the negative prompts before the first step."""
 
     def before_sampling(self, start: PassStart) -> None:
         assert len(start.uncond) == 1 and start.uncond[0].at(1).crossattn.ndim == 2
 
 
-class Guiding(NoHooks):
+class Guiding(Hooks):
     """A script that wants both halves."""
 
     def on_model(self, use: ModelUse) -> None:
@@ -192,7 +192,7 @@ class Guiding(NoHooks):
     ids=["plain", "words", "AND", "hires", "CFG", "uc is read", "a script guides"],
 )
 def test_a_negative_prompt_that_does_not_count_is_not_encoded(
-    engine: Engine, root: Path, model: LoadedModel, changes: dict[str, Any], hooks: NoHooks | None, runs: int
+    engine: Engine, root: Path, model: LoadedModel, changes: dict[str, Any], hooks: Hooks | None, runs: int
 ) -> None:
     """Runs of the text encoder, of which the prompt takes one."""
     counted: list[object] = []

@@ -40,7 +40,7 @@ def decode_base64_to_image(encoding: str) -> Image.Image:
 
 
 def decode_to_image(encoding: str) -> Image.Image:
-    """The same."""
+    """Do the same."""
     return decode_base64_to_image(encoding)
 
 

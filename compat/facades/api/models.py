@@ -95,7 +95,7 @@ API_NOT_ALLOWED = ["self", "kwargs", "sd_model", "outpath_samples", "outpath_gri
 
 
 class TextToImageResponse(BaseModel):
-    """What POST /sdapi/v1/txt2img answers."""
+    """Answer of POST /sdapi/v1/txt2img."""
 
     images: list[str] | None = Field(default=None, title="Image", description="The images in base64 format.")
     parameters: dict[str, Any] = Field(default_factory=dict)
@@ -103,11 +103,11 @@ class TextToImageResponse(BaseModel):
 
 
 class ImageToImageResponse(TextToImageResponse):
-    """What POST /sdapi/v1/img2img answers."""
+    """Answer of POST /sdapi/v1/img2img."""
 
 
 class ExtrasBaseResponse(BaseModel):
-    """What POST /sdapi/v1/extra-single-image says of its work."""
+    """Words of POST /sdapi/v1/extra-single-image on its work."""
 
     html_info: str = ""
 
@@ -142,13 +142,13 @@ class InterrogateResponse(BaseModel):
 
 
 class TrainResponse(BaseModel):
-    """What training says."""
+    """Words of training."""
 
     info: str = ""
 
 
 class CreateResponse(BaseModel):
-    """What the creation of a file says."""
+    """Words on the creation of a file."""
 
     info: str = ""
 

@@ -61,12 +61,12 @@ class EmbeddingDatabase:
 
     @property
     def word_embeddings(self) -> dict[str, Embedding]:
-        """By name, looked up each time."""
+        """Look them up by name each time."""
         return self._listed("loaded")
 
     @property
     def skipped_embeddings(self) -> dict[str, Embedding]:
-        """By name, looked up each time."""
+        """Look them up by name each time."""
         return self._listed("skipped")
 
     def load_textual_inversion_embeddings(self, force_reload: bool = False, sync_with_sd_model: bool = True) -> None:
@@ -76,7 +76,7 @@ class EmbeddingDatabase:
         """The folders of embeddings are those of the settings."""
 
     def clear_embedding_dirs(self) -> None:
-        """As above."""
+        """Do as above."""
 
     def find_embedding_at_position(self, tokens: Any, offset: int) -> tuple[None, None]:
         """Prompts are tokenized by the program."""

@@ -52,7 +52,7 @@ class LineEntry:
 
 
 class LineAccess:
-    """What routes may do with the line. All raise `UnknownNameError` for a job that is not there, or not the user's."""
+    """Access of routes to the line. All raise `UnknownNameError` for a job that is not there, or not the user's."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -79,7 +79,7 @@ class LineAccess:
         return running.task_id if running is not None else None
 
     def waiting(self, request: Request, limit: int, offset: int = 0) -> list[LineEntry]:
-        """What waits, in the order in which it will run."""
+        """List what waits, in the order in which it will run."""
         line = self._line.first(offset + limit, identity_of(request))[offset:]
         return [self._entry(self._line.record(entry.task_id)) for entry in line]
 

@@ -76,7 +76,7 @@ class TaskChange(Tolerant):
 
 
 class ImportBody(Tolerant):
-    """What GET export gave, as a text."""
+    """Reply of GET export, as a text."""
 
     content: str
 

@@ -104,7 +104,7 @@ def _hit(image: Pixels, patterns: tuple[npt.NDArray[Any], ...]) -> bool:
 
 
 def _matches(white: npt.NDArray[Any], pattern: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What lies outside of the image fits every pattern."""
+    """Match patterns; what lies outside of the image fits every one."""
     height, width = white.shape
     ones, zeros = np.pad(white, 1, constant_values=True), np.pad(~white, 1, constant_values=True)
     found = np.ones_like(white)

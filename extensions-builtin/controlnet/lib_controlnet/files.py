@@ -25,7 +25,7 @@ CLIP_FOLDERS = ("clip_vision", "ControlNetPreprocessor/clip_vision")
 
 
 class Kind(Enum):
-    """What a file of weights is."""
+    """Kind of a file of weights."""
 
     ORIGINAL = "a ControlNet of the original layout"
     DIFFUSERS = "a ControlNet of diffusers' layout"
@@ -127,7 +127,7 @@ TRANSFORMER_SIGNS: Mapping[frozenset[str], Kind] = {
 
 
 def kind_of(names: Mapping[str, HasShape], file: Path) -> Kind:
-    """What a file is, by the names of its tensors. Raises `CheckpointError`."""
+    """Recognize a file by the names of its tensors. Raises `CheckpointError`."""
     keys = set(names)
     other = other_of(names, ADAPTER)
     if other is not None:
@@ -156,7 +156,7 @@ def kind_of(names: Mapping[str, HasShape], file: Path) -> Kind:
 
 
 def kind_of_file(path: Path) -> Kind:
-    """What a file is. Raises `CheckpointError`."""
+    """Recognize a file. Raises `CheckpointError`."""
     from modules.models.files.tensor_source import open_tensors  # PyTorch, which the server does without
 
     with open_tensors(path) as file:

@@ -1,4 +1,4 @@
-"""What units do to finished images: kept pixels are pasted back, lightness comes from the map."""
+"""Work of units on finished images: kept pixels are pasted back, lightness comes from the map."""
 
 from __future__ import annotations
 

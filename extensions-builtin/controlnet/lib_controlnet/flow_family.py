@@ -1,4 +1,4 @@
-"""What the ControlNets of one family of flow transformers are to `flow_nets`, and what several families share."""
+"""ControlNets of a family of flow transformers, as `flow_nets` sees them, and what several families share."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class FlowNets(Protocol):
         """See `Builder`."""
 
     def hint(self, net: Auxiliary, color: Tensor, mask: Tensor | None, model: Any) -> Hint:
-        """Of an image [1,3,H,W] in 0..1, and where it is to be painted [1,1,H,W]."""
+        """Return the hint of an image [1,3,H,W] in 0..1, and where it is to be painted [1,1,H,W]."""
 
     def outputs(
         self, net: Auxiliary, hint: Tensor, call: Call, control_type: int | None, weight: float, model: Any
     ) -> list[Tensor]:
-        """What a network computes, [rows,tokens,width] each; the image's tokens come first. `weight` is for those that
-        add some of it to what they see themselves; the outputs are without it."""
+        """Return what a network computes, [rows,tokens,width] each; the image's tokens come first. `weight` is for
+        those that add some of it to what they see themselves; the outputs are without it."""
 
     def places(self, net: Auxiliary, denoiser: Any) -> list[list[int]]:
         """The blocks of the denoiser that each output is added to, counted through."""

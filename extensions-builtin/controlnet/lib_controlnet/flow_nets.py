@@ -48,7 +48,8 @@ class FlowControl(NetControl):
     image: Hint | None = None
 
     def scales(self, count: int) -> list[float]:
-        """Of each of `count` outputs. Softened ones fall off from the last to the first as those of a UNet do."""
+        """Return the scale of each of `count` outputs. Softened ones fall off from the last to the first as those of a
+        UNet do."""
         if self.unit.layer_weights is not None or not self.softens:
             return super().scales(count)
         steps = (OUTPUTS - 1) / max(count - 1, 1)

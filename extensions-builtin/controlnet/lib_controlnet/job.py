@@ -1,4 +1,4 @@
-"""What a preprocessor gets: an image, and the numbers that it takes. Needs no PyTorch."""
+"""Job of a preprocessor: an image, and the numbers that it takes. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNUSED = Slider("", 0.0, 1.0, 0.5)
 
 @dataclass(frozen=True)
 class Job:
-    """What a module gets: the image [H,W,3] (or [H,W,4], with transparency), the numbers that count, and the seed of
+    """Job of a module: the image [H,W,3] (or [H,W,4], with transparency), the numbers that count, and the seed of
     the request. `side` is the short side to work at. `find` gives a file of weights by its names, or raises
     `InvalidValueError`; `poses` takes what is found of people, for callers."""
 

@@ -45,7 +45,7 @@ class Lite(nn.Module):
         self.up = nn.Sequential(_linear(shapes["up.0.weight"]))
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """What is added to tokens [N,T,C], for a condition [N,T,E] of their level."""
+        """Return what is added to tokens [N,T,C], for a condition [N,T,E] of their level."""
         found: Tensor = self.up(self.mid(torch.cat([condition, self.down(x)], dim=-1)))
         return found
 

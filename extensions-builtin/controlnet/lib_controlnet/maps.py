@@ -29,7 +29,7 @@ MODES = (ResizeMode.JUST_RESIZE, ResizeMode.CROP, ResizeMode.FILL, ResizeMode.CR
 
 @dataclass(frozen=True, eq=False)
 class ControlMap:
-    """What the module has made [H,W,3], or [H,W,4] with the mask, before it is fitted to an image. `shown` is what
+    """Map that the module has made [H,W,3], or [H,W,4] with the mask, before it is fitted to an image. `shown` is what
     callers see of it where that is not the fitted map: the image of an IP-adapter. `masks_itself`: the job has a mask
     of its own, by which it keeps what is not painted."""
 
@@ -70,7 +70,7 @@ def control_map(unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[
 
 
 def made_with_mask(module: Module, job: Job) -> Pixels:
-    """What a module makes of a job's image; a mask in its fourth channel goes beside the map."""
+    """Return what a module makes of a job's image; a mask in its fourth channel goes beside the map."""
     made = module.run(replace(job, image=job.image[:, :, :3]))
     return np.concatenate([made, job.image[:, :, 3:]], axis=2) if job.image.shape[2] == 4 else made
 
@@ -122,7 +122,7 @@ def cropped(image: Pixels, p: Any, mode: ResizeMode, size: tuple[int, int]) -> P
 
 
 def seed_of(p: Any) -> int:
-    """Of what is random in a module."""
+    """Return the seed of what is random in a module."""
     subseed = p.seed if p.subseed < 0 or not p.subseed_strength else p.subseed
     return int(max(p.seed, 0) + max(subseed, 0)) % 2**32
 

@@ -1,4 +1,4 @@
-"""What the units of a job do in one pass: networks, references, IP-adapters, corrections of the prediction."""
+"""Units of a job in one pass: networks, references, IP-adapters, corrections of the prediction."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def fitted_size(image: npt.NDArray[Any], side: int) -> tuple[int, int]:
 
 
 def cubic_taps(source: int, target: int) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Of each new pixel along a side: indices [target,4] and weights [target,4]."""
+    """Return, of each new pixel along a side: indices [target,4] and weights [target,4]."""
     places = ((np.arange(target) + 0.5) * (source / target) - 0.5).astype(np.float32)
     first = np.floor(places)
     t, a = places - first, np.float32(CUBIC_A)
@@ -100,7 +100,7 @@ def cubic_taps(source: int, target: int) -> tuple[npt.NDArray[np.int64], Floats]
 
 
 def linear_taps(source: int, target: int) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The same with 2 taps."""
+    """Return the same with 2 taps."""
     places = (np.arange(target) + 0.5) * (source / target) - 0.5
     first = np.floor(places)
     t = places - first
@@ -108,7 +108,8 @@ def linear_taps(source: int, target: int) -> tuple[npt.NDArray[np.int64], Floats
 
 
 def repeating_taps(source: int, target: int) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The same where pixels are repeated: the share of the second tap is how far the new pixel reaches into it."""
+    """Return the same where pixels are repeated: the share of the second tap is how far the new pixel reaches into
+    it."""
     new = np.arange(target)
     first = np.floor(new * (source / target)).astype(np.int64)
     reach = (new + 1) - (first + 1) * (target / source)
@@ -185,7 +186,7 @@ def blurred(image: npt.NDArray[Any], sigma: float) -> Floats:
 
 
 def blurred_8_bit(image: Pixels, sigma: float) -> Pixels:
-    """The same, rounded to 8 bits."""
+    """Blur the same, rounded to 8 bits."""
     return np.clip(np.floor(blurred(image, sigma) + 0.5), 0, 255).astype(np.uint8)
 
 

@@ -69,7 +69,7 @@ class Module:
 
     @property
     def numbers(self) -> tuple[Slider, Slider]:
-        """Of `threshold_a` and `threshold_b`."""
+        """Numbers of `threshold_a` and `threshold_b`."""
         own = [slider for slider in self.sliders if slider.name != RESOLUTION.name]
         first, second = (*own, UNUSED, UNUSED)[:2]
         return first, second

@@ -62,7 +62,7 @@ def read_units(text: str) -> list[Mapping[str, Any]]:
 
 
 def checked_list(args: Sequence[Any], title: str) -> list[Mapping[str, Any]]:
-    """What a caller gives as the script's arguments. Raises `InvalidValueError` for what is no list of units."""
+    """Check what a caller gives as the script's arguments. Raises `InvalidValueError` for what is no list of units."""
     found: list[Mapping[str, Any]] = []
     for number, value in enumerate(args):
         if value is None:
@@ -164,7 +164,7 @@ class UnitReader:
                 )
 
     def with_preview(self) -> UnitReader:
-        """With the map that the caller has already made in the place of its image."""
+        """Return it with the map that the caller has already made in the place of its image."""
         if not self.given.get("generated_image"):
             raise self._wrong("generated_image", "use_preview_as_input needs the map there, as base64")
         return replace(self, given={**self.given, "image": self.given["generated_image"], "image_fg": None})
@@ -229,7 +229,7 @@ class UnitReader:
         raise self._wrong(key, f"it takes one of: {', '.join(names)}")
 
     def listed(self) -> list[Any]:
-        """What there is of images, each as its caller gives it."""
+        """List what there is of images, each as its caller gives it."""
         value = next((self.given[key] for key in LISTS if self.given.get(key)), self.given.get("image"))
         masks = self.given.get("batch_mask_gallery")
         if value is None or value == "":
@@ -274,7 +274,7 @@ class UnitReader:
         return tuple(found)
 
     def _drawn(self, key: str) -> Array | None:
-        """What is drawn on a canvas [H,W], by its opacity; None where nothing is."""
+        """Return what is drawn on a canvas [H,W], by its opacity; None where nothing is."""
         value = self.given.get(key)
         if not value:
             return None

@@ -167,7 +167,7 @@ def with_units_in_place(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def detail_of(module: Module) -> dict[str, Any]:
-    """What a module takes."""
+    """Describe what a module takes."""
     return {
         "model_free": module.is_model_free,
         "sliders": [

@@ -68,7 +68,7 @@ class NetControl:
         return self._embedded[key].expand(len(hint), -1, -1, -1)
 
     def scales(self, count: int) -> list[float]:
-        """Of each of `count` outputs."""
+        """Return the scale of each of `count` outputs."""
         weights = self.unit.layer_weights
         if weights is not None:
             return list(weights[:count])
@@ -83,8 +83,8 @@ class NetControl:
         return [row for row, negative in enumerate(call.is_negative) if not (self.drops_negatives and negative)]
 
     def outputs(self, call: ModelCall, x: Tensor, timesteps: Tensor, context: Tensor, vector: Any) -> list[Tensor]:
-        """What is added to the features, finest first, each with a row for each of the call; rows that it does not
-        count for are 0."""
+        """Return what is added to the features, finest first, each with a row for each of the call; rows that it does
+        not count for are 0."""
         rows = self.rows(call)
         if not rows:
             return []

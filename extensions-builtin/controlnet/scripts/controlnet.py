@@ -84,7 +84,8 @@ class Prepared:
         return self.kind is Kind.IP or self.unit.hires is not (HiresOption.LOW if is_hires else HiresOption.HIGH)
 
     def maps_to_show(self) -> list[Any]:
-        """What callers get back: the map in the size of each pass, the largest first; of an IP-adapter its images."""
+        """Return what callers get back: the map in the size of each pass, the largest first; of an IP-adapter its
+        images."""
         if self.kind is Kind.IP:
             return [] if self.map is None else [self.map.pixels, *images_after_first(self.unit)]
         return [pixels for _, pixels in sorted(self.shown_maps.items(), reverse=True)]

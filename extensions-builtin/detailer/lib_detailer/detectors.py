@@ -64,8 +64,8 @@ class Detectors:
         )
 
     def find(self, image: Image.Image, name: str, min_score: float = 0.3) -> list[Detection]:
-        """What a detector finds, the best first. Raises as `check` does, and `CheckpointError` for a file that cannot
-        be used."""
+        """Find what a detector sees, the best first. Raises as `check` does, and `CheckpointError` for a file that
+        cannot be used."""
         name = self.check(name)
         if name not in (FACE, EYES):
             return self._of_file(self._folder / name).find(image, min_score)

@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 class Network(Protocol):
-    """What a file holds, ready to run."""
+    """Model of a file, ready to run."""
 
     @property
     def side_px(self) -> tuple[int, ...]:

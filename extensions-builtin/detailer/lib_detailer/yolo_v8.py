@@ -35,8 +35,8 @@ class YoloV8(nn.ModuleDict):
         super().__init__(layers | {HEAD: Head(shapes, HEAD)})
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Of [B,3,h,w] in 0 to 1, both sides multiples of 32, the rows [B,4+classes(+masks),n]: middle, width and
-        height of n boxes in pixels, a score for each class in 0 to 1, and with a segmenter the weights of its maps
+        """Compute of [B,3,h,w] in 0 to 1, both sides multiples of 32, the rows [B,4+classes(+masks),n]: middle, width
+        and height of n boxes in pixels, a score for each class in 0 to 1, and with a segmenter the weights of its maps
         [B,masks,h/4,w/4]."""
         eighth = self._through(pixels, 0, 1, 2, 3, 4)
         sixteenth = self._through(eighth, 5, 6)

@@ -487,7 +487,7 @@ class Detailer(scripts.Script):
 
 
 def chosen(found: Sequence[Detection], unit: Unit, size_px: tuple[int, int], order: str) -> list[Detection]:
-    """What a unit takes of what was found, in the order of the settings."""
+    """Choose what a unit takes of what was found, in the order of the settings."""
     classes = [name.strip().lower() for name in unit["ad_model_classes"].split(",") if name.strip()]
     area = size_px[0] * size_px[1]
     kept = [
@@ -567,7 +567,7 @@ def _unit(number: int, given: Mapping[str, Any]) -> Unit:
 
 
 def _ordinal(number: int) -> str:
-    """Of a unit that is counted from 0."""
+    """Name the place of a unit that is counted from 0."""
     return f"{number + 1}{('st', 'nd', 'rd')[number] if number < 3 else 'th'}"
 
 
@@ -576,7 +576,7 @@ def _key(entry: Entry, number: int) -> str:
 
 
 def _fields(unit: Unit, number: int) -> dict[str, Any]:
-    """What an infotext says of a unit: what it always says, and what is not as usual."""
+    """Return what an infotext says of a unit: some always, the rest where it is not as usual."""
     return {
         _key(entry, number): unit[entry.name]
         for entry in ENTRIES

@@ -25,7 +25,7 @@ RESULT, FROM_TEMPLATE = "The prompt that came of it", "The template"
 
 
 class DynamicPromptSettings(SettingsGroup):
-    """What pasting does."""
+    """Settings of pasting."""
 
     section = Section(id="dynamic_prompts", title="Dynamic prompts", category="Extensions")
 
@@ -111,7 +111,7 @@ class DynamicPrompts(scripts.Script):
 
     @staticmethod
     def _keys(p: Job) -> list[str]:
-        """What each image draws with: what its infotext says of its seed."""
+        """Return what each image draws with: what its infotext says of its seed."""
         if p.subseed_strength > 0:
             pairs = zip(p.all_seeds, p.all_subseeds, strict=True)
             return [f"{seed} {subseed}" for seed, subseed in pairs]

@@ -31,7 +31,7 @@ MAX_QUANTILE = 2**24  # elements that torch.quantile takes
 
 @dataclass(frozen=True)
 class Curve:
-    """What part of a scale above its minimum holds at `share` (0 to 1) of the steps; `value` is the scheduler value."""
+    """Part of a scale above its minimum holds at `share` (0 to 1) of the steps; `value` is the scheduler value."""
 
     at: Callable[[float, float], float]
     has_value: bool = False

@@ -42,7 +42,7 @@ BEGIN_S = 180.0  # how long connecting and placing an actor may take
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the process shall do. `address`: "host:port" of a head, "auto" for the one that runs on this machine,
+    """Order to the process. `address`: "host:port" of a head, "auto" for the one that runs on this machine,
     "local" for a cluster of its own. `build` None: no actor is started, the cluster is held until the server ends.
     `token` is what the program's own cluster asks of who connects; "": as Ray's own environment says."""
 
@@ -102,7 +102,7 @@ class FarmActor:
         self._commands.put(command)
 
     def take(self) -> list[Report]:
-        """What was reported since the last call; waits a moment for the first."""
+        """Return what was reported since the last call; waits a moment for the first."""
         try:
             found = [self._reports.get(timeout=TAKE_S)]
         except queue.Empty:

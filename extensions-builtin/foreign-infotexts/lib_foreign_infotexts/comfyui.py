@@ -100,7 +100,7 @@ def graph_of(workflow: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def comfyui_record(nodes: Mapping[str, Node]) -> ForeignRecord | None:
-    """What the first sampler of a graph did; None for a graph without a sampler."""
+    """Read what the first sampler of a graph did; None for a graph without a sampler."""
     graph, found = Graph(nodes), [node for node in nodes.values() if is_sampler(node)]
     if not found:
         return None

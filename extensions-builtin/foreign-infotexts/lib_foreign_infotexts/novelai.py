@@ -57,7 +57,7 @@ def novelai_infotext(items: Mapping[str, object], width: int = 0, height: int = 
 
 
 def _more(comment: Mapping[str, Any]) -> dict[str, object]:
-    """What changed the image and has no field in a form: named to the user when it is pasted."""
+    """List what changed the image and has no field in a form: named to the user when it is pasted."""
     found: dict[str, object] = {key: comment[name] for name, key in _NAMED.items() if comment.get(name)}
     characters = ((comment.get("v4_prompt") or {}).get("caption") or {}).get("char_captions") or ()
     captions = [str(one.get("char_caption", "")) for one in characters]

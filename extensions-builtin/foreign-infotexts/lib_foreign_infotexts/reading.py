@@ -115,7 +115,7 @@ def _record(given: object) -> ForeignRecord | None:
 
 
 def _of_site(record: ForeignRecord | None, extra: object) -> ForeignRecord | None:
-    """What Civitai's site writes next to a graph, which counts, with what only the graph says."""
+    """Read what Civitai's site writes next to a graph, which counts, with what only the graph says."""
     given = json_of(extra) if isinstance(extra, str) else extra
     said = plain_record(given) if isinstance(given, dict) else None
     if said is None:

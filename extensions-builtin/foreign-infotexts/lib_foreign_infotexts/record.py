@@ -1,4 +1,4 @@
-"""What an image of another program says, in the words of an infotext, so that all of it is pasted in one way."""
+"""Records of images of other programs, in the words of an infotext, so that all of it is pasted in one way."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

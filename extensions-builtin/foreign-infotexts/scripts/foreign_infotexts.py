@@ -1,4 +1,4 @@
-"""What ComfyUI, InvokeAI, Fooocus, Draw Things, NovelAI and Easy Diffusion write into images, read as infotexts."""
+"""Notes of ComfyUI, InvokeAI, Fooocus, Draw Things, NovelAI and Easy Diffusion in images, read as infotexts."""
 
 import sys
 from pathlib import Path

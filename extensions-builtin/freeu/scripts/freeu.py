@@ -37,7 +37,7 @@ STAGE_ARGUMENTS = 6
 
 @dataclass(frozen=True)
 class Stage:
-    """What is done where the features have a certain width: the part of the backbone's channels from `backbone_offset`
+    """Change where the features have a certain width: the part of the backbone's channels from `backbone_offset`
     on, `backbone_width` of them, is multiplied; of the skip the frequencies below `skip_cutoff`, and those above."""
 
     backbone_factor: float = 1.0
@@ -60,7 +60,7 @@ class Stage:
 
     @property
     def differences(self) -> dict[str, float]:
-        """What is not as it is by default."""
+        """Return what is not as it is by default."""
         usual = asdict(Stage())
         return {name: value for name, value in asdict(self).items() if value != usual[name]}
 

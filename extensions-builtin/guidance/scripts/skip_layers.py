@@ -97,7 +97,7 @@ def is_joint(block: Any) -> bool:
 
 
 def transformer_blocks(denoiser: Any) -> list[Any]:
-    """Those of a transformer, or of a UNet in their order."""
+    """List those of a transformer, or of a UNet in their order."""
     own = getattr(denoiser, "transformer_blocks", None)
     if own is not None:
         return list(own)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from modules import extra_networks, script_callbacks, scripts
 from modules.errors import InvalidValueError
 from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
+from modules.processing.request.model_use import ModelUse
 from modules.scripts.axes import Axis, add_axis
 from modules.scripts.job import Job
 from modules.scripts.settings import ExtensionSettings
@@ -349,14 +350,15 @@ class Hypertile(scripts.Script):
     def process_before_every_sampling(self, p: Job, *args: Any, **facts: Any) -> None:
         HOOKS.state.begin_pass(p.is_hr_pass)
 
+    def on_model(self, p: Job, use: ModelUse, *args: Any) -> None:
+        def count(inputs: Any) -> None:
+            HOOKS.state.evaluation = inputs.step
 
-def note_evaluation(params: script_callbacks.CFGDenoiserParams) -> None:
-    """Which evaluation of the pass comes."""
-    HOOKS.state.evaluation = params.sampling_step
+        use.before_call.append(count)
 
 
 def recorded(settings: Settings, has_second_pass: bool) -> dict[str, Any]:
-    """What an image says, with all that it takes to make it again."""
+    """Return what an image says, with all that it takes to make it again."""
     values = HypertileSettings(settings)
     rows: list[Any] = []
     second = values.hypertile_enable_unet_secondpass and has_second_pass
@@ -420,4 +422,3 @@ for _label, _row in (
     add_axis(_axis(_label, _row))
 extra_networks.register_extra_network(HOOKS)
 script_callbacks.on_ui_settings(_add_settings)
-script_callbacks.on_cfg_denoiser(note_evaluation)

@@ -46,7 +46,7 @@ class Options:
 
     @property
     def fields(self) -> dict[str, object]:
-        """What the images record."""
+        """Return what the images record."""
         return {
             "Decode prompt": self.prompt,
             "Decode negative prompt": self.negative_prompt,

@@ -32,7 +32,7 @@ Pixels = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Noise:
-    """What is put into a strip: see `matched_noise`."""
+    """Noise that is put into a strip: see `matched_noise`."""
 
     exponent: float
     color_variation: float
@@ -120,8 +120,8 @@ class OutpaintingMk2(Script):
 
 
 def margins_of(size: tuple[int, int], pixels: int, directions: list[str] | tuple[str, ...]) -> dict[str, int]:
-    """By how many pixels each of the sides grows: what was asked for, and more, in equal shares, up to a side that is a
-    multiple of 64."""
+    """Return by how many pixels each of the sides grows: what was asked for, and more, in equal shares, up to a side
+    that is a multiple of 64."""
     found: dict[str, int] = {}
     for length, sides in zip(size, (("left", "right"), ("up", "down")), strict=True):
         asked = [side for side in sides if side in directions]

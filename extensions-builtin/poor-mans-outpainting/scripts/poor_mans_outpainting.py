@@ -93,8 +93,8 @@ class PoorMansOutpainting(Script):
 def margins_of(
     size: tuple[int, int], pixels: int, directions: list[str] | tuple[str, ...]
 ) -> tuple[int, int, int, int]:
-    """What is added left, right, above and below: the pixels asked for, and more up to a side that is a multiple of 64,
-    in the same shares. Raises `InvalidValueError`."""
+    """Return what is added left, right, above and below: the pixels asked for, and more up to a side that is a multiple
+    of 64, in the same shares. Raises `InvalidValueError`."""
     unknown = [name for name in directions if name not in DIRECTIONS]
     if unknown or not directions:
         raise InvalidValueError(f"{TITLE}: choose at least one direction of: {', '.join(DIRECTIONS)}.")

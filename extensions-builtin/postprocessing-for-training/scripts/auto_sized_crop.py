@@ -11,7 +11,7 @@ AREA, ERROR = "Maximize area", "Minimize error"
 
 
 class AutoSizedCrop(ScriptPostprocessing):
-    """Of all sizes within the bounds."""
+    """Crop to the best of all sizes within the bounds."""
 
     name = "Auto-sized crop"
     order = 4020

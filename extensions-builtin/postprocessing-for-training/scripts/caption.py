@@ -6,7 +6,7 @@ from modules.scripts_postprocessing import Field, PostprocessedImage, ScriptPost
 
 
 class Caption(ScriptPostprocessing):
-    """By the models of Interrogate."""
+    """Captions by the models of Interrogate."""
 
     name = "Caption"
     order = 4040

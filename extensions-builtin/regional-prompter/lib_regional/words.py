@@ -38,7 +38,7 @@ def places_of(target: str, base: str, title: str) -> list[int]:
 
 @dataclass
 class SeenWords:
-    """What one image's attention saw of each region's words so far: [R,h,w] over the latents, summed up."""
+    """Attention of one image: what it saw of each region's words so far: [R,h,w] over the latents, summed up."""
 
     places: Sequence[Sequence[int]]
     thresholds: Sequence[float]

@@ -182,7 +182,7 @@ class RegionalPrompter(FieldScript):
 
 
 def seen_words(regions: Regions, values: Mapping[str, Any]) -> SeenWords:
-    """What is going to be seen of the words of these regions. Raises `InvalidValueError`."""
+    """Prepare what is going to be seen of the words of these regions. Raises `InvalidValueError`."""
     limits = _numbers(values["threshold"], "threshold")
     limits += [limits[-1]] * (len(regions.texts) - len(limits))
     places = [places_of(target, regions.base or "", TITLE) for target in regions.targets]
@@ -459,7 +459,8 @@ class Encoded:
     _weights: dict[tuple[int, int, int], Any] = field(default_factory=dict)
 
     def put_on(self, calc: str) -> None:
-        """By attention, or by whole predictions. Raises `InvalidValueError` for a denoiser without cross-attention."""
+        """Put the regions on, by attention or by whole predictions. Raises `InvalidValueError` for a denoiser without
+        cross-attention."""
         use = self.use
         wanted = [text for one in self.regions if one for text in (*one.texts, *([one.base] if one.base else []))]
         negatives = [text for one in self.regions if one for text in one.negatives]
@@ -597,8 +598,8 @@ class Encoded:
                     yield row, regions.base
 
     def _joined(self, call: ModelCall, row: int, parts: Sequence[Tensor], depth: int) -> Tensor:
-        """What a row becomes, tokens [T,C] or latents [C,h,w]: each region's part where its weights are 1, with as much
-        of the base prompt as its share says, which also fills what no region has."""
+        """Return what a row becomes, tokens [T,C] or latents [C,h,w]: each region's part where its weights are 1, with
+        as much of the base prompt as its share says, which also fills what no region has."""
         if len(parts) == 1 and not self._has_texts(call, row):
             return parts[0]
         regions = self.regions[call.images[row]]

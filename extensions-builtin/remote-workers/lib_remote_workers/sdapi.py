@@ -193,7 +193,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a server has. `models`: sha256 to the title there; other names in lower case."""
+    """Offer of a server. `models`: sha256 to the title there; other names in lower case."""
 
     is_ours: bool = False
     models: Mapping[str, str] = field(default_factory=dict)
@@ -319,7 +319,7 @@ def unfit_extras(request: ExtrasRequest, settings: Settings, offer: Offer) -> st
 
 
 def _switched_on(operations: Arguments) -> dict[str, Mapping[str, Any]]:
-    """Those that do anything, as far as their arguments say."""
+    """List those that do anything, as far as their arguments say."""
     return {
         name: given
         for name, given in operations.items()
@@ -392,7 +392,7 @@ class RemoteWorker:
 
     @property
     def facts(self) -> WorkerFacts:
-        """It as the page shows it."""
+        """Return it as the page shows it."""
         job, offer = self._job, self._offer
         if self._closing.is_set():
             state = WorkerState.ENDED
@@ -763,8 +763,8 @@ class _Posted:
 
 
 def _understood(read: Callable[..., T], *arguments: object) -> T:
-    """What is read from something that another server has sent: whatever goes wrong there is that server's fault.
-    Raises `RemoteError`."""
+    """Return what is read from something that another server has sent: whatever goes wrong there is that server's
+    fault. Raises `RemoteError`."""
     try:
         return read(*arguments)
     except RemoteError:
@@ -808,7 +808,7 @@ def body_of(request: GenerationRequest, offer: Offer, title: str, task_id: str) 
 
 
 def start_of(start: FromImage) -> dict[str, Any]:
-    """What an img2img begins with, as fields of the body; those that say nothing are left out."""
+    """Return what an img2img begins with, as fields of the body; those that say nothing are left out."""
     values: dict[str, Any] = {"init_images": [source.to_text() for source in start.images]}
     values |= {row.api: getattr(start, row.name) for row in IMAGE_ROWS if row.api}
     mask = start.mask
@@ -830,7 +830,7 @@ def _strength(request: GenerationRequest) -> float | None:
 
 
 def _expected_size(request: GenerationRequest) -> tuple[int, int]:
-    """Of the images. Where only the masked area is made it is put back into the first image."""
+    """Return the size of the images. Where only the masked area is made it is put back into the first image."""
     start = request.start
     if isinstance(start, FromImage) and start.mask is not None and start.mask.full_resolution:
         return start.images[0].image.size
@@ -911,7 +911,7 @@ def _names(entries: list[dict[str, Any]], key: str) -> frozenset[str]:
 
 
 def _detail(content: bytes) -> str:
-    """What an error reply says, shortened."""
+    """Return what an error reply says, shortened."""
     try:
         found = read_json(content)
         text = str(found.get("detail") or found.get("error") or "")

@@ -92,7 +92,7 @@ def _shapes_caption(pixels: Floats) -> str | None:
 
 
 def _shapes(pixels: Floats, distances: Floats) -> Iterable[_Shape]:
-    """What stands out from the background; `distances` [h,w] are those of the colors from the background's."""
+    """Find what stands out from the background; `distances` [h,w] are those of the colors from the background's."""
     from scipy import ndimage  # slow to import, and a start does not need it
 
     labels, count = ndimage.label(distances > FOREGROUND_DISTANCE, structure=np.ones((3, 3)))
@@ -125,7 +125,7 @@ def _size_word(radius: float, count: int) -> str:
 
 
 def _radius(name: str, height: int, width: int) -> float:
-    """Of the circle around a shape, from the box around it."""
+    """Measure the circle around a shape, from the box around it."""
     if name == "triangle":
         return height / 1.5
     if name == "star":
@@ -203,7 +203,7 @@ def _landscape_caption(pixels: Floats) -> str | None:
 
 
 def _things(pixels: Floats, horizon: int, sky: Floats, land: Floats, time: str, place: str) -> Iterable[str]:
-    """What a landscape shows, from patches that are neither sky nor land."""
+    """Name what a landscape shows, from patches that are neither sky nor land."""
     from scipy import ndimage
 
     above = pixels[: horizon - 2]
@@ -231,7 +231,7 @@ def _things(pixels: Floats, horizon: int, sky: Floats, land: Floats, time: str, 
 
 
 def _distance(colors: Floats, color: Floats | NDArray[Any]) -> Floats:
-    """Of colors [...,3] from one, 0 to 441."""
+    """Measure how far colors [...,3] are from one, 0 to 441."""
     found: Floats = np.sqrt(((colors - color) ** 2).sum(-1))
     return found
 

@@ -107,7 +107,7 @@ class SdUpscale(Script):
 
 
 def _tiles(p: ImageJob, overlap: int, upscaler: str, scale: float) -> Tiles:
-    """As in the reference UI, no upscaler means that the image keeps its size."""
+    """Lay tiles; as in the reference UI, without an upscaler the image keeps its size."""
     scale = 1.0 if upscaler == "None" else scale
     width, height = p.init_images[0].size
     size = (int(width * scale), int(height * scale))

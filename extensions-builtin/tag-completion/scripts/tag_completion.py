@@ -1,4 +1,4 @@
-"""What the page's script completes prompts with: tags of CSV files, LoRA files, hypernetworks, embeddings, styles and
+"""Completions of prompts for the page's script: tags of CSV files, LoRA files, hypernetworks, embeddings, styles and
 wildcards. The search runs here, so that the page never holds a list of tags."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TagFiles:
         self._index = TagIndex(())
 
     def index(self, name: str) -> TagIndex:
-        """Of this file, or of the first there is; empty for `None` and without files."""
+        """Return the index of this file, or of the first there is; empty for `None` and without files."""
         path = None if name == NO_FILE else chosen_file(name, PROGRAM.folders("tags"))
         with self._lock:
             try:
@@ -82,7 +82,7 @@ FILES = TagFiles()
 
 
 def completions(wanted: str, settings: TagCompletionSettings) -> list[dict[str, Any]]:
-    """What the part of a prompt before the cursor can become, the best first.
+    """Find what the part of a prompt before the cursor can become, the best first.
 
     After "<" adapters' tags, after "__" wildcards, else tags and names of embeddings and styles.
     """
@@ -167,7 +167,7 @@ def add_routes(page: object, app: Any) -> None:
     @routes.get("/search", **documented(EXAMPLE))
     @script_callbacks.open_to("user")
     def search(q: str = Query(max_length=200, examples=["long_h"])) -> dict[str, Any]:
-        """What a part of a prompt can become: tags, and names of adapters, embeddings, styles and wildcards."""
+        """Find what a part of a prompt can become: tags, and names of adapters, embeddings, styles and wildcards."""
         settings = TagCompletionSettings(PROGRAM.settings())
         wanted = q.strip()
         if not settings.tac_active or not wanted:

@@ -1,4 +1,4 @@
-"""What lies in a folder of the reference UI or of Forge: models, settings, styles, outputs. Only read."""
+"""The contents of a folder of the reference UI or of Forge: models, settings, styles, outputs. Only read."""
 
 import os
 import re

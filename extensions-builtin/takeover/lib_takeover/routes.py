@@ -23,7 +23,7 @@ class TakeoverBody(Tolerant):
 
 
 class TakeoverReply(Reply):
-    """What was taken over from another program's folder, in sentences."""
+    """Record of what was taken over from another program's folder, in sentences."""
 
     taken: list[str] = Field(examples=[["Lora: 12 files in /home/me/webui/models/Lora, read after the next start"]])
     kept: list[str] = Field(examples=[["defaults of your own: txt2img/Width/value"]])

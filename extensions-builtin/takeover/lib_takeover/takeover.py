@@ -49,7 +49,7 @@ SHOWN = 12
 
 @dataclass
 class Report:
-    """What was taken, what stays as it is here, and what has no counterpart: each a list of sentences."""
+    """Record of what was taken, what stays as it is here, and what has no counterpart: each a list of sentences."""
 
     taken: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -68,7 +68,8 @@ class Report:
 
 @dataclass(frozen=True)
 class Target:
-    """What takes things over. `import_images` is asked for each folder of outputs that the history does not know."""
+    """Receiver of what is taken over. `import_images` is asked for each folder of outputs that the history does not
+    know."""
 
     paths: Paths
     settings: SettingsStore

@@ -99,8 +99,8 @@ def drawn_share(gray: npt.NDArray[np.uint8], kernel: int, strength: float, like:
 
 
 def brightened(gray: npt.NDArray[np.uint8], kernel: int) -> npt.NDArray[np.float32]:
-    """By how much a guided filter of the image by itself brightens each pixel, in 0..1 and whole levels. Where it
-    darkens, the levels below 0 count from 255 down, as bytes do: callers' settings were chosen for that."""
+    """Return by how much a guided filter of the image by itself brightens each pixel, in 0..1 and whole levels. Where
+    it darkens, the levels below 0 count from 255 down, as bytes do: callers' settings were chosen for that."""
     from scipy.ndimage import uniform_filter
 
     def mean(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -174,7 +174,7 @@ class TiledDiffusion(FieldScript):
         p.extra_generation_params[TITLE] = info
 
     def _resize_start(self, p: Any, values: Mapping[str, Any]) -> None:
-        """As the extension does: the image enlarged by the upscaler, and the job as large as the image."""
+        """Start as the extension does: the image enlarged by the upscaler, and the job as large as the image."""
         first = p.init_images[0]
         if values["upscaler"] != "None" and values["factor"] > 1:
             if values["upscaler"] not in self.program.pixel_upscalers():
@@ -347,7 +347,7 @@ class RegionTexts:
         )
 
     def context(self, place: int, call: ModelCall, context: Any, like: Tensor) -> Any:
-        """What the rows of a call are given for a region, instead of their own texts."""
+        """Return what the rows of a call are given for a region, instead of their own texts."""
         import torch
 
         found = [
@@ -494,7 +494,7 @@ def _cut(x: Tensor, window: Window) -> Tensor:
 
 
 def _context(context: Any, group: Sequence[Window], rows: int, size: tuple[int, int]) -> Any:
-    """What the tiles of a group are given: maps over the latents cut up, all else repeated."""
+    """Return what the tiles of a group are given: maps over the latents cut up, all else repeated."""
     import torch
 
     def each(value: Any) -> Any:

@@ -117,6 +117,6 @@ def file_hashes(path: Path) -> FileHashes:
 
 
 def parts_identity(model: LoadedModel) -> str:
-    """Of the files besides the checkpoint that its parts came from; "" where there are none."""
+    """Return the identity of the files besides the checkpoint that its parts came from; "" where there are none."""
     stamps = [(path, path.stat()) for path in model.part_files]
     return "".join(f"/{path}/{stat.st_size}/{stat.st_mtime_ns}" for path, stat in stamps)

@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(arguments: argparse.Namespace, services: Services) -> TrainingConfig:
-    """As the file says, or the preset. Raises `InvalidValueError` for neither or both."""
+    """Read the file, or the preset. Raises `InvalidValueError` for neither or both."""
     changes = changes_of(arguments.changes)
     if (arguments.config is None) == (arguments.folder is None):
         raise InvalidValueError("Give either a YAML file, or --folder with images and --name.")

@@ -1,4 +1,4 @@
-"""What a training is: the keys of a configuration file, each with its default and what it means.
+"""Configuration of a training: the keys of a configuration file, each with its default and what it means.
 
 A file is YAML as OmegaConf reads it, in sections of the names of `TrainingConfig`'s fields. `describe` writes one with
 every key; docs/training.md is made from the same rows.
@@ -66,7 +66,7 @@ class ModelConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig(Checked):
-    """What is trained."""
+    """Adapter that is trained."""
 
     type: str = row("lora", "kind of adapter", choices=ADAPTERS)
     rank: int = row(16, "of the attention blocks; 0 leaves them alone", low=0, high=MAX_RANK)
@@ -98,7 +98,7 @@ class FolderConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Checked):
-    """What is learnt from."""
+    """Images that are learnt from."""
 
     folders: list[FolderConfig] = field(default_factory=list, metadata={"says": "folders of images"})
     resolution: int | None = row(None, "pixels of a square image's side; empty: the model's own", low=64, high=4096)
@@ -152,7 +152,7 @@ class TrainConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig(Checked):
-    """What is made small."""
+    """Loss that is made small."""
 
     type: str = row("l2", "mean square, or pseudo-Huber", choices=LOSSES)
     huber_c: float = row(0.1, "huber: where the square becomes linear", above=0)
@@ -190,7 +190,7 @@ class MemoryConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputConfig(Checked):
-    """What is written."""
+    """Files that are written."""
 
     name: str = row("", "file name without ending, in the folder of adapters, or a path")
     trigger: str = row("", "the word that calls it up, for card and metadata")

@@ -1,4 +1,4 @@
-"""What goes wrong in a training."""
+"""Failures of a training."""
 
 from modules.errors import FeatherweightError
 

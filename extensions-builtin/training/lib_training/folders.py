@@ -48,7 +48,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class FolderReport:
-    """What a look at the folders found: the images, the sentences about what is wrong, and the tags with their
+    """Findings in the folders: the images, the sentences about what is wrong, and the tags with their
     counts."""
 
     samples: tuple[Sample, ...]

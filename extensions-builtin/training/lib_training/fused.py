@@ -15,7 +15,7 @@ from lib_training.failures import TrainingError
 
 @dataclass
 class FusedSteps:
-    """What has been moved in the pass that is under way."""
+    """State of what has been moved in the pass that is under way."""
 
     optimizer: torch.optim.Optimizer
     moved: int = 0
@@ -24,7 +24,7 @@ class FusedSteps:
 
     @property
     def norm(self) -> float:
-        """Of all gradients together."""
+        """Return the norm of all gradients together."""
         return float(self.squares**0.5)
 
     @contextmanager

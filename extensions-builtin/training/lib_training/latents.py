@@ -50,7 +50,7 @@ class LatentCache:
         return encoded
 
     def latents(self, views: Iterable[View]) -> Tensor:
-        """Of one bucket: [n, C, h, w]."""
+        """Return those of one bucket: [n, C, h, w]."""
         return torch.stack([self._known[view] for view in views])
 
     def masks(self, views: Iterable[View], outside: float) -> Tensor | None:
@@ -90,7 +90,7 @@ class LatentCache:
 
 
 def vae_identity(model: LoadedModel) -> str:
-    """What latents depend on besides the image."""
+    """Return what latents depend on besides the image."""
     info = model.info
     vae = "" if model.vae_info is None else str(model.vae_info.path)
     return f"{info.path}/{info.size_bytes}/{info.mtime_ns}/{vae}/{model.plan.vae_dtype}{parts_identity(model)}"

@@ -95,7 +95,7 @@ class StepEstimate:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What was chosen, and what it takes by the estimate."""
+    """Plan that was chosen, and what it takes by the estimate."""
 
     config: TrainingConfig
     estimate: StepEstimate
@@ -134,7 +134,7 @@ class StepEstimator:
         self.adapter_values = 0
 
     def estimate(self, way: Way) -> StepEstimate:
-        """What a step takes this way."""
+        """Estimate what a step takes this way."""
         plan = self._plan(way)
         weights = self._meta.resident_bytes(plan, lambda name: name == "unet")
         encoders = (
@@ -203,7 +203,7 @@ class StepEstimator:
 
 
 class _Attention(torch.autograd.Function):
-    """What kernels keep that never hold all scores (Dao et al. 2022, arXiv:2205.14135)."""
+    """Memory that kernels keep that never hold all scores (Dao et al. 2022, arXiv:2205.14135)."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a training makes small: noise levels of the family, the target of its prediction, and the weights of the loss.
+"""Objective of a training: noise levels of the family, the target of its prediction, and the weights of the loss.
 
 Models predict noise (eps), velocity (v; Salimans and Ho 2022, arXiv:2202.00512), or the flow `noise - x0` (Esser et
 al. 2024, arXiv:2403.03206), whose timesteps are drawn from a logit-normal distribution as in that paper.
@@ -24,7 +24,7 @@ MAX_SNR = 1000.0  # of debiased estimation, as others bound it
 
 @dataclass(frozen=True)
 class Noisy:
-    """What the denoiser is given and should predict: `x` and `target` [n, C, h, w], `times` [n]."""
+    """Tensors that the denoiser is given and should predict: `x` and `target` [n, C, h, w], `times` [n]."""
 
     x: Tensor
     times: Tensor
@@ -92,7 +92,7 @@ class Objective:
         return Noisy(x, timesteps, noise)
 
     def weights(self, timesteps: Tensor) -> Tensor:
-        """What the loss at these timesteps [n] counts, float32 on the CPU."""
+        """Return what the loss at these timesteps [n] counts, float32 on the CPU."""
         if isinstance(self.levels, FlowSchedule):
             return torch.ones(len(timesteps))
         alpha = self._alphas(timesteps)

@@ -42,7 +42,7 @@ OPTIMIZER_NAMES = {
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """What a file says of its training."""
+    """Facts of its training in a file."""
 
     name: str
     config: TrainingConfig

@@ -1,4 +1,4 @@
-"""What the page asks for: a character, a style or a concept; everything else follows from it, the model and the images.
+"""Presets of the page: a character, a style or a concept; everything else follows from it, the model and the images.
 Imports no torch."""
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class HypernetworkBody(Tolerant):
 
 
 class TrainingInfo(Reply):
-    """What was made, in words."""
+    """Outcome in words."""
 
     info: str = Field(examples=["create embedding filename: embeddings/mystyle.safetensors"])
 

@@ -38,7 +38,7 @@ PATIENCE = 3
 
 @dataclass(frozen=True)
 class Progress:
-    """What a training tells: `phase` in words, `done` of `total`, and the history."""
+    """Progress that a training tells: `phase` in words, `done` of `total`, and the history."""
 
     phase: str
     done: float
@@ -69,7 +69,7 @@ class Places:
 
 @dataclass
 class Finished:
-    """What came of a training: the files, and what there is to say about it."""
+    """Outcome of a training: the files, and what there is to say about it."""
 
     files: tuple[Path, ...]
     steps: int
@@ -188,7 +188,7 @@ class TrainingRun:
         self.texts.fill([*captions, *self.sample_captions])
 
     def _change_model(self) -> LoadedModel:
-        """What encoded leaves memory, and the denoiser is read."""
+        """Have what encoded leave memory, and the denoiser is read."""
         leave_memory(*self.model.text_encoders.values(), self.model.vae)
         if self.model.streaming is not None:
             self.model.streaming.close()
@@ -238,7 +238,7 @@ class TrainingRun:
         self._tell(page_text(f"step {step} of {self.config.training.steps}"), step, self.config.training.steps, True)
 
     def batch(self, items: Sequence[Item]) -> Batch:
-        """What a step sees of these."""
+        """Return what a step sees of these."""
         data = self.config.data
         views = [item.view for item in items]
         captions = [item.caption for item in items]
@@ -310,7 +310,7 @@ class TrainingRun:
 
     @property
     def state_path(self) -> Path:
-        """Of the state to resume from, next to the file that will be."""
+        """Return the path of the state to resume from, next to the file that will be."""
         return self.target.with_suffix(SUFFIX)
 
     def save_state(self) -> None:
@@ -335,7 +335,7 @@ class TrainingRun:
             self.notices.append(page_text(f"Resumed at step {self._place.step}."))
 
     def _identity(self) -> str:
-        """What a state belongs to: the configuration without what may change between, and the images."""
+        """Return what a state belongs to: the configuration without what may change between, and the images."""
         config = self.config
         kept = replace(config, output=replace(config.output, prompts=[], trigger="", sample_every=0, validate_every=0))
         kept = replace(kept, output=replace(kept.output, save_every=0, resume=True, keep_best=True))
@@ -392,7 +392,7 @@ class TrainingRun:
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _sample_captions(self, captions: Sequence[Caption]) -> list[Caption]:
-        """Those of sample images, and the empty one behind them."""
+        """Return those of sample images, and the empty one behind them."""
         side = self.dataset.resolution // self.dataset.step_px * self.dataset.step_px
         prompts = self.config.output.prompts or [caption.text for caption in captions if not caption.is_dropped][:2]
         return [*(Caption(text, (side, side)) for text in prompts), Caption("", (side, side), True)]
@@ -410,7 +410,7 @@ class TrainingRun:
 
 
 def step_seed(config: TrainingConfig, step: int) -> int:
-    """Of what a step draws."""
+    """Return the seed of what a step draws."""
     return int.from_bytes(hashlib.sha256(f"{config.training.seed}/{step}".encode()).digest()[:7], "big")
 
 

@@ -67,7 +67,8 @@ def draw_pairs(
 
 
 def _draw(trainer: Trainer, pair: SamplePair, positive: Conditioning, negative: Conditioning) -> Image.Image:
-    """With classifier-free guidance (Ho and Salimans 2022, arXiv:2207.12598), or at a scale of 1 by single calls."""
+    """Draw with classifier-free guidance (Ho and Salimans 2022, arXiv:2207.12598), or at a scale of 1 by single
+    calls."""
     model, levels, chosen = trainer.model, trainer.objective.levels, pair.settings
     is_flow = isinstance(levels, FlowSchedule)
     spec, schedule = SAMPLERS.get(chosen.sampler), SCHEDULES.get("simple" if is_flow else chosen.scheduler.lower())

@@ -1,4 +1,5 @@
-"""What a training needs to go on after it was killed: written in one step, so that there is always a whole one."""
+"""State that a training needs to go on after it was killed: written in one step, so that there is always a whole
+one."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SUFFIX = ".training"
 
 @dataclass
 class History:
-    """What was measured so far: [step, value] pairs; `samples` are files of images by step."""
+    """Measurements so far: [step, value] pairs; `samples` are files of images by step."""
 
     loss: list[tuple[int, float]] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)

@@ -40,7 +40,7 @@ ADVICE = "Choose a smaller budget, resolution or batch, or weights that are stre
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step learns from: scaled latents [n, C, h, w], and either encodings or captions to be encoded now.
+    """Batch that a step learns from: scaled latents [n, C, h, w], and either encodings or captions to be encoded now.
     `weights` [n] is what each image's loss counts, `masks` [n, 1, h, w] what each place does."""
 
     latents: Tensor
@@ -193,7 +193,7 @@ class Trainer:
         return self.objective.losses(predicted, noisy.target, masks)
 
     def context(self, batch: Batch) -> DenoiserContext:
-        """What the denoiser attends to."""
+        """Return what the denoiser attends to."""
         conditionings = batch.conditionings
         if conditionings is None:
             conditionings = self.encoder.encode(batch.captions, torch.is_grad_enabled() and self.trains_text)
@@ -298,7 +298,7 @@ def take_over_vectors(vectors: Mapping[int, nn.Parameter], start: Mapping[int, T
 
 
 def _fallbacks(trainer: Trainer) -> tuple[Fallback, ...]:
-    """What a step tries when memory runs out: all blocks computed again, then feed-forwards in pieces."""
+    """Return what a step tries when memory runs out: all blocks computed again, then feed-forwards in pieces."""
 
     def checkpoint_all() -> Step | None:
         known = trainer._checkpoints

@@ -88,7 +88,8 @@ def _build_training(services: Services, when_opened: WhenOpened) -> None:
         return ["", *look()]
 
     def pressed(act: Callable[[], object]) -> list[Any]:
-        """What a button does. A refusal stays until the next one is pressed, whatever is being trained meanwhile."""
+        """Do what a button asks for. A refusal stays until the next one is pressed, whatever is being trained
+        meanwhile."""
         try:
             act()
         except FeatherweightError as error:
@@ -104,8 +105,8 @@ def _build_training(services: Services, when_opened: WhenOpened) -> None:
 
     @open_to(Role.ADMIN)
     def opened() -> list[Any]:
-        """As `look`, and the form of what is being trained: another browser may have begun it, or this page before a
-        reload."""
+        """Return what `look` does, and the form of what is being trained: another browser may have begun it, or this
+        page before a reload."""
         task = _working(services)
         values = shown_values(config_of(task.recorded_request()["config"])) if task is not None else {}
         return [*look(), *(gr.update(value=values[name]) if name in values else gr.update() for name in fields)]
@@ -152,7 +153,7 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
 
 
 def shown_values(config: TrainingConfig) -> Values:
-    """What of a configuration the form shows, by the names of its fields."""
+    """Return what of a configuration the form shows, by the names of its fields."""
     values: dict[str, Any] = {
         "folder": config.data.folders[0].path if config.data.folders else "",
         "name": config.output.name,
@@ -311,7 +312,7 @@ def _build_captions(services: Services) -> None:
 
 
 def look_at(services: Services, place: str) -> tuple[str, list[list[str]], list[Any]]:
-    """What is wrong with a folder, its captions, and thumbnails."""
+    """Show what is wrong with a folder, its captions, and thumbnails."""
     from PIL import Image
 
     from lib_training.folders import folder_config, read_folders

@@ -76,7 +76,7 @@ class CaptionEncoder:
 
     @property
     def identity(self) -> str:
-        """What encodings depend on besides the text."""
+        """Return what encodings depend on besides the text."""
         info, plan = self._model.info, self._model.plan
         return (
             f"{info.path}/{info.size_bytes}/{info.mtime_ns}/{plan.fingerprint}/{self._options.clip_skip}/{self._chunks}"
@@ -139,7 +139,7 @@ class CaptionCache:
             raise output_error(path.name, path.parent, error) from error
 
     def get(self, captions: Sequence[Caption]) -> list[Conditioning]:
-        """Those that `fill` was told of."""
+        """Return those that `fill` was told of."""
         return [self._known[caption] for caption in captions]
 
     def _path(self, caption: Caption) -> Path | None:
@@ -150,7 +150,7 @@ class CaptionCache:
 
 
 def batched(conditionings: Sequence[Conditioning]) -> DenoiserContext:
-    """As the denoiser takes them."""
+    """Stack them as the denoiser takes them."""
     vectors = [item.vector for item in conditionings if item.vector is not None]
     return DenoiserContext(
         stack_conditionings(conditionings),

@@ -259,7 +259,8 @@ def parts_of(whole: str, layers: Sequence[TrainedLayer]) -> list[TrainedLayer]:
 
 
 def _part_of(known: Lora, each: TrainedLayer, layers: Sequence[TrainedLayer]) -> Lora | None:
-    """What `names.joined` made of this layer, out of the factors of the whole one; None where these are others."""
+    """Return what `names.joined` made of this layer, out of the factors of the whole one; None where these are
+    others."""
     parts = parts_of(each.whole, layers)
     ranks = [len(part.parameters["lora_down.weight"]) for part in parts if "lora_down.weight" in part.parameters]
     heights = [len(part.parameters["lora_up.weight"]) for part in parts if "lora_up.weight" in part.parameters]

@@ -1,4 +1,4 @@
-"""What the Train tab shows of a training: the curves for the page's script, the images, the words."""
+"""View of a training in the Train tab: the curves for the page's script, the images, the words."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class TrainingWork:
         }
 
     def check(self, config: TrainingConfig) -> CheckpointInfo | None:
-        """What can be known before the work. Raises `InvalidValueError`, `UnknownNameError`."""
+        """Check what can be known before the work. Raises `InvalidValueError`, `UnknownNameError`."""
         if not config.output.name:
             raise InvalidValueError("output.name is missing: how shall the file be called?")
         if not config.data.folders:
@@ -185,7 +185,7 @@ class TrainingWork:
         return plan.config, plan
 
     def plan(self, config: TrainingConfig) -> MemoryPlan:
-        """What fits the budget, by the estimate. Raises `InvalidValueError` where nothing does."""
+        """Choose what fits the budget, by the estimate. Raises `InvalidValueError` where nothing does."""
         self._import()
         import torch
 

@@ -315,7 +315,7 @@ def _placed(start: int, length: int, room: int, whole: int) -> int:
 
 
 def _as_one(runs: list[Processed], canvas: Image.Image) -> list[GeneratedImage]:
-    """What all runs together made, told as the first of them; nothing if not even that was finished."""
+    """Return what all runs together made, told as the first of them; nothing if not even that was finished."""
     made = [image for run in runs for image in run.generated if image.role is ImageRole.SAMPLE]
     return [replace(made[0], image=canvas.copy(), path=None)] if made else []
 

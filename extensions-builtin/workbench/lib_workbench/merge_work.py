@@ -65,7 +65,7 @@ class Merger:
         return result
 
     def metadata_of(self, names: Sequence[str]) -> dict[str, str]:
-        """What the metadata of these models' files say together; where they differ, the first one's."""
+        """Join what the metadata of these models' files say together; where they differ, the first one's."""
         infos = [self.catalogue.get(name) for name in names if name]
         self._import()
         from lib_workbench.merging.recipe import copied_metadata

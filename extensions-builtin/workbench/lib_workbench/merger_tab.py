@@ -35,7 +35,7 @@ Fields = dict[str, gr.components.Component]
 
 
 def format_choices() -> list[tuple[str, str]]:
-    """What a result can be stored in: labels and names."""
+    """List what a result can be stored in: labels and names."""
     return [(spec.label, name) for name, spec in FORMAT_SPECS.items()]
 
 

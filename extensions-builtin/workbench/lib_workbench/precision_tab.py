@@ -272,7 +272,7 @@ def _is_working(services: Services) -> bool:
 
 
 def _shown(services: Services) -> str:
-    """What is not finished, and below it how the last one ended."""
+    """Show what is not finished, and below it how the last one ended."""
     states = [task.state for task in _tasks(services)]
     bars = [task_bar(state) for state in reversed(states) if not state.status.is_final]
     if bars:

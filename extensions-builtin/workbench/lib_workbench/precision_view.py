@@ -1,4 +1,4 @@
-"""What came of the work on precision, as HTML: tables of a report, of a comparison, of a conversion."""
+"""Results of the work on precision, as HTML: tables of a report, of a comparison, of a conversion."""
 
 from collections.abc import Mapping
 from html import escape

@@ -68,7 +68,7 @@ class StorageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRequest:
-    """The same images in several formats; the first is what the others are measured against."""
+    """Request for the same images in several formats; the first is what the others are measured against."""
 
     prompts: tuple[str, ...]
     storages: tuple[str, ...] = COMPARED_BY_DEFAULT

@@ -1,4 +1,4 @@
-"""What 8 bits make of a model, over HTTP: report, comparison, conversion as tasks, and the reports they write."""
+"""Effect of 8 bits on a model, over HTTP: report, comparison, conversion as tasks, and the reports they write."""
 
 from dataclasses import replace
 from functools import cache
@@ -25,7 +25,7 @@ REPORT_HEADERS = {
 
 @cache
 def report_headers() -> dict[str, str]:
-    """Of a report: it loads nothing, and runs only the script that draws its plot."""
+    """Return the headers of a report: it loads nothing, and runs only the script that draws its plot."""
     policy = (
         f"default-src 'none'; script-src {script_source()}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -49,7 +49,7 @@ class StorageBody(Tolerant):
     budget_gb: float = 0.0
 
     def options(self) -> StorageOptions:
-        """As the work takes it."""
+        """Return the options as the work takes them."""
         return StorageOptions(
             checkpoint=self.checkpoint,
             storage=self.format,
@@ -75,7 +75,7 @@ class ConversionBody(StorageBody):
     alone: bool = Field(default=False, description="a denoiser stays alone, whatever text encoders and VAE are near it")
 
     def options(self) -> StorageOptions:
-        """As the work takes it."""
+        """Return the options as the work takes them."""
         return replace(super().options(), layout=self.layout, alone=self.alone)
 
 
@@ -107,7 +107,7 @@ class ComparisonBody(Tolerant):
     height: int | None = None
 
     def options(self) -> ComparisonRequest:
-        """As the work takes it."""
+        """Return the options as the work takes them."""
         return ComparisonRequest(
             prompts=tuple(self.prompts),
             storages=tuple(self.formats),

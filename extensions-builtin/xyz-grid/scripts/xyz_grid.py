@@ -112,7 +112,8 @@ class XyzPlot(Script):
         return [*components, as_text]
 
     def _pasted(self, name: str, part: int, fields: Mapping[str, Any]) -> Any:
-        """Of an axis of the plot that an infotext has, its type (part 0) or one of the two fields of its values."""
+        """Read, of an axis of the plot that an infotext has, its type (part 0) or one of the two fields of its
+        values."""
         label = str(fields.get(f"{name} Type", NOTHING))
         if fields.get("Script") != self.title() or label not in AXES:
             return None

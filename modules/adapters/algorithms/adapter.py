@@ -1,4 +1,4 @@
-"""What the adapter algorithms share: strength, alpha, the magnitude of DoRA, small algebra.
+"""Base of the adapter algorithms: strength, alpha, the magnitude of DoRA, small algebra.
 
 Sources: LoRA (Hu et al. 2021, arXiv:2106.09685), LyCORIS (Yeh et al. 2023, arXiv:2309.14859), DoRA (Liu et al. 2024,
 arXiv:2402.09353), OFT (Qiu et al. 2023, arXiv:2306.07280), BOFT (Liu et al. 2023, arXiv:2311.06243), IA3 (Liu et al.
@@ -52,7 +52,7 @@ class Adapter(ABC):
 
     @property
     def scale(self) -> float:
-        """What the algorithm's own delta is multiplied by, before the strength."""
+        """Factor that the algorithm's own delta is multiplied by, before the strength."""
         if self.fixed_scale is not None:
             return self.fixed_scale
         if self.alpha is not None and self.rank:
@@ -92,7 +92,7 @@ class Adapter(ABC):
         return None if delta is None else delta.float() * self.strength
 
     def at(self, strength: float, dynamic_rank: int | None) -> "Adapter":
-        """The same change at another strength."""
+        """Return the same change at another strength."""
         return replace(self, strength=strength, dynamic_rank=dynamic_rank)
 
 

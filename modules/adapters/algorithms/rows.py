@@ -47,7 +47,7 @@ class ColumnNorms:
 
 @dataclass(frozen=True)
 class RowsOf(Adapter):
-    """Of `inner`, which is made for a layer of `height` rows, these rows in this order. `norms`: of DoRA with a
+    """Rows of `inner`, which is made for a layer of `height` rows, these rows in this order. `norms`: of DoRA with a
     magnitude for each column."""
 
     inner: Adapter = field(default=NOTHING)
@@ -91,7 +91,7 @@ class RowsOf(Adapter):
         return None if branch is None else replace(branch, up=self._rows(branch.up))
 
     def at(self, strength: float, dynamic_rank: int | None) -> "RowsOf":
-        """The same change at another strength."""
+        """Return the same change at another strength."""
         return replace(self, inner=self.inner.at(strength, dynamic_rank))
 
     def _whole(self, weight: Tensor) -> Tensor:
@@ -125,5 +125,5 @@ def needs_norms(adapter: Adapter, height: int) -> bool:
 
 
 def plain_change(adapter: Adapter) -> Adapter:
-    """What DoRA adds before it decomposes the sum."""
+    """Return what DoRA adds before it decomposes the sum."""
     return replace(adapter, strength=1.0, dora_scale=None)

@@ -15,7 +15,7 @@ Compute = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Answer:
-    """What a call gives back: no part of the record, which would keep its images."""
+    """Answer of a call: no part of the record, which would keep its images."""
 
     def __init__(self) -> None:
         self._values: Mapping[str, Any] = {}

@@ -43,7 +43,7 @@ class Rate:
 
 
 def _duration(seconds: float) -> str:
-    """As the page says it: "40 s", "12 min", "2 h 5 min"."""
+    """Format a duration as the page does: "40 s", "12 min", "2 h 5 min"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -71,7 +71,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtrasRequest:
-    """What was asked: images, and the operations with their arguments.
+    """Request: images, and the operations with their arguments.
 
     `output_dir` None: the folder of the settings. `is_batch`: an image that fails does not end the task, and files are
     named after their sources. `save`: write files. `show`: keep the results for the page (a folder may be large).
@@ -100,7 +100,8 @@ class ExtrasRequest:
 
     @property
     def attached(self) -> dict[str, Any]:
-        """What the record leaves out: work that is begun from it saves its results, since nobody waits for them."""
+        """Return what the record leaves out: work that is begun from it saves its results, since nobody waits for
+        them."""
         return {"save": self.save, "show": self.show}
 
     @classmethod
@@ -167,7 +168,7 @@ class ExtrasRun:
             self.notices.append(item)
 
     def outcome(self) -> Outcome:
-        """As JSON, for page, API and record."""
+        """Return it as JSON, for page, API and record."""
         return {
             "results": [
                 {
@@ -250,7 +251,7 @@ class Extras:
         return path
 
     def run_of(self, task_id: str) -> ExtrasRun:
-        """What a task has made; raises `UnknownNameError` for one that is not remembered or has not begun."""
+        """Return what a task has made; raises `UnknownNameError` for one that is not remembered or has not begun."""
         run = self.queue.known.task(task_id).product
         if not isinstance(run, ExtrasRun):
             raise UnknownNameError(f"The task {task_id!r} has made no images.")
@@ -386,8 +387,8 @@ def _note(task: Task, index: int, number: int, found: ExtrasImage, path: Path, f
 
 
 def _earlier_results(task: Task, index: int) -> dict[str, list[ExtrasImage]]:
-    """What an earlier try has saved of a source, by number: files that are as they were announced. Under `ALL_DONE` all
-    of it, if it had come to the source's end."""
+    """List what an earlier try has saved of a source, by number: files that are as they were announced. Under
+    `ALL_DONE` all of it, if it had come to the source's end."""
     results: dict[str, list[ExtrasImage]] = {}
     prefix = f"{index}/"
     notes = {key.removeprefix(prefix): data for key, data in task.noted.items() if key.startswith(prefix)}

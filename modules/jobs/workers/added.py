@@ -22,8 +22,8 @@ SERVED_BY = {"farm": "farm", "remote_worker": "remote-workers", "remote_workers_
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """What workers are made with: the program, its folder, what saves their images, `build`, which makes what computes
-    in a worker of our own, and what the settings say of workers."""
+    """Place that workers are made in: the program, its folder, what saves their images, `build`, which makes what
+    computes in a worker of our own, and what the settings say of workers."""
 
     computing: Computing
     root: Path

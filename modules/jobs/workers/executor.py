@@ -55,7 +55,7 @@ ANSWER_WAIT_S = 600.0  # unloading waits for a running image
 
 
 class AwayError(OSError):
-    """What a worker would run on is away, and it costs nothing to look again: the waits do not grow."""
+    """Error where what a worker would run on is away, and it costs nothing to look again: the waits do not grow."""
 
 
 class WorkerState(StrEnum):
@@ -105,17 +105,17 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """What the settings say of workers, asked whenever it matters."""
+    """Settings of workers, asked whenever it matters."""
 
     grace_s: float = 60.0  # how long a job may take to notice that it shall stop; 0: for ever
 
 
 @dataclass(frozen=True)
 class ServerSide:
-    """What a worker gets from the server, and what the server hears of it. `settings`: what is sent to it; None: it
-    has its own. `files` gives what is known of model files: where it differs, the worker looks again. `loaded` is told
-    of the title of each model that the worker has loaded; `after_task` is called when it has done a task, which may
-    have written model files."""
+    """Side of the server: what a worker gets from the server, and what the server hears of it. `settings`: what is sent
+    to it; None: it has its own. `files` gives what is known of model files: where it differs, the worker looks again.
+    `loaded` is told of the title of each model that the worker has loaded; `after_task` is called when it has done a
+    task, which may have written model files."""
 
     settings: Callable[[], Settings] | None = None
     files: Callable[[], object] = lambda: None
@@ -205,7 +205,7 @@ class WorkerExecutor:
 
     @property
     def facts(self) -> WorkerFacts:
-        """It as the page shows it."""
+        """Return it as the page shows it."""
         running, transport = self._running, self._transport
         if self._closing.is_set():
             state = WorkerState.ENDED
@@ -475,7 +475,7 @@ class _Following:
                     self._apply_or_stop(report)
 
     def result(self, done: say.JobDone) -> Result:
-        """With the pixels of the images that were reported before."""
+        """Return it with the pixels of the images that were reported before."""
         images = tuple(
             image if number is None else replace(image, image=self._finished[number]) for image, number in done.images
         )
@@ -499,7 +499,7 @@ class _Following:
             return report
 
     def _pass_on(self) -> None:
-        """What the user asks for."""
+        """Pass on what the user asks for."""
         worker, entry = self._worker, self._entry
         if self._asked_at is not None:
             grace_s = worker._options().grace_s

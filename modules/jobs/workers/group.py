@@ -36,7 +36,7 @@ class Shown(Protocol):
 
 
 class ModelHost(Protocol):
-    """What holds the model that images are made with: the engine of this process, or workers."""
+    """Holder of the model that images are made with: the engine of this process, or workers."""
 
     @property
     def status(self) -> EngineStatus:
@@ -84,7 +84,7 @@ class Workers:
 
     @property
     def status(self) -> EngineStatus:
-        """Of the first that has a model, else of the first."""
+        """Return that of the first that has a model, else of the first."""
         found = [worker.status for worker in self.local]
         return next((status for status in found if status.state is EngineState.READY), found[0])
 
@@ -110,7 +110,7 @@ class Workers:
             worker.change_settings(settings)
 
     def memory(self) -> dict[str, Memory]:
-        """Of the first that answers; main memory while none does."""
+        """Return that of the first that answers; main memory while none does."""
         for worker in self.local:
             try:
                 found: dict[str, Memory] = worker.ask(Question.MEMORY)
@@ -120,7 +120,8 @@ class Workers:
         return main_memory_info()
 
     def extension_facts(self) -> dict[str, tuple[tuple[Fault, ...], float]]:
-        """What of extensions failed in workers and what they cost an image, by name; of the first that answers."""
+        """Return what of extensions failed in workers and what they cost an image, by name; of the first that
+        answers."""
         for worker in self.local:
             try:
                 found: dict[str, tuple[tuple[Fault, ...], float]] = worker.ask(Question.EXTENSIONS)

@@ -1,4 +1,4 @@
-"""What computes in a worker: an engine of its own, with the same files, settings and extensions as the server's."""
+"""Computing in a worker: an engine of its own, with the same files, settings and extensions as the server's."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def refresh_files(engine: Engine) -> None:
 
 
 def files_known(engine: Engine) -> object:
-    """What the server knows of model files; it differs when some were added or removed."""
+    """Return what the server knows of model files; it differs when some were added or removed."""
     files = engine.adapters.files
     return (
         tuple(info.path for info in engine.catalogue.entries),

@@ -44,7 +44,8 @@ class InProcessExecutor:
         return result
 
     def extension_facts(self) -> dict[str, tuple[tuple[Fault, ...], float]]:
-        """By name of an extension what of it failed in this process, and the seconds per image of the last job."""
+        """Return by name of an extension what of it failed in this process, and the seconds per image of the last
+        job."""
         return {name: (tuple(one.faults), one.image_s) for name, one in self._scripts.extensions.items()}
 
     def close(self) -> None:

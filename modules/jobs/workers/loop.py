@@ -58,7 +58,7 @@ DEVICE_ERRORS = ("CUDA error", "HIP error", "CUBLAS_STATUS", "CUDNN_STATUS_EXECU
 
 
 class Host(Protocol):
-    """What computes in a worker. Methods are called from several threads."""
+    """Host of what computes in a worker. Methods are called from several threads."""
 
     @property
     def executor(self) -> Executor: ...

@@ -25,8 +25,9 @@ END_WAIT_S = 5.0
 
 @dataclass(frozen=True)
 class Share:
-    """What one of several workers may use. `environment` is set before anything is imported; `threads` None: as PyTorch
-    chooses. `cores`: the logical cores that it runs on, no other worker of this server among them; empty: any."""
+    """Share that one of several workers may use. `environment` is set before anything is imported; `threads` None: as
+    PyTorch chooses. `cores`: the logical cores that it runs on, no other worker of this server among them; empty:
+    any."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
@@ -61,7 +62,7 @@ def share_of(
 
 
 def cpu_of_machine() -> CpuOfMachine:
-    """What this process may use."""
+    """Return what this process may use."""
     usable, quota = usable_cores(), cgroup_cores()
     groups = core_groups(usable)
     limit = len(groups) if quota is None else max(1, min(len(groups), round(quota)))
@@ -103,7 +104,7 @@ class ProcessTransport:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Return the id of the process."""
         assert self._process.pid is not None
         return self._process.pid
 

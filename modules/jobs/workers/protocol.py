@@ -1,4 +1,4 @@
-"""What the server and a worker say to each other: commands and reports as data.
+"""Protocol between the server and a worker: commands and reports as data.
 
 All are frozen and can be pickled, so that a worker may be another process, or an actor on another machine. Images
 travel as their pixels. Files are written by the server alone: a worker asks for it (`SaveImage`), so that each image is
@@ -81,7 +81,7 @@ class Load:
 
 
 class Question(StrEnum):
-    """What can be asked of a worker at any time, and what it is answered with."""
+    """Question that can be asked of a worker at any time, and what it is answered with."""
 
     UNLOAD = "unload"  # when the model is freed
     RELOAD = "reload"  # when what was loaded or unloaded last is there again
@@ -138,7 +138,7 @@ class EngineReport:
 
 
 class Happening(StrEnum):
-    """What the server repeats with its own job or task: the methods of `Events`, and those of `Task`."""
+    """Event that the server repeats with its own job or task: the methods of `Events`, and those of `Task`."""
 
     STAGE = "stage"
     PLAN = "plan"
@@ -212,7 +212,7 @@ class JobDone:
 
 @dataclass(frozen=True)
 class TaskDone:
-    """What the task gives back."""
+    """Answer of the task."""
 
     outcome: Mapping[str, Any]
 

@@ -241,10 +241,6 @@ class LoadedModel:
         tiny = self.tiny_vae.encoder
         return self.encode_moments(images)[0] if tiny is None else self.run_tiny(tiny, images)
 
-    def encode_unscaled(self, images: Tensor) -> Tensor:
-        """`encode`, before latents are scaled: what editing models are shown of an image."""
-        return self.autoencoder.to_own(self.vae, self.encode(images))
-
     def run_tiny(self, tiny: TinyHalf, x: Tensor) -> Tensor:
         """What `tiny` makes of latents or images, where and in the dtype in which the VAE would run."""
         return self.recovery.run(f"{tiny.half[:2]}code", lambda: tiny.run(x, self.vae_runner))

@@ -26,8 +26,8 @@ from modules.processing.engine.recovery import recovering, recovery_names, recov
 from modules.processing.engine.tiny_vae import circular_padding, using_tiny_vae
 from modules.processing.engine.token_merging import merged_tokens
 from modules.processing.request.batch import PassTexts
-from modules.processing.request.hooks import DenoiserInputs, Hooks
-from modules.processing.request.model_use import ModelUse, PassFacts, SamplerProgress
+from modules.processing.request.hooks import Hooks
+from modules.processing.request.model_use import DenoiserInputs, ModelUse, PassFacts, SamplerProgress
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.stages import Stage
 from modules.prompting.extra_networks import PromptTags

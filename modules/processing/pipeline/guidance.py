@@ -7,10 +7,10 @@ Ho and Salimans 2022 (arXiv:2207.12598); several prompts joined by AND after Liu
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,8 +20,14 @@ from modules.errors import NumericalError
 from modules.models.families.denoiser_context import DenoiserContext, Extra
 from modules.models.families.family import GuidanceType
 from modules.models.files.catalogue import CheckpointInfo
-from modules.processing.request.hooks import Denoised, DenoiserInputs, GuidanceHooks
-from modules.processing.request.model_use import ConditionedDenoise, Guided, ModelCall, ModelUse
+from modules.processing.request.model_use import (
+    ConditionedDenoise,
+    Denoised,
+    DenoiserInputs,
+    Guided,
+    ModelCall,
+    ModelUse,
+)
 from modules.processing.request.pass_settings import Used
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.prompting.padding import (
@@ -69,7 +75,7 @@ class GuidedDenoiser:
     image_cfg_scale: float | None = None
     level: Callable[[Tensor], Tensor] | None = None
     guidance: GuidanceType = GuidanceType.CFG
-    use: ModelUse | None = None
+    use: ModelUse = field(default_factory=ModelUse.unwatched)
     recover: Recover = call_once
     patch: int = 1
 
@@ -106,6 +112,14 @@ class GuidanceOptions:
     check_nan: bool = True
 
 
+class _Part(NamedTuple):
+    """A part of the prompt of the image in `row`, joined to others by AND."""
+
+    row: int
+    weight: float
+    conditioning: Conditioning
+
+
 class Guidance:
     """A `GuidedDenoise` for one batch and one pass; counts its model calls, because prompts change with the step."""
 
@@ -114,14 +128,11 @@ class Guidance:
         denoiser: GuidedDenoiser,
         options: GuidanceOptions,
         before_model_call: Callable[[], None] = lambda: None,
-        hooks: GuidanceHooks | None = None,
         refiner_switch: RefinerSwitch | None = None,
         forecast: Forecast | StepCache | None = None,
     ) -> None:
-        """`before_model_call` may raise to stop the job, `hooks` may change what goes in and comes out. `forecast`
-        stands in for some of the calls."""
+        """`before_model_call` may raise to stop the job, `forecast` stands in for some of the calls."""
         self._options = options
-        self._hooks = hooks
         self._take(denoiser)
         self._before = before_model_call
         self._refiner_switch = refiner_switch
@@ -135,75 +146,83 @@ class Guidance:
         self._before()
         self._switch(sigma)
         parts = [
-            (row, weight, conditioning)
+            _Part(row, weight, conditioning)
             for row, prompt in enumerate(self._prompts)
             for conditioning, weight in prompt.at(self._evaluation)
         ]
-        guess = self._forecast_of(x, sigma, [conditioning for _, _, conditioning in parts])
-        if guess is not None:
-            self._evaluation += 1
-            return guess
-        rows = [row for row, _, _ in parts]
-        weights = [weight for _, weight, _ in parts]
-        conditionings = [conditioning for _, _, conditioning in parts]
-        inputs = self._recover(lambda: self._inputs(x, sigma, rows, conditionings))
-        if self._hooks is not None:
-            self._hooks.before_denoiser(inputs)
-        for change in self._use.before_call if self._use is not None else ():
-            change(inputs)
-        if self._is_without_uncond:
-            cond = self._evaluate(inputs, slice(len(rows)), inputs.text_cond, inputs.mask_cond)
-            uncond = _prompts_only(cond, rows, weights, len(self._prompts))
-            cfg_scale, has_uncond = 1.0, False
-        elif self._leaves_out_uncond(sigma[:1]):
-            cond = self._evaluate(inputs, slice(len(rows)), inputs.text_cond, inputs.mask_cond)
-            uncond = torch.stack([cond[rows.index(row)] for row in range(len(self._prompts))])
-            cfg_scale, has_uncond = 1.0, False
-        else:
-            cond, uncond = self._evaluate_both(inputs, len(rows))
-            cfg_scale, has_uncond = self._options.cfg_scale, True
-        if self._hooks is not None:
-            outputs = self._outputs(torch.cat([cond, uncond]))
-            self._hooks.after_denoiser(outputs)
-            cond, uncond = outputs.x[: len(rows)], outputs.x[len(rows) :]
-        count = len(self._prompts)
-        self._uncond = uncond[-count:]
-        if self._use is not None and self._use.guides:
-            whole = _combine(cond, uncond[:count], rows, weights, 1.0)
-            predict = self._another(inputs, rows, weights)
-            step, total = self._evaluation, self._options.total_model_calls
-            denoised = self._use.guided(
-                Guided(
-                    x, sigma, whole, uncond[:count], cfg_scale, step, total, has_uncond, predict, rescale=self._rescale
-                )
-            )
-        else:
-            denoised = self._recover(partial(_combine, cond, uncond[:count], rows, weights, cfg_scale))
-            if self._rescale is not None and cfg_scale != 1.0:
-                denoised = self._rescale(x, _combine(cond, uncond[:count], rows, weights, 1.0), denoised)
-        if self._image_cfg_scale is not None:
-            denoised += (self._image_cfg_scale - 1.0) * (uncond[:count] - uncond[count:])
-        if self._hooks is not None:
-            outputs = self._outputs(denoised)
-            self._hooks.after_guidance(outputs)
-            denoised = outputs.x
-        if self._forecast is not None:
-            self._forecast.take(x, sigma, denoised)
+        denoised = self._forecast_or(x, sigma, parts)
         self._evaluation += 1
         return denoised
 
-    def _forecast_of(self, x: Tensor, sigma: Tensor, prompts: Sequence[Conditioning]) -> Tensor | None:
-        """What stands in for this call; None: it is made. Other prompts begin a new history."""
+    def _forecast_or(self, x: Tensor, sigma: Tensor, parts: Sequence[_Part]) -> Tensor:
+        """What stands in for this step, or the step itself. Other prompts begin a new history."""
         if self._forecast is None:
-            return None
-        shown = (*prompts, *self._negatives_now())
+            return self._step(x, sigma, parts)
+        shown = (*(part.conditioning for part in parts), *self._negatives_now())
         if len(shown) != len(self._shown) or any(a is not b for a, b in zip(shown, self._shown, strict=True)):
             self._forecast.reset()
         self._shown = shown
         guess = self._forecast.denoised(self._evaluation, x, sigma)
         if guess is not None:
             self.used |= Used.FORECAST if isinstance(self._forecast, Forecast) else Used.STEP_CACHE
-        return guess
+            return guess
+        denoised = self._step(x, sigma, parts)
+        self._forecast.take(x, sigma, denoised)
+        return denoised
+
+    def _step(self, x: Tensor, sigma: Tensor, parts: Sequence[_Part]) -> Tensor:
+        """Compute a step: those who watch see and change what goes into the model, what comes out and the result."""
+        inputs = self._recover(lambda: self._inputs(x, sigma, parts))
+        for change in self._use.before_call:
+            change(inputs)
+        cond, uncond, cfg_scale = self._predict(inputs, sigma, parts)
+        if self._use.after_call:
+            both = self._shown_to(self._use.after_call, torch.cat([cond, uncond]))
+            cond, uncond = both[: len(parts)], both[len(parts) :]
+        count = len(self._prompts)
+        self._uncond = uncond[-count:]
+        denoised = self._guided(inputs, x, sigma, parts, (cond, uncond[:count]), cfg_scale)
+        if self._image_cfg_scale is not None:
+            denoised += (self._image_cfg_scale - 1.0) * (uncond[:count] - uncond[count:])
+        return self._shown_to(self._use.after_step, denoised)
+
+    def _predict(
+        self, inputs: DenoiserInputs, sigma: Tensor, parts: Sequence[_Part]
+    ) -> tuple[Tensor, Tensor, float | None]:
+        """The predictions for parts of prompts and for negative prompts, and the scale of guidance; without negative
+        prompts what stands for them, and no scale."""
+        is_without = self._is_without_uncond
+        if not is_without and not self._leaves_out_uncond(sigma[:1]):
+            return (*self._evaluate_both(inputs, len(parts)), self._options.cfg_scale)
+        cond = self._evaluate(inputs, slice(len(parts)), inputs.text_cond, inputs.mask_cond)
+        count, rows = len(self._prompts), [part.row for part in parts]
+        if is_without:
+            return cond, _prompts_only(cond, parts, count), None
+        return cond, torch.stack([cond[rows.index(row)] for row in range(count)]), None
+
+    def _guided(
+        self,
+        inputs: DenoiserInputs,
+        x: Tensor,
+        sigma: Tensor,
+        parts: Sequence[_Part],
+        predicted: tuple[Tensor, Tensor],
+        scale: float | None,
+    ) -> Tensor:
+        """Combine the predictions for prompts and negative prompts, by whoever guides or else as CFG does."""
+        cond, uncond = predicted
+        cfg_scale = 1.0 if scale is None else scale
+        if self._use.guides:
+            whole, another = _combine(cond, uncond, parts, 1.0), self._another(inputs, parts)
+            step, total = self._evaluation, self._options.total_model_calls
+            has_uncond = scale is not None
+            return self._use.guided(
+                Guided(x, sigma, whole, uncond, cfg_scale, step, total, has_uncond, another, rescale=self._rescale)
+            )
+        denoised = self._recover(partial(_combine, cond, uncond, parts, cfg_scale))
+        if self._rescale is None or cfg_scale == 1.0:
+            return denoised
+        return self._rescale(x, _combine(cond, uncond, parts, 1.0), denoised)
 
     def uncond_denoised(self) -> Tensor:
         """What the last evaluation predicted for the negative prompt, [B,C,h,w]."""
@@ -213,8 +232,7 @@ class Guidance:
     def _take(self, denoiser: GuidedDenoiser) -> None:
         assert len(denoiser.prompts) == len(denoiser.negatives)
         self._use = denoiser.use
-        around = denoiser.denoise if self._use is None else self._use.around(denoiser.denoise)
-        self._denoise: ConditionedDenoise | None = around
+        self._denoise: ConditionedDenoise | None = self._use.around(denoiser.denoise)
         self._prompts = denoiser.prompts
         self._negatives = denoiser.negatives
         self._empty = denoiser.empty
@@ -234,7 +252,8 @@ class Guidance:
         total = self._options.total_model_calls
         if refiner_switch is None or not refiner_switch.should_switch(self._evaluation, total, float(sigma.max())):
             return
-        self._refiner_switch = self._denoise = self._image = self._use = None
+        self._refiner_switch = self._denoise = self._image = None
+        self._use = ModelUse.unwatched()
         self._prompts = self._negatives = ()
         self._recover = call_once  # the old model's holds on to it
         self._take(refiner_switch.make())
@@ -248,16 +267,12 @@ class Guidance:
             return True
         if self._options.cfg_scale != 1.0 or self._options.needs_uncond or self._image_cfg_scale is not None:
             return False
-        if self._use is not None and self._use.needs_uncond:
-            return False
-        return self._hooks is None or not self._hooks.needs_uncond
+        return not self._use.needs_uncond
 
     @property
     def _reads_negatives(self) -> bool:
         """Whether the negative prompts count in some step of this pass, or somebody may look at them."""
-        if self._hooks is not None or (self._use is not None and self._use.guides):
-            return True
-        return not self._is_without_uncond
+        return self._use.reads_uncond or self._use.guides or not self._is_without_uncond
 
     def _negatives_now(self) -> list[Conditioning]:
         """The negative prompt of each image at this call; where nobody reads them, the first part of its prompt, so
@@ -280,7 +295,8 @@ class Guidance:
         self.used |= Used.LATE_WITHOUT_NEGATIVE
         return True
 
-    def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], prompts: Sequence[Conditioning]) -> DenoiserInputs:
+    def _inputs(self, x: Tensor, sigma: Tensor, parts: Sequence[_Part]) -> DenoiserInputs:
+        rows, prompts = [part.row for part in parts], [part.conditioning for part in parts]
         negatives = self._negatives_now()
         is_edit = self._image_cfg_scale is not None
         without_image = list(negatives) if is_edit else []
@@ -309,8 +325,12 @@ class Guidance:
             images[-batch:] = 0.0
         return images
 
-    def _outputs(self, x: Tensor) -> Denoised:
-        return Denoised(x, self._evaluation, self._options.total_model_calls)
+    def _shown_to(self, watching: Sequence[Callable[[Denoised], None]], x: Tensor) -> Tensor:
+        """What is left of `x` when all of these have seen it."""
+        outputs = Denoised(x, self._evaluation, self._options.total_model_calls)
+        for watch in watching:
+            watch(outputs)
+        return outputs.x
 
     def _evaluate_both(self, inputs: DenoiserInputs, count: int) -> tuple[Tensor, Tensor]:
         """The `count` parts of prompts and the negative prompts: in one call where they have equally many tokens, else
@@ -331,9 +351,7 @@ class Guidance:
         cond = self._evaluate(inputs, slice(count), cond_context)
         return cond, self._evaluate(inputs, slice(count, None), uncond_context)
 
-    def _another(
-        self, inputs: DenoiserInputs, parts: Sequence[int], weights: Sequence[float]
-    ) -> Callable[[Tensor, bool], Tensor]:
+    def _another(self, inputs: DenoiserInputs, parts: Sequence[_Part]) -> Callable[[Tensor, bool], Tensor]:
         """More calls of the model in this step, on other latents [B,C,h,w]: what the prompts, or the negative prompts,
         predict there; of parts joined by AND their mean, by their weights."""
         count = len(self._prompts)
@@ -344,9 +362,9 @@ class Guidance:
                 there = replace(inputs, x=_put(inputs.x, rows, x))
                 return self._evaluate(there, rows, inputs.text_uncond, inputs.mask_uncond)
             rows = slice(len(parts))
-            there = replace(inputs, x=_put(inputs.x, rows, x[list(parts)]))
+            there = replace(inputs, x=_put(inputs.x, rows, x[[part.row for part in parts]]))
             cond = self._evaluate(there, rows, inputs.text_cond, inputs.mask_cond)
-            return _prompts_only(cond, parts, weights, count)
+            return _prompts_only(cond, parts, count)
 
         return predict
 
@@ -388,8 +406,6 @@ class Guidance:
 
     def _calling(self, inputs: DenoiserInputs, rows: slice) -> AbstractContextManager[None]:
         """While open, those who put something around the model know which rows these are."""
-        if self._use is None:
-            return nullcontext()
         parts, images = len(inputs.text_cond), list(range(len(self._prompts)))
         every = [row for row, prompt in enumerate(self._prompts) for _ in prompt.at(self._evaluation)]
         every += images * ((len(inputs.x) - parts) // len(images))
@@ -413,23 +429,23 @@ def _put(x: Tensor, rows: slice, values: Tensor) -> Tensor:
     return changed
 
 
-def _prompts_only(cond: Tensor, rows: Sequence[int], weights: Sequence[float], count: int) -> Tensor:
+def _prompts_only(cond: Tensor, parts: Sequence[_Part], count: int) -> Tensor:
     """What stands for the negative prompts' predictions where there are none, [count,C,h,w]: the mean of each image's
     parts, by their weights. Where these add up to 1, as that of a single part does, `_combine` at scale 1 does not
     depend on it; several parts are averaged. Parts with negative weights have no share in the mean."""
     means = []
     for own in range(count):
-        parts = [(cond[at], max(weights[at], 0.0)) for at, row in enumerate(rows) if row == own]
-        total = sum(share for _, share in parts)
-        mean = torch.stack([part * (share / total) for part, share in parts]).sum(0) if total > 0 else parts[0][0]
+        shares = [(each, max(part.weight, 0.0)) for each, part in zip(cond, parts, strict=True) if part.row == own]
+        total = sum(share for _, share in shares)
+        mean = torch.stack([each * (share / total) for each, share in shares]).sum(0) if total > 0 else shares[0][0]
         means.append(mean)
     return torch.stack(means)
 
 
-def _combine(cond: Tensor, uncond: Tensor, rows: Sequence[int], weights: Sequence[float], cfg_scale: float) -> Tensor:
+def _combine(cond: Tensor, uncond: Tensor, parts: Sequence[_Part], cfg_scale: float) -> Tensor:
     denoised = uncond.clone()
-    for position, (row, weight) in enumerate(zip(rows, weights, strict=True)):
-        denoised[row] += (cond[position] - uncond[row]) * (weight * cfg_scale)
+    for position, part in enumerate(parts):
+        denoised[part.row] += (cond[position] - uncond[part.row]) * (part.weight * cfg_scale)
     return denoised
 
 

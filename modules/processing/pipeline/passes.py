@@ -241,7 +241,7 @@ def _encode(
         passes.request.settings,
         texts.size_px,
         texts.hires_model_calls,
-        settings is None or needs_negatives(settings, in_use.model, hooks.guidance),
+        settings is None or needs_negatives(settings, in_use.model, hooks.reads_uncond),
     )
 
 

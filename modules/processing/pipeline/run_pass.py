@@ -17,7 +17,7 @@ from modules.processing.pipeline.starts.start import Start
 from modules.processing.pipeline.step_recording import BatchRecorder, PassRecording, pass_identity
 from modules.processing.pipeline.steps import StepProgress
 from modules.processing.request.batch import Batch, PassTexts
-from modules.processing.request.hooks import ExtraNoise, GuidanceHooks, Hooks, MaskedStart, PassStart
+from modules.processing.request.hooks import ExtraNoise, Hooks, MaskedStart, PassStart
 from modules.processing.request.model_use import ModelUse, PassFacts, SamplerProgress
 from modules.processing.request.pass_settings import PassSettings, Used, eta_of, schedule_options
 from modules.processing.request.stages import Stage
@@ -102,7 +102,7 @@ def run_pass(
             refiner_switch = replace(refiner_switch, make=_recorded(recording, refiner_switch.make))
         check, check_nan = recording.counting(tools.steps.check), model.plan.check_nan
         calls = len(sampling_run.sigmas) - 1
-        guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch, calls, levels)
+        guidance = build_guidance(settings, denoiser, check, check_nan, refiner_switch, calls, levels)
         del denoiser, model, use  # a refiner may have to leave memory to itself
         x = first if latents is None else latents
         computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
@@ -277,16 +277,16 @@ def guided_denoiser(
         image_cfg_scale if model.edits_images and image_cfg_scale != 1.0 else None,
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
         model.family.denoiser.guidance(model.unet),
-        use,
+        use or ModelUse.unwatched(),
         partial(model.recovery.run, Stage.SAMPLE, is_model=False),
         model.family.latents.multiple,
     )
 
 
-def needs_negatives(settings: PassSettings, model: LoadedModel, hooks: GuidanceHooks | None) -> bool:
+def needs_negatives(settings: PassSettings, model: LoadedModel, reads_uncond: bool) -> bool:
     """Whether the negative prompts are known to be used in a pass before anything is put around its model. Where they
     are not, guidance has them encoded as soon as something asks for them."""
-    if hooks is not None or model.edits_images:
+    if reads_uncond or model.edits_images:
         return True
     if model.family.denoiser.guidance(model.unet) is GuidanceType.NONE:
         return False
@@ -305,7 +305,6 @@ def build_guidance(
     denoiser: GuidedDenoiser,
     check: Callable[[], None],
     check_nan: bool,
-    hooks: GuidanceHooks | None = None,
     refiner_switch: RefinerSwitch | None = None,
     calls: int = 0,
     levels: NoiseLevels | None = None,
@@ -326,7 +325,7 @@ def build_guidance(
         check_nan=check_nan,
     )
     return Guidance(
-        denoiser, options, check, hooks, refiner_switch, forecast_of(plan, calls, isinstance(levels, FlowSchedule))
+        denoiser, options, check, refiner_switch, forecast_of(plan, calls, isinstance(levels, FlowSchedule))
     )
 
 

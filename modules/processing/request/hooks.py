@@ -1,5 +1,5 @@
-"""What may take part in a running job, at which moments, and with what. Processing calls it and owns the protocol;
-extensions' scripts stand behind it (`modules.scripts.hooks`). Nothing here knows of them."""
+"""What may take part in a running job, at which moments, and with what. Processing calls it; the scripts of extensions
+stand behind it (`modules.scripts.hooks`). Nothing here knows of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.models.autoencoders.separate_tiles import SeparateTiles
-    from modules.models.families.denoiser_context import Extra
     from modules.processing.request.model_use import ModelUse
     from modules.sampling.types import Denoise, StepInfo
 
@@ -64,42 +63,6 @@ class PassStart:
     uncond: Any
     is_hires: bool = False
     computing: PassComputing | None = None
-
-
-@dataclass
-class DenoiserInputs:
-    """What the model is about to be given at one model call; each field may be replaced by another of its shape.
-
-    `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts; where an
-    editing model is guided by its image, B more follow, for the negative prompts without the image;
-    `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width], which is that of the prompts where the negative
-    prompts do not count and no hook looks at them. `vector` [N+B,V] is added to the time embedding
-    in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees next to the latents; None for
-    other models. `mask_cond` [N,tokens] and `mask_uncond` [B,tokens] are True where a token is no padding, for text
-    encoders that have such. `extra` [N+B,...] is passed to the denoiser by the names of its own arguments: residuals of
-    a control model, tokens, masks.
-    """
-
-    x: Tensor
-    sigma: Tensor
-    text_cond: Tensor
-    text_uncond: Tensor
-    step: int
-    total_steps: int
-    vector: Tensor | None = None
-    image: Tensor | None = None
-    mask_cond: Tensor | None = None
-    mask_uncond: Tensor | None = None
-    extra: dict[str, Extra] = field(default_factory=dict)
-
-
-@dataclass
-class Denoised:
-    """What came out of an evaluation: before guidance [N+B,C,h,w], or after it [B,C,h,w]; `x` may be replaced."""
-
-    x: Tensor
-    step: int
-    total_steps: int
 
 
 @dataclass
@@ -168,37 +131,21 @@ class Grid:
     rows: int
 
 
-class GuidanceHooks(Protocol):
-    """Called at every evaluation of the model."""
+class Hooks:
+    """The moments of a job, in their order. Here nobody takes part in any; what overrides one must not raise for faults
+    of its own. What happens at a call of the model is in the `ModelUse` that `on_model` receives."""
+
+    vae_tiles: SeparateTiles | None = None
+    """How the VAE runs in this job, where that is not for the settings to say."""
+    wants_mask_blends: bool = False
+    """Whether `mask_blend` does something."""
+    wants_whole_batches: bool = False
+    """Whether `decoded` does something; else each image is finished as soon as it is decoded."""
 
     @property
-    def needs_uncond(self) -> bool:
-        """Whether the negative prompt is predicted even where it does not count, at a CFG scale of 1."""
-
-    def before_denoiser(self, inputs: DenoiserInputs) -> None:
-        """Before the model is called."""
-
-    def after_denoiser(self, outputs: Denoised) -> None:
-        """Before prompt and negative prompt are combined."""
-
-    def after_guidance(self, outputs: Denoised) -> None:
-        """When they are combined."""
-
-
-class Hooks(Protocol):
-    """The moments of a job, in their order. What is called must not raise for faults of its own."""
-
-    @property
-    def guidance(self) -> GuidanceHooks | None:
-        """None: nobody watches the model calls, and nothing is prepared for them."""
-
-    @property
-    def wants_whole_batches(self) -> bool:
-        """Whether `decoded` does something; else each image is finished as soon as it is decoded."""
-
-    @property
-    def vae_tiles(self) -> SeparateTiles | None:
-        """How the VAE runs in this job, where that is not for the settings to say."""
+    def reads_uncond(self) -> bool:
+        """Whether somebody looks at the negative prompts even where they do not count."""
+        return False
 
     def before_batch(self, batch: BatchDraft) -> None:
         """Before anything of a batch is computed."""
@@ -218,10 +165,6 @@ class Hooks(Protocol):
     def before_sampling(self, start: PassStart) -> None:
         """Before the first step of a pass."""
 
-    @property
-    def wants_mask_blends(self) -> bool:
-        """Whether `mask_blend` does something."""
-
     def on_model(self, use: ModelUse) -> None:
         """A pass is about to compute with a model: what is put around it now holds for the pass. May raise a
         `FeatherweightError`, which ends the job."""
@@ -236,22 +179,27 @@ class Hooks(Protocol):
         """Before extra noise is added to the start of a second pass."""
 
     def sampled(self, latents: Tensor) -> Tensor:
-        """The latents [B,C,h,w] to be decoded, from those of the last pass."""
+        """Return the latents [B,C,h,w] to be decoded, from those of the last pass."""
+        return latents
 
     def decoded(self, batch: BatchDraft, images: list[Tensor]) -> list[Tensor]:
-        """The images [3,H,W] in 0 to 1 that go on, from those of a batch; their number may differ."""
+        """Return the images [3,H,W] in 0 to 1 that go on, from those of a batch; their number may differ."""
+        return images
 
     def image(self, image: Image.Image, index: int) -> Image.Image:
-        """An image instead of a finished one; `index` counts within the batch."""
+        """Return an image instead of a finished one; `index` counts within the batch."""
+        return image
 
     def overlay(self, overlay: Overlay) -> None:
         """Before the kept pixels are put over a finished image."""
 
     def composited(self, image: Image.Image, index: int) -> Image.Image:
-        """An image instead of one that lies under its overlay."""
+        """Return an image instead of one that lies under its overlay."""
+        return image
 
     def extra_params(self) -> Mapping[str, Any]:
-        """What belongs into the infotext by now."""
+        """Return what belongs into the infotext by now."""
+        return {}
 
     def before_saving(self, file: FileToSave) -> None:
         """Before an image is written."""
@@ -263,71 +211,4 @@ class Hooks(Protocol):
         """Before a grid is put together."""
 
 
-@dataclass(frozen=True)
-class NoHooks:
-    """Hooks of a job in which nobody takes part."""
-
-    guidance: GuidanceHooks | None = None
-    wants_whole_batches: bool = False
-    wants_mask_blends: bool = False
-    vae_tiles: SeparateTiles | None = None
-
-    def before_batch(self, batch: BatchDraft) -> None:
-        return
-
-    def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
-        return
-
-    def batch(self, batch: BatchDraft) -> None:
-        return
-
-    def before_hires(self) -> None:
-        return
-
-    def step(self, info: StepInfo) -> None:
-        return
-
-    def before_sampling(self, start: PassStart) -> None:
-        return
-
-    def on_model(self, use: ModelUse) -> None:
-        return
-
-    def masked(self, start: MaskedStart) -> None:
-        return
-
-    def mask_blend(self, blend: MaskBlend) -> None:
-        return
-
-    def extra_noise(self, noise: ExtraNoise) -> None:
-        return
-
-    def sampled(self, latents: Tensor) -> Tensor:
-        return latents
-
-    def decoded(self, batch: BatchDraft, images: list[Tensor]) -> list[Tensor]:
-        return images
-
-    def image(self, image: Image.Image, index: int) -> Image.Image:
-        return image
-
-    def overlay(self, overlay: Overlay) -> None:
-        return
-
-    def composited(self, image: Image.Image, index: int) -> Image.Image:
-        return image
-
-    def extra_params(self) -> Mapping[str, Any]:
-        return {}
-
-    def before_saving(self, file: FileToSave) -> None:
-        return
-
-    def saved(self, file: FileToSave) -> None:
-        return
-
-    def sheet(self, sheet: Grid) -> None:
-        return
-
-
-NO_HOOKS = NoHooks()
+NO_HOOKS = Hooks()

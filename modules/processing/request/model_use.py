@@ -18,7 +18,7 @@ from modules.memory.hook_chain import HookOrder, ModuleHook, register_hook, repl
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor, nn
 
-    from modules.models.families.denoiser_context import DenoiserContext
+    from modules.models.families.denoiser_context import DenoiserContext, Extra
     from modules.models.loading.auxiliary import Auxiliary
 
 ConditionedDenoise = Callable[["Tensor", "Tensor", "DenoiserContext"], "Tensor"]
@@ -65,6 +65,42 @@ class ModelCall:
     def progress(self) -> float:
         """How much of the pass is over, 0 to 1."""
         return min(self.step / max(self.total_steps, 1), 1.0)
+
+
+@dataclass
+class DenoiserInputs:
+    """What the model is about to be given at one model call; each field may be replaced by another of its shape.
+
+    `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts; where an
+    editing model is guided by its image, B more follow, for the negative prompts without the image;
+    `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width], which is that of the prompts where the negative
+    prompts do not count and nobody looks at them. `vector` [N+B,V] is added to the time embedding
+    in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees next to the latents; None for
+    other models. `mask_cond` [N,tokens] and `mask_uncond` [B,tokens] are True where a token is no padding, for text
+    encoders that have such. `extra` [N+B,...] is passed to the denoiser by the names of its own arguments: residuals of
+    a control model, tokens, masks.
+    """
+
+    x: Tensor
+    sigma: Tensor
+    text_cond: Tensor
+    text_uncond: Tensor
+    step: int
+    total_steps: int
+    vector: Tensor | None = None
+    image: Tensor | None = None
+    mask_cond: Tensor | None = None
+    mask_uncond: Tensor | None = None
+    extra: dict[str, Extra] = field(default_factory=dict)
+
+
+@dataclass
+class Denoised:
+    """What came out of an evaluation: before guidance [N+B,C,h,w], or after it [B,C,h,w]; `x` may be replaced."""
+
+    x: Tensor
+    step: int
+    total_steps: int
 
 
 Predict = Callable[["Tensor", bool], "Tensor"]
@@ -136,9 +172,11 @@ class ModelUse:
     """A model that a pass is about to compute with (`modules.models.loading.loaded.LoadedModel`).
 
     `encode(prompts, negative_prompts)` encodes other texts for this pass as its own are (`EncodedPrompts`), `notice`
-    tells the user something. `before_call` are given the `DenoiserInputs` of each step, which they may change. `call`
-    is set during every call of the denoiser. `auxiliary(path, build, key, kept)` is `Engine.auxiliary`: a model from a
-    file of its own, stored, streamed, kept and freed like the program's; `sampler` says how far the pass is.
+    tells the user something. `before_call` receive the `DenoiserInputs` of each step, `after_call` what the model made
+    of them (`Denoised`, before guidance), `after_step` what the sampler is about to get (`Denoised`); they may change
+    these. `call` is set during every call of the denoiser. `auxiliary(path, build, key, kept)` is `Engine.auxiliary`: a
+    model from a file of its own, stored, streamed, kept and freed like the program's; `sampler` says how far the pass
+    is.
     """
 
     model: Any
@@ -148,9 +186,13 @@ class ModelUse:
     auxiliary: Callable[..., Auxiliary] = _no_files
     sampler: SamplerProgress = field(default_factory=lambda: SamplerProgress(1))
     undo: ExitStack = field(default_factory=ExitStack)
-    before_call: list[Callable[[Any], None]] = field(default_factory=list)
+    before_call: list[Callable[[DenoiserInputs], None]] = field(default_factory=list)
+    after_call: list[Callable[[Denoised], None]] = field(default_factory=list)
     before_guidance: list[Callable[[Guided], None]] = field(default_factory=list)
     after_guidance: list[Callable[[Guided], None]] = field(default_factory=list)
+    after_step: list[Callable[[Denoised], None]] = field(default_factory=list)
+    reads_uncond: bool = False
+    """Whether somebody looks at the negative prompts even where they do not count; else they are not encoded then."""
     needs_uncond: bool = False
     """Whether the negative prompt is predicted even where it does not count, at a CFG scale of 1."""
     is_replayable: bool = True
@@ -160,6 +202,11 @@ class ModelUse:
     _guide: tuple[str, Callable[[Guided], Tensor]] | None = None
     _call: ModelCall | None = None
     _is_inside: bool = False
+
+    @classmethod
+    def unwatched(cls) -> ModelUse:
+        """Return one for a model around which nothing is put."""
+        return cls(None, PassFacts((), (), (0, 0), 0, 1.0), lambda *_: None, lambda _: None)
 
     @property
     def latent_size(self) -> tuple[int, int]:

@@ -173,7 +173,7 @@ class InterfaceAlternativeSettings(SettingsGroup):
 
 
 class InfotextSettings(SettingsGroup):
-    """What is written about an image, and what pasting reads."""
+    """Settings of what is written about an image, and what pasting reads."""
 
     section = Section(id="infotext", title="Infotext", category="User Interface")
 

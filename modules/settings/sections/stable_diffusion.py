@@ -110,7 +110,7 @@ class StableDiffusionSettings(SettingsGroup):
 
 
 class SdxlSettings(SettingsGroup):
-    """What only SDXL and its refiner are told."""
+    """Settings for SDXL and its refiner alone."""
 
     section = Section(id="sdxl", title="Stable Diffusion XL", category="Stable Diffusion")
 
@@ -135,7 +135,7 @@ class SdxlSettings(SettingsGroup):
 
 
 class Sd3Settings(SettingsGroup):
-    """What only Stable Diffusion 3 is told."""
+    """Settings for Stable Diffusion 3 alone."""
 
     section = Section(id="sd3", title="Stable Diffusion 3", category="Stable Diffusion")
 
@@ -213,7 +213,7 @@ class VaeSettings(SettingsGroup):
 
 
 class Img2ImgSettings(SettingsGroup):
-    """What starts from an image, the second pass of hires fix among it."""
+    """Settings of what starts from an image, the second pass of hires fix among it."""
 
     section = Section(id="img2img", title="img2img", category="Stable Diffusion")
 

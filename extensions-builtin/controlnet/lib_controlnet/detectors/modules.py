@@ -34,7 +34,8 @@ def _one(detect: Callable[[Pixels, Job, Path], Pixels]) -> Detect:
 
 
 def _pose(*adds: Callable[[Pixels, dict[str, Any], Path], None], bodies: bool = True) -> Detect:
-    """What finds people, and what is added to them, by a file each; without `bodies` they are found, and not drawn."""
+    """Load what finds people, and what is added to them, by a file each; without `bodies` they are found, and not
+    drawn."""
 
     def detect(image: Pixels, job: Job, paths: Sequence[Path]) -> Pixels:
         found = body.bodies(image, paths[0])

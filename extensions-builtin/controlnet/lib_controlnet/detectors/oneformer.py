@@ -39,7 +39,8 @@ SIZES: dict[str, Any] = {}
 
 @dataclass(frozen=True)
 class Classes:
-    """What a file knows: colors by class, how many things it looks for, and the sides that it has learnt with."""
+    """Classes that a file knows: colors by class, how many things it looks for, and the sides that it has learnt
+    with."""
 
     colors: npt.NDArray[np.uint8]
     queries: int

@@ -108,7 +108,7 @@ class PidiBlock(nn.Module):
 
 
 class Dilations(nn.Module):
-    """What is near and far, of one level."""
+    """Dilated convolutions for what is near and far, of one level."""
 
     def __init__(self, into: int) -> None:
         super().__init__()

@@ -30,8 +30,8 @@ Signature = tuple[Any, ...]
 
 @dataclass(eq=False)
 class CheckpointHandle:
-    """What is computed again, and the way back. `chosen` are the blocks' indices; under a budget those of the pass
-    that ran last, and `costs` what was measured, by index, in the order in which blocks run."""
+    """Handle on what is computed again, and the way back. `chosen` are the blocks' indices; under a budget those of the
+    pass that ran last, and `costs` what was measured, by index, in the order in which blocks run."""
 
     model: nn.Module
     blocks: tuple[Block, ...]
@@ -205,5 +205,5 @@ def compute_again(
 
 
 def _shape(leaf: Any) -> Any:
-    """What of an argument decides on memory."""
+    """Return what of an argument decides on memory."""
     return (tuple(leaf.shape), leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else type(leaf)

@@ -1,4 +1,4 @@
-"""What each block leaves for the backward pass, and how long it takes: measured while a model runs."""
+"""Memory that each block leaves for the backward pass, and the time that it takes: measured while a model runs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ STEPS = 4096  # into which the budget is divided
 
 @dataclass(frozen=True)
 class Cost:
-    """What one block was measured to take.
+    """Costs that one block was measured to take.
 
     `kept_bytes`: what waits for its backward pass, its input included, when it is not computed again; `input_bytes`:
     when it is; `seconds`: of its forward pass.
@@ -90,7 +90,7 @@ def _units(size: int, unit: int) -> int:
 
 
 def _shifted(seconds: npt.NDArray[np.float64], units: int) -> npt.NDArray[np.float64]:
-    """The same seconds, with so many units more used."""
+    """Return the same seconds, with so many units more used."""
     result = np.full(len(seconds), np.inf)
     if units < len(seconds):
         result[units:] = seconds[: len(seconds) - units]

@@ -77,7 +77,8 @@ class Custom:
 
 @dataclass(frozen=True)
 class ByBudget:
-    """As few seconds of computing again as possible, so that what waits for the backward pass fits `budget_bytes`.
+    """Strategy of as few seconds of computing again as possible, so that what waits for the backward pass fits
+    `budget_bytes`.
 
     Counted are the inputs of blocks that are computed again, the activations of those that are not, and, while a
     block is computed again, its own; not the model's parameters and gradients. The first pass with inputs of new

@@ -1,4 +1,4 @@
-"""What a comparison of precisions comes to, in words."""
+"""Verdict of a comparison of precisions, in words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def closeness(psnr_db: float) -> str:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """What one wins and loses, in one or two sentences."""
+    """Say what one wins and loses, in one or two sentences."""
     first, others = rows[0], rows[1:]
     if not others:
         return page_text(f"Only {name_of(first)} was made; there is nothing to compare it with.")
@@ -47,7 +47,7 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 def name_of(row: Row) -> str:
-    """What a row is called: its label, else its storage format."""
+    """Name a row: its label, else its storage format."""
     return row.label or row.storage
 
 

@@ -71,7 +71,7 @@ class TensorReport:
 
 @dataclass
 class PrecisionReport:
-    """What a storage format makes of a checkpoint. `notices` are sentences for the user."""
+    """Report on what a storage format makes of a checkpoint. `notices` are sentences for the user."""
 
     checkpoint: str
     family: str
@@ -272,7 +272,7 @@ def plan_tensors(
 
 
 def offload_dtype(storage: str) -> torch.dtype:
-    """What tensors become that are not stored in 8 bits."""
+    """Return what tensors become that are not stored in 8 bits."""
     chosen = FORMATS.get(storage).dtype
     return chosen if chosen.itemsize > 1 else torch.float16
 
@@ -324,7 +324,7 @@ def _relative_error(storage: StorageFormat, tensor: Tensor, encoded: Encoded) ->
 def declare_planned(
     file: TensorSource, item: PlannedTensor, rest: torch.dtype, layout: FileLayout = FileLayout.OWN
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """What will be written for a tensor: itself, and its scale."""
+    """Declare what will be written for a tensor: itself, and its scale."""
     key = item.assignment.original_key
     entry = file.entries[key]
     if item.storage is None:
@@ -345,7 +345,7 @@ def declare_planned(
 
 
 def scale_key_of(key: str) -> str:
-    """What the scale of a weight is called in the files that we write."""
+    """Return what the scale of a weight is called in the files that we write."""
     return scale_key_in(FileLayout.OWN, key)
 
 

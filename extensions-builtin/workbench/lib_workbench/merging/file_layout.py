@@ -86,8 +86,8 @@ def check_format(layout: FileLayout, storage: str, has_budget: bool) -> None:
 
 
 def fitted(planned: Sequence[PlannedTensor], file: TensorSource, layout: FileLayout) -> list[PlannedTensor]:
-    """What of the plan files of this layout can hold; the rest stays in 16 bits. Parts of one tensor get one format:
-    the smallest that one of them has."""
+    """Return what of the plan files of this layout can hold; the rest stays in 16 bits. Parts of one tensor get one
+    format: the smallest that one of them has."""
     kept = [
         item if item.storage is None or _is_held(item, file, layout) else replace(item, storage=None, stays_8_bit=False)
         for item in planned
@@ -107,7 +107,7 @@ def fitted(planned: Sequence[PlannedTensor], file: TensorSource, layout: FileLay
 
 
 def _unrotated(item: PlannedTensor) -> PlannedTensor:
-    """Of one tensor all parts are rotated or none: none."""
+    """Rotate no part of a tensor of which not all are rotated."""
     if item.storage is None or item.storage.name != ROTATED.name or item.stays_8_bit:
         return item
     return replace(item, storage=INT8_ROW)
@@ -136,8 +136,8 @@ def _is_held(item: PlannedTensor, file: TensorSource, layout: FileLayout) -> boo
 
 @dataclass(frozen=True)
 class Extras:
-    """What is written besides the weights: tensors at the end, facts for the metadata, and formats and shapes of packed
-    tensors by the name in the file."""
+    """Extras that are written besides the weights: tensors at the end, facts for the metadata, and formats and shapes
+    of packed tensors by the name in the file."""
 
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str]
@@ -180,12 +180,12 @@ def scale_of(encoded: Encoded, layout: FileLayout) -> Tensor | None:
 
 
 def scale_key_in(layout: FileLayout, key: str) -> str:
-    """What the scale of a weight is called."""
+    """Return what the scale of a weight is called."""
     return f"{key.removesuffix('.weight')}.{'weight_scale' if layout is FileLayout.COMFYUI else 'scale_weight'}"
 
 
 def writer_in(layout: FileLayout, packed: Mapping[str, tuple[str, tuple[int, ...]]]) -> Callable[..., Any]:
-    """What makes the writer of a file, called as `TensorWriter` is."""
+    """Return what makes the writer of a file, called as `TensorWriter` is."""
     if layout is not FileLayout.GGUF:
         return TensorWriter
 

@@ -51,7 +51,7 @@ LISTED_NAMES = 3
 
 @dataclass
 class MergeResult:
-    """What came of a merge. `notices` are sentences for the user."""
+    """Outcome of a merge. `notices` are sentences for the user."""
 
     path: Path
     tensors: int
@@ -160,7 +160,7 @@ def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work
 
 
 def _opened(path: Path) -> TensorSource:
-    """With encoders that a family can do without, where they are in the checkpoint itself."""
+    """Open it with encoders that a family can do without, where they are in the checkpoint itself."""
     return open_checkpoint(path, with_optional=True, optional_beside=False)
 
 
@@ -196,7 +196,7 @@ def _declare(
     rules: StorageRules,
     discard: re.Pattern[str] | None,
 ) -> tuple[Declared, list[str]]:
-    """What will be written, scales included, and the names of the source's tensors among it."""
+    """Declare what will be written, scales included, and the names of the source's tensors among it."""
     rest = offload_dtype(rules.storage)
     names = [
         name

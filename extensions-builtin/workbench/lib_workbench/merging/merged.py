@@ -29,7 +29,7 @@ PIECE_NUMBERS = 1 << 20  # of which float32 copies exist at a time
 
 @dataclass(frozen=True)
 class Partners:
-    """What a tensor of A is merged with: its names in B and C (`c` None: the method needs no C)."""
+    """Partners of a tensor of A: its names in B and C (`c` None: the method needs no C)."""
 
     b: str
     c: str | None = None

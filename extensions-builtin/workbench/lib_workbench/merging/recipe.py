@@ -29,7 +29,7 @@ def merge_metadata(
     metadata: Sequence[Mapping[str, str]],
     extra_channels: int | None = None,
 ) -> dict[str, str]:
-    """What to write into the result's header. `hashed` are the models with their hashes (None: not computed),
+    """Return what to write into the result's header. `hashed` are the models with their hashes (None: not computed),
     `metadata` what their files say, both in the order A, B, C."""
     if not request.save_metadata:
         return {}

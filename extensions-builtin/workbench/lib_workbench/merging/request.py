@@ -1,4 +1,4 @@
-"""What a user asks of a merge, and the checks that need no file to be opened. Imports no torch.
+"""Requests for a merge, and the checks that need no file to be opened. Imports no torch.
 
 Words and rules are the reference UI's: three models A, B and C, three methods, a multiplier M.
 """

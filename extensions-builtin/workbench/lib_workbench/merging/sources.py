@@ -1,4 +1,4 @@
-"""What a merge reads from: files whose 8-bit tensors are widened, and a file whose VAE comes from another.
+"""Sources of a merge: files whose 8-bit tensors are widened, and a file whose VAE comes from another.
 
 Each is a `TensorSource`; nothing is held, every tensor is read when it is asked for.
 """

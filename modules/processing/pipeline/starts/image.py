@@ -125,7 +125,7 @@ class ImageStart:
         if model.takes_references:
             return model.encode(source)
         if model.edits_images:
-            edited = model.encode_unscaled(source)
+            edited = model.autoencoder.to_own(model.vae, model.encode(source))  # before latents are scaled
             return edited if edited.shape[-2:] == (height, width) else F.interpolate(edited, (height, width))
         assert mask is not None
         hidden = torch.from_numpy(np.asarray(mask, dtype=np.float32) / 255.0)[None, None]

@@ -419,7 +419,7 @@ def _data(found: Findings, paths: Paths, has_numba: bool) -> None:
         found, "int8 products", paths.cache_dir / "int8.json", partial(_ratio_lines, "a product in the compute dtype")
     )
     if not has_numba:
-        found.fact("attention in int8", "not used: numba is not installed (pip install numba)")
+        found.fact("attention in int8", "not used: numba is not installed (pip install -r requirements-kernels.txt)")
     else:
         _measured(found, "attention in int8", paths.cache_dir / "attention.json", partial(_ratio_lines, "PyTorch's"))
     _measured(found, "speed of the device", paths.cache_dir / "device.json", _probe_lines)

@@ -63,7 +63,7 @@ def row_encoder(device: torch.device, source: torch.dtype, target: torch.dtype, 
 def row_encoding_problem() -> str | None:
     """Why the kernel cannot run here; None if it can. Imports llvmlite where it is installed."""
     if find_spec("llvmlite") is None:
-        return "numba is not installed (pip install numba)"
+        return "numba is not installed (pip install -r requirements-kernels.txt)"
     machine = platform.machine().lower()
     if machine not in ("x86_64", "amd64", "aarch64", "arm64"):
         return f"there is no kernel for {machine}"

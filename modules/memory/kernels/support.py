@@ -1,6 +1,6 @@
 """Whether kernels can be compiled here: by numba, whose wheel brings its own compiler (LLVM).
 
-numba is optional (`pip install numba`, some 200 MB with LLVM). Without it everything is computed by PyTorch alone. A
+The launcher installs numba on CPUs with AVX512 (requirements-kernels.txt). Without it PyTorch computes everything. A
 kernel is compiled at its first use, in seconds, and read from a folder of the cache afterwards.
 """
 
@@ -57,7 +57,9 @@ def keep_kernels_in(folder: Path, environment: MutableMapping[str, str] = os.env
 
 def numba_problem() -> str | None:
     """Why nothing can be compiled by numba, with what to do; None where it can. Imports nothing."""
-    return None if find_spec("numba") is not None else "numba is not installed (pip install numba)"
+    return (
+        None if find_spec("numba") is not None else "numba is not installed (pip install -r requirements-kernels.txt)"
+    )
 
 
 @cache

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {("modules",): 63_760, ("modules", "compat", "extensions-builtin"): 91_600}
+LIMITS = {("modules",): 63_950, ("modules", "compat", "extensions-builtin"): 92_540}
 """Lines of code of folders together. The aim is 58,000 and 84,000."""
 CHANGING = ("append", "add", "extend", "insert", "update", "setdefault", "remove", "discard", "pop", "popitem", "clear")
 CONTAINERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "WeakKeyDictionary", "WeakSet")
@@ -31,7 +31,7 @@ ELLIPTICAL_LEFT = {
     "modules/api": 47,
     "modules/memory": 98,
     "modules/models": 100,
-    "modules/processing": 147,
+    "modules/processing": 146,
 }
 """How many are left by folder. They may only become fewer."""
 NAMES_OF_STRANGERS = {"compat/facades/infotext_utils.py": {"paste_fields", "registered_param_bindings"}}

@@ -16,7 +16,7 @@ COST_PER_CORE = 8.0
 """Image cost that a core of a CPU does in a few minutes; more is called slow."""
 
 CORE_SECONDS = 80.0
-"""What a core takes for one of image cost: SD1 at 512 px in fp32 with AVX2. With VNNI it is about half."""
+"""Seconds of one core per unit of image cost, in fp32 with AVX2; about half of that with VNNI."""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ ONCE = {
     ("extensions-builtin/farm/lib_farm/bridge.py", "self._ray.shutdown"): "the process ends",
     ("modules/processing/engine/engine.py", "self._load_quietly"): "one load",
     ("modules/models/files/hashing.py", "self._take"): "one file",
+    ("modules/memory/device_probe.py", "work"): "one measurement; what it raises is the caller's",
     ("compat/loading/guards.py", "work"): "one call of an extension",
     ("webui.py", "_stop_when"): "waits for the end",
 }

@@ -44,7 +44,7 @@ class TinySizes:
     out_channels: int
     widths: tuple[int, ...]
     blocks: tuple[int, ...]
-    pools: tuple[int, ...] = ()  # the layers whose blocks add a pool of their input, as those of FLUX.2's latents do
+    pools: tuple[int, ...] = ()  # the layers whose blocks add a pool of their input
 
     @property
     def factor(self) -> int:
@@ -63,7 +63,7 @@ class TinyHalf:
 
     def __init__(self, half: str, module: nn.Module, sizes: TinySizes, name: str, patch: int = 1) -> None:
         self.half = half
-        self.patch = patch  # latents a side that the model's own put into the channels of one, as FLUX.2 does
+        self.patch = patch  # latents per side that the model's own autoencoder packs into channels
         self.module = module
         self.sizes = sizes
         self.name = name  # of the file

@@ -182,7 +182,8 @@ def test_only_the_table_and_its_family_know_a_sign() -> None:
     files = [path for path in (ROOT / "modules").rglob("*.py") if path.parent.name != "detection"]
     by_sign = {sign: [path for path in files if sign in path.read_text(encoding="utf-8")] for sign in signs}
     for sign, paths in by_sign.items():
-        outside = [path for path in paths if "families" not in path.parts and path.stem != "foreign_names"]
+        renaming = ("opening", "names.py")  # which gives tensors the names that the signs are looked for in
+        outside = [path for path in paths if "families" not in path.parts and path.parts[-2:] != renaming]
         assert outside == [], sign
 
 

@@ -30,6 +30,7 @@ class WeightDecoder:
 
         self._kernels, self._device = triton_decoding, device
         self._is_right = cache(self._check)
+        self._compare(torch.int8, True, torch.float16)  # raises where nothing can be compiled or run
 
     def fits(self, data: Tensor, scale: Tensor | None, dtype: torch.dtype) -> bool:
         """Say whether a weight can be decoded to `dtype`. `scale`: one float32 number per row."""
@@ -47,6 +48,17 @@ class WeightDecoder:
         return True
 
     def _check(self, stored: torch.dtype, is_scaled: bool, dtype: torch.dtype) -> bool:
+        """Say whether the kernel decodes `stored` to `dtype` as PyTorch does; where it does not, log why."""
+        try:
+            is_right = self._compare(stored, is_scaled, dtype)
+        except Exception:  # compilers raise errors of many types; the kernel is only ever an option
+            log.exception("The kernel that decodes %s to %s does not work here; PyTorch does it", stored, dtype)
+            return False
+        if not is_right:
+            log.warning("The kernel that decodes %s to %s is wrong on this GPU; PyTorch does it.", stored, dtype)
+        return is_right
+
+    def _compare(self, stored: torch.dtype, is_scaled: bool, dtype: torch.dtype) -> bool:
         """Compare all codes with what PyTorch decodes, in rows of an even and an odd length."""
         positive = torch.arange(CODES[stored], dtype=torch.uint8)
         codes = torch.cat((positive, positive | 0x80)).repeat(18)[: 18 * 240].view(stored).to(self._device)
@@ -59,8 +71,6 @@ class WeightDecoder:
             self._kernels.decode_weight(data, scale, out)
             self._kernels.block_decoder([(data, scale, 0)])(together.view(-1))
             is_right &= torch.equal(out, expected.to(dtype)) and torch.equal(together, out)
-        if not is_right:
-            log.warning("The kernel that decodes %s to %s is wrong on this GPU; PyTorch does it.", stored, dtype)
         return is_right
 
 

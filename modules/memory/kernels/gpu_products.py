@@ -37,6 +37,12 @@ class RowRounder:
         from modules.memory.kernels import triton_product
 
         self._kernels = triton_product
+        codes = torch.empty(1, 16, dtype=torch.int8, device=device)
+        triton_product.round_rows(
+            torch.ones(1, 16, device=device), codes, torch.empty(1, 1, device=device), 127.0, 1e-12
+        )
+        if not bool((codes == 127).all()):
+            raise ArithmeticError("rounding is wrong")
 
     def round(self, rows: Tensor, data: Tensor, factors: Tensor, largest: float, smallest: float) -> bool:
         """Round `rows` [M, K]; see `triton_product.round_rows`. False: they do not fit, and PyTorch has to."""
@@ -54,6 +60,8 @@ class ScaledProduct:
 
         self._kernels, self._device = triton_product, device
         self._tiles = cache(self._fastest)
+        if self._tiles(FEW) is None:
+            raise ArithmeticError("no tiles of the product run")
 
     def multiply(
         self, left: Tensor, weight: Tensor, factors: Tensor | None, scale: Tensor, bias: Tensor | None, out: Tensor

@@ -73,6 +73,8 @@ def triton_problem(device: torch.device) -> str | None:
     """Say why Triton compiles nothing for `device`, with what to do; None where it does. Imports nothing."""
     if device.type != "cuda":
         return "kernels in Triton need an NVIDIA or AMD GPU"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "this PyTorch was built without CUDA"
     if find_spec("triton") is None:
         return "Triton is not installed (on Windows: pip install triton-windows)"
     if torch.version.hip is None and (capability := capability_of(device) or CAPABILITY) < CAPABILITY:

@@ -161,5 +161,4 @@ def test_an_image_goes_into_a_sub_tab_of_img2img_with_its_parameters_and_its_own
 def test_an_image_goes_to_extras_as_if_it_were_dropped_there(page: sync_api.Page) -> None:
     drop(page, "#txt2img_gallery", image_file())
     page.click("#txt2img_send_to_extras")
-    page.wait_for_selector("#extras_image img")
-    assert page.evaluate("document.querySelector('#extras_image img').naturalWidth") == 192
+    page.wait_for_function("document.querySelector('#extras_image img')?.naturalWidth === 192")

@@ -35,7 +35,7 @@ def check_whole(call: ModelCall, name: str, what: str) -> None:
 def tells_negatives(p: Any, use: ModelUse) -> bool:
     """Return whether units tell prompts from negative prompts. In the second pass the reference UI does so only where
     that pass takes over the encoded prompts of the first; images would not be the same otherwise."""
-    return not use.facts.is_hires or bool(p.settings["hires_fix_use_firstpass_conds"])
+    return not use.facts.is_hires or bool(p.settings.compatibility.hires_fix_use_firstpass_conds)
 
 
 def is_on(unit: Unit, use: ModelUse) -> bool:

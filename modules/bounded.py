@@ -17,7 +17,7 @@ from typing import Any, Self
 UNREADABLE = (ValueError, RecursionError, MemoryError, OverflowError)
 MAX_DEPTH = 100
 MAX_DIGITS = 40
-"""Of a whole number: 2^64 has 20, and what has 310 is more than a floating-point number holds."""
+"""Digits of a whole number: 2^64 has 20, and 310 are more than a floating-point number holds."""
 MAX_TAR_NOTE_BYTES = 1 << 20
 TAR_NOTES = (
     tarfile.GNUTYPE_LONGNAME,

@@ -28,7 +28,7 @@ from modules.errors import BusyError, FeatherweightError, InvalidValueError, Unk
 from modules.file_names import check_name, given_path, lies_in, place_inside, sanitize_name, without_controls
 
 BEFORE = "extensions-before"
-"""Of the cache folder: what an update or a removal took away, one state of each extension."""
+"""A folder in the cache: what an update or a removal took away, one state for each extension."""
 MAX_ARCHIVE_BYTES = 1 << 30
 MAX_FILES = 20_000
 MAX_INDEX_BYTES = 1 << 24

@@ -18,7 +18,7 @@ SUFFIXES = (".safetensors", ".sft", ".gguf")
 """Of files that cannot run code."""
 PICKLES = (".ckpt", ".pt", ".pth", ".bin")
 MAX_STEM_BYTES = 150
-"""Of a name before its suffix: what is kept next to a part of a file has longer ones."""
+"""Length of a name before its suffix: files kept next to a partial download have longer names."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ _EXIF_IFD = 0x8769
 _USER_COMMENT = 0x9286
 _USER_COMMENT_NAME = "UserComment"
 _XP_TAGS = range(0x9C9B, 0x9CA0)
-"""Of Windows: UTF-16."""
+"""Tags that Windows writes in UTF-16."""
 _NAMED_JSON = re.compile(r"\s*([A-Za-z_]{1,40})\s*:\s*(\{.*)", re.DOTALL)
 _MAX_JPEG_EXIF_BYTES = 65_533 - len(b"Exif\0\0")
 """A JPEG segment holds 65,533 bytes after its length."""

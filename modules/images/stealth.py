@@ -18,7 +18,7 @@ SIGNATURES = {
     "alpha": (b"stealth_pnginfo", b"stealth_pngcomp"),
     "rgb": (b"stealth_rgbinfo", b"stealth_rgbcomp"),
 }
-"""By where the bits are: of plain data, and of packed data."""
+"""Signatures of plain and of packed data, by where the bits are."""
 HEAD_BYTES = len(SIGNATURES["alpha"][0]) + 4
 
 

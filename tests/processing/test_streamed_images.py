@@ -165,7 +165,7 @@ def test_loras_on_a_gguf_file_have_their_effect_resident_and_streamed(
     for way in WAYS:
         streamed = made(small, **settings, stream_weights=way)
         apart = [np.abs(one - other) for one, other in zip(streamed, resident, strict=True)]
-        # The text encoder is rounded to bf16 before a LoRA is added where it is resident, and with it where it is not.
+        # Resident and streamed differ by a level in a few values here, from no known cause; they should be equal.
         assert max(apart[0].max(), apart[2].max()) == 0 and apart[1].max() <= 1 and apart[1].mean() < 1e-3, way
     small.unload()
 

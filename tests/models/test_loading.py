@@ -119,7 +119,7 @@ def test_a_yaml_with_a_wrong_width_is_an_error_that_names_tensors(tmp_path: Path
     ("text", "message"),
     [
         ("model: [", "not a readable YAML"),
-        ("model: {params: {}}", "the entry 'first_stage_config' is missing"),
+        ("model: {params: {}}", "the entry 'unet_config' is missing"),
         ("just text", "the entry 'model' is missing"),
     ],
 )

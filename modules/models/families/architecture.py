@@ -107,12 +107,13 @@ def read_architecture(path: Path, usual: Path | None = None) -> LdmArchitecture:
         params = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         assert isinstance(params, dict)
         model = params["model"]["params"]
+        prediction = PARAMETERIZATIONS.get(str(model.get("parameterization")), _scaled_prediction(model))
+        unet = None if prediction == "flow" else _unet(_denoiser(model)["params"])
         autoencoder = read_autoencoder(model)
         if usual is not None and autoencoder.preview is None:
             autoencoder = read_autoencoder({**model, **_previews_in(usual, autoencoder.channels)})
-        prediction = PARAMETERIZATIONS.get(str(model.get("parameterization")), _scaled_prediction(model))
         return LdmArchitecture(
-            unet=None if prediction == "flow" else _unet(_denoiser(model)["params"]),
+            unet=unet,
             autoencoder=autoencoder,
             noise_schedule=NoiseScheduleArchitecture(
                 float(model.get("linear_start", 0.00085)),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from modules.devices import Memory, collect_garbage, memory_info, release_memory
+from modules.devices import Memory, collect_garbage, memory_info, release_memory, shares_main_memory
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
 from modules.lean_imports import without_garbage_collection
@@ -403,7 +403,7 @@ class Engine:
 
         device = self.machine.device
         if not self._moves(keep):
-            headroom = 0 if device.type == "cpu" else keep.headroom_bytes
+            headroom = 0 if shares_main_memory(device) else keep.headroom_bytes
             needed = info.size_bytes * self.machine.dtype.itemsize // 2 + SPARE_BYTES + headroom
             self._shelf.make_room(needed, lambda: free_bytes(device, False), self._release)
 
@@ -431,7 +431,7 @@ class Engine:
 
     def _moves(self, keep: KeepOptions) -> bool:
         """Whether models that are set aside leave the device."""
-        return keep.in_main_memory and self.machine.device.type != "cpu"
+        return keep.in_main_memory and not shares_main_memory(self.machine.device)
 
     def _set_aside(self, wanted: CheckpointInfo, keep: KeepOptions) -> None:
         """Keep the model for later if it is another file's than the wanted one, and there is room; else drop it."""

@@ -16,6 +16,7 @@ from modules.devices import (
     compute_dtype,
     has_float8,
     has_fp8_matmul,
+    is_available,
     needs_manual_casts,
     read_device,
     wide_dtype,
@@ -208,6 +209,17 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     )
 
 
+def with_gpu(machine: Machine) -> Machine:
+    """Return what to plan for as if there were a GPU: the machine's own, or NVIDIA's from the RTX 30 on, which computes
+    in fp16 and bf16."""
+    import torch
+
+    if machine.device.type != "cpu":
+        return machine
+    gpu, half, wide = torch.device("cuda"), torch.float16, torch.bfloat16
+    return Machine(gpu, half, half, wide_dtype=wide, attention=machine.attention, streaming=machine.streaming)
+
+
 def resolve(options: PrecisionOptions, machine: Machine, family: ModelFamily | None) -> PrecisionPlan:
     """The plan for a model of `family` (None: not known yet, taken for a small one).
 
@@ -315,7 +327,8 @@ def _dtype(options: PrecisionOptions, machine: Machine, leaves_fp16: bool) -> to
         is_too_narrow = leaves_fp16 and machine.dtype == torch.float16
         return machine.wide_dtype or machine.dtype if is_too_narrow else machine.dtype
     dtype = names[options.compute_dtype]
-    if not works(machine.device, dtype):
+    is_here = machine.device.type == "cpu" or is_available(machine.device.type)  # else it is only planned for
+    if is_here and not works(machine.device, dtype):
         raise InvalidValueError(
             f"Compute dtype {options.compute_dtype}: this device ({machine.device.type}) cannot compute in it. "
             "Choose Automatic in Settings > Optimizations."

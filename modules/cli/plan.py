@@ -19,7 +19,7 @@ from modules.processing.memory_estimate.estimate import MemoryEstimate, MemoryEs
 from modules.processing.memory_estimate.planner import LocalPlanner
 from modules.processing.memory_estimate.proposals import Proposal
 from modules.processing.memory_estimate.step_time import StepTime
-from modules.processing.memory_estimate.words import GB, plan_line, plan_reply
+from modules.processing.memory_estimate.words import GB, plan_line, plan_reply, why_nothing_fits
 from modules.processing.request.request import GenerationRequest
 from modules.scripts.library import read_args
 from modules.services import ForeignProgram, Services
@@ -42,7 +42,7 @@ def report(plan: MemoryEstimate, proposals: Sequence[Proposal], time: StepTime |
     if plan.learnt_from == 0:
         lines.append("An estimate: no image of this kind has been made here yet, from which it could be learnt.")
     if not plan.fits:
-        lines.append("It does not fit. What would help:" if proposals else "It does not fit, and no change would help.")
+        lines.append("It does not fit. What would help:" if proposals else why_nothing_fits(plan))
         lines += [f"  {item.change.title}: {plan_line(item.plan)}" for item in proposals]
     if time is not None:
         with_it = "" if plan.fits else f"With {proposals[0].change.title}: "

@@ -457,6 +457,13 @@ class StageItem(ReadingItem):
     end_s: float = Field(examples=[6.9])
 
 
+class ProbeReply(Reply):
+    """Seconds of each measurement of a device, and why others were left out."""
+
+    seconds: dict[str, float]
+    problems: dict[str, str]
+
+
 class TimelineReply(Reply):
     """The memory of a job, stage by stage. `samples` are [seconds, stage, rss, allocated, reserved]."""
 

@@ -55,6 +55,9 @@ class ModelHost(Protocol):
     def reload(self) -> None:
         """Load again what was loaded or unloaded last; waits."""
 
+    def measure_again(self) -> dict[str, dict[str, Any]]:
+        """See `Engine.measure_again`."""
+
     def memory(self) -> dict[str, Memory]:
         """See `devices.memory_info`."""
 
@@ -103,6 +106,13 @@ class Workers:
     def reload(self) -> None:
         for worker in self.local:
             worker.ask(Question.RELOAD)
+
+    def measure_again(self) -> dict[str, dict[str, Any]]:
+        """Have each measure its device, one after the other: two on one device would measure each other."""
+        found: dict[str, dict[str, Any]] = {}
+        for worker in self.local:
+            found |= worker.ask(Question.MEASURE)
+        return found
 
     def change_settings(self, settings: Settings) -> None:
         """The settings are these now."""

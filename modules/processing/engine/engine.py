@@ -10,11 +10,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from modules.devices import Memory, collect_garbage, memory_info, release_memory, shares_main_memory
+from modules.devices import Memory, collect_garbage, describe, memory_info, release_memory, shares_main_memory
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
 from modules.lean_imports import without_garbage_collection
@@ -342,6 +342,17 @@ class Engine:
             if self._shelf.clear():
                 self._release()
             self._status = EngineStatus(EngineState.EMPTY, "The model was unloaded; the next image loads it again.")
+
+    def measure_again(self) -> dict[str, dict[str, Any]]:
+        """Measure the device again, free of models, and choose by it from now on. Returns seconds and problems by the
+        device's name. Waits for a running image."""
+        with self.lock:
+            if self.machine.again is None:
+                return {}
+            self.unload()
+            self._machine = self.machine.again()
+            measured = self._machine.measured
+            return {} if measured is None else {describe(self._machine.device): asdict(measured)}
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Free everything and load nothing in the background any more; waits for a load that has begun."""

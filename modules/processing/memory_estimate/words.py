@@ -42,17 +42,13 @@ def plan_reply(plan: MemoryEstimate, proposals: tuple[Proposal, ...]) -> dict[st
 def why_nothing_fits(plan: MemoryEstimate) -> str:
     """A sentence for a job for which there is no proposal."""
     worst = max(plan.stages, key=lambda stage: stage.needs_bytes)
-    needs = (
-        f"{worst.needs_bytes / GB:.1f} GB at the stage '{worst.stage}', {worst.held_bytes / GB:.1f} GB of it weights"
-    )
-    if plan.available_bytes is None or plan.needs_bytes <= plan.available_bytes:
-        needs, weights = worst.needs_bytes / GB, worst.held_bytes / GB
+    needs, weights = worst.needs_bytes / GB, worst.held_bytes / GB
     missing = f"{needs:.1f} GB at the stage '{worst.stage}', {weights:.1f} GB of it weights"
     if plan.available_bytes is None or plan.needs_bytes <= plan.available_bytes:
         missing = f"{_of(plan.main_bytes, plan.main_available_bytes)} of main memory, where weights wait for the GPU"
     return (
-        f"It does not fit, and no smaller size or saving setting was found with which it would: it needs {missing}. Free "
-        "memory, make a smaller image, or choose a smaller model."
+        "It does not fit, and no smaller size or saving setting was found with which it would: it needs "
+        f"{missing}. Free memory, make a smaller image, or choose a smaller model."
     )
 
 

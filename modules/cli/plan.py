@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from modules.assembly import build_services
-from modules.bounded import read_json
 from modules.cli.parameters import add_parameter_options, request_values
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
@@ -23,6 +22,7 @@ from modules.processing.memory_estimate.words import GB, plan_line, plan_reply, 
 from modules.processing.request.request import GenerationRequest
 from modules.scripts.library import read_args
 from modules.services import ForeignProgram, Services
+from modules.system.bounded import read_json
 
 MAX_GB = 1_000_000
 GIB = 1 << 30

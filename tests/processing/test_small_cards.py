@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.devices import shares_main_memory
 from modules.flags.flags import parse_flags
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
@@ -23,6 +22,7 @@ from modules.processing.memory_estimate.words import why_nothing_fits
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.stages import Stage
 from modules.settings.values import Settings
+from modules.system.devices import shares_main_memory
 from tests.extensions import adapters_of
 from tests.fake_gpu import CardFacts, fake_gpu
 from tests.models.full_size import write_full, write_header

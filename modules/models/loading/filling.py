@@ -14,7 +14,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from modules.devices import shares_main_memory
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats.blocks import BlockFormat
 from modules.memory.formats.codes import CodesFormat
@@ -33,6 +32,7 @@ from modules.models.names.component import Component
 from modules.models.names.keymap import KeyMap
 from modules.models.names.view import lies_in_one_row
 from modules.models.placing import Layer, Placed, PlacingRules, Way, format_in_file, placed
+from modules.system.devices import shares_main_memory
 
 CHECKED_AT_ONCE = 1 << 20  # elements
 NOT_ON_APPLE = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float64)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from modules.devices import shares_main_memory
 from modules.settings.values import Settings
+from modules.system.devices import shares_main_memory
 
 if TYPE_CHECKING:
     import torch

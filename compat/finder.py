@@ -6,11 +6,13 @@ its name for what it lacks, by `names_from`. All of that begins with `install`, 
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import Distribution
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +37,7 @@ ENCODERS_HERE = "compat.facades.clip_view"
 LORA, LORA_HERE = "extensions-builtin.Lora", "compat.facades.networks"
 LORA_FILES = ("networks", "network", "lora", "ui_extra_networks_lora")
 """Files of the reference UI's extension for LoRA, that others import by its folder or by themselves."""
-TORCHVISION, VISION = "torchvision", "compat.facades.vision"
+TORCHVISION, VISION, VISION_VERSION = "torchvision", "compat.facades.vision", "0.28.0"
 """A package that extensions import for a few functions, and that cannot be installed next to the program's PyTorch."""
 
 
@@ -104,13 +106,15 @@ class FacadeFinder:
             return ModuleSpec(name, None, is_package=True)  # folders that lie on no path of Python's
         if top == TORCHVISION and import_module(ACTING).is_foreign_code():
             return ModuleSpec(name, _VisionLoader(), is_package=True)
-        if not name.startswith(PROGRAM):
+        if not name.startswith((PROGRAM, FACADES)):
             return None
-        inner = name.removeprefix(PROGRAM)
+        inner = name.removeprefix(PROGRAM).removeprefix(
+            FACADES
+        )  # `from modules.PACKAGE import NAME` asks for the second
         if inner in MOVED:
             return ModuleSpec(name, _AliasLoader(MOVED[inner]))
         try:
-            found = find_spec(FACADES + inner)
+            found = find_spec(FACADES + inner) if name.startswith(PROGRAM) else None
         except ModuleNotFoundError:
             found = None
         if found is not None:
@@ -119,6 +123,23 @@ class FacadeFinder:
         if inner in reasons:
             return ModuleSpec(name, _RefusedLoader(reasons[inner]), is_package=inner in PACKAGES)
         return None
+
+    def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
+        """See `importlib.metadata.DistributionFinder`: extensions ask for the version of the package that stands in."""
+        if getattr(context, "name", None) == TORCHVISION and import_module(ACTING).is_foreign_code():
+            yield _StandInDistribution()
+
+
+class _StandInDistribution(Distribution):
+    """Metadata of the package that the stand-in is for."""
+
+    def read_text(self, filename: str) -> str | None:
+        """Return the text of one of its files."""
+        return f"Name: {TORCHVISION}\nVersion: {VISION_VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Path:
+        """It has no files."""
+        return Path(path)
 
 
 def install() -> None:

@@ -81,8 +81,10 @@ class Foreign:
 
     def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
         with own_folder(extension.folder), unpatched_torch(patched):
-            found: T = within(LOADING_LIMIT_S, run)
-        return found
+            return within(LOADING_LIMIT_S, run)
+
+    def limited(self, call: Callable[[], T]) -> T:
+        return within(LOADING_LIMIT_S, call)
 
     def before_form(self, script: Script) -> None:
         from compat.loading.form_stand_in import tell_of_form

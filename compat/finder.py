@@ -41,6 +41,18 @@ TORCHVISION, VISION, VISION_VERSION = "torchvision", "compat.facades.vision", "0
 """A package that extensions import for a few functions, and that cannot be installed next to the program's PyTorch."""
 
 
+STAND_INS = {
+    "pkg_resources": "compat.facades.pkg_resources",
+    "basicsr.utils": "compat.facades.basicsr",
+    "basicsr.utils.download_util": "compat.facades.basicsr",
+}
+"""Packages that the reference UI brings and that cannot be had here, and what stands for them in code of extensions."""
+BASICSR = (
+    "basicsr is not installed, because it needs torchvision. Of it load_file_from_url, img2tensor and tensor2img are "
+    "there; spandrel's ModelLoader reads files of upscalers."
+)
+
+
 class _AliasLoader(Loader):
     """Gives the facade itself, so that both names mean one module."""
 
@@ -106,6 +118,10 @@ class FacadeFinder:
             return ModuleSpec(name, None, is_package=True)  # folders that lie on no path of Python's
         if top == TORCHVISION and import_module(ACTING).is_foreign_code():
             return ModuleSpec(name, _VisionLoader(), is_package=True)
+        if name in STAND_INS and import_module(ACTING).is_foreign_code():
+            return ModuleSpec(name, _AliasLoader(STAND_INS[name]), is_package=name == "basicsr.utils")
+        if top == "basicsr" and import_module(ACTING).is_foreign_code():
+            return ModuleSpec(name, _RefusedLoader(BASICSR), is_package=True)
         if not name.startswith((PROGRAM, FACADES)):
             return None
         inner = name.removeprefix(PROGRAM).removeprefix(

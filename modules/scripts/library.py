@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -456,13 +457,13 @@ _BUILDING = threading.Lock()
 
 def components_of(script: Script) -> list[Any]:
     """Return a script's components, for their defaults and limits: those of the page, else built once outside of any.
-    While a page or a script's `ui` is being built, those of a user's script that are there already. Raises
-    `LeftOutError` for a user's script whose `ui` fails, or failed before."""
+    Code that runs while controls are built gets those that are there already. Raises `LeftOutError` for a user's script
+    whose `ui` fails, or failed before."""
     if script.built is not None:
         return script.built
     if script.ui_error:
         raise LeftOutError(f"{script.title()} is left out, because its ui failed: {script.ui_error}")
-    if script.is_foreign and (_INSIDE.get() or _is_page_open()):
+    if _INSIDE.get() or (script.is_foreign and _is_page_open()):
         return []
     with _BUILDING:
         if script.built is None:
@@ -488,8 +489,10 @@ async def _build(script: Script) -> list[Any]:
     """A coroutine, because Gradio makes event loops, and leaves them open, where none is running."""
     import gradio as gr
 
+    _INSIDE.set((*_INSIDE.get(), None))
     with outside_of_the_page(), gr.Blocks(analytics_enabled=False):
-        script.acting.foreign.before_form(script) if isinstance(script.acting, Loading) else None
+        if isinstance(script.acting, Loading):
+            script.acting.limited(partial(script.acting.foreign.before_form, script))
         return build_ui(script, not script.is_on(False))
 
 
@@ -507,8 +510,8 @@ def outside_of_the_page() -> Iterator[None]:
         Context.root_block, Context.block = before
 
 
-_INSIDE: ContextVar[tuple[Script, ...]] = ContextVar("inside", default=())
-"""The user's scripts whose `ui` runs, the innermost last."""
+_INSIDE: ContextVar[tuple[Script | None, ...]] = ContextVar("inside", default=())
+"""The user's scripts whose `ui` runs, the innermost last; None while controls are built outside of a page."""
 
 
 def _entered_once(script: Script) -> Callable[[bool], Any]:

@@ -11,7 +11,7 @@ from compat import finder
 from compat.callbacks import CallbackHooks
 from compat.host import PROCESS
 from compat.job_scripts import JobScripts
-from compat.loading.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, within
+from compat.loading.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, watch_acts, within
 from compat.loading.own_folder import offer_folders, own_folder
 from compat.loading.preload import extension_flags
 from compat.loading.twins import instead_of, twin_of
@@ -67,6 +67,7 @@ class Foreign:
         finder.install()
         offer_folders(folders)
         limit_printing()
+        watch_acts()
         gradio_habits.understand()
         understand_old_templates()
 

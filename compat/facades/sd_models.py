@@ -190,7 +190,7 @@ _NAMES += (
     "remap_checkpoint_dict",
     "sd_models_config",
     "check_fp8",
-    "reuse_model_from",
+    "reuse_model_from_already_loaded",
 )
 _REASONS = dict.fromkeys(_NAMES, _WEIGHTS)
 _REASONS["get_empty_cond"] = "prompts are encoded by the program."

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from modules.errors import InvalidValueError
 from modules.scripts.acting import acting_now
-from modules.scripts.extension import Fault
+from modules.scripts.extension import MAX_FAULTS, Fault
 
 T = TypeVar("T")
 LOADING_LIMIT_S = 30.0
@@ -142,6 +144,40 @@ def limit_printing() -> None:
         sys.stdout = LimitedStream(sys.stdout)
     if not isinstance(sys.stderr, LimitedStream):
         sys.stderr = LimitedStream(sys.stderr)
+
+
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
+PROGRAM = str(Path(__file__).resolve().parents[2] / "modules")
+
+
+@cache
+def watch_acts() -> None:
+    """From now on notices of an extension name what it does outside of the program: starting a process, opening a port,
+    writing to the program's own files; once is enough."""
+    sys.addaudithook(_note_act)
+
+
+def _note_act(event: str, args: tuple[Any, ...]) -> None:
+    if event not in STARTS and event not in ("socket.bind", "open"):
+        return
+    if event == "open" and not (isinstance(args[0], str) and args[0].startswith(PROGRAM) and _writes(args[2])):
+        return
+    author = acting_now()
+    if author is None or not author.is_foreign:
+        return
+    if event == "open":
+        notice = f"It writes to the program's own file {Path(args[0]).name}."
+    elif event == "socket.bind":
+        notice = f"It opens the port {args[1][1] if isinstance(args[1], tuple) and len(args[1]) > 1 else args[1]}."
+    else:
+        first = args[1][0] if event == "subprocess.Popen" and args[1] and not isinstance(args[1], str) else args[0]
+        notice = f"It starts a process: {Path(str(first)).name}."
+    if notice not in author.owner.notices and len(author.owner.notices) < MAX_FAULTS:
+        author.owner.notices.append(notice)
+
+
+def _writes(flags: Any) -> bool:
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
 
 
 @contextmanager

@@ -123,6 +123,7 @@ def extension_store_routes(services: Services) -> APIRouter:
             extensions=[item for item in found if item.is_built_in or Path(item.folder).is_dir()],
             may_change=store.is_open,
             removed=[name for name in store.restorable if not (store.folder / name).is_dir()],
+            may_undo_packages=store.is_open and (services.paths.cache_dir / RECORD).is_file(),
             optional_packages=missing_packages(),
         )
 

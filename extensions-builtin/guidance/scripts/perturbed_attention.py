@@ -62,7 +62,7 @@ class PerturbedAttention(FieldScript):
             )
         if first not in (None, 0) or (last is not None and last < ALL_STEPS):
             raise InvalidValueError(
-                f"{title}: steps {first} to {last}; name {TITLE!r} instead, whose start and end are portions of the run."
+                f"{title}: steps {first} to {last}. Name {TITLE!r}, whose start and end are portions of the run."
             )
         return self.checked((bool(enabled), scale), title)
 

@@ -42,9 +42,9 @@ TORCHVISION, VISION, VISION_VERSION = "torchvision", "compat.facades.vision", "0
 
 
 STAND_INS = {
-    "pkg_resources": "compat.facades.pkg_resources",
-    "basicsr.utils": "compat.facades.basicsr",
-    "basicsr.utils.download_util": "compat.facades.basicsr",
+    "pkg_resources": "compat.habits.pkg_resources",
+    "basicsr.utils": "compat.habits.basicsr",
+    "basicsr.utils.download_util": "compat.habits.basicsr",
 }
 """Packages that the reference UI brings and that cannot be had here, and what stands for them in code of extensions."""
 BASICSR = (

@@ -9,9 +9,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from compat.facades.looked_up import LookedUp
 from compat.facades.refusal import refusing
 from compat.host import host_now
+from compat.looked_up import LookedUp
 from modules.adapters.catalogue import AdapterInfo
 from modules.model_cards.training_facts import readable_metadata, version_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compat.facades.looked_up import LookedUp
 from compat.facades.model_view import CheckpointInfo, ModelView, loaded_model
 from compat.facades.refusal import lazy
 from compat.host import host_now, models_now
+from compat.looked_up import LookedUp
 from modules.bounded import read_json
 from modules.errors import CheckpointError, FeatherweightError
 from modules.models.files.header import read_metadata

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compat.facades.looked_up import LookedUp
 from compat.facades.refusal import lazy
 from compat.host import host_now
+from compat.looked_up import LookedUp
 
 unspecified = object()
 loaded_vae_file: str | None = None

@@ -122,8 +122,8 @@ ELEMENTS: Mapping[str, str] = {
 
 
 def split_elements(items: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Take `lbwe=BLOCKS:ELEMENTS:FACTOR,...` out of a tag's parts, which end at the same colons. Returns the other parts
-    and what follows the sign; "" where there is none."""
+    """Take `lbwe=BLOCKS:ELEMENTS:FACTOR,...` out of a tag's parts, which end at the same colons. Returns the other
+    parts and what follows the sign; "" where there is none."""
     place = next((at for at, item in enumerate(items) if item.lower().startswith("lbwe=")), None)
     if place is None:
         return tuple(items), ""

@@ -101,7 +101,7 @@ def _without_steps(tag: PromptTag) -> list[str]:
 
 def _read(whole: PromptTag, is_known: IsKnown, presets: Mapping[str, str]) -> LoraTag:
     """Positional: name, text encoder, UNet, rank; or te=, unet=, dyn=. The UNet's strength defaults to the first.
-    lbw= gives factors by block, lbwe= by words of the names of layers, start=, stop= or step= the steps at which it holds.
+    lbw= gives factors by block, lbwe= by words of layers' names, start=, stop= or step= the steps at which it holds.
     """
     items, elements = split_elements(whole.items)
     name, tag = name_in(PromptTag(items), is_known)

@@ -126,7 +126,7 @@ def test_names_and_habits(tmp_path: Path) -> None:
 
 
 def test_entries_that_extensions_put_into_lists_are_theirs() -> None:
-    from compat.facades.looked_up import LookedUp
+    from compat.looked_up import LookedUp
 
     found = LookedUp(lambda: {"a": 1})
     found["b"] = 2

@@ -21,7 +21,15 @@ SOURCES = {
     "img_inpaint_mask": "mask_upload",
 }
 """Ids of the reference UI's image components, and the sub tab of img2img that has the image here."""
-BUTTONS = ("send_to_img2img", "send_to_inpaint", "send_to_extras", "open_folder", "save", "save_zip", "upscale")
+BUTTONS: tuple[str, ...] = (
+    "send_to_img2img",
+    "send_to_inpaint",
+    "send_to_extras",
+    "open_folder",
+    "save",
+    "save_zip",
+    "upscale",
+)
 BUTTONS += ("interrupting", "style_apply", "style_create", "token_button", "negative_token_button", "extra_networks")
 """Buttons above and below the images of a tab, which the page draws by itself."""
 TOOLS = ("interrogate", "deepbooru", "copy_to_img2img", "copy_to_sketch", "copy_to_inpaint")

@@ -272,7 +272,17 @@ class PipWords:
             raise NotInstalledHere("; ".join(f"{line}: {reason}" for line, reason in refused.items()))
 
 
-VALUED = ("-r", "--requirement", "-c", "--constraint", "-i", "--index-url", "--extra-index-url", "-f", "--find-links")
+VALUED: tuple[str, ...] = (
+    "-r",
+    "--requirement",
+    "-c",
+    "--constraint",
+    "-i",
+    "--index-url",
+    "--extra-index-url",
+    "-f",
+    "--find-links",
+)
 VALUED += ("-t", "--target", "--timeout", "--retries", "--cache-dir", "--progress-bar")
 """Options of pip with a value of their own; of those the first alone counts here: packages come from the server that
 pip is set up for."""

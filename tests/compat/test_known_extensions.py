@@ -270,8 +270,8 @@ def document() -> str:
         "without parts off that way (large lists, downloads). Where it is empty, only its names were tried.",
         "",
         "*Loads* is what the newest source of each gave when all of them were loaded into one program, with the set of",
-        "packages that the Extensions tab offers (`launch.py extensions --packages`) and few of those that they ask for",
-        f"themselves: {sum(text.startswith(GIVEN) for text in CHECKED.values())} of {len(CHECKED)}. "
+        "packages that the Extensions tab offers (`launch.py extensions --packages`) and few of those that they ask",
+        f"for themselves: {sum(text.startswith(GIVEN) for text in CHECKED.values())} of {len(CHECKED)}. "
         "`launch.py extensions --check FOLDER` says the same of those that you have.",
         "",
         "| extension | here | loads | what differs | packages | seen |",

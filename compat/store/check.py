@@ -98,11 +98,11 @@ def look_at(folder: Path, place: Path) -> Seen:
     from compat.foreign import Foreign
     from compat.store.routes import hooks_of
     from modules.api.app import build_api
-    from modules.api.extensions import add_extension_routes
+    from modules.api.program.extensions import add_extension_routes
     from modules.assembly import build_services
     from modules.flags.flags import Flags
     from modules.scripts.library import script_info
-    from modules.ui.extension_tabs import make_extension_tabs
+    from modules.ui.tabs.extension_tabs import make_extension_tabs
 
     shutil.copytree(folder, place / "extensions" / folder.name, ignore=shutil.ignore_patterns(".git"))
     seen = Seen(folder.name)

@@ -11,7 +11,7 @@ from compat.store.packages import RECORD, install_checked, install_packages, mis
 from modules.cli.running import flags_of, run_guarded
 from modules.errors import InvalidValueError
 from modules.flags.flags import PATHS, add_arguments
-from modules.paths import resolve_paths
+from modules.system.paths import resolve_paths
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.atomic_files import write_atomic
-from modules.bounded import read_json
+from modules.system.atomic_files import write_atomic
+from modules.system.bounded import read_json
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -20,8 +20,8 @@ from compat.store.packages import (
     undo_last,
 )
 from compat.store.store import ExtensionStore, NotAgreed, read_index, size_bytes
-from modules.api.documentation import documented
-from modules.api.reply_models import (
+from modules.api.schema.documentation import documented
+from modules.api.schema.reply_models import (
     ExtensionDone,
     ExtensionItem,
     ExtensionList,
@@ -29,7 +29,7 @@ from modules.api.reply_models import (
     FaultItem,
     InstalledExtension,
 )
-from modules.api.schemas import Tolerant
+from modules.api.schema.schemas import Tolerant
 from modules.errors import InvalidValueError
 from modules.scripts.extension import Extension, Fault
 from modules.scripts.library import ScriptLibrary

@@ -20,7 +20,7 @@ from modules.errors import InvalidValueError
 from modules.processing.request.parameters import Tab
 from modules.scripts.library import ScriptLibrary, components_of, script_info
 from modules.services import Services
-from modules.ui.scripts_panel import build_scripts
+from modules.ui.form.scripts_panel import build_scripts
 from tests.compat.conftest import Files, write
 from tests.scripts.toys import small_request
 

@@ -21,7 +21,7 @@ from modules.processing.request.parameters import Tab
 from modules.scripts.library import ScriptLibrary, components_of, script_info
 from modules.services import Services
 from modules.ui.form.scripts_panel import build_scripts
-from tests.compat.conftest import Files, write
+from tests.compat.conftest import Files, registries_kept, write
 from tests.scripts.toys import small_request
 
 HEAD = "import gradio as gr\nfrom modules import scripts\nfrom modules.scripts import AlwaysVisible\n"
@@ -239,6 +239,7 @@ def test_a_look_at_an_extension_says_what_was_seen(tmp_path: Path) -> None:
         tmp_path,
         {"all/mine/scripts/a.py": script("Mine", "return [gr.Checkbox(label='on')]"), "all/bad/scripts/b.py": "1 / 0"},
     )
-    good, bad = (look_at(one, tmp_path / one.name) for one in reversed(extensions_in(tmp_path / "all")))
+    with registries_kept():
+        good, bad = (look_at(one, tmp_path / one.name) for one in reversed(extensions_in(tmp_path / "all")))
     assert good.loads and good.verdict == "loads" and not good.fault and "ui" in good.hooks
     assert not bad.loads and bad.line().startswith("bad: fails") and "ZeroDivisionError" in bad.line()

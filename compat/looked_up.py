@@ -12,6 +12,7 @@ class LookedUp(MutableMapping[str, V]):
 
     def __init__(self, look: Callable[[], Mapping[str, V]]) -> None:
         self._look = look
+        self.__module__ = look.__module__  # the facade that offers it
         self._own: dict[str, V] = {}
 
     def _now(self) -> dict[str, V]:

@@ -22,6 +22,7 @@ from modules.scripts.library import ScriptLibrary, components_of, script_info
 from modules.services import Services
 from modules.ui.form.scripts_panel import build_scripts
 from tests.compat.conftest import Files, registries_kept, write
+from tests.fakes import in_loop
 from tests.scripts.toys import small_request
 
 HEAD = "import gradio as gr\nfrom modules import scripts\nfrom modules.scripts import AlwaysVisible\n"
@@ -71,11 +72,15 @@ def test_ui_that_asks_for_the_scripts_of_a_tab_ends(program: Program) -> None:
 
 
 def test_ui_runs_once_per_tab_for_page_and_api(program: Program) -> None:
-    body = "open(__file__ + '.log', 'a').write('x')\nreturn [gr.Textbox('mine', label='x')]"
+    body = "with open(__file__ + '.log', 'a') as file: file.write('x')\nreturn [gr.Textbox('mine', label='x')]"
     services = program({"counts/scripts/a.py": script("Counts", body)})
-    for tab in (Tab.TXT2IMG, Tab.IMG2IMG):
+
+    def build(tab: Tab) -> None:
         with gr.Blocks(analytics_enabled=False):
             build_scripts(services, tab)
+
+    for tab in (Tab.TXT2IMG, Tab.IMG2IMG):
+        in_loop(lambda tab=tab: build(tab))
     for is_img2img in (False, True):
         assert script_info(services.scripts.find_alwayson("Counts", is_img2img), is_img2img)
     assert (services.paths.extensions_dir / "counts/scripts/a.py.log").read_text() == "xx"

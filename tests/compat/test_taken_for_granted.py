@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import gradio as gr
@@ -80,7 +81,7 @@ def test_ui_runs_once_per_tab_for_page_and_api(program: Program) -> None:
             build_scripts(services, tab)
 
     for tab in (Tab.TXT2IMG, Tab.IMG2IMG):
-        in_loop(lambda tab=tab: build(tab))
+        in_loop(partial(build, tab))
     for is_img2img in (False, True):
         assert script_info(services.scripts.find_alwayson("Counts", is_img2img), is_img2img)
     assert (services.paths.extensions_dir / "counts/scripts/a.py.log").read_text() == "xx"

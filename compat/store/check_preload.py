@@ -1,0 +1,7 @@
+"""What every look at an extension imports, once for all of them."""
+
+import torch  # noqa: F401
+
+import modules.api.app
+import modules.assembly
+import modules.ui.tabs.extension_tabs  # noqa: F401

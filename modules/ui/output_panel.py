@@ -20,22 +20,25 @@ PANEL = """
   </div>
   <div id="image_buttons_{tab}" class="fw-image-buttons">
   <div id="{tab}_image_tools" class="fw-tools" hidden>
-    <button type="button" id="save_{tab}" data-do="save" data-job
+    <button type="button" id="save_{tab}" class="fw-icon fw-icon-save" data-do="save" data-job
             title="Save into the folder of the Save button, with a line in log.csv">Save</button>
-    <a data-do="download" download>Download</a>
-    <button type="button" id="save_zip_{tab}" data-do="zip" data-job
-            title="Download all images of this job in one archive">Zip</button>
+    <a class="fw-icon fw-icon-download" data-do="download" title="Download" download>Download</a>
+    <div class="fw-menu"><button type="button" class="fw-icon-send" data-menu aria-haspopup="true"
+            aria-expanded="false">Send to</button>
+    <div id="{tab}_send_tools" class="fw-send" role="group" aria-label="Send to" hidden></div></div>
+    <button type="button" class="fw-icon fw-icon-use" data-do="paste"
+            title="Put this image's parameters into the form">Use parameters</button>
+    <button type="button" class="fw-icon fw-icon-copy" data-do="copy" title="Copy the infotext">Copy parameters</button>
     {upscale}
-    <button type="button" id="{tab}_open_folder" data-do="folder" data-job data-local
+    <button type="button" id="save_zip_{tab}" class="fw-icon fw-icon-zip" data-do="zip" data-job
+            title="Download all images of this job in one archive">Zip</button>
+    <button type="button" id="{tab}_open_folder" class="fw-icon fw-icon-folder" data-do="folder" data-job data-local
             title="Open the folder it was saved in">Open folder</button>
-    <button type="button" data-do="copy" title="Copy the infotext">Copy parameters</button>
-    <button type="button" data-do="paste" title="Put this image's parameters into the form">Use parameters</button>
     <a id="{tab}_precision_report" data-link="report" target="_blank"
        title="The images of this grid side by side, with what each precision saves and loses">Compare precisions</a>
-    <button type="button" id="{tab}_delete" data-do="remove" data-job
+    <button type="button" id="{tab}_delete" class="fw-icon fw-icon-delete" data-do="remove" data-job
             title="Move the file to the trash folder of the outputs (Delete)">Delete</button>
   </div>
-  <div id="{tab}_send_tools" class="fw-tools fw-send" role="group" aria-label="Send to" hidden></div>
   </div>
   <div id="{tab}_messages" aria-live="polite"></div>
   <details id="{tab}_memory" class="fw-memory" hidden>
@@ -47,7 +50,7 @@ PANEL = """
 </section>
 """
 
-UPSCALE = """<button type="button" id="{tab}_upscale" data-do="upscale" data-job
+UPSCALE = """<button type="button" id="{tab}_upscale" class="fw-icon fw-icon-upscale" data-do="upscale" data-job
             title="Make this image again with the hires fix of the form, whether that is on or not"
             >Hires this</button>"""
 

@@ -34,6 +34,7 @@ from modules.ui.form import FIELDS_OF, request_of
 from modules.ui.gallery_routes import NO_JOB, gallery_routes
 from modules.ui.localization_routes import localization_routes
 from modules.ui.page_settings import page_settings
+from modules.ui.preset_routes import preset_routes
 from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
 from modules.ui.settings_routes import settings_routes
 from modules.ui.start_form import mode_of, sized, stand_in
@@ -182,6 +183,7 @@ def page_routes(services: Services) -> APIRouter:
     routes.include_router(card_routes(services))
     routes.include_router(localization_routes(services))
     routes.include_router(settings_routes(services))
+    routes.include_router(preset_routes(services))
     routes.include_router(upload_routes(Uploads.of(services.paths)))
     return routes
 

@@ -1,4 +1,4 @@
-"""The page's looks for Gradio: system fonts, and its colors by the tokens of assets/style.css, which both themes share."""
+"""The page's looks for Gradio: system fonts, and its colors by the tokens of assets/style.css for both themes."""
 
 import gradio as gr
 

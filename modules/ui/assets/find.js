@@ -163,7 +163,7 @@
     }
   }
 
-  const FOLDS = ".fw-parameters .gr-accordion, .fw-parameters .form:has(> [id$=_script_list]), .fw-examples, #img2img_interrogation";
+  const FOLDS = ".fw-parameters .gr-accordion, .fw-parameters .form:has(> [id$=_script_list]), .fw-examples, [id$=_interrogation]";
 
   // The parts of both forms by their names: folds, scripts, and a few rows.
   function parts() {

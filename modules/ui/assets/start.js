@@ -99,13 +99,14 @@
   // Signs that are shown as icons (icons.css); the sign itself is for those who read without styles.
   const ICONS = {
     "↻": "refresh", "⇅": "swap", "⚄": "dice", "⇲": "measure", "♻": "reuse", "◐": "theme", "⋯": "more", "×": "close", "✕": "close",
-    "↑": "up", "↓": "down", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse", "⌕": "find",
-    Paste: "use", Clear: "erase", [fw.t`Last job`]: "clock",
+    "↑": "up", "↓": "down", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse", "⌕": "find", "⚙": "gear",
   };
+  const TOOLS = { Paste: "use", Clear: "erase", [fw.t`Last job`]: "clock" }; // of the row below the prompts
 
   function drawIcons() {
     for (const button of document.querySelectorAll("button:not(.fw-icon):not(#lightboxModal button)")) {
-      const icon = button.childElementCount === 0 && ICONS[fw.sourceText(button).trim()];
+      const icons = button.closest(".fw-form-tools") ? TOOLS : ICONS;
+      const icon = button.childElementCount === 0 && icons[fw.sourceText(button).trim()];
       if (icon) button.classList.add("fw-icon", `fw-icon-${icon}`);
     }
   }

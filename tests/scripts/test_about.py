@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from modules.scripts.extension import Extension
-from modules.ui.scripts_panel import GROUPS
+from modules.ui.form.scripts_panel import GROUPS
 
 BUILT_IN = Path(__file__).parents[2] / "extensions-builtin"
 

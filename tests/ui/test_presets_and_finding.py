@@ -78,7 +78,7 @@ def test_folds_stand_in_groups_whose_heads_say_what_is_on(page: sync_api.Page) -
     ("words", "first", "shown"),
     [
         ("backbone freeu", "Backbone 1", FREEU),
-        ("live preview period", "Progress and preview update period", "#tab_settings"),
+        ("live preview period", "Live preview display period", "#tab_settings"),
         ("merger", "Checkpoint Merger", "#tab_modelmerger"),
         ("x/y/z", "X/Y/Z plot", "#txt2img_script_list"),
     ],

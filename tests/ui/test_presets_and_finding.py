@@ -40,6 +40,14 @@ def open_presets(page: sync_api.Page) -> sync_api.Locator:
     return page.locator("#fw_presets > div")
 
 
+def fold(page: sync_api.Page, is_open: bool) -> None:
+    """Unfold FreeU in its group, or fold it."""
+    open_group(page, "guidance")
+    head = page.locator(f"{FREEU} > .label-wrap")
+    if ("open" in (head.get_attribute("class") or "").split()) is not is_open:
+        head.click()
+
+
 def save(page: sync_api.Page, name: str) -> None:
     menu = open_presets(page)
     menu.get_by_label("Name of the preset").fill(name)
@@ -60,16 +68,14 @@ def open_file(page: sync_api.Page, name: str, content: Any) -> None:
 def test_folds_stand_in_groups_whose_heads_say_what_is_on(page: sync_api.Page) -> None:
     heads = page.locator("#txt2img_script_container .fw-group-head:visible b")
     assert heads.all_inner_texts()[:3] == ["Control", "Guidance", "Large images and finishing"]
-    assert page.is_hidden(FREEU)
     script, group = (page.locator(f"#txt2img_{name}").bounding_box() for name in ("script_list", "group_control"))
     assert script and group and script["y"] < group["y"], "scripts do not stand below everything"
-    open_group(page, "guidance")
-    page.click(f"{FREEU} > .label-wrap")
+    fold(page, True)
     page.click(f"{FREEU} label:has-text('Enable') input")
     page.wait_for_selector("#txt2img_group_guidance .fw-group-head span:has-text('FreeU')")
     page.click(f"{FREEU} label:has-text('Enable') input")
     page.wait_for_selector("#txt2img_group_guidance .fw-group-head span:text-is('')", state="attached")
-    page.click(f"{FREEU} > .label-wrap")
+    fold(page, False)
     page.click("#txt2img_group_guidance .fw-group-head")
     assert page.is_hidden(FREEU)
 
@@ -107,8 +113,7 @@ def test_what_one_never_uses_is_hidden_by_one_list(page: sync_api.Page) -> None:
 def test_a_preset_keeps_the_whole_form_and_gives_it_back(page: sync_api.Page, file: Path) -> None:
     page.fill("#txt2img_prompt textarea", "stays")
     page.fill(STEPS, "33")
-    open_group(page, "guidance")
-    page.click(f"{FREEU} > .label-wrap")
+    fold(page, True)
     page.click(f"{FREEU} label:has-text('Enable') input")
     page.wait_for_function("featherweight.tab('txt2img').form.steps === 33")
     page.wait_for_selector("#txt2img_group_guidance .fw-group-head span:has-text('FreeU')")
@@ -128,7 +133,7 @@ def test_a_preset_keeps_the_whole_form_and_gives_it_back(page: sync_api.Page, fi
     assert not page.is_checked(f"{FREEU} label:has-text('Enable') input")
     open_presets(page).get_by_role("button", name=f"Delete {MARKUP}").click()
     until(page, lambda: json.loads(file.read_text(encoding="utf-8")) == {})
-    page.click(f"{FREEU} > .label-wrap")
+    fold(page, False)
 
 
 def test_presets_of_other_versions_say_what_was_left_out(page: sync_api.Page, file: Path) -> None:
@@ -206,7 +211,6 @@ def test_the_simple_view_shows_prompt_size_style_and_generate(page: sync_api.Pag
 def test_nothing_moves_while_a_job_runs(page: sync_api.Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.fill("#txt2img_prompt textarea", "at rest")
-    page.wait_for_selector("#txt2img_plan_line .fw-plan-text")
     page.wait_for_timeout(500)
     page.evaluate(SHIFTS)
     page.keyboard.press("Control+Enter")

@@ -139,6 +139,7 @@
     const field = dialog.querySelector("input");
     field.value = "";
     if (!dialog.open) dialog.showModal();
+    field.focus();
     look();
     await load();
     look();

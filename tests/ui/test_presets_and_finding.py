@@ -52,8 +52,7 @@ def save(page: sync_api.Page, name: str) -> None:
     menu = open_presets(page)
     menu.get_by_label("Name of the preset").fill(name)
     menu.get_by_role("button", name="Save", exact=True).click()
-    menu.locator(".fw-preset-name", has_text=name).wait_for()
-    page.keyboard.press("Escape")
+    menu.locator(".fw-preset-name", has_text=name).wait_for(state="attached")
 
 
 def apply(page: sync_api.Page, name: str) -> None:

@@ -51,6 +51,7 @@ def show_memory(page: Page) -> None:
 
 def inpaint(page: Page) -> None:
     """The circle of `make_image` painted over on img2img, and the star that came there."""
+    page.click("#txt2img_image_tools [data-menu]")
     page.click("#txt2img_send_to_inpaint")
     page.wait_for_selector("[data-canvas=inpaint].fw-canvas-filled")
     page.fill("#img2img_prompt textarea", "a large yellow star on a blue background")
@@ -83,6 +84,7 @@ def inpaint(page: Page) -> None:
 def use_canvas(page: Page) -> None:
     """The image of `make_image` on the canvas, expanded by a result, with room below it and a region."""
     page.evaluate("featherweight.showTab('txt2img')")
+    page.click("#txt2img_image_tools [data-menu]")
     page.click("#txt2img_send_to_canvas")
     page.wait_for_selector(".fw-layers-list li >> nth=1")
     page.wait_for_selector("#img2img_notice:has-text('filled in')")

@@ -232,6 +232,7 @@ def _item(
     faults = dict.fromkeys((*extension.faults, *more))
     return InstalledExtension(
         name=extension.name,
+        about=extension.about.get("about", ""),
         folder=str(extension.folder),
         is_built_in=extension.is_built_in,
         is_enabled=extension.is_enabled,

@@ -22,7 +22,7 @@ from modules.flags.flags import Flags
 from modules.images.metadata import read_metadata
 from modules.services import Services
 from tests.recordings import TINY
-from tests.ui.browser import needs_browser, served, visit
+from tests.ui.browser import needs_browser, open_group, served, visit
 from tests.ui.test_page import IMAGE, PROMPT
 
 pytestmark = needs_browser
@@ -231,6 +231,7 @@ def test_a_unit_previews_its_map_and_takes_an_edited_pose(page: sync_api.Page) -
     open_tab(page, "txt2img")
     for field in ("txt2img_width", "txt2img_height"):
         page.fill(f"#{field} input[type=number]", str(SIDE))
+    open_group(page, "control")
     page.click("button.label-wrap:has-text('ControlNet'):visible")
     page.locator(".controlnet-units[data-tab=txt2img]").scroll_into_view_if_needed()
     unit = page.locator(".controlnet-units[data-tab=txt2img] details").first

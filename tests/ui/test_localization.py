@@ -193,8 +193,11 @@ UNTRANSLATED = """([names, within]) => {
 }"""
 
 
-OPEN_FOLDS = """() => document.querySelectorAll("#tab_txt2img .fw-script button.label-wrap:not(.open)").forEach(
-  (fold) => fold.checkVisibility() && fold.click())"""
+OPEN_FOLDS = """() => {
+  document.querySelectorAll("#tab_txt2img .fw-group:not([data-open]) .fw-group-head").forEach((head) => head.click());
+  document.querySelectorAll("#tab_txt2img .fw-script button.label-wrap:not(.open)").forEach(
+    (fold) => fold.checkVisibility() && fold.click());
+}"""
 """But for those with nothing in them to be seen, which are hidden."""
 
 CHOICES = """() => {

@@ -54,10 +54,10 @@ def _build_training(services: Services, when_opened: WhenOpened) -> None:
     fields: Fields = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=3):
-            _build_form(fields)
-            with gr.Row():
+            with gr.Row(elem_classes=["fw-go"]):
                 pause = gr.Button("Pause", elem_id="train_pause", variant="stop", interactive=False)
                 start = gr.Button("Start", elem_id="train_start", variant="primary")
+            _build_form(fields)
             _build_details(fields)
             find = fields.pop("find")
         with gr.Column(scale=4, elem_id="train_results_panel"):

@@ -72,12 +72,17 @@ def build_precision_tab(place: TabPlace) -> None:
                 refresh = gr.Button("↻", elem_id="refresh_precision_checkpoint", scale=0, min_width=44)
             with gr.Tabs(elem_id="precision_tabs", overflow_behavior="wrap"):
                 with gr.Tab("Report", id="report"):
+                    report = gr.Button(
+                        "Make the report", variant="primary", elem_id="precision_report", elem_classes=["fw-go"]
+                    )
                     report_fields = _storage_fields("report", EIGHT_BIT, services)
-                    report = gr.Button("Make the report", variant="primary", elem_id="precision_report")
                 with gr.Tab("Compare images", id="compare"):
+                    compare = gr.Button(
+                        "Compare", variant="primary", elem_id="precision_compare", elem_classes=["fw-go"]
+                    )
                     compare_fields = _comparison_fields(services)
-                    compare = gr.Button("Compare", variant="primary", elem_id="precision_compare")
                 with gr.Tab("Save as", id="convert"):
+                    convert = gr.Button("Save", variant="primary", elem_id="precision_convert", elem_classes=["fw-go"])
                     name = gr.Textbox(
                         label="File name",
                         placeholder="smaller.safetensors",
@@ -92,7 +97,6 @@ def build_precision_tab(place: TabPlace) -> None:
                         label="File layout",
                         elem_id="precision_layout",
                     )
-                    convert = gr.Button("Save", variant="primary", elem_id="precision_convert")
             cancel = gr.Button("Cancel", variant="stop", interactive=False, elem_id="precision_cancel")
         with gr.Column(scale=3, min_width=320):
             result = gr.HTML(_shown(services), elem_id="precision_result")

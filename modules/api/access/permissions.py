@@ -77,7 +77,12 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /sdapi/v1/txt2img", "POST /sdapi/v1/img2img", "POST /sdapi/v1/extra-single-image"),
         *("POST /sdapi/v1/extra-batch-images", "POST /sdapi/v1/interrogate", "POST /sdapi/v1/plan"),
         *("POST /sdapi/v1/interrupt", "POST /sdapi/v1/skip", "POST /internal/extension-fault"),
-        *("POST /internal/token-count", "POST /internal/memory-estimate"),
+        *(
+            "POST /internal/token-count",
+            "POST /internal/memory-estimate",
+            "GET /internal/presets",
+            "POST /internal/presets",
+        ),
         *("POST /internal/upload", "GET /internal/upload/{key}"),
         *("GET /internal/batch", "POST /internal/stop-batch"),
         # what there is to choose from

@@ -382,6 +382,7 @@ class InstalledExtension(Reply):
     """One folder of extensions."""
 
     name: str = Field(examples=["sd-webui-mine"])
+    about: str = Field(examples=["High CFG scales without burnt colors."], description="as its about.toml says")
     folder: str = Field(examples=["/home/me/featherweight/extensions/sd-webui-mine"])
     is_built_in: bool = Field(examples=[False])
     is_enabled: bool = Field(examples=[True], description="whether it was loaded at this start")

@@ -141,9 +141,9 @@ class InterfaceSettings(SettingsGroup):
     ui_layout = choice(
         "Layout",
         "Work",
-        ("Work", "Classic"),
+        ("Simple", "Work", "Classic"),
         hint="Work: form, image and line beside each other, each scrolling for itself, from 1200 pixels on. Classic: "
-        "as the reference UI has it, prompts on top and the form beside the image.",
+        "as the reference UI has it, prompts on top and the form beside the image. Simple: prompt, size and style.",
     )
     enqueue_always = flag(
         "Always show Enqueue", False, hint="It puts the form in line; otherwise it is there while a job runs."

@@ -168,19 +168,21 @@
   fw.layOut = () => {
     if (!fw.tabs.some((tab) => tab.find("generate_box"))) return; // to ask what is shown would lay out a page in the making
     const isImageTab = fw.tabs.some((tab) => tab.isShown);
-    const isWork = Boolean(WIDE?.matches) && fw.settings.ui_layout !== "Classic" && isImageTab;
+    const isWork = Boolean(WIDE?.matches) && fw.view() !== "Classic" && isImageTab;
     const isPair = isWork && !ROOM_FOR_THREE.matches && Boolean(fw.shownTab().find("source")?.offsetParent) && !has("fw-on-canvas");
     const isElsewhere = has("fw-working") !== isWork || has("fw-pair") !== isPair;
     document.body.classList.toggle("fw-working", isWork);
     document.body.classList.toggle("fw-pair", isPair);
     if (box && isImageTab && (isElsewhere || !box.isConnected)) put();
-    document.body.classList.toggle("fw-classic", fw.settings.ui_layout === "Classic");
+    document.body.classList.toggle("fw-classic", fw.view() === "Classic");
+    document.body.classList.toggle("fw-simple", fw.view() === "Simple");
     if (box) box.hidden = !isImageTab;
     document.body.classList.toggle("fw-enqueues", fw.settings.enqueue_always === true);
     if (!isWork) return;
     for (const tab of fw.tabs) {
       const area = tab.find("work");
       if (!area?.offsetParent) continue;
+      fw.putHandles(area);
       const top = Math.round(area.getBoundingClientRect().top + window.scrollY);
       if (tops.get(tab.prefix) !== top) document.body.style.setProperty("--fw-top", `${top}px`);
       tops.clear();

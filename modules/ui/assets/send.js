@@ -31,11 +31,13 @@
   // Fill a row of buttons, one for each tab that takes images; `current` gives the image when one is pressed.
   fw.offerTargets = (row, prefix, current) => {
     if (!row) return;
-    row.hidden = targets.size === 0;
-    if (row.querySelectorAll("button").length === targets.size) return;
+    // Of the form that an image came from, *Use parameters* does the same.
+    const offered = [...targets].filter(([name]) => name !== prefix || fw.tab(name)?.setImage);
+    row.hidden = offered.length === 0;
+    if (row.querySelectorAll("button").length === offered.length) return;
     const label = document.createElement("span");
     label.textContent = fw.t`Send to`;
-    row.replaceChildren(label, ...[...targets].map(([name, target]) => button(name, target, prefix, current)));
+    row.replaceChildren(label, ...offered.map(([name, target]) => button(name, target, prefix, current)));
   };
 
   function button(name, { label }, prefix, current) {

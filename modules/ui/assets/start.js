@@ -26,6 +26,7 @@
     try {
       const engine = await fw.get("internal/engine");
       fw.settings = engine.settings;
+      fw.family = engine.state === "ready" ? engine.line.split(" · ")[0] : fw.family;
       follow();
       place.textContent = engine.state === "ready" ? [engine.line, engine.pending].filter(Boolean).join(" · ") : engine.message;
       place.className = `fw-${engine.state}`;
@@ -90,6 +91,7 @@
     "⚄": fw.t`Use a new seed each time`,
     "⇲": fw.t`Take the size of the image`,
     "♻": fw.t`Use the seed of the selected image`,
+    Clear: fw.t`Empty both prompts`,
     Paste: fw.t`Fill the form from the parameters in the prompt, or from the last image`,
     [fw.t`Last job`]: fw.t`Show the last job again`,
   };
@@ -97,12 +99,14 @@
   // Signs that are shown as icons (icons.css); the sign itself is for those who read without styles.
   const ICONS = {
     "↻": "refresh", "⇅": "swap", "⚄": "dice", "⇲": "measure", "♻": "reuse", "◐": "theme", "⋯": "more", "×": "close", "✕": "close",
-    "↑": "up", "↓": "down", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse",
+    "↑": "up", "↓": "down", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse", "⌕": "find", "⚙": "gear",
   };
+  const TOOLS = { Paste: "use", Clear: "erase", [fw.t`Last job`]: "clock" }; // of the row below the prompts
 
   function drawIcons() {
     for (const button of document.querySelectorAll("button:not(.fw-icon):not(#lightboxModal button)")) {
-      const icon = button.childElementCount === 0 && ICONS[button.textContent.trim()];
+      const icons = button.closest(".fw-form-tools") ? TOOLS : ICONS;
+      const icon = button.childElementCount === 0 && icons[fw.sourceText(button).trim()];
       if (icon) button.classList.add("fw-icon", `fw-icon-${icon}`);
     }
   }
@@ -172,10 +176,12 @@
       return;
     }
     startTheme();
+    fw.drawPresets();
     nameButtons();
     weigh();
     setInterval(weigh, 2000);
     setInterval(nameButtons, 2000);
+    setInterval(fw.hideUnused, 2000);
     document.addEventListener("click", () => setTimeout(nameButtons)); // a tab that is opened for the first time
     setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
     fw.tabs.forEach(resumeWhenThere);

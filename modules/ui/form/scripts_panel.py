@@ -1,5 +1,6 @@
 """The Script dropdown with the chosen script's own fields, and the fields of scripts that take part in every job."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,7 +16,9 @@ from modules.services import Services
 from modules.ui.form.form import TAB_NAMES
 
 NO_SCRIPT = "None"
-
+GROUPS = {"control": "Control", "guidance": "Guidance", "finishing": "Large images and finishing", "more": "More"}
+"""Groups of the form by the name that an extension's about.toml gives; those that give none stand in the last."""
+GROUP_HEAD = '<button type="button" class="fw-group-head" aria-expanded="false"><b>{}</b> <span></span></button>'
 
 ON = "✓"
 """Stands in the head of a script's section while the script is on."""
@@ -83,22 +86,8 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
     components: list[Any] = []
     pasting: list[PastedFields] = []
     switches: list[Switch] = []
-    section = 0
     is_img2img = tab is Tab.IMG2IMG
     selectable = services.scripts.selectable_of(is_img2img)
-    for script in services.scripts.alwayson_of(is_img2img):
-        if type(script).ui is Script.ui:  # it has no fields
-            places.append((script, len(components) + 1, len(components) + 1))
-            continue
-        fold_id = (script.fold_id if services.scripts.is_page_extended else "") or None
-        with gr.Accordion(script.title(), open=False, elem_id=fold_id, elem_classes=_classes(script)) as fold:
-            built = _add(script, is_img2img, components, places, pasting)
-        if built and not script.is_foreign and not _shows(fold):
-            fold.visible = "hidden"  # calling programs alone use it
-        switches += _switches(script.title(), section, len(components) - len(built) + 1, built)
-        section += 1
-        if script.is_foreign:
-            _without_second_fold(fold)
     titles = [script.title() for script in selectable]
     dropdown = gr.Dropdown(
         [NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id=f"{TAB_NAMES[tab]}_script_list"
@@ -115,6 +104,22 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
 
     if groups:
         dropdown.change(show, inputs=[dropdown], outputs=groups, queue=False, api_visibility="private")
+    sections = itertools.count()
+    for name, members in itertools.groupby(sorted(services.scripts.alwayson_of(is_img2img), key=_rank), _group):
+        with gr.Column(elem_classes=["fw-group"], elem_id=f"{TAB_NAMES[tab]}_group_{name}"):
+            gr.HTML(GROUP_HEAD.format(GROUPS[name]))
+            for script in members:
+                if type(script).ui is Script.ui:  # it has no fields
+                    places.append((script, len(components) + 1, len(components) + 1))
+                    continue
+                fold_id = (script.fold_id if services.scripts.is_page_extended else "") or None
+                with gr.Accordion(script.title(), open=False, elem_id=fold_id, elem_classes=_classes(script)) as fold:
+                    built = _add(script, is_img2img, components, places, pasting)
+                if built and not script.is_foreign and not _shows(fold):
+                    fold.visible = "hidden"  # calling programs alone use it
+                switches += _switches(script.title(), next(sections), len(components) - len(built) + 1, built)
+                if script.is_foreign:
+                    _without_second_fold(fold)
     return ScriptFields([dropdown, *components], tuple(places), tuple(pasting), is_img2img, tuple(switches))
 
 
@@ -132,6 +137,16 @@ def _switches(title: str, section: int, begin: int, built: Sequence[Any]) -> Ite
             yield Switch(section, place, ON if is_whole else label)
         if is_whole:
             return
+
+
+def _group(script: Script) -> str:
+    """Return the name of the group that a script's fold stands in."""
+    name = script.acting.owner.about.get("group", "") if script.acting else ""
+    return name if name in GROUPS else "more"
+
+
+def _rank(script: Script) -> int:
+    return list(GROUPS).index(_group(script))
 
 
 def _classes(script: Script) -> list[str]:

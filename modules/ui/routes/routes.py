@@ -33,6 +33,7 @@ from modules.ui.form.start_form import mode_of, sized, stand_in
 from modules.ui.routes.card_routes import card_routes
 from modules.ui.routes.gallery_routes import NO_JOB, gallery_routes
 from modules.ui.routes.localization_routes import localization_routes
+from modules.ui.routes.preset_routes import preset_routes
 from modules.ui.routes.settings_routes import settings_routes
 from modules.ui.routes.upload_routes import upload_routes
 
@@ -178,6 +179,7 @@ def page_routes(services: Services) -> APIRouter:
     routes.include_router(card_routes(services))
     routes.include_router(localization_routes(services))
     routes.include_router(settings_routes(services))
+    routes.include_router(preset_routes(services))
     routes.include_router(upload_routes(Uploads.of(services.paths)))
     return routes
 

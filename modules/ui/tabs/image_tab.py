@@ -376,11 +376,7 @@ def build_style_editor(services: Services, form: Components, tab: str) -> None:
     """Styles: looked at, changed, deleted."""
     with gr.Accordion("Edit styles", open=False, elem_id=f"{tab}_styles_edit"):
         name = gr.Dropdown(
-            _style_names(services),
-            label="Name",
-            allow_custom_value=True,
-            value=None,
-            elem_id=f"{tab}_styles_edit_name",
+            _style_names(services), label="Name", allow_custom_value=True, value=None, elem_id=f"{tab}_styles_edit_name"
         )
         prompt = gr.Textbox(
             label="Prompt of the style",

@@ -147,13 +147,7 @@ def _build_parameters(services: Services, controls: Controls) -> tuple[gr.Tabs, 
     with gr.Column(elem_id="inpaint_controls"):
         controls.build_rest(Section.MASK, lines=(0,))
         form["mask_alpha"] = gr.Slider(
-            0,
-            100,
-            0,
-            step=1,
-            label="Mask transparency",
-            elem_id="img2img_mask_alpha",
-            elem_classes=["fw-mask-alpha"],
+            0, 100, 0, step=1, label="Mask transparency", elem_id="img2img_mask_alpha", elem_classes=["fw-mask-alpha"]
         )
         controls.build_rest(Section.MASK)
     controls.build("resize_mode")

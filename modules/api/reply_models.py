@@ -697,7 +697,6 @@ class FittingItem(KnownModelItem):
     needs_gb: float = Field(examples=[7.7])
     download_gb: float = Field(examples=[20.7])
     is_streamed: bool = Field(examples=[False])
-    is_slow: bool = Field(examples=[False])
     seconds: int = Field(description="of one image on this CPU, roughly; 0 with a GPU", examples=[9])
 
 

@@ -3,12 +3,40 @@
 import argparse
 import logging
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 from modules.errors import FeatherweightError
 from modules.flags.flags import Flags
+
+TERMINAL_EVERY_S, FILE_EVERY_S = 0.1, 10.0
+
+
+class StatusLine:
+    """Line of progress on stderr: on a terminal written over again, in a file a line now and then."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._every_s = TERMINAL_EVERY_S if self._is_terminal else FILE_EVERY_S
+        self._shown_at = time.monotonic()
+
+    def show(self, text: Callable[[], str], bar: str = "") -> None:
+        """Show what `text` gives, on a terminal after the bar, where it is time for it."""
+        now = time.monotonic()
+        if now - self._shown_at < self._every_s:
+            return
+        self._shown_at = now
+        if self._is_terminal:
+            print(f"\r{bar}{text():<60}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text().strip(), file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the line as it is."""
+        if self._is_terminal:
+            print(file=sys.stderr)
 
 
 def flags_of(arguments: argparse.Namespace, **changes: Any) -> Flags:

@@ -49,7 +49,7 @@ PANEL = """
 
 UPSCALE = """<button type="button" id="{tab}_upscale" data-do="upscale" data-job
             title="Make this image again with the hires fix of the form, whether that is on or not"
-            >Hires this</button>"""
+            >Upscale this</button>"""
 
 
 def build_output_panel(tab: str, services: Services) -> None:

@@ -79,7 +79,9 @@ class ScriptFields:
                 if not _is_choice(component, value):
                     choices = [str(choice[1]) for choice in component.choices]
                     word = f"{fields.title}: {component.label}"
-                    sentences.append(missing(word, str(value), choices, _instead(component) or "what was chosen before"))
+                    sentences.append(
+                        missing(word, str(value), choices, _instead(component) or "what was chosen before")
+                    )
         return keys, tuple(sentences)
 
 

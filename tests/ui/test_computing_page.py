@@ -386,7 +386,9 @@ def test_a_pasted_unit_whose_model_is_not_here_stays_off_and_is_named(page: sync
         'Model: control_v11p_sd15_canny [d14c016b], Weight: 1"',
     )
     page.click("#paste")
-    page.wait_for_selector("#txt2img_notice:has-text(\"Control model 'control_v11p_sd15_canny [d14c016b]' is not here\")")
+    page.wait_for_selector(
+        "#txt2img_notice:has-text(\"Control model 'control_v11p_sd15_canny [d14c016b]' is not here\")"
+    )
     assert page.input_value("#txt2img_controlnet_units textarea, #txt2img_controlnet_units input") == ""
 
 

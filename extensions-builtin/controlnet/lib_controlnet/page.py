@@ -13,6 +13,7 @@ from lib_controlnet.units import NO_MODEL, unit_of_infotext
 from modules.errors import UnknownNameError
 from modules.scripts.pasting import LeftOut
 from modules.scripts.program import Program
+from modules.texts import page_text
 
 TITLE = "ControlNet"
 MAX_PASTED = 10
@@ -40,9 +41,9 @@ def pasted_units(program: Program, is_img2img: bool, parsed: Mapping[str, Any]) 
         place = len(found)
         found.append({"enabled": is_here, **unit})
         if not is_here:
-            sentences.append(f"Control model '{unit['model']}' is not here: unit {place} stays off.")
+            sentences.append(page_text(f"Control model '{unit['model']}' is not here: unit {place} stays off."))
         elif not is_img2img:
-            sentences.append(f"Parameters hold no images: give unit {place} its own.")
+            sentences.append(page_text(f"Parameters hold no images: give unit {place} its own."))
     if not found:
         return None
     return LeftOut(json.dumps(found) if any(unit["enabled"] for unit in found) else "", tuple(sentences))

@@ -145,6 +145,8 @@
     if (!row) return;
     row.replaceChildren();
     row.hidden = true;
+    const shown = document.querySelector("#pnginfo_shown");
+    shown.replaceChildren();
     if (!file?.url) return;
     const image = new Image();
     image.src = file.url;
@@ -154,6 +156,8 @@
       return; // no image: there is nothing to send, and the tab says so
     }
     const { naturalWidth: width, naturalHeight: height } = image;
+    image.alt = file.orig_name;
+    shown.replaceChildren(image);
     fw.offerTargets(row, "pnginfo", () => ({ url: file.url, infotext, width, height, name: file.orig_name }));
   };
 })();

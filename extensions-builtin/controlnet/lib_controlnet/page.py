@@ -13,7 +13,7 @@ from lib_controlnet.units import NO_MODEL, unit_of_infotext
 from modules.errors import UnknownNameError
 from modules.scripts.pasting import LeftOut
 from modules.scripts.program import Program
-from modules.texts import page_text
+from modules.system.texts import page_text
 
 TITLE = "ControlNet"
 MAX_PASTED = 10

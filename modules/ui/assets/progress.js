@@ -277,6 +277,7 @@
 
     document.addEventListener("click", (event) => {
       if (tab.holds(event.target, "enqueue")) tab.enqueue();
+      if (timer === null && tab.holds(event.target, "generate")) draw({ progress: 0, textinfo: fw.t`submitting` }); // before Gradio hears of it
       const before = beginning;
       if (event.isTrusted) beginning = tab.holds(event.target, "generate") ? event : null;
       if (!timer || !tab.holds(event.target, "interrupt", "skip")) return;

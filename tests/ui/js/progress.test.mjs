@@ -152,7 +152,8 @@ test("a reload finds its job again, a second page of the browser does not take i
   const replies = { [PROGRESS]: { active: true, progress: 0.5 }, "internal/result": { error: null, images: [] } };
   const first = page({ replies, stores, globals });
   const task = first.fw.tab("one").start();
-  const second = page({ replies, stores: { session: new Storage(), local: stores.local }, globals });
+  const patient = (run, ms) => setTimeout(run, ms * 40); // the answer may be late where others compute
+  const second = page({ replies, stores: { session: new Storage(), local: stores.local }, globals: { ...globals, setTimeout: patient } });
   await second.fw.tab("one").resume();
   assert.ok(!second.fw.tab("one").isRunning(), "the first page says that it watches it");
   const again = page({ replies, stores, globals: { BroadcastChannel: browser() } }); // the first one is closed

@@ -21,20 +21,25 @@ class StatusLine:
         self._is_terminal = sys.stderr.isatty()
         self._every_s = TERMINAL_EVERY_S if self._is_terminal else FILE_EVERY_S
         self._shown_at = time.monotonic()
+        self._write: Callable[[], None] | None = None
 
     def show(self, text: Callable[[], str], bar: str = "") -> None:
         """Show what `text` gives, on a terminal after the bar, where it is time for it."""
+
+        def write() -> None:
+            line = f"\r{bar}{text():<60}" if self._is_terminal else text().strip()
+            print(line, end="" if self._is_terminal else "\n", file=sys.stderr, flush=True)
+
+        self._write = write
         now = time.monotonic()
-        if now - self._shown_at < self._every_s:
-            return
-        self._shown_at = now
-        if self._is_terminal:
-            print(f"\r{bar}{text():<60}", end="", file=sys.stderr, flush=True)
-        else:
-            print(text().strip(), file=sys.stderr, flush=True)
+        if now - self._shown_at >= self._every_s:
+            self._shown_at = now
+            write()
 
     def end(self) -> None:
-        """Leave the line as it is."""
+        """Show the last state, and leave it there."""
+        if self._write is not None:
+            self._write()
         if self._is_terminal:
             print(file=sys.stderr)
 

@@ -203,7 +203,7 @@ def _build_form(fields: Fields) -> None:
             list(BUDGETS),
             value="No limit",
             label="Memory to use",
-            info="No limit: the base model is kept in 8 bits during training, whatever FP8 weight says.",
+            info="No limit: the base is stored in 8 bits during training, whatever FP8 weight says.",
             elem_id="train_budget",
         )
 

@@ -269,7 +269,7 @@
     if (now === drawnBoards) return;
     drawnBoards = now;
     const bar = find(".fw-boards");
-    const chips = [[null, fw.t`All images`, fw.t`Images on all boards and on none`], [0, fw.t`Not on a board`, fw.t`Images that are not on a board`]].map(([id, text, title]) => chip(id, text, title, id));
+    const chips = [[null, fw.t`All images`, fw.t`Images on all boards and on none`], [0, fw.t`Not on a board`, fw.t`Images that are on no board`]].map(([id, text, title]) => chip(id, text, title, id));
     for (const { id, name, images: count, newest: cover } of boards) {
       const made = chip(id, name, fw.t`Show this board; drag images here to put them on it`, id);
       made.firstChild.translate = false;

@@ -16,7 +16,7 @@
       if (other) await showDifference(image, other, shown, tell, figure);
     }));
     const form = fw.element("form", { className: "fw-again", hidden: true });
-    const open = button(fw.t`Vary a parameter …`, fw.t`Make it once more with another value of any parameter`, trying(async () => {
+    const open = button(fw.t`Vary a parameter`, fw.t`Make it once more with another value of any parameter`, trying(async () => {
       form.hidden = !form.hidden;
       open.setAttribute("aria-expanded", String(!form.hidden));
       if (!form.hidden && !form.children.length) await build(form, { image, tell, trying, isShown });
@@ -81,7 +81,7 @@
         const changes = values.map((value) => (item.group === SETTINGS ? { override_settings: { [item.name]: value } } : { [item.name]: value }));
         const { task_ids } = await fw.post(`${ROUTE}/again-with`, { id: image.id, changes });
         if (task_ids.length > 1) return tell(fw.t`Queued: ${task_ids.length}. The images appear in the history.`);
-        tell(fw.t`Queued; the two are compared when it is done.`);
+        tell(fw.t`Queued; both are compared when it is done.`);
         const other = await finished(task_ids[0], tell, isShown);
         if (!other) return;
         tell("");

@@ -73,7 +73,7 @@
       ...times(state.ended),
     );
     if (!state.running && !state.waiting.length && !state.ended.length) {
-      list.append(fw.element("p", { className: "fw-empty", textContent: fw.t`The queue is empty. What Generate starts appears here.` }));
+      list.append(fw.element("p", { className: "fw-empty", textContent: fw.t`The queue is empty. Jobs from Generate appear here.` }));
     }
     if (focused) {
       const again = [...list.querySelectorAll(`[data-task="${CSS.escape(focused)}"] button`)];

@@ -405,11 +405,9 @@
       await fw.showTab(last);
       const places = () => document.querySelector(`.controlnet-units[data-tab=${last}]`);
       const folds = () => [...(fw.tab(last).find("script_container")?.querySelectorAll(".label-wrap") ?? [])];
-      for (const title of ["Control", "ControlNet"]) {
-        const fold = folds().find((one) => fw.sourceText(one.firstElementChild).trim() === title);
-        if (fold && !fold.classList.contains("open")) fold.click();
-        await until(() => places() || folds().length, 10);
-      }
+      document.querySelector(`#${last}_group_control [aria-expanded=false]`)?.click(); // the group of its fold
+      const fold = folds().find((one) => fw.sourceText(one.firstElementChild).trim() === "ControlNet");
+      if (fold && !fold.classList.contains("open")) fold.click();
       const place = await until(places);
       if (!place) throw new Error(fw.t`The tab was not built in time; open it and try again.`);
       await build(place);

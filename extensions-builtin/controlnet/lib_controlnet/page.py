@@ -32,7 +32,8 @@ def build(script: Any, is_img2img: bool) -> tuple[Any, list[Any]]:
 
 def pasted_units(program: Program, is_img2img: bool, parsed: Mapping[str, Any]) -> LeftOut | None:
     """The units of an infotext, as JSON; None where it has none. A unit whose model is not here stays off."""
-    found, sentences = [], []
+    found: list[dict[str, Any]] = []
+    sentences: list[str] = []
     for number in range(MAX_PASTED):
         unit = unit_of_infotext(parsed, f"{TITLE} {number}")
         if unit is None:

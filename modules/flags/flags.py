@@ -293,14 +293,20 @@ def flag_name(name: str) -> str:
 
 def add_arguments(parser: ArgumentParser, groups: Iterable[str] = GROUPS) -> None:
     """Add the flags of `groups` to any parser, those without effect last, in a group of their own; flags that were not
-    given stay out of its namespace."""
+    given stay out of its namespace. A parser with some of them names their groups in its help, which the whole list
+    would bury."""
+    groups = tuple(groups)
+    is_whole = groups == GROUPS
+    if not is_whole:
+        parser.epilog = f"The flags for {', '.join(groups)} are accepted too: launch.py --help lists them."
     sections = {name: parser.add_argument_group(name) for name in groups}
     appendix = parser.add_argument_group("accepted from the reference UI, without effect here")
     for field in fields(Flags):
         option = option_of(field)
         if option.group in sections:
             section = appendix if field.name in NO_EFFECT else sections[option.group]
-            section.add_argument(flag_name(field.name), dest=field.name, **_keywords(field))
+            keywords = _keywords(field) if is_whole else {**_keywords(field), "help": SUPPRESS}
+            section.add_argument(flag_name(field.name), dest=field.name, **keywords)
 
 
 def _keywords(field: "Field[Any]") -> dict[str, Any]:

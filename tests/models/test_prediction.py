@@ -80,6 +80,7 @@ def test_another_file_of_that_name_is_tried_again(
     model = load()
     assert model.architecture.prediction_type == "epsilon"
     assert model.default_size_px == 512 * model.downscale // 8
+    assert set(model.unused_parameters) == {"distilled_cfg_scale", "image_cfg_scale", "references"}
 
 
 def test_a_hash_and_a_fact_of_a_file_do_not_lose_each_other(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def open_page(page: sync_api.Page, address: str) -> None:
 
 
 def wait_until_open(page: sync_api.Page) -> None:
-    page.wait_for_selector("#txt2img_generate")
+    page.wait_for_selector("#txt2img_generate", state="attached")  # a reload shows the tab that was shown
     page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
     page.wait_for_function("featherweight.tab('txt2img').hasKeptForm !== undefined")
 

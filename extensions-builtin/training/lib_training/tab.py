@@ -32,7 +32,7 @@ from modules.ui.tabs.image_tab import HIDDEN_EVENT
 from modules.ui.tabs.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 1.5
-BUDGETS = {"As it is": None, "4 GB": 4.0, "6 GB": 6.0, "8 GB": 8.0, "12 GB": 12.0, "16 GB": 16.0}
+BUDGETS = {"No limit": None, "4 GB": 4.0, "6 GB": 6.0, "8 GB": 8.0, "12 GB": 12.0, "16 GB": 16.0}
 EMPTY = "Choose what you train, and the folder with its images. The rest follows from them."
 MAX_TABLE = 500
 TAGS_SHOWN = 40
@@ -201,9 +201,9 @@ def _build_form(fields: Fields) -> None:
         )
         fields["budget"] = gr.Dropdown(
             list(BUDGETS),
-            value="As it is",
+            value="No limit",
             label="Memory to use",
-            info="As it is: the base lies in 8 bits while it is trained on, whatever FP8 weight says.",
+            info="No limit: the base is stored in 8 bits during training, whatever FP8 weight says.",
             elem_id="train_budget",
         )
 

@@ -122,7 +122,6 @@ def download_routes(services: Services) -> APIRouter:
                     needs_gb=one.needs_gb,
                     download_gb=one.download_gb,
                     is_streamed=one.is_streamed,
-                    is_slow=one.is_slow,
                     seconds=one.seconds,
                 )
                 for one in models

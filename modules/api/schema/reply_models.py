@@ -706,7 +706,6 @@ class FittingItem(KnownModelItem):
     needs_gb: float = Field(examples=[7.7])
     download_gb: float = Field(examples=[20.7])
     is_streamed: bool = Field(examples=[False])
-    is_slow: bool = Field(examples=[False])
     seconds: int = Field(description="of one image on this CPU, roughly; 0 with a GPU", examples=[9])
 
 
@@ -799,8 +798,9 @@ class EngineReply(Reply):
         examples=["Steps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1"],
         description="what such models are usually sampled with, as an infotext; empty: nothing special",
     )
-    takes_references: bool | None = Field(
-        examples=[False], description="whether the model is shown reference images; null: none is loaded"
+    unused: list[str] | None = Field(
+        examples=[["distilled_cfg_scale", "references"]],
+        description="parameters of the form that the loaded model does not read; null: none is loaded",
     )
     switch_seconds: float | None = Field(examples=[2.31])
     settings: dict[str, object] = Field(examples=[{"show_progressbar": True, "live_preview_refresh_period": 1000}])

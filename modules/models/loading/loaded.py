@@ -23,7 +23,7 @@ from modules.models.autoencoders.running import VaeRunner
 from modules.models.autoencoders.tiny_vae import TinyHalf, TinyVae
 from modules.models.families.architecture import LdmArchitecture
 from modules.models.families.denoiser_context import REFERENCE, DenoiserContext, Extra, ModelInputs
-from modules.models.families.family import ModelFamily
+from modules.models.families.family import GuidanceType, ModelFamily
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.matching import Assignment
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
@@ -179,6 +179,18 @@ class LoadedModel:
     def takes_references(self) -> bool:
         """Whether it is shown the image of img2img next to the one that it makes."""
         return self.family.denoiser.takes_references(self.unet, self.info.name)
+
+    @property
+    def unused_parameters(self) -> tuple[str, ...]:
+        """Keys of the request's parameters that its denoiser does not read."""
+        guidance = self.family.denoiser.guidance(self.unet)
+        is_read = {
+            "cfg_scale": guidance is not GuidanceType.NONE,
+            "distilled_cfg_scale": guidance is GuidanceType.DISTILLED,
+            "image_cfg_scale": self.edits_images,
+            "references": self.takes_references,
+        }
+        return tuple(name for name, reads in is_read.items() if not reads)
 
     def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
         """The denoiser's raw prediction (eps, v or a flow).

@@ -508,7 +508,7 @@ class Engine:
             switch_seconds=model.switch_seconds,
             counting=replace(model.family.texts.counting, files=model.part_files),
             usual=usual.infotext if usual is not None else "",
-            takes_references=model.takes_references,
+            unused=model.unused_parameters,
         )
         said = (f"{model.info.title} is loaded.", model.stored_note, *plan.notes)
         return EngineStatus(EngineState.READY, " ".join(filter(None, said)), facts)

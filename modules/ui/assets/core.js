@@ -60,6 +60,7 @@ window.featherweight = (() => {
       if (isError) box.setAttribute("role", "alert");
       box.textContent = text;
       this.find("messages")?.append(box);
+      if (isError) box.scrollIntoView?.({ block: "nearest" });
     }
 
     clearMessages() {

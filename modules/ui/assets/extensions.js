@@ -171,7 +171,7 @@
     const mine = state.extensions.filter((one) => !one.is_built_in);
     const ours = state.extensions.filter((one) => one.is_built_in);
     const gone = (state.removed || []).map((name) => fw.element("li", {}, own("strong", name), " ", button(fw.t`Take back`, () => act("restore", { name }), name)));
-    const empty = fw.element("p", { className: "fw-empty", textContent: fw.t`No extensions are installed. They are folders of the extensions folder.` });
+    const empty = fw.element("p", { className: "fw-empty", textContent: fw.t`No extensions are installed. Put them into the folder extensions.` });
     part("list").replaceChildren(
       ...(mine.length ? section(fw.t`Installed`, mine, state.may_change) : [empty]),
       ...(gone.length ? [fw.element("h3", { textContent: fw.t`Removed` }), fw.element("ul", {}, ...gone)] : []),

@@ -194,8 +194,8 @@
   const costs = (model) => {
     const needs = model.is_streamed
       ? fw.t`Needs ${model.needs_gb} GB in 8 bits, more than there is: its weights are streamed.`
-      : fw.t`Fits in 8 bits: needs ${model.needs_gb} of ${fitting.memory_gb} GB.`;
-    const time = model.is_slow ? fw.t`Slow on this machine: minutes for an image.` : model.seconds && fw.t`About ${model.seconds} s per image on this CPU.`;
+      : fw.t`Fits in 8 bits: needs ${model.needs_gb} of ${fitting.memory_gb} GB ${fitting.has_gpu ? "VRAM" : "RAM"}.`;
+    const time = model.seconds && fw.t`About ${fw.duration(model.seconds)} per image on this CPU.`;
     return [line(needs, "fw-fits"), time && line(time)];
   };
 
@@ -288,13 +288,13 @@
         file.missing.length && line(fw.t`It needs parts that are not here: ${file.missing.map((one) => one.label).join("; ")}`, "fw-bad"),
       ],
       [
-        file.missing.length && button(fw.t`Get the parts (${missing_gb.toFixed(1)} GB)`, fw.t`Text encoders and VAE that it needs`,
+        file.missing.length && button(fw.t`Get missing parts (${missing_gb.toFixed(1)} GB)`, fw.t`Text encoders and VAE that it needs`,
           () => get(...file.missing.map((one) => ({ source: one.name }))), "fw-primary"),
         file.saves_bytes > 0 && button(fw.t`Store in 8 bits (saves ${gb(file.saves_bytes)})`, fw.t`As a second file, beside this one`, async () => {
           await fw.post(`${ROUTE}/convert`, { checkpoint: way, alone: true, name: file.name.replace(/\.\w+$/, "-8bit.safetensors") });
           await downloads();
         }),
-        button(fw.t`Ask its source`, fw.t`Trigger words, base model and preview from Civitai or the Hub, onto its card`, async () => {
+        button(fw.t`Look it up`, fw.t`Trigger words, base model and preview from Civitai or the Hub, onto its card`, async () => {
           say(fw.t`Asking...`);
           const about = await fw.post(`${ROUTE}/models/about`, { key: file.key });
           say(`${about.source}: ${[about.name, about.base, about.triggers.join(", ")].filter(Boolean).join(" · ")}`);

@@ -243,7 +243,7 @@
   function boardChoice(current, placeholder = "") {
     const choice = fw.element("select", {},
       ...(placeholder ? [fw.element("option", { value: "", textContent: placeholder, disabled: true })] : []),
-      fw.element("option", { value: "0", textContent: fw.t`On no board` }),
+      fw.element("option", { value: "0", textContent: fw.t`Not on a board` }),
       ...boards.map(({ id, name }) => fw.element("option", { value: String(id), textContent: name, translate: false })));
     choice.setAttribute("aria-label", fw.t`Board`);
     choice.value = placeholder ? "" : String(current ?? 0);
@@ -269,7 +269,7 @@
     if (now === drawnBoards) return;
     drawnBoards = now;
     const bar = find(".fw-boards");
-    const chips = [[null, fw.t`All images`, fw.t`Images on all boards and on none`], [0, fw.t`On no board`, fw.t`Images that lie on no board`]].map(([id, text, title]) => chip(id, text, title, id));
+    const chips = [[null, fw.t`All images`, fw.t`Images on all boards and on none`], [0, fw.t`Not on a board`, fw.t`Images that are on no board`]].map(([id, text, title]) => chip(id, text, title, id));
     for (const { id, name, images: count, newest: cover } of boards) {
       const made = chip(id, name, fw.t`Show this board; drag images here to put them on it`, id);
       made.firstChild.translate = false;

@@ -11,12 +11,12 @@
     precision.setAttribute("aria-label", fw.t`Precision`);
     const same = button(fw.t`Same seed, other precision`, fw.t`Make it once more and show what differs`, trying(async () => {
       const { task_id } = await fw.post(`${ROUTE}/again`, { id: image.id, precision: precision.value });
-      tell(fw.t`In line; the difference appears here.`);
+      tell(fw.t`Queued; the difference appears here.`);
       const other = await finished(task_id, tell, isShown);
       if (other) await showDifference(image, other, shown, tell, figure);
     }));
     const form = fw.element("form", { className: "fw-again", hidden: true });
-    const open = button(fw.t`Again with …`, fw.t`Make it once more with another value of any parameter`, trying(async () => {
+    const open = button(fw.t`Vary a parameter`, fw.t`Make it once more with another value of any parameter`, trying(async () => {
       form.hidden = !form.hidden;
       open.setAttribute("aria-expanded", String(!form.hidden));
       if (!form.hidden && !form.children.length) await build(form, { image, tell, trying, isShown });
@@ -80,8 +80,8 @@
         if (!values.length) throw new Error(fw.t`Give at least one value.`);
         const changes = values.map((value) => (item.group === SETTINGS ? { override_settings: { [item.name]: value } } : { [item.name]: value }));
         const { task_ids } = await fw.post(`${ROUTE}/again-with`, { id: image.id, changes });
-        if (task_ids.length > 1) return tell(fw.t`In line: ${task_ids.length}. The images appear in the history.`);
-        tell(fw.t`In line; the two are compared when it is done.`);
+        if (task_ids.length > 1) return tell(fw.t`Queued: ${task_ids.length}. The images appear in the history.`);
+        tell(fw.t`Queued; both are compared when it is done.`);
         const other = await finished(task_ids[0], tell, isShown);
         if (!other) return;
         tell("");

@@ -140,7 +140,7 @@
       const chosen = Number(board.value) || null;
       await fw.history.put([own.id], chosen);
       own.board = chosen;
-      tell(chosen ? fw.t`It lies on this board now.` : fw.t`It lies on no board now.`);
+      tell(chosen ? fw.t`It lies on this board now.` : fw.t`Removed from its board.`);
     }));
     const other = fw.history.chosen().find(({ id }) => id !== own.id);
     const compare = other

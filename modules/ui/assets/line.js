@@ -21,7 +21,7 @@
   function build() {
     box = fw.element("aside", { id: "fw_line", attributes: { "aria-label": fw.t`Line and last images` } },
       fw.element("section", { className: "fw-line-jobs" },
-        fw.element("h2", {}, fw.element("span", { textContent: fw.t`In line` }), fw.element("b")),
+        fw.element("h2", {}, fw.element("span", { textContent: fw.t`Queue` }), fw.element("b")),
         fw.element("ol")),
       fw.element("section", { className: "fw-line-images" },
         fw.element("h2", { textContent: fw.t`Last images` }),
@@ -100,7 +100,7 @@
       ...state.running_all.map((job) => row(job, 0, true)),
       ...state.waiting.map((job, index) => row(job, index, false)),
     );
-    if (!list.children.length) list.append(fw.element("li", { className: "fw-empty", textContent: fw.t`Nothing is in line.` }));
+    if (!list.children.length) list.append(fw.element("li", { className: "fw-empty", textContent: fw.t`The queue is empty.` }));
     box.querySelector("h2 b").textContent = [state.waiting_total || "", state.paused ? fw.text("paused") : ""].filter(Boolean).join(" · ");
     if (focused) list.querySelector(`[data-task="${CSS.escape(focused)}"]`)?.focus();
   }

@@ -69,11 +69,11 @@
         state.waiting,
         (job, index, jobs) => draggable(row(job, waitingButtons(job, index, jobs)), job),
       ),
-      ...section(fw.t`Ended`, state.ended, (job) => row(job, endedButtons(job))),
+      ...section(fw.t`Finished`, state.ended, (job) => row(job, endedButtons(job))),
       ...times(state.ended),
     );
     if (!state.running && !state.waiting.length && !state.ended.length) {
-      list.append(fw.element("p", { className: "fw-empty", textContent: fw.t`Nothing is in line. What Generate starts appears here.` }));
+      list.append(fw.element("p", { className: "fw-empty", textContent: fw.t`The queue is empty. Jobs from Generate appear here.` }));
     }
     if (focused) {
       const again = [...list.querySelectorAll(`[data-task="${CSS.escape(focused)}"] button`)];

@@ -147,6 +147,8 @@
     if (!row) return;
     row.replaceChildren();
     row.hidden = true;
+    const shown = document.querySelector("#pnginfo_shown");
+    shown.replaceChildren();
     if (!file?.url) return;
     const image = new Image();
     image.src = file.url;
@@ -156,6 +158,8 @@
       return; // no image: there is nothing to send, and the tab says so
     }
     const { naturalWidth: width, naturalHeight: height } = image;
+    image.alt = file.orig_name;
+    shown.replaceChildren(image);
     fw.offerTargets(row, "pnginfo", () => ({ url: file.url, infotext, width, height, name: file.orig_name }));
   };
 })();

@@ -34,7 +34,7 @@
       place.dataset.hashing = engine.hashing;
       document.body.classList.toggle("fw-other-model", !engine.is_bundled);
       for (const tab of fw.tabs) followSize(tab, engine.size);
-      document.body.classList.toggle("fw-no-references", engine.takes_references === false);
+      if (engine.unused) document.body.dataset.unused = engine.unused.join(" "); // while none is loaded, as it was
       offerUsual(engine.usual);
     } catch {
       place.textContent = fw.t`The server does not answer.`;
@@ -103,6 +103,12 @@
   };
   const TOOLS = { Paste: "use", Clear: "erase", [fw.t`Last job`]: "clock" }; // of the row below the prompts
 
+  // What holds where nothing is chosen.
+  function nameEmpty() {
+    const field = document.querySelector("#setting_forge_additional_modules input");
+    if (field) field.placeholder = field.closest(".wrap-inner")?.querySelector(".token") ? "" : fw.text(fw.t`Automatic`);
+  }
+
   function drawIcons() {
     for (const button of document.querySelectorAll("button:not(.fw-icon):not(#lightboxModal button)")) {
       const icons = button.closest(".fw-form-tools") ? TOOLS : ICONS;
@@ -113,6 +119,7 @@
 
   function nameButtons() {
     drawIcons();
+    nameEmpty();
     fw.dressUploads();
     for (const button of document.querySelectorAll("button:not([title])")) {
       const name = SIGNS[fw.sourceText(button).trim()];
@@ -164,6 +171,20 @@
     }
   };
 
+  // The tabs and sub tabs that are seen come back after a reload of this window.
+  const TABS = "featherweight.tabs";
+  const seenTabs = () => [...document.querySelectorAll("[role=tabpanel][id]")].filter((panel) => panel.offsetParent).map((panel) => panel.id);
+
+  function reopenTabs() {
+    try {
+      const kept = JSON.parse(sessionStorage.getItem(TABS) || "[]");
+      addEventListener("pagehide", () => sessionStorage.setItem(TABS, JSON.stringify(seenTabs())));
+      if (kept[0]?.startsWith("tab_") && kept.join() !== seenTabs().join()) fw.showTab(kept[0].slice("tab_".length), ...kept.slice(1));
+    } catch (error) {
+      console.warn(fw.t`The browser keeps nothing over a reload: ${error.message}`); // switched off, or full of another's
+    }
+  }
+
   // A tab that was not opened yet has no place to show its job.
   async function resumeWhenThere(tab) {
     while (!tab.find("gallery")) await new Promise((resolve) => setTimeout(resolve, 300));
@@ -177,6 +198,7 @@
     }
     startTheme();
     fw.drawPresets();
+    reopenTabs();
     nameButtons();
     weigh();
     setInterval(weigh, 2000);

@@ -13,6 +13,7 @@ from modules.scripts.library import build_ui
 from modules.scripts.pasting import PastedFields
 from modules.scripts.script import Script
 from modules.services import Services
+from modules.ui.form.filling import missing, takes
 from modules.ui.form.form import TAB_NAMES
 
 NO_SCRIPT = "None"
@@ -64,14 +65,27 @@ class ScriptFields:
         updates: list[Any] = []
         for fields in self.pasting:
             values = fields.values(parsed)
-            updates += [_update(values[place]) if place in values else gr.update() for place in fields.places]
+            updates += [_update(fields.components[place], values.get(place)) for place in fields.places]
         return updates
 
     def read(self, parsed: Mapping[str, Any]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """The fields of an infotext that any script looks at, and sentences about values that one refused."""
-        found = [fields.read(parsed) for fields in self.pasting]
-        keys: frozenset[str] = frozenset().union(*(one.keys for one in found))
-        return keys, tuple(sentence for one in found for sentence in one.refused)
+        """The fields of an infotext that any script looks at, and sentences about values that one refused, or that are
+        no choice of its list."""
+        keys: frozenset[str] = frozenset()
+        sentences: list[str] = []
+        for fields in self.pasting:
+            found = fields.read(parsed)
+            keys |= found.keys
+            sentences += found.refused
+            for place, value in found.values.items():
+                component = fields.components[place]
+                if not _is_choice(component, value):
+                    choices = [str(choice[1]) for choice in component.choices]
+                    word = f"{fields.title}: {component.label}"
+                    sentences.append(
+                        missing(word, str(value), choices, _instead(component) or "what was chosen before")
+                    )
+        return keys, tuple(sentences)
 
 
 def build_scripts(services: Services, tab: Tab) -> ScriptFields:
@@ -174,9 +188,24 @@ def _without_second_fold(fold: gr.Accordion) -> None:
     fold.unrender()  # type: ignore[no-untyped-call]
 
 
-def _update(value: Any) -> Any:
-    """A function of a script may give a value or what `gr.update` made."""
+def _update(component: gr.components.Component, value: Any) -> Any:
+    """A function of a script may give a value or what `gr.update` made. A name that is not in a list would make every
+    later Generate fail."""
+    if value is None or not _is_choice(component, value):
+        instead = None if value is None else _instead(component)
+        return gr.update() if instead is None else gr.update(value=instead)
     return value if isinstance(value, dict) and "__type__" in value else gr.update(value=value)
+
+
+def _is_choice(component: gr.components.Component, value: Any) -> bool:
+    """Whether a list takes a value; every other component takes what its script gives."""
+    is_list = isinstance(component, gr.Dropdown | gr.Radio) and not isinstance(value, dict)
+    return not is_list or takes(component, value)
+
+
+def _instead(component: gr.Dropdown | gr.Radio) -> str | None:
+    """Return the choice of a list that stands for none."""
+    return next((choice[1] for choice in component.choices if choice[1] == NO_SCRIPT), None)
 
 
 def _add(

@@ -3,7 +3,7 @@
 from modules.ui.form.form import ROWS, TAB_NAMES
 
 OF_TABS = {
-    "{tab}_generate": "Make images with this form (Ctrl+Enter). Right-click: again and again, until you end it.",
+    "{tab}_generate": "Make images with this form (Ctrl+Enter). Right-click: generate until stopped.",
     "{tab}_enqueue": "Put this form in line behind what runs (Ctrl+Shift+Enter).",
     "{tab}_interrupt": "Stop (Esc). In a batch the first press finishes the image that is being made.",
     "{tab}_skip": "Leave out the rest of this image and go on with the next (Alt+Enter).",

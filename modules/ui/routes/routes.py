@@ -105,7 +105,7 @@ def page_routes(services: Services) -> APIRouter:
             "is_bundled": is_shipped(wanted_checkpoint(services)),
             "size": model.default_size_px if model else None,
             "usual": model.usual if model else "",
-            "takes_references": model.takes_references if model else None,
+            "unused": model.unused if model else None,
             "switch_seconds": round(model.switch_seconds, 2) if model else None,
             "settings": page_settings(services.settings.current),
         }

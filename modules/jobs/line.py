@@ -15,7 +15,6 @@ from typing import Self
 
 from modules.access.roles import ANYBODY, Identity
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
-from modules.file_names import without_controls
 from modules.jobs.images import JobImages
 from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus, Progress
 from modules.jobs.known import Known
@@ -27,6 +26,7 @@ from modules.jobs.waiting import WaitingEntries
 from modules.processing.record.recordings import Recordings
 from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
+from modules.system.file_names import without_controls
 
 KEPT_RECORDS = 1000
 MAX_WAITING = 256
@@ -272,13 +272,13 @@ class Line:
         with self.lock:
             self._find_waiting(task_id, who)  # it may have begun meanwhile
             before = entry.request
-            entry.ask_instead(request)
+            entry.request = request
             entry.standing.model, entry.standing.needs = model, needs
             entry.standing.waits_for = ""
             try:
                 self.store.changed(entry)
             except FeatherweightError:
-                entry.ask_instead(before)
+                entry.request = before
                 raise
             self.turns.changed(None)
         return entry

@@ -31,7 +31,7 @@ from modules.processing.record.spool import Spool
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import GeneratedImage, ImageRole
 from modules.settings.values import Settings
-from modules.threads import start_loop
+from modules.system.threads import start_loop
 from tests.jobs.fake_worker import FakeHost
 from tests.jobs.test_queue import Stepping
 from tests.processing.test_spool import image, save
@@ -116,7 +116,7 @@ def test_every_thread_is_a_loop_or_ends_with_its_work() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "Thread"):
                 target = next(ast.unparse(key.value) for key in node.keywords if key.arg == "target")
                 found.add((path.relative_to(ROOT).as_posix(), target))
-    assert found - {("modules/threads.py", "loop")} == set(ONCE)
+    assert found - {("modules/system/threads.py", "loop")} == set(ONCE)
 
 
 # -- the queue --------------------------------------------------------------------------------------------------------
@@ -259,15 +259,15 @@ def test_the_thread_of_the_import(
     for folder in folders:
         history.importer.add(folder)
     assert history.importer.wait(60)
-    first, second = (next(i for i in history.history.imports() if i["folder"] == str(folder)) for folder in folders)
+    first, second = (next(i for i in history.history.imports.all() if i["folder"] == str(folder)) for folder in folders)
     assert first["state"] == "failed" and error.__name__ in first["error"]
     assert second["state"] == "done" and second["counts"]["added"] == 1
 
 
 def test_an_import_of_a_folder_that_is_gone_does_not_keep_the_server_from_starting(history: HistoryService) -> None:
-    history.history.note_import(Path("/nowhere/at all"), "running", {})
+    history.history.imports.note(Path("/nowhere/at all"), "running", {})
     history.importer.start()
-    (found,) = history.history.imports()
+    (found,) = history.history.imports.all()
     assert found["state"] == "failed" and "/nowhere/at all" in found["error"]
 
 

@@ -12,12 +12,12 @@ from lib_takeover.takeover import Report, Target, take_over
 from modules.cli.commands import load_command
 from modules.errors import InvalidValueError
 from modules.flags.flags import parse_flags
-from modules.folder_lock import FolderLock
 from modules.history.store import History
-from modules.paths import Paths, resolve_paths
 from modules.prompting.styles import StyleBook
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
+from modules.system.folder_lock import FolderLock
+from modules.system.paths import Paths, resolve_paths
 
 STYLES = "name,prompt,negative_prompt\nInk,ink of {prompt},blurry\nOil,an oil painting,\n"
 
@@ -161,7 +161,7 @@ def test_the_command_remembers_outputs_for_the_next_start(
     out = capsys.readouterr().out
     assert "Taken over:" in out and "Without a counterpart:" in out
     history = History(data / "history.sqlite", data / "outputs" / "trash")
-    assert {(item["folder"], item["state"]) for item in history.imports()} == {
+    assert {(item["folder"], item["state"]) for item in history.imports.all()} == {
         (str(theirs / "outputs"), "running"),
         (str(theirs / "made"), "running"),
     }

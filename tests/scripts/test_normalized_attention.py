@@ -162,7 +162,8 @@ class Attended:
             parts = (attn.to_q(tokens), attn.to_k(context), attn.to_v(context))
             query, key, value = (each.unflatten(-1, (attn.heads, -1)).transpose(1, 2) for each in parts)
             shares = (query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5).softmax(-1)
-            return (shares @ value).transpose(1, 2).flatten(2)
+            features: Tensor = (shares @ value).transpose(1, 2).flatten(2)
+            return features
 
         found = attended(hidden_states, hidden_states if encoder_hidden_states is None else encoder_hidden_states)
         if encoder_hidden_states is not None:

@@ -37,13 +37,13 @@ class NormalizedAttention(FieldScript):
         switch("nag"),
         Field(
             name="scale", label="Scale", default=5.0, elem_id="nag_scale", low=1.0, high=100.0, slider_high=20.0,
-            step=0.1, infotext="nag_scale", hint="1: no effect",
+            step=0.1, infotext="nag_scale",
         ),
         Field(
             name="tau", label="Tau", default=2.5, elem_id="nag_tau", low=1.0, high=10.0, step=0.1,
-            infotext="nag_tau", hint="How much longer than before the features may become",
+            infotext="nag_tau",
         ),
-        portion("alpha", "Alpha", 0.25, "nag_alpha", infotext="nag_alpha", hint="How much of the result is guided"),
+        portion("alpha", "Alpha", 0.25, "nag_alpha", infotext="nag_alpha"),
         portion("start", "Start", 0.0, "nag_start", infotext="nag_start"),
         portion("end", "End", 1.0, "nag_end", infotext="nag_end"),
     )  # fmt: skip

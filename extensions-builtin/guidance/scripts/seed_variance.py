@@ -32,10 +32,7 @@ class SeedVariance(FieldScript):
             name="strength", label="Strength", default=0.5, elem_id="seed_variance_strength", low=0.0, high=10.0,
             slider_high=2.0, step=0.05, infotext="seed_variance_strength",
         ),
-        portion(
-            "share", "Share of values", 0.5, "seed_variance_share", infotext="seed_variance_share",
-            hint="How many of the text's values get noise",
-        ),
+        portion("share", "Share", 0.5, "seed_variance_share", infotext="seed_variance_share"),
         portion("end", "End", 0.25, "seed_variance_end", infotext="seed_variance_end"),
     )  # fmt: skip
     infotext_switch = "seed_variance_enabled"
@@ -78,7 +75,8 @@ def noise_for(text: Tensor, seed: int, values: dict[str, Any]) -> Tensor:
     generator = torch.Generator().manual_seed((seed + APART) % 2**63)
     noise = torch.randn(text.shape, generator=generator)
     chosen = torch.rand(text.shape, generator=generator) < values["share"]
-    return (noise * chosen).to(text) * (text.float().std() * values["strength"]).to(text)
+    added: Tensor = (noise * chosen).to(text) * (text.float().std() * values["strength"]).to(text)
+    return added
 
 
 SeedVariance().add_axes("strength", "share", "end")

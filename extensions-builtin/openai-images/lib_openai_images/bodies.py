@@ -12,7 +12,7 @@ from PIL import ImageOps
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from modules.api.schemas import GenerationBody, Img2ImgBody, Txt2ImgBody
+from modules.api.schema.schemas import GenerationBody, Img2ImgBody, Txt2ImgBody
 from modules.errors import UnknownNameError
 from modules.images.encode import to_base64
 from modules.images.infotext import parse_infotext
@@ -24,7 +24,7 @@ from modules.processing.request.pasting import pasted_values
 from modules.processing.request.request import REQUEST_ROWS, GenerationRequest
 from modules.processing.request.source_images import MaskedContent
 from modules.services import Services
-from modules.ui.defaults import default_size, wanted_checkpoint
+from modules.ui.common.defaults import default_size, wanted_checkpoint
 
 THEIR_MODELS = re.compile(r"(gpt-image|dall-e|chatgpt-image)\b", re.IGNORECASE)
 """Models of OpenAI's, which clients name where nobody has set another: the chosen checkpoint stands for them."""

@@ -17,16 +17,16 @@ from starlette.responses import Response, StreamingResponse
 
 from lib_openai_images.bodies import MAX_SOURCES, ImagesBody, Sources, checkpoint_of, generation_body, refused
 from lib_openai_images.errors import openai_error
-from modules import script_callbacks
-from modules.api.documentation import documented
-from modules.api.generation import submitted, wait_for
-from modules.api.replies import image_text
-from modules.api.reply_models import Reply
+from modules.api.generation.generation import submitted, wait_for
+from modules.api.generation.replies import image_text
+from modules.api.schema.documentation import documented
+from modules.api.schema.reply_models import Reply
 from modules.errors import FeatherweightError, Interrupted
 from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.request.result import GeneratedImage, ImageRole
+from modules.scripts import script_callbacks
 from modules.services import Services
 
 user = script_callbacks.open_to("user")

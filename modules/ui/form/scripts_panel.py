@@ -203,9 +203,10 @@ def _is_choice(component: gr.components.Component, value: Any) -> bool:
     return not is_list or takes(component, value)
 
 
-def _instead(component: gr.Dropdown | gr.Radio) -> str | None:
+def _instead(component: gr.components.Component) -> str | None:
     """Return the choice of a list that stands for none."""
-    return next((choice[1] for choice in component.choices if choice[1] == NO_SCRIPT), None)
+    choices = component.choices if isinstance(component, gr.Dropdown | gr.Radio) else ()
+    return next((choice[1] for choice in choices if choice[1] == NO_SCRIPT), None)
 
 
 def _add(

@@ -17,7 +17,7 @@ from modules.downloads.download import (
     download,
     unfinished_in,
 )
-from modules.downloads.known import KnownModel, known_models, source_named
+from modules.downloads.known import KnownModel, entries_for, known_models, source_named
 from modules.downloads.parts import STORED_MEANWHILE, discard
 from modules.downloads.remote_file import RemoteFile, look, read_header
 from modules.downloads.transport import FileTransport
@@ -28,10 +28,13 @@ from modules.model_folders import files_below
 from modules.models.detection.files import (
     CHECKPOINTS,
     CONTROL,
+    DETECTORS,
     EMBEDDINGS,
     ENCODERS,
+    HYPERNETWORKS,
     IMAGE_ENCODERS,
     LORAS,
+    PREPROCESSORS,
     TINY_VAES,
     UPSCALERS,
     VAES,
@@ -101,10 +104,11 @@ class Downloads:
             ENCODERS: paths.module_dirs[0],
             LORAS: paths.lora_dirs[0],
             EMBEDDINGS: paths.embeddings_dir,
-            CONTROL: paths.models_dir / CONTROL,
+            **{name: paths.models_dir / name for name in (CONTROL, PREPROCESSORS, IMAGE_ENCODERS, DETECTORS)},
             UPSCALERS: paths.upscaler_dirs[UPSCALERS],
-            IMAGE_ENCODERS: paths.models_dir / IMAGE_ENCODERS,
             TINY_VAES: paths.tiny_vae_dirs[0],
+            HYPERNETWORKS: paths.hypernetwork_dir,
+            **paths.face_dirs,
         }
 
     def checked(self, request: DownloadRequest) -> DownloadRequest:
@@ -137,7 +141,7 @@ class Downloads:
         entry = known.get(request.source.strip().lower())
         if entry is not None and not remote.sha256:
             remote = replace(remote, sha256=entry.sha256)
-        parts = tuple(known[part] for part in entry.parts) if entry else ()
+        parts = tuple(known[part] for part in entry.parts) if entry else entries_for(kind.missing, known)
         return Found(remote, header, kind, name, describe(remote, header, kind), parts)
 
     def _folder(self, name: str) -> str:

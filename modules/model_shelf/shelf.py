@@ -16,7 +16,21 @@ from modules.file_names import place_inside
 from modules.model_folders import files_below
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
-from modules.models.detection.files import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, TINY_VAES, UPSCALERS, VAES
+from modules.models.detection.files import (
+    CHECKPOINTS,
+    CONTROL,
+    DETECTORS,
+    EMBEDDINGS,
+    ENCODERS,
+    HYPERNETWORKS,
+    IMAGE_ENCODERS,
+    LORAS,
+    PREPROCESSORS,
+    TINY_VAES,
+    UPSCALERS,
+    VAES,
+    Detected,
+)
 from modules.models.files.catalogue import HashCache
 from modules.paths import Paths
 
@@ -26,11 +40,14 @@ OnHash = Callable[[int, int], None]
 """(bytes read, bytes to read); raises to stop."""
 
 
+NOTHING = Detected()
+
+
 @dataclass(frozen=True)
 class ShelfFile:
     """A model file. `key` names it in calls; `folder` is below the folder of its kind. `used_at` None: no image of the
     history was made with it, or nobody can say. `doubles`: keys of files with the same bytes; `may_be_double`: others
-    have its size, and their hashes were not taken yet."""
+    have its size, and their hashes were not taken yet. `found`: what its header says."""
 
     key: str
     kind: str
@@ -46,6 +63,7 @@ class ShelfFile:
     missing: tuple[KnownModel, ...] = ()
     saves_bytes: int = 0
     is_part_of_program: bool = False
+    found: Detected = NOTHING
 
 
 class Shelf:
@@ -67,7 +85,8 @@ class Shelf:
             ENCODERS: paths.module_dirs,
             LORAS: paths.lora_dirs,
             EMBEDDINGS: paths.embeddings_dirs,
-            CONTROL: (paths.models_dir / CONTROL,),
+            **{name: (paths.models_dir / name,) for name in (CONTROL, PREPROCESSORS, IMAGE_ENCODERS, DETECTORS)},
+            HYPERNETWORKS: paths.hypernetwork_dirs,
             UPSCALERS: tuple(paths.upscaler_dirs.values()),
         }
 
@@ -94,6 +113,7 @@ class Shelf:
                 ),
                 missing=missing_parts(one.path, known, parts, self._headers) if one.kind == CHECKPOINTS else (),
                 saves_bytes=self._saves(one),
+                found=self._headers.of(one.path).found,
             )
             for one in sorted(found, key=lambda one: (-one.size_bytes, one.key))
         )

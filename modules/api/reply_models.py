@@ -711,8 +711,8 @@ class FittingReply(Reply):
 
 
 class DetectedItem(Reply):
-    """What a model file is by its header. `layout`: whose names its tensors have; `missing`: what it needs besides;
-    `folder`: where it belongs; `refusal`: why it is of no use here, to be read after its name."""
+    """Description of a model file by its header. `layout`: whose names its tensors have; `missing`: what it needs
+    besides; `folder`: where it belongs; `refusal`: why it is of no use here, to be read after its name."""
 
     kind: str = Field(examples=["denoiser"])
     line: str = Field(examples=["a denoiser of Z-Image, original names, bf16"])

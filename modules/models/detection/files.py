@@ -290,8 +290,10 @@ def _unknown(header: Header) -> Detected:
         return Detected(Kind.EMBEDDING, "an embedding", FAMILY_OF_WIDTH[next(iter(tensors.values())).shape[-1]])
     if not tensors and header.format == "pickle":
         return Detected(Kind.CHECKPOINT, "a pickle, whose contents are not known before it is here")
-    if any(name.startswith(EMA) for name in tensors) or (header.format == "gguf" and header.architecture in GGUF_KNOWN):
-        return Detected(Kind.CHECKPOINT)  # names that only the key maps of a family know
+    if any(name.startswith((PREFIX, EMA)) for name in tensors) or (
+        header.format == "gguf" and header.architecture in GGUF_KNOWN
+    ):
+        return Detected(Kind.CHECKPOINT, "a checkpoint of no family that its header tells")
     if header.format in ("", "onnx"):
         named = "is an ONNX model: of these detectors alone are read, from models/adetailer"
         return Detected(refusal=f"{named if header.format else 'is damaged, or no model file'}.")

@@ -25,24 +25,27 @@ from modules.downloads.verdict import Verdict, describe, judge
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.file_names import place_inside
 from modules.model_folders import files_below
-from modules.models.detection.files import (
-    CHECKPOINTS,
-    CONTROL,
-    DETECTORS,
-    EMBEDDINGS,
-    ENCODERS,
-    HYPERNETWORKS,
-    IMAGE_ENCODERS,
-    LORAS,
-    PREPROCESSORS,
-    TINY_VAES,
-    UPSCALERS,
-    VAES,
-    Detected,
-    detected,
-)
+from modules.models.detection.files import Detected, detected
+from modules.models.detection.kinds import FOLDERS, Kind
 from modules.models.files.header import Header
 from modules.paths import Paths
+
+
+def model_folders(paths: Paths) -> dict[str, tuple[Path, ...]]:
+    """Return the folders of model files by the name of the first. One of several kinds stands at the first of these."""
+    others = (Kind.CONTROLNET, Kind.PREPROCESSOR, Kind.IMAGE_ENCODER, Kind.DETECTOR)
+    return {
+        FOLDERS[Kind.CHECKPOINT]: paths.checkpoint_dirs,
+        FOLDERS[Kind.VAE]: paths.vae_dirs,
+        FOLDERS[Kind.TINY_VAE]: paths.tiny_vae_dirs,
+        FOLDERS[Kind.TEXT_ENCODER]: paths.module_dirs,
+        FOLDERS[Kind.LORA]: paths.lora_dirs,
+        FOLDERS[Kind.EMBEDDING]: paths.embeddings_dirs,
+        FOLDERS[Kind.HYPERNETWORK]: paths.hypernetwork_dirs,
+        FOLDERS[Kind.UPSCALER]: tuple(paths.upscaler_dirs.values()),
+        **{FOLDERS[kind]: (paths.models_dir / FOLDERS[kind],) for kind in others},
+        **{name: (folder,) for name, folder in paths.face_dirs.items()},
+    }
 
 
 @dataclass(frozen=True)
@@ -97,19 +100,7 @@ class Downloads:
     @property
     def folders(self) -> Mapping[str, Path]:
         """Where files go, by the name of their folder."""
-        paths = self.paths
-        return {
-            CHECKPOINTS: paths.checkpoint_dirs[0],
-            VAES: paths.vae_dirs[0],
-            ENCODERS: paths.module_dirs[0],
-            LORAS: paths.lora_dirs[0],
-            EMBEDDINGS: paths.embeddings_dir,
-            **{name: paths.models_dir / name for name in (CONTROL, PREPROCESSORS, IMAGE_ENCODERS, DETECTORS)},
-            UPSCALERS: paths.upscaler_dirs[UPSCALERS],
-            TINY_VAES: paths.tiny_vae_dirs[0],
-            HYPERNETWORKS: paths.hypernetwork_dir,
-            **paths.face_dirs,
-        }
+        return {name: folders[0] for name, folders in model_folders(self.paths).items()}
 
     def checked(self, request: DownloadRequest) -> DownloadRequest:
         """The request, if its address, name and folder can be meant. Asks no server; raises as `find`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from modules.atomic_files import move_together, output_error
 from modules.downloads.addresses import PICKLES, SUFFIXES
+from modules.downloads.downloads import model_folders
 from modules.downloads.known import KnownModel, known_models
 from modules.downloads.remote_file import WORTHWHILE, saved_by_eight_bits
 from modules.errors import InvalidValueError, UnknownNameError
@@ -16,21 +17,7 @@ from modules.file_names import place_inside
 from modules.model_folders import files_below
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
-from modules.models.detection.files import (
-    CHECKPOINTS,
-    CONTROL,
-    DETECTORS,
-    EMBEDDINGS,
-    ENCODERS,
-    HYPERNETWORKS,
-    IMAGE_ENCODERS,
-    LORAS,
-    PREPROCESSORS,
-    TINY_VAES,
-    UPSCALERS,
-    VAES,
-    Detected,
-)
+from modules.models.detection.files import CHECKPOINTS, ENCODERS, LORAS, VAES, Detected
 from modules.models.files.catalogue import HashCache
 from modules.paths import Paths
 
@@ -76,19 +63,8 @@ class Shelf:
 
     @property
     def roots(self) -> dict[str, tuple[Path, ...]]:
-        """The folders that are searched, by kind. A folder of several kinds stands at the first."""
-        paths = self._paths
-        return {
-            CHECKPOINTS: paths.checkpoint_dirs,
-            VAES: paths.vae_dirs,
-            TINY_VAES: paths.tiny_vae_dirs,
-            ENCODERS: paths.module_dirs,
-            LORAS: paths.lora_dirs,
-            EMBEDDINGS: paths.embeddings_dirs,
-            **{name: (paths.models_dir / name,) for name in (CONTROL, PREPROCESSORS, IMAGE_ENCODERS, DETECTORS)},
-            HYPERNETWORKS: paths.hypernetwork_dirs,
-            UPSCALERS: tuple(paths.upscaler_dirs.values()),
-        }
+        """The folders that are searched, by kind."""
+        return model_folders(self._paths)
 
     def files(self) -> tuple[ShelfFile, ...]:
         """All of them as they are now, the largest first."""

@@ -17,7 +17,6 @@ from modules.models.detection.families import (
     SD3,
     SDXL,
     FamilySigns,
-    HasShape,
     Need,
     Shapes,
     checkpoint_family,
@@ -28,7 +27,7 @@ from modules.models.detection.families import (
     whole_names,
 )
 from modules.models.detection.formats import stored_format
-from modules.models.detection.kinds import FOLDERS, Kind, Row, other_of, other_of_class, row_of
+from modules.models.detection.kinds import FOLDERS, HasShape, Kind, Row, other_of, other_of_class, row_of
 from modules.models.detection.parts import (
     ENCODER_TYPES,
     LLM_SIGNS,
@@ -47,9 +46,6 @@ from modules.models.files.other_files import adapter_or_embedding
 CHECKPOINTS, VAES, ENCODERS = FOLDERS[Kind.CHECKPOINT], FOLDERS[Kind.VAE], FOLDERS[Kind.TEXT_ENCODER]
 LORAS, EMBEDDINGS, CONTROL = FOLDERS[Kind.LORA], FOLDERS[Kind.EMBEDDING], FOLDERS[Kind.CONTROLNET]
 UPSCALERS, IMAGE_ENCODERS, TINY_VAES = FOLDERS[Kind.UPSCALER], FOLDERS[Kind.IMAGE_ENCODER], FOLDERS[Kind.TINY_VAE]
-HYPERNETWORKS, DETECTORS, PREPROCESSORS = (
-    FOLDERS[kind] for kind in (Kind.HYPERNETWORK, Kind.DETECTOR, Kind.PREPROCESSOR)
-)
 DEPTH_CHANNELS, UPSCALER_CHANNELS, LISTED = 5, 7, 3
 VIDEO_PATCHES, VIDEO_SIDES = ("patch_embedding.weight", "img_in.proj.weight", "patch_embed.proj.weight"), 5
 """Convolutions over time, height and width that video models cut their latents with."""

@@ -43,22 +43,11 @@ class Kind(StrEnum):
 
 
 FOLDERS: Mapping[Kind, str] = {
-    Kind.CHECKPOINT: "Stable-diffusion",
-    Kind.DENOISER: "Stable-diffusion",
-    Kind.TEXT_ENCODER: "text_encoder",
-    Kind.IMAGE_ENCODER: "clip_vision",
-    Kind.VAE: "VAE",
-    Kind.TINY_VAE: "VAE-taesd",
-    Kind.LORA: "Lora",
-    Kind.EMBEDDING: "embeddings",
-    Kind.HYPERNETWORK: "hypernetworks",
-    Kind.CONTROLNET: "ControlNet",
-    Kind.CONTROL_LORA: "ControlNet",
-    Kind.T2I_ADAPTER: "ControlNet",
-    Kind.IP_ADAPTER: "ControlNet",
-    Kind.PREPROCESSOR: "ControlNetPreprocessor",
-    Kind.UPSCALER: "ESRGAN",
-    Kind.FACE_RESTORER: "GFPGAN",
+    **dict.fromkeys((Kind.CHECKPOINT, Kind.DENOISER), "Stable-diffusion"),
+    **{Kind.TEXT_ENCODER: "text_encoder", Kind.IMAGE_ENCODER: "clip_vision", Kind.VAE: "VAE"},
+    **{Kind.TINY_VAE: "VAE-taesd", Kind.LORA: "Lora", Kind.EMBEDDING: "embeddings", Kind.HYPERNETWORK: "hypernetworks"},
+    **dict.fromkeys((Kind.CONTROLNET, Kind.CONTROL_LORA, Kind.T2I_ADAPTER, Kind.IP_ADAPTER), "ControlNet"),
+    **{Kind.PREPROCESSOR: "ControlNetPreprocessor", Kind.UPSCALER: "ESRGAN", Kind.FACE_RESTORER: "GFPGAN"},
     Kind.DETECTOR: "adetailer",
 }
 """Folders below `models/` (embeddings: the folder of embeddings); kinds that are not read have none."""

@@ -98,7 +98,8 @@ def _named(content: object) -> Iterator[tuple[str, Stored]]:
         if isinstance(value, StoredTensor):
             yield at, Stored(value.shape, value.storage.dtype)
             continue
-        held = tensors_of(modules_of(value)) if isinstance(value, Inert) else value
-        items = held.items() if isinstance(held, Mapping) else enumerate(held if isinstance(held, list | tuple) else ())
+        inner = tensors_of(modules_of(value)) if isinstance(value, Inert) else value
+        pairs = enumerate(inner) if isinstance(inner, list | tuple) else ()
+        items = inner.items() if isinstance(inner, Mapping) else pairs
         inside = [(f"{at}.{name}".strip("."), one) for name, one in items if isinstance(one, HOLDERS)]
         waiting += reversed(inside)

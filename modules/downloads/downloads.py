@@ -23,12 +23,12 @@ from modules.downloads.remote_file import RemoteFile, look, read_header
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
-from modules.file_names import place_inside
-from modules.model_folders import files_below
 from modules.models.detection.files import Detected, detected
 from modules.models.detection.kinds import FOLDERS, Kind
 from modules.models.files.header import Header
-from modules.paths import Paths
+from modules.system.file_names import place_inside
+from modules.system.model_folders import files_below
+from modules.system.paths import Paths
 
 
 def model_folders(paths: Paths) -> dict[str, tuple[Path, ...]]:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from modules.bounded import ContentError, read_json
 from modules.models.files.header import DECLARATIONS_KEY, GPTQ, NUNCHAKU, PACKED_KEY, Header
+from modules.system.bounded import ContentError, read_json
 
 EIGHT_BITS = (("F8_E4M3", "fp8 e4m3fn"), ("F8_E5M2", "fp8 e5m2"), ("I8", "int8"))
 WIDE = (("F16", "fp16"), ("BF16", "bf16"), ("F32", "fp32"), ("F64", "fp64"))

@@ -19,7 +19,7 @@ from modules.models.files.header import ARCHITECTURE, Stored
 from modules.models.files.header import Header as FileHeader
 from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Header
-from modules.registry import Registry
+from modules.system.registry import Registry
 
 FAMILIES: Registry[ModelFamily] = Registry("model family")
 for _family in (SD1, SD2, BASE, REFINER, SD3, Z_IMAGE, ANIMA, SCHNELL, DEV, FLUX2, CHROMA, KREA2, QWEN_IMAGE):

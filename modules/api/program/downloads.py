@@ -211,6 +211,7 @@ def detected_item(found: Detected) -> DetectedItem:
         format=found.format,
         missing=[need.title for need in found.missing],
         folder=found.folder,
+        is_supported=found.is_supported,
         refusal=found.refusal,
     )
 

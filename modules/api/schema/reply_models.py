@@ -721,6 +721,7 @@ class DetectedItem(Reply):
     format: str = Field(examples=["bf16"])
     missing: list[str] = Field(examples=[["Qwen3-4B (2560 wide, 8.0 GB in 16 bits)"]])
     folder: str = Field(examples=["Stable-diffusion"])
+    is_supported: bool = Field(examples=[True])
     refusal: str = Field(examples=[""])
 
 

@@ -284,7 +284,7 @@ def _unknown(header: Header) -> Detected:
         return Detected(Kind.LANGUAGE_MODEL, refusal=said)
     if len(tensors) == 1 and next(iter(tensors.values())).shape[-1:] in {(width,) for width in FAMILY_OF_WIDTH}:
         return Detected(Kind.EMBEDDING, "an embedding", FAMILY_OF_WIDTH[next(iter(tensors.values())).shape[-1]])
-    if not tensors and header.format == "pickle":
+    if header.format == "pickle" and not (tensors and header.is_whole):
         return Detected(Kind.CHECKPOINT, "a pickle, whose contents are not known before it is here")
     if any(name.startswith((PREFIX, EMA)) for name in tensors) or (
         header.format == "gguf" and header.architecture in GGUF_KNOWN

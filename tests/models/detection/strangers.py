@@ -183,7 +183,15 @@ STRANGERS = {
         {"controlnet_blocks.0.weight": (9, 9)}, "is a ControlNet of an unknown kind, which is not supported."
     ),
     "Control-LoRA": Stranger(
-        {"lora_controlnet": (0,), "input_blocks.0.0.weight": (9, 4, 3, 3)}, "a Control-LoRA, fp16", "ControlNet"
+        {
+            "lora_controlnet": (0,),
+            "input_hint_block.0.weight": (16, 3, 3, 3),
+            "input_hint_block.2.weight": (16, 16, 3, 3),
+            "input_blocks.1.0.emb_layers.1.up": (9, 9),
+            "input_blocks.2.0.emb_layers.1.up": (9, 9),
+        },
+        "a Control-LoRA, fp16",
+        "ControlNet",
     ),
     "embedding of SDXL": Stranger(
         {"clip_g": (4, 1280), "clip_l": (4, 768)}, "an embedding for SDXL, fp16", "embeddings"

@@ -270,7 +270,9 @@ def kind(found: Detected) -> tuple[str, str]:
     return found.folder, family_name(found)
 
 
-@pytest.mark.parametrize("name", ["flux1-dev", "z-image", "te-t5xxl", "te-qwen2.5-vl-7b", "vae-flux1"])
+@pytest.mark.parametrize(
+    "name", ["flux1-dev", "z-image", "chroma1", "te-t5xxl", "te-clip-l", "te-qwen2.5-vl-7b", "vae-flux1"]
+)
 def test_one_tensor_changed_never_changes_the_kind_silently(name: str) -> None:
     shapes, drawn = dict(full(name)), random.Random(name)
     before = kind(look(shapes))

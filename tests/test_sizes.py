@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {("modules",): 63_960, ("modules", "compat", "extensions-builtin"): 92_560}
+LIMITS = {("modules",): 64_210, ("modules", "compat", "extensions-builtin"): 92_960}
 """Lines of code of folders together. The aim is 58,000 and 84,000."""
 CHANGING = ("append", "add", "extend", "insert", "update", "setdefault", "remove", "discard", "pop", "popitem", "clear")
 CONTAINERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "WeakKeyDictionary", "WeakSet")

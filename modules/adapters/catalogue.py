@@ -41,7 +41,7 @@ class AdapterInfo:
 
     @cached_property
     def version(self) -> str:
-        """What model cards call the models that it is for, by its metadata or else by its tensors; "" for others."""
+        """Word of model cards for the models that it is for, by its metadata or else by its tensors; "" for others."""
         family = None if version_of_metadata(self.metadata) else detected(header_of(self.path)).family
         return version_of_metadata(self.metadata) if family is None else version_of_family(family.label)
 

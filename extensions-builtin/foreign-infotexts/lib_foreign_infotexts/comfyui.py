@@ -113,7 +113,7 @@ def _loras_of(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[tuple[str, ob
         for row in rows:
             file = row.get("lora", row.get("name")) if isinstance(row, dict) else None
             if _is_file(file) and row.get("on", row.get("active", True)):
-                yield file, row.get("strength", 1)
+                yield str(file), row.get("strength", 1)
         match = _LORA.fullmatch(name)
         file = value.get("content") if isinstance(value, dict) else value
         if match is None or not _is_file(file):
@@ -125,7 +125,7 @@ def _loras_of(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[tuple[str, ob
             continue
         keys = [key.format(number) for key in LORA_WEIGHTS]
         weight = next((graph.value(inputs[key], key) for key in keys if key in inputs), 1)
-        yield file, 1 if weight is None else weight
+        yield str(file), 1 if weight is None else weight
 
 
 def _word(kind: str) -> str:

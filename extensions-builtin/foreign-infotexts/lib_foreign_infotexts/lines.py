@@ -61,7 +61,7 @@ def line_record(text: str) -> ForeignRecord | None:
     if form is None:
         return _midjourney(text)
     parts = re.split(rf"(?:^|{form.between})([A-Z][A-Za-z ]{{1,30}}): ", text.strip())
-    values = dict(zip(parts[1::2], (value.strip() for value in parts[2::2]), strict=False))
+    values = {str(key): str(value).strip() for key, value in zip(parts[1::2], parts[2::2], strict=False)}
     named = {form.words.get(key, key): value for key, value in values.items() if value and key not in LEFT_OUT}
     record = ForeignRecord(form.program, named.pop(PROMPT, ""), named.pop(NEGATIVE, ""))
     record.fields |= named

@@ -282,10 +282,9 @@ def _unknown(header: Header) -> Detected:
         wide = next((one.shape[1] for name, one in tensors.items() if "embed" in name and len(one.shape) == 2), 0)
         said = f"is a language model ({wide} wide); no model of images here reads with it."
         return Detected(Kind.LANGUAGE_MODEL, refusal=said)
-    name, entry = next(iter(tensors.items()), ("", None))
-    if len(tensors) == 1 and "." not in name and entry is not None and entry.shape[-1:]:  # as diffusers writes them
-        family = FAMILY_OF_WIDTH.get(entry.shape[-1]) if len(entry.shape) < 3 else None
-        if family is not None:
+    for name, (shape, _) in tensors.items() if len(tensors) == 1 else ():
+        family = FAMILY_OF_WIDTH.get(shape[-1]) if len(shape) in (1, 2) and "." not in name else None
+        if family is not None:  # as diffusers writes them
             return Detected(Kind.EMBEDDING, "an embedding", family)
     if header.format == "pickle" and not (tensors and header.is_whole):
         return Detected(Kind.CHECKPOINT, "a pickle, whose contents are not known before it is here")

@@ -98,8 +98,8 @@ def _named(content: object) -> Iterator[tuple[str, Stored]]:
         if isinstance(value, StoredTensor):
             yield at, Stored(value.shape, value.storage.dtype)
             continue
-        inner = tensors_of(modules_of(value)) if isinstance(value, Inert) else value
-        pairs = enumerate(inner) if isinstance(inner, list | tuple) else ()
-        items = inner.items() if isinstance(inner, Mapping) else pairs
+        table: object = tensors_of(modules_of(value)) if isinstance(value, Inert) else value
+        listed = enumerate(table) if isinstance(table, list | tuple) else ()
+        items = table.items() if isinstance(table, Mapping) else listed
         inside = [(f"{at}.{name}".strip("."), one) for name, one in items if isinstance(one, HOLDERS)]
         waiting += reversed(inside)

@@ -816,8 +816,8 @@ def _main_bytes(case: _Case, stage: Stage, predicted: int) -> int:
 
 
 def _copied_bytes(case: _Case) -> int:
-    """What a tensor takes in main memory on its way to a GPU that shares it: nothing where the GPU copies it from the
-    file's own pages."""
+    """Return what a tensor takes in main memory on its way to a GPU that shares it: nothing where that copies from the
+    pages of the file."""
     if case.plan.device.type == "cpu" or (case.plan.map_files and not case.plan.is_low_precision):
         return 0
     return case.meta_model.max_tensor_bytes

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {("modules",): 64_150, ("modules", "compat", "extensions-builtin"): 93_480}
+LIMITS = {("modules",): 64_170, ("modules", "compat", "extensions-builtin"): 93_500}
 """Lines of code of folders together. The aim is 58,000 and 84,000."""
 CHANGING = ("append", "add", "extend", "insert", "update", "setdefault", "remove", "discard", "pop", "popitem", "clear")
 CONTAINERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "WeakKeyDictionary", "WeakSet")

@@ -7,7 +7,7 @@ V = TypeVar("V")
 
 
 class LookedUp(MutableMapping[str, V]):
-    """What there is (`look`), and what extensions put there: theirs stand until they take them away, and change nothing
+    """Entries that there are (`look`) and those that extensions put there: theirs stand until they take them away, and change nothing
     of the program. An entry of the program's cannot be taken away; that is passed over."""
 
     def __init__(self, look: Callable[[], Mapping[str, V]]) -> None:

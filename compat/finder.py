@@ -157,7 +157,7 @@ class _StandInDistribution(Distribution):
         return f"Name: {TORCHVISION}\nVersion: {VISION_VERSION}\n" if filename == "METADATA" else None
 
     def locate_file(self, path: Any) -> Path:
-        """It has no files."""
+        """Return the path as it is; there are no files."""
         return Path(path)
 
 

@@ -7,8 +7,8 @@ V = TypeVar("V")
 
 
 class LookedUp(MutableMapping[str, V]):
-    """What there is (`look`), and what extensions put there: theirs stand until they take them away, and change nothing
-    of the program. An entry of the program's cannot be taken away; that is passed over."""
+    """Entries that there are (`look`) and those that extensions put there, which stand until they take them away and
+    change nothing of the program. An entry of the program's cannot be taken away; that is passed over."""
 
     def __init__(self, look: Callable[[], Mapping[str, V]]) -> None:
         self._look = look

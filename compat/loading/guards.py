@@ -25,6 +25,7 @@ LOADING_LIMIT_S = 30.0
 WAITING = 4  # times the limit, of code that waits: for a server, for a lock
 PATIENCE = 20  # times the limit, whatever the code does
 IDLE = 0.005  # of the limit: code that computes less than this waits
+BUSY = 0.05  # of the limit, of all threads together
 STEPS = 30  # looks in the time of the limit
 PRINT_LIMIT_CHARACTERS = 1 << 20  # of one extension, at loading and in all its functions together
 WATCHED = ("Module", "Linear", "Conv2d", "LayerNorm", "GroupNorm", "Embedding")
@@ -90,7 +91,7 @@ def _timed(clocks: list[Callable[[], float]], work: Callable[[], None]) -> None:
 def _ends(thread: threading.Thread, clocks: Sequence[Callable[[], float]], limit_s: float) -> bool:
     """Wait for a thread until it has had its time; then end it. Return whether it ended by itself."""
     began = seen = time.monotonic()
-    allowed_s, used_s, imported = limit_s, 0.0, len(sys.modules)
+    allowed_s, used_s, imported, others_s = limit_s, 0.0, len(sys.modules), time.process_time()
     while thread.is_alive() and time.monotonic() < began + PATIENCE * limit_s:
         try:
             now_s = clocks[0]() if clocks else 0.0
@@ -98,6 +99,8 @@ def _ends(thread: threading.Thread, clocks: Sequence[Callable[[], float]], limit
             break
         if now_s > used_s + IDLE * limit_s:
             seen, used_s = time.monotonic(), now_s
+        if time.process_time() > others_s + BUSY * limit_s:  # it may wait for what another thread computes
+            seen, others_s = time.monotonic(), time.process_time()
         if len(sys.modules) != imported:  # large packages take their time on a slow disk
             seen, imported, allowed_s = time.monotonic(), len(sys.modules), now_s + limit_s
         if now_s > allowed_s or time.monotonic() > seen + WAITING * limit_s:

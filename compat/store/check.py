@@ -21,7 +21,7 @@ SIZE_PX, STEPS, SEED = 128, 2, 1
 
 @dataclass
 class Seen:
-    """What was seen of an extension. `works`: "yes" or why not, "" where no check of its main work is known."""
+    """Facts seen of an extension. `works`: "yes" or why not, "" where no check of its main work is known."""
 
     name: str
     loads: bool = False

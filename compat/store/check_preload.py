@@ -1,4 +1,4 @@
-"""What every look at an extension imports, once for all of them."""
+"""Imports of every look at an extension, made once for all of them."""
 
 import torch  # noqa: F401
 

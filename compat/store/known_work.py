@@ -1,4 +1,4 @@
-"""What the main work of known extensions is, as far as it can be tried without a person: a tab, a route that answers,
+"""Main work of known extensions, as far as it can be tried without a person: a tab, a route that answers,
 or a script that changes an image."""
 
 from __future__ import annotations

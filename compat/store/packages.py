@@ -297,7 +297,7 @@ def _file_of(path: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Change:
-    """What an installation did to the environment: packages that are new, and versions that were there before."""
+    """Difference that an installation made: packages that are new, and versions that were there before."""
 
     added: tuple[str, ...] = ()
     before: Mapping[str, str] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import json
 import logging
 import sys
 import threading
@@ -606,7 +607,7 @@ def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any] | No
         "args": [
             {
                 "label": getattr(component, "label", "") or "",
-                "value": _value_of(component, script.acting),
+                "value": _as_json(_value_of(component, script.acting)),
                 "minimum": getattr(component, "minimum", None),
                 "maximum": getattr(component, "maximum", None),
                 "step": getattr(component, "step", None),
@@ -615,6 +616,15 @@ def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any] | No
             for component in components
         ],
     }
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value, as a text where it is an object of an extension's own that JSON cannot hold."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
 
 
 def _value_of(component: Any, author: Acting | None = None) -> Any:

@@ -50,7 +50,7 @@ class PerturbedAttention(FieldScript):
         return TITLE
 
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
-        """Those of Incantations, of which perturbed attention is made here; or this script's own."""
+        """Read those of Incantations, of which perturbed attention is made here; or this script's own."""
         if title.lower() != INCANTATIONS.lower():
             return super().read_args(args, title)
         given = truths(args)

@@ -5,12 +5,14 @@ Names and order of the fields are the reference UI's where it has the route.
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from modules.version import PROGRAM_VERSION
+
 MODEL_HASH = "5fe1d58aba7e5a7cc64cc0ea1e0a1d1f4f0a1f6b7ec9ab6e1d2a6a0f4f6f3c11"
 MODEL_FILE = "models/Stable-diffusion/featherweight-scenes.safetensors"
 INFOTEXT = (
     "a large red circle on a blue background\nNegative prompt: blurry\nSteps: 20, Sampler: DPM++ 2M, "
     "Schedule type: Karras, CFG scale: 7.0, Seed: 1, Size: 128x128, Model hash: 5fe1d58aba, "
-    "Model: featherweight-scenes, Version: featherweight-0.1.0"
+    f"Model: featherweight-scenes, Version: {PROGRAM_VERSION}"
 )
 PROMPT = "a large red circle on a blue background"
 PNG = "iVBORw0KGgoAAAANSUhEUgAA..."

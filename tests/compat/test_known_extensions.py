@@ -245,31 +245,27 @@ def test_routes_and_files_of_an_extension(services: Services) -> None:
 
 
 def document() -> str:
-    """The rows as a page of the documentation."""
-    counted = {verdict: sum(row["verdict"] == verdict for row in ROWS.values()) for verdict in VERDICTS}
+    """Return the rows as a page of the documentation."""
     seen = [row for row in ROWS.values() if "seen" in row]
     worked = sum(row["verdict"] == "works" for row in seen)
     lines = [
-        "# Extensions that people have",
+        "# Known extensions",
         "",
-        "What to expect of 71 widely used extensions of the reference UI, put into `extensions/` as they are. What",
-        "each of them uses is tried by `tests/compat/test_known_extensions.py`; the extensions themselves are not",
-        "part of this program and are not run by the tests. Packages are those that they import and that are not",
-        "installed with the program: the Extensions tab shows and installs what can be installed.",
-        "",
-        f"Works: {counted['works']}. In part: {counted['part']}. The program does it itself: {counted['built in']}. "
-        f"No: {counted['no']}. The real source of {len(seen)} was run; {worked} of these work.",
-        "",
-        "Where the last column says what was seen, its real source ran in the program and was used there, as it is or",
-        "without parts off that way (large lists, downloads). Where it is empty, only its names were tried.",
-        "",
-        "| extension | here | what differs | packages | seen |",
-        "|---|---|---|---|---|",
+        "What to expect of 71 widely used extensions of A1111, copied into `extensions/` unmodified.",
+        "`tests/compat/test_known_extensions.py` tries the names that each uses. The source of those with a check mark",
+        f"was run too: {worked} of {len(seen)} work. `tests/compat/known_extensions.toml` has what was seen,",
+        "and the packages that each needs; the tab *Extensions* installs them.",
     ]
-    said = {"works": "works", "part": "in part", "built in": "built in", "no": "no"}
-    for name, row in sorted(ROWS.items(), key=lambda item: item[0].lower()):
-        packages = ", ".join(f"`{one}`" for one in row.get("packages", ()))
-        lines.append(f"| {name} | {said[row['verdict']]} | {row.get('why', '')} | {packages} | {row.get('seen', '')} |")
+    said = {"works": "Work", "part": "Work in part", "built in": "Are built in", "no": "Do not work"}
+    for verdict, title in said.items():
+        rows = sorted(
+            (item for item in ROWS.items() if item[1]["verdict"] == verdict), key=lambda item: item[0].lower()
+        )
+        chosen = {name + (" ✓" if "seen" in row else ""): row.get("why", "") for name, row in rows}
+        lines += ["", f"## {title} ({len(chosen)})", ""]
+        plain = [name for name, why in chosen.items() if not why]
+        lines += [f"- {', '.join(plain)}"] if plain else []
+        lines += [f"- **{name}**: {why}" for name, why in chosen.items() if why]
     return "\n".join(lines) + "\n"
 
 

@@ -37,10 +37,12 @@ def schedules() -> str:
 
 
 def models() -> str:
-    groups = {"adapter": "adapter", "denoiser": "denoiser", "vae": "VAE", "encoder": "text encoder"}
-    kinds = {"image": "image", "encoder": "text encoder"}
-    rows = ((row.name, groups[row.group], kinds.get(row.type, row.type.partition(",")[0])) for row in others())
-    return table(("model", "file", "what it is"), rows)
+    groups = {"adapter": "Adapters", "denoiser": "Denoisers", "vae": "VAEs", "encoder": "Text encoders"}
+    named: dict[tuple[str, str], list[str]] = {}
+    for row in others():
+        named.setdefault((groups[row.group], row.type.partition(",")[0]), []).append(row.name)
+    rows = ((group, "-" if type_ == "encoder" else type_, ", ".join(names)) for (group, type_), names in named.items())
+    return table(("files", "for", "models"), rows)
 
 
 def test_tables_of_the_documents_are_those_of_the_code() -> None:

@@ -58,7 +58,7 @@ def documented(reply: Any = None, errors: Mapping[int, str] | None = None) -> di
 
 
 def documented_image(subtype: str, errors: Mapping[int, str] | None = None) -> dict[str, Any]:
-    """What FastAPI documents of a route that answers with an image of this type, such as png."""
+    """Return what FastAPI documents for a route that answers with an image of this type, such as png."""
     reply = {"description": "The image.", "content": {f"image/{subtype}": {"example": f"({subtype.upper()})"}}}
     return {"responses": {200: reply, **_error_replies(errors or {})}}
 

@@ -37,7 +37,7 @@ OTHER_SITES = ("cross-site", "same-site")
 
 @dataclass(frozen=True)
 class Names:
-    """What this server may be called, from the flags."""
+    """The names that this server may have, from the flags."""
 
     host: str  # the address it listens on
     extra: frozenset[str] = frozenset()
@@ -139,7 +139,7 @@ class Guard:
             headers.setdefault("X-Frame-Options", "SAMEORIGIN")
 
     def _refusal(self, connection: HTTPConnection, address: str) -> Response | None:
-        """What a request is answered that is not let in."""
+        """Return the reply to a request that is refused, else None."""
         return (
             self._foreign(connection)
             or self._form(connection)

@@ -1,4 +1,4 @@
-"""What the routes answer: models that type, check and document a reply at once, their examples at the fields.
+"""Replies of the routes: models that type, check and document a reply at once, their examples at the fields.
 
 Names and order of the fields are the reference UI's where it has the route.
 """
@@ -42,14 +42,14 @@ class Txt2ImgReply(Reply):
 
 
 class ExtrasSingleReply(Reply):
-    """What was done as HTML, and the image as base64 text."""
+    """The result as HTML, and the image as base64 text."""
 
     html_info: str = Field(examples=[EXTRAS_INFO])
     image: str = Field(examples=[PNG])
 
 
 class InterrogateReply(Reply):
-    """What an image shows."""
+    """The description of an image."""
 
     caption: str = Field(examples=[PROMPT])
 
@@ -62,7 +62,7 @@ class FailureItem(Reply):
 
 
 class ExtrasBatchReply(Reply):
-    """What was done as HTML, the images as base64 text, and which could not be done."""
+    """The result as HTML, the images as base64 text, and the images that failed."""
 
     html_info: str = Field(examples=[EXTRAS_INFO])
     images: list[str] = Field(examples=[[PNG]])
@@ -215,7 +215,7 @@ class CardHtmlReply(Reply):
 
 
 class FewStepsItem(Reply):
-    """What a file asks for that makes images in few steps. An empty name leaves what is set."""
+    """The settings that a few-step file asks for. An empty name leaves the current one."""
 
     method: str = Field(examples=["LCM"])
     steps: int = Field(examples=[6])
@@ -373,7 +373,7 @@ class ExtensionItem(Reply):
 
 
 class FaultItem(Reply):
-    """What failed of an extension."""
+    """A fault of an extension."""
 
     where: str = Field(examples=["scripts/mine.py"])
     reason: str = Field(examples=["It needs the package cv2, which is not installed."])
@@ -418,7 +418,7 @@ class ExtensionList(Reply):
 
 
 class ExtensionDone(Reply):
-    """What came of a change; it counts after the next start."""
+    """The result of a change, which takes effect at the next start."""
 
     name: str = Field(examples=["sd-webui-mine"])
     message: str = Field(examples=["sd-webui-mine is installed. Start the program again to load it."])
@@ -645,7 +645,7 @@ class DifferingValue(Reply):
 
 
 class HistoryPage(Reply):
-    """What a search finds, the newest first; `more`: there are older ones."""
+    """The results of a search, newest first; `more`: there are older ones."""
 
     images: list[HistoryItem]
     more: bool = Field(examples=[False])
@@ -748,7 +748,7 @@ class ModelFilesReply(Reply):
 
 
 class AboutReply(Reply):
-    """What the source of a model file says of it, now on its card. `has_preview`: an image was put there too."""
+    """The facts about a model file from its source, now on its card. `has_preview`: an image was added too."""
 
     source: str = Field(examples=["Civitai"])
     name: str = Field(examples=["Some style"])
@@ -759,7 +759,7 @@ class AboutReply(Reply):
 
 
 class LookReply(Reply):
-    """What a file is, before it is downloaded. `fits` null: that cannot be said yet."""
+    """The facts about a file before it is downloaded. `fits` null: unknown so far."""
 
     name: str = Field(examples=["z_image_turbo_bf16.safetensors"])
     line: str = Field(examples=["a checkpoint, 6.15 B parameters in BF16, 12.31 GB"])
@@ -778,7 +778,7 @@ class LookReply(Reply):
 
 
 class EngineReply(Reply):
-    """What the engine holds, and the settings that the page's script follows."""
+    """The state of the engine, and the settings that the page's script follows."""
 
     state: str = Field(examples=["ready"])
     message: str = Field(examples=[""])

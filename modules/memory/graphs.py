@@ -56,7 +56,7 @@ class GraphMode(Enum):
 
 
 class Phase(Enum):
-    """What the next call of one kind does."""
+    """The action of the next call with one key."""
 
     BEGIN = "computes, so that libraries have made their choices"
     TIME = "computes, and is timed"
@@ -69,8 +69,8 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Computation:
-    """What a call depends on besides its inputs: `facts` are equal where it is the same. `objects` are kept, so that no
-    other can get the identity of one."""
+    """The things that a call depends on besides its inputs: `facts` are equal if it is the same. `objects` are kept, so
+    that no other can get the identity of one."""
 
     facts: tuple[Hashable, ...]
     objects: tuple[object, ...] = field(compare=False, repr=False)
@@ -107,8 +107,8 @@ class DenoiserGraphs:
         return self._recorder is not None
 
     def begin_job(self, mode: GraphMode, tell: Callable[[str], None] = log.info) -> None:
-        """What holds for the calls from now on. Graphs of the job before are used again where nothing has changed. With
-        `GraphMode.ON`, `tell` gets one sentence where calls are not recorded."""
+        """Set what holds for the calls from now on. Graphs of the job before are used again where nothing has changed.
+        With `GraphMode.ON`, `tell` gets one sentence where calls are not recorded."""
         self._mode, self._tell = mode, tell if mode is GraphMode.ON else log.info
         self.replays = 0
         if mode is GraphMode.OFF:
@@ -125,7 +125,7 @@ class DenoiserGraphs:
         self._kinds.clear()
 
     def pause(self) -> None:
-        """The same, and none in this job any more: memory has run out."""
+        """Drop all graphs, and record none in the rest of this job: memory has run out."""
         self.drop()
         self._mode = GraphMode.OFF
 
@@ -135,8 +135,8 @@ class DenoiserGraphs:
         return self._mode is not GraphMode.OFF and self._recorder is not None
 
     def run(self, module: nn.Module, call: Call, inputs: Sequence[Tensor], kind: Hashable) -> Tensor:
-        """What `call(inputs)` gives. It computes by `module`, whose weights are on the device; `kind` is all that it
-        depends on besides, apart from the shapes and dtypes of the inputs."""
+        """Return what `call(inputs)` gives. The call computes by `module`, whose weights are on the device; `kind` is
+        all that it depends on besides, apart from the shapes and dtypes of the inputs."""
         if not self.is_on or self._recorder is None or torch.is_grad_enabled():
             return call(inputs)
         computation = computation_of(module)

@@ -82,7 +82,7 @@ class Recovery:
 
     @property
     def taken(self) -> tuple[Taken, ...]:
-        """What was done so far, in order; freeing alone is in it as "freed"."""
+        """Return the fallbacks so far, in order; freeing alone is in it as "freed"."""
         return tuple(self._taken)
 
     def run(self, stage: str, call: Callable[[], T], is_model: bool = True) -> T:

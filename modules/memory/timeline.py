@@ -136,7 +136,7 @@ class MemoryTimeline:
             self._stage_begin = self._stage_most
 
     def record(self) -> MemoryRecord:
-        """What is known so far, with the present stage up to now."""
+        """Return what is known so far, with the present stage up to now."""
         with self._lock:
             stages = list(self._stages)
             if self._stage is not None:
@@ -191,7 +191,7 @@ class MemoryTimeline:
 
 
 def read_memory(device: torch.device) -> Reading:
-    """What this process holds now."""
+    """Read the memory that this process holds now."""
     rss = resident_bytes()
     gpu = read_device(device)
     return Reading(rss) if gpu is None else Reading(rss, gpu.allocated, gpu.reserved)

@@ -101,7 +101,7 @@ class BestRowFormat:
         return Encoded(both.data.reshape(rows.shape), both.scale, storage=self.plain)
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
-        """Of weights that hold nothing; one that is there is decoded by what `Encoded.storage` says."""
+        """Decode a weight on the meta device; a real one is decoded by what `Encoded.storage` says."""
         assert data.is_meta, f"which of two formats a weight in {self.name} is in is known to its layer"
         return self.plain.decode(data, scale, out)
 

@@ -84,7 +84,7 @@ class BlobStore:
         return source
 
     def release(self, source: BlobSource) -> None:
-        """What `keep` gave is not needed any more: its file may make room for others."""
+        """Release what `keep` gave: its file may make room for others."""
         with self._lock:
             self._users[source.name] -= 1
             if self._users[source.name] <= 0:

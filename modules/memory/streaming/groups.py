@@ -60,8 +60,8 @@ class Piece:
 
 @dataclass(eq=False)
 class Group:
-    """What is brought in and let go together. `alone`: nothing is brought in ahead of it or with it.
-    `is_part`: of rows or columns of weights."""
+    """A group of weights that moves together. `alone`: nothing is brought in ahead of it or with it. `is_part`: of rows
+    or columns of weights."""
 
     index: int
     path: str

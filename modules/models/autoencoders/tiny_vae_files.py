@@ -39,7 +39,7 @@ class TinyVaeFolders:
         return _first(self._approx, (checkpoint.path.stem, family_name))
 
     def get(self, half: str, checkpoint: CheckpointInfo, family_name: str) -> Path:
-        """The same; raises `CheckpointError` that says which file to put where."""
+        """Return the file of a half; raises `CheckpointError` that says which file to put where."""
         path = self.find(half, checkpoint, family_name)
         if path is None:
             raise CheckpointError(f"{self.missing(half, family_name)} Or choose 'Full' as VAE type for {half[:2]}code.")

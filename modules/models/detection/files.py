@@ -1,4 +1,5 @@
-"""What a model file is, by its header alone, and the folder of `models/` that it belongs into. Imports no torch."""
+"""Detection of model files by their headers alone, and the folders of `models/` that they belong into. Imports no
+torch."""
 
 from __future__ import annotations
 

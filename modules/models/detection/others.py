@@ -44,7 +44,7 @@ class Other:
 
     @property
     def sentence(self) -> str:
-        """What it is, to be read after "is"."""
+        """Return what the model is, to be read after "is"."""
         return f"{self.name}, {TYPES.get(self.type, self.type)}"
 
 

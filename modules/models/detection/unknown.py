@@ -1,4 +1,4 @@
-"""What is said of a file that is no checkpoint of a known family, by the names and shapes in its header. Imports no
+"""Messages about files that are no checkpoints of a known family, by the names and shapes in their headers. Imports no
 torch."""
 
 from modules.models.detection.families import Shapes, has_vector, input_channels

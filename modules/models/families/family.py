@@ -1,4 +1,4 @@
-"""What a model family is: everything that differs between the architectures of checkpoints.
+"""A model family: everything that differs between the architectures of checkpoints.
 
 Each family is in a folder of its own next to this file, and `registry.FAMILIES` lists them; no other code names one.
 """
@@ -44,7 +44,8 @@ LEFT_OVER = re.compile(
 
 @dataclass(frozen=True)
 class DenoiserInputSizes:
-    """What a denoiser takes: channels of x, width of the tokens it attends to, the vector's width (None: has none)."""
+    """The sizes of a denoiser's inputs: channels of x, width of the tokens it attends to, the vector's width (None: has
+    none)."""
 
     channels: int
     context_width: int
@@ -96,7 +97,7 @@ class ExternalTextEncoder:
 
     @property
     def hint(self) -> str:
-        """What to do where it is missing."""
+        """Return what to do if it is missing."""
         return (
             f"It needs {self.title}: put its file (safetensors or GGUF) into models/text_encoder, where it is found by "
             "itself, or choose it in VAE / Text encoder."
@@ -116,7 +117,7 @@ class ExternalVae:
 
     @property
     def hint(self) -> str:
-        """What to do where it is missing."""
+        """Return what to do if it is missing."""
         return (
             f"It needs {self.title}: put its file into models/VAE, where it is found by itself, or choose it in VAE / "
             "Text encoder."
@@ -125,7 +126,7 @@ class ExternalVae:
 
 @dataclass(frozen=True)
 class UsualSettings:
-    """What models of a family are usually sampled with; `distilled_cfg_scale`: None where it is no input."""
+    """The settings with which models of a family are usually sampled; `distilled_cfg_scale`: None if it is no input."""
 
     steps: int
     cfg_scale: float = 1.0
@@ -135,7 +136,7 @@ class UsualSettings:
 
     @property
     def infotext(self) -> str:
-        """As an infotext says it."""
+        """Return the settings as an infotext."""
         guidance = "" if self.distilled_cfg_scale is None else f", Distilled CFG Scale: {self.distilled_cfg_scale:g}"
         return (
             f"Steps: {self.steps}, Sampler: {self.sampler}, Schedule type: {self.scheduler}, "
@@ -156,9 +157,10 @@ class LoraNaming(Enum):
 
 @dataclass(frozen=True)
 class LoraBase:
-    """What the metadata of LoRAs calls the models that they were trained on: `ss_base_model_version`, and the beginning
-    of `modelspec.architecture`; `naming` is what their files call the layers. Trained are linear layers with one of
-    `blocks` in their path, but for those that scale and shift by the time. diffusers calls the denoiser `part`."""
+    """The names in the metadata of LoRAs for the models that they were trained on: `ss_base_model_version`, and the
+    beginning of `modelspec.architecture`; `naming` is what their files call the layers. Trained are linear layers with
+    one of `blocks` in their path, except those that scale and shift by the time. diffusers calls the denoiser
+    `part`."""
 
     version: str
     architecture: str

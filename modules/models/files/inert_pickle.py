@@ -292,7 +292,7 @@ class _Machine:
 
 
 def _called(callee: object, arguments: object) -> object:
-    """What stands for the result of a call: a tensor or a dict where one is rebuilt, else an inert object."""
+    """Return what replaces the result of a call: a tensor or a dict if one is rebuilt, else an inert object."""
     if not isinstance(callee, Global):
         return Inert("")
     match callee.name, arguments:

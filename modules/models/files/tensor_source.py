@@ -1,4 +1,4 @@
-"""What loading needs of a file of tensors, whichever form it has, and which reader a file gets."""
+"""The interface of a file of tensors, whichever form it has, and the choice of its reader."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

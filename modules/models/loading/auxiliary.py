@@ -40,8 +40,8 @@ PART = "unet"
 
 @dataclass(frozen=True)
 class AuxiliaryParts:
-    """What a builder makes of an open file: an empty module on the meta device and how the file names its tensors;
-    `ignores` says which tensors of the file belong to nothing, `facts` is for the one who builds. `rows`: where a
+    """The result of a builder for an open file: an empty module on the meta device and how the file names its tensors;
+    `ignores` says which tensors of the file belong to nothing, `facts` is for the builder's caller. `rows`: where a
     tensor of the file holds several of the module's; the component's key map is then that of these rows."""
 
     component: Component

@@ -37,7 +37,7 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Choice:
-    """What one layer takes and loses in one format; None: it stays."""
+    """The bytes and the error of one layer in one format; None: it stays."""
 
     storage: str | None
     size_bytes: int
@@ -102,7 +102,7 @@ def plan_budget(
 
 
 def choices_of(weight: Tensor) -> list[Choice]:
-    """What a weight takes and loses in each format that can hold it, from 16 bits down."""
+    """Return the bytes and the error of a weight in each format that can hold it, from 16 bits down."""
     shape = tuple(weight.shape)
     choices = [Choice(None, 2 * weight.numel(), 0.0)]
     step = max(1, len(weight) // MEASURED_ROWS)

@@ -59,7 +59,8 @@ class PrecisionPlan:
 
     @property
     def offload_dtype(self) -> torch.dtype:
-        """What is not stored in a format of its own: under the CPU's autocast fp32, as that expects."""
+        """Return the dtype of what is not stored in a format of its own: under the CPU's autocast fp32, as that
+        expects."""
         if self.mode is ComputeMode.AUTOCAST and self.device.type == "cpu":
             return torch.float32
         return self.compute_dtype
@@ -104,7 +105,7 @@ class PrecisionPlan:
 
     @property
     def load_key(self) -> tuple[object, ...]:
-        """What the weights in memory depend on: another key means that the file must be read again."""
+        """Return what the weights in memory depend on: another key means that the file must be read again."""
         return (
             self.device,
             self.compute_dtype,

@@ -74,7 +74,7 @@ class Component:
     unused: tuple[str, ...] = ()
 
     def missing_in(self, header: Header) -> str:
-        """What a user reads where a file has no tensor of this component; "" where it has some."""
+        """Return the message for a file that has no tensor of this component; "" if it has some."""
         if any(key.startswith(self.prefixes) for key in header):
             return ""
         return f"no {self.name} found (looked for {', '.join(self.prefixes)}*). {self.missing_hint}"

@@ -22,7 +22,8 @@ RESNET_PARTS = {
 
 @dataclass(frozen=True)
 class UNetLayout:
-    """What the numbering of the original blocks follows from. Levels are counted from the finest resolution."""
+    """The facts that the numbering of the original blocks follows from. Levels are counted from the finest
+    resolution."""
 
     levels: int
     blocks_per_level: int

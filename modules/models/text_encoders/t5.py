@@ -32,7 +32,7 @@ TEXTS_PER_CALL = 32
 
 
 def t5_keymap(prefix: str) -> KeyMap:
-    """Of T5EncoderModel, whose table of tokens is the encoder's own."""
+    """Return the key map of T5EncoderModel, whose table of tokens is the encoder's own."""
     return KeyMap((ModulePair(f"{prefix}.shared", "encoder.embed_tokens"), ModulePair(f"{prefix}.encoder", "encoder")))
 
 

@@ -100,7 +100,7 @@ class LlmTokenizer:
 
     @classmethod
     def standard(cls) -> LlmTokenizer:
-        """With the vocabulary that comes with the program. Raises `CheckpointError` if its files cannot be read."""
+        """Return the tokenizer with the included vocabulary. Raises `CheckpointError` if its files cannot be read."""
         return _standard_llm()
 
     def ids(self, text: str) -> list[int]:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ActiveAdapters:
-    """What is on the model for a job: for the conditioning cache, the infotext and the user."""
+    """The adapters on the model for a job: for the conditioning cache, the infotext and the user."""
 
     uses: tuple[AdapterUse, ...] = ()
     mode: str = ""
@@ -81,7 +81,7 @@ class AdapterJob:
 
 
 class TagType(Protocol):
-    """What is done with the tags of one type. `aliases` are other names of the same type."""
+    """A type of tag in prompts, and what is done with its tags. `aliases` are other names of the type."""
 
     @property
     def name(self) -> str: ...

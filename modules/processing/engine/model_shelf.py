@@ -128,7 +128,7 @@ class ModelShelf:
 
 
 def headroom_bytes(settings: Settings) -> int:
-    """What of the GPU's memory shall stay free."""
+    """Return the bytes of the GPU's memory that stay free."""
     return round(settings.optimizations.vram_headroom_gb * 1e9)
 
 

@@ -112,7 +112,7 @@ class Output:
 def name_context(
     request: GenerationRequest, checkpoint_name: str, checkpoint_hash: str, seeds: tuple[int, ...], began: datetime
 ) -> NameContext:
-    """What file name patterns may show, as far as it is the same for all images of a job."""
+    """Return what file name patterns may show, as far as it is the same for all images of a job."""
     width, height = request.size_px
     return NameContext(
         prompt=request.prompt,

@@ -38,7 +38,7 @@ TIMES = ("now", "job_timestamp")
 
 @dataclass(frozen=True)
 class Unsaved:
-    """What `save_image` needs once more."""
+    """The arguments with which `save_image` tries again."""
 
     folder: Path
     settings: Settings
@@ -189,7 +189,7 @@ class Spool:
 
     @property
     def notice(self) -> str:
-        """What people should know; "" when nothing is kept."""
+        """Return what people should know; "" if nothing is kept."""
         with self._condition:
             kept = len(self._kept)
             folders = ", ".join(sorted({str(item.unsaved.folder) for item in self._kept}))

@@ -1,5 +1,5 @@
-"""What may take part in a running job, at which moments, and with what. Processing calls it; the scripts of extensions
-stand behind it (`modules.scripts.hooks`). Nothing here knows of them."""
+"""The hooks of a running job: at which moments they are called, and with what. Processing calls them; the scripts of
+extensions implement them (`modules.scripts.hooks`). Nothing here knows of scripts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BatchDraft:
 
 
 class PassComputing(Protocol):
-    """What a pass computes with, for those who compute with it themselves before its first step."""
+    """The tools of a pass, for those who compute with the model themselves before its first step."""
 
     @property
     def sigmas(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a caller asks for: frozen, checked for what one object can know about itself, and nothing computed.
+"""The request of a caller: frozen, checked for what one object can know about itself, and nothing computed.
 
 The fields carry the rows of the table of parameters (see `request.parameters`): everything that the form,
 the API, scripts, the command line and infotexts know about a parameter stands here, once.
@@ -673,7 +673,7 @@ class GenerationRequest:
         return self.width // 8 * 8 + more[0], self.height // 8 * 8 + more[1]
 
     def cut_to(self, multiple_px: int) -> "GenerationRequest":
-        """The same for a model whose images have sides that are multiples of `multiple_px`."""
+        """Return the request for a model whose images have sides that are multiples of `multiple_px`."""
         width, height = (max(side // multiple_px, 1) * multiple_px for side in self.size_px)
         more = self._grown_px
         return (
@@ -682,12 +682,13 @@ class GenerationRequest:
 
     @property
     def _grown_px(self) -> tuple[int, int]:
-        """By how much outpainting grows the canvas."""
+        """Return by how much outpainting grows the canvas."""
         return self.start.grown_px if isinstance(self.start, FromImage) else (0, 0)
 
     @property
     def token_merging_ratio(self) -> float:
-        """Of the first pass: in img2img that of its own setting, unless the caller gives the general one."""
+        """Return the ratio of the first pass: in img2img that of its own setting, unless the caller gives the general
+        one."""
         optimizations = self.settings.optimizations
         has_own = isinstance(self.start, FromImage) and not self.override_settings.get("token_merging_ratio")
         return (optimizations.token_merging_ratio_img2img if has_own else 0.0) or optimizations.token_merging_ratio

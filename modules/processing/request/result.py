@@ -1,4 +1,4 @@
-"""What a job gives back: images with their infotexts, and the facts about how they were made."""
+"""The result of a job: images with their infotexts, and the facts about how they were made."""
 
 from __future__ import annotations
 

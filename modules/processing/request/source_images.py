@@ -1,4 +1,4 @@
-"""What a request starts from: noise alone, or images of the user's with or without a mask. Frozen, nothing computed.
+"""The start of a request: noise alone, or the user's images with or without a mask. Frozen, nothing computed.
 
 Images are equal when their contents are, so a request that holds some can be compared and used in the key of a cache.
 """
@@ -51,8 +51,8 @@ class SourceImage:
 
     @cached_property
     def pixel_hash(self) -> str:
-        """What an infotext names the image by: the first digits of the sha256 of its pixels as RGBA and of its size, so
-        that a copy in another mode or format has the same."""
+        """Return the name of the image in an infotext: the first digits of the sha256 of its pixels as RGBA and of its
+        size, so that a copy in another mode or format has the same."""
         header = f"{self.image.width}x{self.image.height}\n".encode()
         return hashlib.sha256(header + self.image.convert("RGBA").tobytes()).hexdigest()[:HASH_CHARS]
 
@@ -80,7 +80,7 @@ class SourceImage:
 
 
 class MaskedContent(IntEnum):
-    """What lies under the mask before sampling, with the numbers of the API field `inpainting_fill`."""
+    """The content under the mask before sampling, with the numbers of the API field `inpainting_fill`."""
 
     FILL = 0  # the colors around it, blurred
     ORIGINAL = 1
@@ -418,12 +418,12 @@ class FromImage:
 
     @property
     def margins(self) -> Margins:
-        """What the canvas has around the images."""
+        """Return the margins of the canvas around the images."""
         return Margins(self.outpaint_left, self.outpaint_right, self.outpaint_up, self.outpaint_down)
 
     @property
     def grown_px(self) -> tuple[int, int]:
-        """What the canvas has more than the images, in width and height."""
+        """Return by how much the canvas is larger than the images, in width and height."""
         return self.margins.size_of((0, 0))
 
 

@@ -88,8 +88,8 @@ class ImageStart:
         return self.asked.image_cfg_scale
 
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor:
-        """Of the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images. Raises
-        `InvalidValueError` where there are references, and the model is not shown any."""
+        """Encode the images, by the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images.
+        Raises `InvalidValueError` if there are references and the model cannot see any."""
         self.references.check(model)
         found = [model.encode(from_images([image])) for image in self.prepared.images]
         if self.asked.resize_mode is ResizeMode.LATENT_UPSCALE:
@@ -168,7 +168,7 @@ class ImageStart:
         return before if masks_input else after
 
     def _blending(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor, masks_input: bool) -> Denoise:
-        """As above where the mask changes on the way, or hooks take part."""
+        """Blend as above if the mask changes during sampling, or hooks take part."""
         mask_at = self._mask_by_level(mask)
 
         def after(x: Tensor, sigma: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What img2img makes of the user's images before the model sees them: sizes, mask, overlays, colors. Pixels only."""
+"""The user's images as img2img prepares them for the model: sizes, mask, overlays, colors. Pixels only."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ WORDS = {
     r"(is|are|was|were|been|be) told": "receives, is passed",
     "told by (its|their) tensors": "identified by its tensors",
     "(to|down to) the same bits": "bit-identical",
-    "of the user's": "user extension",
+    r"(extensions?|scripts?|files?|images?|one|command) of the user's": "user extension",
     "alongside": "next to",
     "evaluations?": "model calls",
     "put around": "register",

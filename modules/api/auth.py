@@ -161,7 +161,7 @@ class Door:
         if asks_page and leads_in:
             root = connection.scope.get("root_path", "").rstrip("/")
             return RedirectResponse(f"{root}/login", 303, headers={"Cache-Control": "no-store"})
-        # A page that calls is told by its own script; the browser's own window for passwords would be in the way.
+        # A page that calls shows the answer by its own script; the browser's window for passwords would be in the way.
         is_script = access.page_is_closed and connection.headers.get("sec-fetch-mode") in ("cors", "same-origin")
         headers = None if is_script else {"WWW-Authenticate": "Basic"}
         return reply(401, "Unauthorized", NEEDED, headers=headers)

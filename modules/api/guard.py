@@ -128,7 +128,7 @@ class Guard:
 
     def _protect_page(self, message: Message, shown: tuple[str, ...]) -> None:
         """A page says what it may load and who may show it inside of another, unless its route has said so already.
-        `shown` are the sites whose frames extensions of the user's show in it."""
+        `shown` are the sites whose frames user extensions show in it."""
         headers = MutableHeaders(scope=message)
         if not headers.get("content-type", "").startswith("text/html"):
             return

@@ -91,7 +91,7 @@ class QueueId(Tolerant):
 
 
 class MoveBody(QueueId):
-    """Where a waiting job shall stand: before another one, or without one at the end."""
+    """Where a waiting job goes: before another one, or without one at the end."""
 
     before: str | None = Field(default=None, examples=["task(def)"])
 

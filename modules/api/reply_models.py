@@ -513,7 +513,7 @@ class PlanReply(Reply):
 
 
 class TaskItem(Reply):
-    """Long work alongside the images. Times are seconds, `fraction` is 0 to 1."""
+    """Long work next to the images. Times are seconds, `fraction` is 0 to 1."""
 
     id: str = Field(examples=["0f8fad5bd9cb469"])
     type: str = Field(examples=["precision-report"])

@@ -5,8 +5,8 @@ A fast GPU is done with a small model's kernel before the next one is sent: it w
 them at once. It does exactly what was recorded, on the memory that was recorded; so a graph is used only where all of
 this holds, and everything else is computed as it is:
 
-- nothing is put around the model but what computes the same in another way (`HookOrder.COMPUTE`), and its weights, in
-  memory on the device, lie where they lay;
+- no hooks are registered on the model but those that compute the same in another way (`HookOrder.COMPUTE`), and its
+  weights, in memory on the device, stay in their places;
 - while the call was watched, it drew no random numbers, read no tensor of the CPU and no value of the GPU;
 - for two calls with different inputs the replay gave the same numbers as the model, to the bit.
 
@@ -43,7 +43,7 @@ SPARE_SHARE, SPARE_BYTES = 0.2, 2 << 30
 """Of the device, that must be unused before a graph is recorded, which keeps the memory of one call for itself."""
 LEFT_BYTES = 1 << 30
 """Of the device, that must be unused after it."""
-FOREIGN = "something else is put around a layer"
+FOREIGN = "a hook changes a layer"
 _DROPOUT = torch.ops.aten.dropout.default
 
 
@@ -297,7 +297,7 @@ def _chain_facts(forward: object) -> list[object] | str:
     if not handles or module is None or has_foreign_forward(module):
         return FOREIGN
     if any(handle.order is not HookOrder.COMPUTE for handle in handles):
-        return "a script, an extension or token merging is put around a layer"
+        return "a script, an extension or token merging changes a layer"
     return [handle.hook for handle in handles]
 
 

@@ -36,7 +36,7 @@ class Observation:
 class Corrections:
     """Observations by key (device, family, dtype, stage ...). Thread safe. `path` None: in memory only.
 
-    A file that cannot be read is started anew, one that cannot be written is only logged: a plan is never worth an
+    A file that cannot be read is started again, one that cannot be written is only logged: a plan is never worth an
     error.
     """
 
@@ -102,5 +102,5 @@ def _read(path: Path) -> dict[str, list[Observation]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("%s cannot be read and is started anew: %s", path, error)
+        log.warning("%s cannot be read and is started again: %s", path, error)
         return {}

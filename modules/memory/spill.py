@@ -39,7 +39,7 @@ class Spill:
 
 
 class SpillDetector:
-    """Is told of steps, and says once what it has found."""
+    """Receives steps, and says once what it has found."""
 
     def __init__(self) -> None:
         self._work: object = None

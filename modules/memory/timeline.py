@@ -93,7 +93,7 @@ class MemoryRecord:
 class MemoryTimeline:
     """Records while it is open. `stage` may be called from the thread that works; the sampler has its own.
 
-    On a GPU each border of stages starts the allocator's count of the peak anew.
+    On a GPU each border of stages starts the allocator's count of the peak again.
     """
 
     def __init__(self, device: torch.device, interval_s: float = INTERVAL_S) -> None:

@@ -96,7 +96,7 @@ class Extension:
     start_s: float = 0.0  # what loading it took
     image_s: float = 0.0  # what its hooks took in the last job, per image
     replaced_by: str = ""
-    has_seen_form: bool = False  # whether its code was told of controls of the page that this process builds
+    has_seen_form: bool = False  # whether its code was shown controls of the page that this process builds
 
     def note(self, where: str, error: BaseException) -> Fault:
         """Keep what failed; the same fault is kept once."""

@@ -22,7 +22,7 @@ InfotextFields: TypeAlias = Sequence[tuple[Any, str | Callable[[Mapping[str, Any
 @dataclass(frozen=True)
 class PastedFields:
     """A script's components as `ui` returned them once, and what fills which. Kept from then, because `ui` is called
-    again for another page and says it anew."""
+    again for another page and says it again."""
 
     title: str
     components: tuple[Any, ...]

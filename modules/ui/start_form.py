@@ -39,7 +39,7 @@ class Mode(StrEnum):
 
     @property
     def has_mask(self) -> bool:
-        """Whether the sub tab paints anew under a mask; a batch and the canvas may."""
+        """Whether the sub tab repaints under a mask; a batch and the canvas may."""
         return self in (Mode.INPAINT, Mode.INPAINT_SKETCH, Mode.INPAINT_UPLOAD, Mode.BATCH, Mode.CANVAS)
 
 

@@ -456,7 +456,7 @@ class Detailer(scripts.Script):
         job.override_settings["face_restoration"] = unit["ad_restore_face"]
 
     def _detail(self, p: Any, pp: Any, unit: Unit) -> bool:
-        """Paint anew what a unit finds in `pp.image`. False: the user has stopped it."""
+        """Repaint what a unit finds in `pp.image`. False: the user has stopped it."""
         image = pp.image
         order = DetailerSettings(p.settings)
         found = self.program.detect(image, unit["ad_model"], unit["ad_confidence"])

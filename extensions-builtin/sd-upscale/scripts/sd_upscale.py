@@ -1,5 +1,5 @@
 """SD upscale: the image is enlarged by an upscaler, cut into tiles of the job's width and height that overlap, each is
-made anew by img2img, and they are joined with fading borders."""
+made again by img2img, and they are joined with fading borders."""
 
 from __future__ import annotations
 

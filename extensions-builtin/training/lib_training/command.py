@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--describe", action="store_true", help="print a configuration with every key, and stop")
     parser.add_argument("--check", action="store_true", help="look at the images and estimate memory, and stop")
     parser.add_argument("--find-rate", action="store_true", help="twenty steps that say which learning rate fits")
-    parser.add_argument("--restart", action="store_true", help="begin anew, not from the state of a training cut off")
+    parser.add_argument("--restart", action="store_true", help="start again, not from the state of a training cut off")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help="as training.steps=500"
     )

@@ -96,7 +96,7 @@ class TrainingRun:
 
     def __init__(self, config: TrainingConfig, places: Places, report: Report) -> None:
         if not config.output.name:
-            raise InvalidValueError("output.name is missing: how shall the file be called?")
+            raise InvalidValueError("output.name is missing: what is the file called?")
         self.config, self._places, self._report = config, places, report
         self.history = History()
         self.notices: list[str] = []

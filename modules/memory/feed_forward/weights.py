@@ -17,7 +17,7 @@ from modules.memory.layer import Kept, Part, SideBranches, read_part, read_weigh
 
 
 def is_readable(layer: nn.Module) -> bool:
-    """Whether what the layer computes can be told from its weights: nothing of others' hangs on its forward."""
+    """Whether what the layer computes can be seen from its weights: nothing of others' hangs on its forward."""
     if not is_plain_linear(layer) or has_hooks(layer):
         return False
     state = stored_state(layer)

@@ -107,7 +107,7 @@ class BestRowFormat:
 
 
 class _Both:
-    """The plain encoding made alongside, with the sum of the squares of its errors."""
+    """The plain encoding made as well, with the sum of the squares of its errors."""
 
     def __init__(self, plain: RowFormat, rows: Rows) -> None:
         self.plain = plain

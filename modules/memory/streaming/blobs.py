@@ -154,7 +154,7 @@ class BlobStore:
     def _complaint(self, path: Path, what: str) -> str:
         return (
             f"The file {path.name[:12]}… in {self.folder} {what}, and weights are streamed from it. "
-            "The next image loads the checkpoint again, which writes it anew."
+            "The next image loads the checkpoint again, which writes it again."
         )
 
 

@@ -15,7 +15,7 @@ class TinyVaeFolders:
     """Finds files named `NAME_decoder` and `NAME_encoder`, or `NAME` for one with both halves.
 
     NAME is that of the checkpoint's file, for one made for it alone, or that of its family. The
-    folders are looked at anew each time, so that a file can be added while the program runs.
+    folders are looked at again each time, so that a file can be added while the program runs.
     """
 
     def __init__(self, folders: Iterable[Path] = (), approx: Iterable[Path] = ()) -> None:

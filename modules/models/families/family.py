@@ -61,7 +61,7 @@ class OptionalEncoder:
     gives its tokenizer for a checkpoint and a number of tokens that the encoder knows, or raises `CheckpointError` that
     says which one belongs where;
     `missing` is what a user reads after the checkpoint's name, where no file holds the encoder. `adapter_names` are
-    the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is alongside them,
+    the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is next to them,
     in a whole checkpoint.
     """
 
@@ -170,7 +170,7 @@ class LoraBase:
 
 
 class GuidanceType(Enum):
-    """How a denoiser is told how closely to follow the prompt."""
+    """How a denoiser receives how closely to follow the prompt."""
 
     CFG = "a second call with the negative prompt, see `processing.pipeline.guidance`; none at a CFG scale of 1"
     CFG_RESCALED = "as CFG; what comes of it is as long, token by token, as what the prompt alone predicts"

@@ -178,7 +178,7 @@ class HashCache:
         return hash_of_files(path, hashes)
 
     def sha256(self, path: Path, on_read: Callable[[int], None] = lambda read_bytes: None) -> str:
-        """The file's sha256 in hex, computed at most once per content. `on_read` is told after each piece how many
+        """The file's sha256 in hex, computed at most once per content. `on_read` receives after each piece how many
         bytes were read so far; what it raises ends the computing."""
         stat = path.stat()
         known = self.lookup(path, stat.st_size, stat.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""From a file of its own to a model that computes alongside the loaded one: a control model, an image encoder.
+"""From a file of its own to a model that computes next to the loaded one: a control model, an image encoder.
 
 Its weights are stored, placed and streamed by the plan of the model that it works for, as those of a denoiser.
 """
@@ -55,7 +55,7 @@ class AuxiliaryParts:
 
 
 Builder = Callable[[TensorSource, LoadedModel], AuxiliaryParts]
-"""(the open file, the model that it shall work for) -> what is to be filled. Raises `CheckpointError` for a file of
+"""(the open file, the model that it should work for) -> what is to be filled. Raises `CheckpointError` for a file of
 another kind or for another model."""
 
 

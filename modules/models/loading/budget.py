@@ -76,7 +76,7 @@ def plan_budget(
 ) -> BudgetPlan:
     """Choose. `rules_of` gives the rules of a component (as `StorageRules` of `SMALLEST`), or None where all stays.
 
-    Reads every weight that has a choice once, and encodes some of its rows. `progress` is told of each, and may raise.
+    Reads every weight that has a choice once, and encodes some of its rows. `progress` receives each, and may raise.
     Raises `InvalidValueError` that says what would fit.
     """
     plan = BudgetPlan(budget_bytes)

@@ -3,7 +3,7 @@
 Where the bytes lie in the file as the layer wants them, slices of them are read and encoded by one thread a core,
 ahead of their turn, so a load peaks at the size of the model as it is stored; elsewhere, and on a GPU, at
 that and one tensor. With fp8 on, no 16-bit copy of the model ever exists. Tensors that are fp8 in the file are kept as
-they are, with the scale that stands alongside them, see `modules.models.files.eight_bits`.
+they are, with the scale that is next to them, see `modules.models.files.eight_bits`.
 """
 
 from collections import Counter

@@ -66,7 +66,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint, every weight placed once on its device and in its final format.
 
-    `choose_plan` is told the family and says where, in which formats and dtypes. With `vae` the VAE comes from that
+    `choose_plan` receives the family and says where, in which formats and dtypes. With `vae` the VAE comes from that
     file, and what the checkpoint has of one is not read. Components of which `reads` does not say so are not read
     either: their modules stay on the meta device.
 

@@ -53,7 +53,7 @@ class PrecisionPlan:
     budget_bytes: int | None = (
         None  # of all weights; each layer gets a format of its own, see `modules.models.loading.budget`
     )
-    float8: bool = True  # the device has 8-bit floats; else their codes are kept, which decode to the same bits
+    float8: bool = True  # the device has 8-bit floats; else their codes are kept, which decode to equal bits
     map_files: bool = True  # on the CPU, weights that the file has as they are used are pages of the file
     notes: tuple[str, ...] = field(default=(), compare=False)
 

@@ -20,8 +20,8 @@ Header = Mapping[str, TensorEntry]
 
 
 INITIALISERS = frozenset({nn.init.constant_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})
-"""Those of PyTorch's initialisers that can be told apart from what they call; the others end in one of these, or in a
-method of a tensor without numbers."""
+"""Those of PyTorch's initialisers that can be distinguished from what they call; the others end in one of these, or
+in a method of a tensor without numbers."""
 
 
 class _WithoutValues(TorchFunctionMode):

@@ -110,7 +110,7 @@ def t5_tokenizer(
 
 
 def t5_tokenizer_file(checkpoint: Path, own: str = "") -> Path | None:
-    """A tokenizer's file of the user's, see `t5_tokenizer`."""
+    """A user's tokenizer file, see `t5_tokenizer`."""
     if own and (checkpoint / own).is_file():
         return checkpoint / own
     for folder in encoder_folders(checkpoint):

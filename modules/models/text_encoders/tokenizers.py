@@ -104,7 +104,7 @@ class LlmTokenizer:
         return _standard_llm()
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a text; nothing is put around it."""
+        """The ids of a text; without a template."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def count(self, text: str) -> int:

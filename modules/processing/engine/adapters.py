@@ -45,7 +45,7 @@ class AdapterJob:
     """A job while its adapters are put on the model: what a type of tags may look at, and where it says what it did.
 
     `uses` and `mode` are part of what keys the cache of encoded prompts; the tags themselves are so without being
-    named here. `fields` go into the infotext, `notices` alongside the image, `embeddings` are words for this job.
+    named here. `fields` go into the infotext, `notices` next to the image, `embeddings` are words for this job.
     `added_tags` are tags that the prompt has not, because they come from settings: they are recorded at its end.
     """
 

@@ -1,4 +1,4 @@
-"""Models of extensions that compute alongside the loaded one, from files of their own: kept between images, counted by
+"""Models of extensions that compute next to the loaded one, from files of their own: kept between images, counted by
 the estimate, given less memory by the fallbacks."""
 
 from __future__ import annotations

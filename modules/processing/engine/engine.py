@@ -263,7 +263,7 @@ class Engine:
         return True
 
     def auxiliary(self, path: Path, build: Builder, key: object = None, kept: int | None = None) -> Auxiliary:
-        """A model of an extension's from a file of its own, to compute alongside the model in use: in the same formats,
+        """A model of an extension's from a file of its own, to compute next to the model in use: in the same formats,
         streamed where that is, kept for later images, and given less memory by the same fallbacks. `build` makes its
         empty module; `key` is what else that depends on, `kept` how many such models stay in memory between jobs.
         Raises `CheckpointError`, and `InvalidValueError` while no model is loaded."""

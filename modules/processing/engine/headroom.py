@@ -34,7 +34,7 @@ NOT_KEPT = (
 
 
 class GpuWatch:
-    """Is told of each call of one model in one job."""
+    """Receives each call of one model in one job."""
 
     def __init__(
         self,

@@ -139,7 +139,7 @@ class ModelInUse:
 
     @contextmanager
     def in_pass(self, texts: PassTexts, facts: PassFacts, hooks: Hooks, progress: SamplerProgress) -> Iterator[None]:
-        """While open, what hooks put around a model is on whichever model is in use."""
+        """While open, what hooks register on a model is on whichever model is in use."""
         self._pass = (texts, facts, hooks, progress)
         try:
             yield

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPARE_BYTES = 1 << 30
-"""What is left free alongside a model that is to be loaded: for its first image, and for other programs."""
+"""What is left free besides a model that is to be loaded: for its first image, and for other programs."""
 
 
 @dataclass(frozen=True)

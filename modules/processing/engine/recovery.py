@@ -55,8 +55,8 @@ def recovering(
     """While open, calls of `model` that run out of memory are made again with less; `attention` is the job's way, and
     `upscaling` what its upscalers are held to.
 
-    `auxiliaries` are the models that compute alongside it.
-    `watch` is told of each call before it is made. `leave_device` says whether components may go to main memory and
+    `auxiliaries` are the models that compute next to it.
+    `watch` receives each call before it is made. `leave_device` says whether components may go to main memory and
     compute there; by default on everything but the CPU. Afterwards the model is as it was.
     """
     leave = model.device.type != "cpu" if leave_device is None else leave_device
@@ -241,7 +241,7 @@ class _Streams:
 
 
 def _unet_on_cpu(model: LoadedModel, streams: _Streams, auxiliaries: Auxiliaries) -> Fallback:
-    """The denoiser, and what computes alongside it."""
+    """The denoiser, and what computes next to it."""
     runner = model.unet_runner
 
     def apply() -> Step | None:

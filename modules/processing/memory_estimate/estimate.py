@@ -103,7 +103,7 @@ class MemoryEstimate:
     """The memory that a job needs. `needs_bytes` of `available_bytes`: of the device that computes, at the worst stage.
 
     On the CPU that is main memory, with everything that the program holds; with a GPU
-    `main_available_bytes` is what there is of main memory alongside it. `learnt_from` counts the jobs of this kind that
+    `main_available_bytes` is what there is of main memory next to it. `learnt_from` counts the jobs of this kind that
     the numbers are based on. None: not known.
     """
 

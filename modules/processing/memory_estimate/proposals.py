@@ -196,7 +196,7 @@ def _smaller_with(tries: _Tries, parts: list[Change], sizes: Sequence[Change], l
 
 
 def _without_idle(tries: _Tries, parts: list[Change], order: Sequence[Change]) -> Proposal:
-    """A sum that fits, without the changes that are not needed alongside the others, the last first; in this order."""
+    """A sum that fits, without the changes that are not needed next to the others, the last first; in this order."""
     for part in reversed(list(parts)):
         others = [other for other in parts if other is not part]
         if others and not part.is_smaller and tries.proposal(others):

@@ -63,8 +63,8 @@ class GuidedDenoiser:
     [77,width] of the empty text, for padding; `image` [C,h,w] or one for each image [B,C,h,w] what an inpainting or
     editing model sees of the image; `image_cfg_scale` how strongly an editing model follows it (None: it is not guided
     by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
-    with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was put around the model for
-    this pass; `recover` makes calls again for which memory did not last; `patch`: the sides, in latents, of what the
+    with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was registered on the model
+    for this pass; `recover` makes calls again for which memory did not last; `patch`: the sides, in latents, of what the
     model reads as one token."""
 
     denoise: ConditionedDenoise
@@ -82,7 +82,7 @@ class GuidedDenoiser:
 
 @dataclass(frozen=True)
 class RefinerSwitch:
-    """Another model that takes over in the middle: `should_switch(evaluation, total, sigma)` says when, `make`
+    """Another model that takes over in the middle: `should_switch(call, total, sigma)` says when, `make`
     loads it; nothing here refers to the old one any longer then. `info`: its file, where that is known."""
 
     should_switch: Callable[[int, int, float], bool]
@@ -226,7 +226,7 @@ class Guidance:
 
     def uncond_denoised(self) -> Tensor:
         """Return what the last model call predicted for the negative prompt, [B,C,h,w]."""
-        assert self._uncond is not None, "uncond_denoised before the first evaluation"
+        assert self._uncond is not None, "uncond_denoised before the first model call"
         return self._uncond
 
     def _take(self, denoiser: GuidedDenoiser) -> None:

@@ -284,8 +284,8 @@ def guided_denoiser(
 
 
 def needs_negatives(settings: PassSettings, model: LoadedModel, reads_uncond: bool) -> bool:
-    """Whether the negative prompts are known to be used in a pass before anything is put around its model. Where they
-    are not, guidance has them encoded as soon as something asks for them."""
+    """Return whether a pass is known to use the negative prompts before anything is registered on its model. If not,
+    guidance has them encoded as soon as something asks for them."""
     if reads_uncond or model.edits_images:
         return True
     if model.family.denoiser.guidance(model.unet) is GuidanceType.NONE:

@@ -122,7 +122,7 @@ class PassRecording:
         self._frames: list[bytes] = []
         self._others_bytes = 0  # of other recordings
         self._written_bytes = 0
-        self._begun = 0  # evaluations by the model itself
+        self._begun = 0  # calls of the model itself
         self._first_at = self._second_at = 0.0
         self._due_at = clock() + limits.every_s
         self.replayed = 0
@@ -154,7 +154,7 @@ class PassRecording:
         return replace(denoiser, denoise=denoise)
 
     def counting(self, before_model_call: Callable[[], None]) -> Callable[[], None]:
-        """`before_model_call`, which is told before each evaluation, however many calls of the model that is."""
+        """`before_model_call`, which is called before each step, however many calls of the model that is."""
 
         def counted() -> None:
             before_model_call()
@@ -179,7 +179,7 @@ class PassRecording:
         return output
 
     def _evaluation(self) -> None:
-        """Another evaluation begins: decide whether the pass is long enough, as soon as that can be said. The first one
+        """Another model call begins: decide whether the pass is long enough, as soon as that can be said. The first one
         does not count, because it may wait for weights."""
         now = self._clock()
         self._begun += 1
@@ -246,7 +246,7 @@ class PassRecording:
 
     def _failed(self, error: OSError) -> None:
         log.warning(
-            "The steps of this image cannot be recorded (%s). It is made all the same; after a crash it begins anew.",
+            "The steps of this image cannot be recorded (%s). It is made all the same; after a crash it starts again.",
             error,
         )
         self._give_up()

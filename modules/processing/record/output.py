@@ -36,7 +36,7 @@ class Output:
     samples_dir: Path | None = None
     allowed: tuple[Path, ...] | None = None
     spool: Spool | None = None  # keeps what cannot be saved; None: it is only in the result
-    recordings: Recordings | None = None  # where an image that is cut off is gone on with; None: it begins anew
+    recordings: Recordings | None = None  # where an image that is cut off is gone on with; None: it starts again
     task_id: str = ""  # of the job that is computed
 
     def save(

@@ -270,8 +270,8 @@ class Spool:
             for listener in self._listeners:
                 try:
                     listener(SavedLate(kept.path, target, image, unsaved))
-                except Exception:  # it is saved, whoever could not be told
-                    log.exception("%s is saved, and somebody who was told failed", target)
+                except Exception:  # it is saved, whoever could not be notified
+                    log.exception("%s is saved, and somebody who was notified failed", target)
             if kept.path is not None:
                 for part in (kept.path.with_suffix(".json"), kept.path):
                     part.unlink(missing_ok=True)

@@ -77,8 +77,8 @@ class ExtraNoise:
 @dataclass
 class MaskedStart:
     """A start of which a mask keeps a part. `latents` [B,C,h,w] are clean, `painted` [C,h,w] is 1 where they are
-    painted anew. `overlays` (RGBA, for each image, or one for all) hold the kept pixels of the whole image;
-    `overlay_mask` ("L", 255 is painted anew) made them. `area` (left, top, right, bottom) is the part of the image that
+    repainted. `overlays` (RGBA, for each image, or one for all) hold the kept pixels of the whole image;
+    `overlay_mask` ("L", 255 is repainted) made them. `area` (left, top, right, bottom) is the part of the image that
     is made, where it is not all of it."""
 
     latents: Tensor
@@ -166,7 +166,7 @@ class Hooks:
         """Before the first step of a pass."""
 
     def on_model(self, use: ModelUse) -> None:
-        """A pass is about to compute with a model: what is put around it now holds for the pass. May raise a
+        """A pass is about to compute with a model: what is registered on it now holds for the pass. May raise a
         `FeatherweightError`, which ends the job."""
 
     def masked(self, start: MaskedStart) -> None:

@@ -277,7 +277,7 @@ class ModelUse:
         return parts.denoised
 
     def around(self, denoise: ConditionedDenoise) -> ConditionedDenoise:
-        """The denoiser with all that was put around it."""
+        """The denoiser with all that was registered on it."""
         for _, around in sorted(self._around, key=lambda entry: entry[0]):
             denoise = around(denoise)
         return denoise

@@ -76,7 +76,7 @@ class Slider:
 @dataclass(frozen=True, kw_only=True)
 class Control:
     """How the form shows a parameter. In `elem_id`, `{tab}` stands for txt2img or img2img. Controls with the same
-    `line` of a section stand alongside each other.
+    `line` of a section are next to each other.
 
     `labels` are the words for the members of an enum in their order, or for False and True; the choice is shown as
     radio buttons then. `value` is what the form begins with, where that is not the default. `hint` is always shown;

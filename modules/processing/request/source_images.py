@@ -464,7 +464,7 @@ def check_start(start: FromImage, batch_size: int) -> None:
 
 
 def whole_mask(mask: Mask, size_px: tuple[int, int]) -> Image.Image:
-    """The mask ("L", 255 is painted anew) over the first image, inverted and blurred as asked. One of another size is
+    """The mask ("L", 255 is repainted) over the first image, inverted and blurred as asked. One of another size is
     stretched where only the masked area is made, since that is found in the image's own pixels. Raises
     `InvalidValueError` where nothing would be painted."""
     found = to_mask(mask.image.image, mask.round)

@@ -1,4 +1,4 @@
-"""The start of img2img and inpainting: images of the user's, noised as far as it says, kept where a mask says so."""
+"""The start of img2img and inpainting: the user's images, noised as far as it says, kept where a mask says so."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class ImageStart:
         return fields
 
     def _painted(self, latents: Tensor) -> Tensor | None:
-        """The mask [1,1,h,w] over latents [B,C,h,w]: 1 is painted anew; None without one."""
+        """The mask [1,1,h,w] over latents [B,C,h,w]: 1 is repainted; None without one."""
         if self.prepared.mask is None:
             return None
         size = (latents.shape[3], latents.shape[2])

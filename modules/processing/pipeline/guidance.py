@@ -64,8 +64,8 @@ class GuidedDenoiser:
     editing model sees of the image; `image_cfg_scale` how strongly an editing model follows it (None: it is not guided
     by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
     with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was registered on the model
-    for this pass; `recover` makes calls again for which memory did not last; `patch`: the sides, in latents, of what the
-    model reads as one token."""
+    for this pass; `recover` makes calls again for which memory did not last; `patch`: the sides, in latents, of what
+    the model reads as one token."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]

@@ -18,21 +18,21 @@ import uvicorn
 from fastapi import FastAPI
 
 from modules.access import check_protected
-from modules.api.limits import SlowHeadProtocol
+from modules.api.access.limits import SlowHeadProtocol
 from modules.assembly import ROOT, build_services
 from modules.cli.browser import opens_browser
-from modules.devices import freeze_gc
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import Flags
-from modules.folder_lock import FolderLock
 from modules.jobs.dispatch import Dispatcher
 from modules.jobs.restart import Restart
 from modules.jobs.when_done import DoneActions
-from modules.lean_imports import import_when_used, without_garbage_collection
-from modules.paths import resolve_paths
 from modules.processing.engine.chosen_checkpoint import store_first_loaded, stored_checkpoint
 from modules.scripts.callbacks import Moment
 from modules.services import ForeignProgram, Services
+from modules.system.devices import freeze_gc
+from modules.system.folder_lock import FolderLock
+from modules.system.lean_imports import import_when_used, without_garbage_collection
+from modules.system.paths import resolve_paths
 
 log = logging.getLogger("featherweight")
 
@@ -147,9 +147,9 @@ def serve(services: Services, listener: socket.socket) -> int:
 
 def build_app(services: Services, stop: threading.Event) -> FastAPI:
     """API and page on one app; API routes come first, because the page answers every other path."""
+    from modules.api.access.guard import install_guard
     from modules.api.app import build_api
-    from modules.api.extensions import add_extension_routes
-    from modules.api.guard import install_guard
+    from modules.api.program.extensions import add_extension_routes
 
     app = build_api(services, on_stop=stop.set)
     if services.flags.nowebui:

@@ -31,7 +31,7 @@ from typing import Any
 from modules.downloads.downloads import DownloadRequest, Downloads
 from modules.downloads.transport import FileTransport
 from modules.flags.flags import Flags
-from modules.paths import resolve_paths
+from modules.system.paths import resolve_paths
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "downloads.json"

@@ -24,7 +24,7 @@ import torch
 from benchmarks import fp8_card
 from benchmarks.full_size import ROOT, load_through_program, use_every_page, write_full_size_checkpoint
 from benchmarks.report import print_table, read_result, write_result
-from modules.devices import native_bf16_cpu
+from modules.system.devices import native_bf16_cpu
 
 FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row", "int8_row")
 GOALS = {

@@ -57,7 +57,7 @@ def read_seconds(path: Path) -> float:
 
 def load_ours(path: Path, way: str) -> dict[str, float]:
     """Peak above the base, bytes, seconds; the imports are not counted. The heap is set as the program sets it."""
-    from modules.devices import freeze_gc, tune_allocator
+    from modules.system.devices import freeze_gc, tune_allocator
 
     tune_allocator()
     import torch
@@ -86,7 +86,7 @@ def forget(path: Path) -> None:
 
 def load_cold(path: Path, way: str) -> dict[str, float]:
     """As `load_ours`, but nothing of the file is in the page cache, neither for reading it nor for loading."""
-    from modules.devices import freeze_gc, tune_allocator
+    from modules.system.devices import freeze_gc, tune_allocator
 
     tune_allocator()
     import torch
@@ -113,7 +113,7 @@ def load_by_pytorch(path: Path, way: str, load: Callable[[Path, str], dict[str, 
 
 def switch(path: Path, way: str) -> dict[str, float]:
     """Resident memory after some and after all changes between the checkpoints of a folder, and seconds a change."""
-    from modules.devices import freeze_gc, tune_allocator
+    from modules.system.devices import freeze_gc, tune_allocator
 
     tune_allocator()
     import torch
@@ -146,7 +146,7 @@ def load_diffusers(path: Path, way: str) -> dict[str, float]:
     from diffusers.hooks import apply_layerwise_casting
 
     from benchmarks.pipeline_peer import PIPELINES, write_pipeline_folder
-    from modules.devices import freeze_gc
+    from modules.system.devices import freeze_gc
 
     pipeline, names = PIPELINES[path.stem]
     options = {"local_files_only": True, "torch_dtype": torch.float16}

@@ -29,9 +29,9 @@ from benchmarks.report import print_table, read_result, write_result
 from benchmarks.streaming import stream_layout
 from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.applying import LoraMode, Use
-from modules.devices import native_bf16_cpu, release_memory
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import ComputeMode
+from modules.system.devices import native_bf16_cpu, release_memory
 
 PARTS = ("full-size", "fidelity", "five")
 RANK = 16

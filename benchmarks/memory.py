@@ -28,7 +28,7 @@ from lib_training.checkpointing import ByBudget, Every, Listed, enable_gradient_
 from lib_training.checkpointing.solving import peak_bytes as peak_bytes_of
 from lib_training.checkpointing.solving import solve
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
-from modules.registry import Registry
+from modules.system.registry import Registry
 
 REPEATS = 5
 Row = Callable[[], dict[str, Any]]

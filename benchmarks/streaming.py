@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from benchmarks.full_size import ROOT, load_through_program, write_full_size_checkpoint
 from benchmarks.report import print_table, write_result
-from modules.devices import native_bf16_cpu, release_memory
 from modules.memory.streaming.groups import Level
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.stream_layout import StreamLayout
+from modules.system.devices import native_bf16_cpu, release_memory
 
 GOALS = {"time": 1.10, "resident": 0.10, "fp8": 0.55, "disk time": 1.05, "disk memory": 0.05}
 SIDES = {32: 3, 64: 2}  # of the latent (256 and 512 pixels), and how many pairs are timed

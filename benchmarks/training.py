@@ -33,9 +33,9 @@ from lib_training.memory_plan import GB, StepEstimator, plan_memory
 from lib_training.stepping import Batch, Trainer
 from lib_training.texts import Caption, CaptionEncoder
 from lib_training.trained import lora_base
-from modules.devices import release_memory, tune_allocator
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.meta_model import build_meta_model
+from modules.system.devices import release_memory, tune_allocator
 
 GOALS = {"memory": 0.4, "streamed": 0.2, "time": 1.1, "sdxl": 4.4}
 STEPS = 3

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from benchmarks.full_size import SD1_YAML
 from benchmarks.report import print_table, write_result
-from modules.devices import native_bf16_cpu
 from modules.models.families.architecture import read_architecture
 from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.families.ldm.denoiser import build_unet
@@ -27,6 +26,7 @@ from modules.prompting.conditioning import ComposedConditioning, Conditioning, S
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.denoisers import denoise_for
 from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
+from modules.system.devices import native_bf16_cpu
 
 PAIRS = 10
 CFG = 7.0

@@ -16,12 +16,15 @@ from typing import Any
 
 PROGRAM, FACADES = "modules.", "compat.facades."
 UNSUPPORTED, REFUSAL = "compat.facades.unsupported", "compat.facades.refusal"
-SHARED = (
-    *("api", "devices", "errors", "images", "paths", "postprocessing", "processing", "scripts", "ui"),
-    *("extra_networks", "script_callbacks", "scripts_postprocessing"),
-)
+SHARED = ("api", "errors", "images", "postprocessing", "processing", "scripts", "ui")
 """Names that are both modules of ours and facades."""
-MOVED = {"scripts.processing": "compat.processing"}
+MOVED = {
+    "scripts.processing": "compat.processing",
+    **{name: f"modules.system.{name}" for name in ("bounded", "decoding", "model_folders")},
+    "api.auth": "modules.api.access.auth",
+    "api.documentation": "modules.api.schema.documentation",
+    "api.schemas": "modules.api.schema.schemas",
+}
 """Modules of ours that extensions import and that are elsewhere now."""
 PACKAGES = ("models", "models.diffusion", "hypernetworks")
 ACTING = "modules.scripts.acting"

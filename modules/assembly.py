@@ -8,7 +8,6 @@ from pathlib import Path
 
 from modules.access import access_of
 from modules.captioning.captioners import Captioners
-from modules.devices import choose_device, gpu_count, tune_allocator
 from modules.downloads.downloads import Downloads
 from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
 from modules.faces.restorers import FaceRestorers
@@ -39,7 +38,6 @@ from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.autoencoders.tiny_vae_files import TinyVaeFolders
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
-from modules.paths import Paths, resolve_paths
 from modules.postprocessing.faces import CodeFormerOperation, GfpganOperation
 from modules.postprocessing.operations import Operations
 from modules.postprocessing.upscale import UpscaleOperation
@@ -65,6 +63,8 @@ from modules.scripts.settings import add_settings
 from modules.services import ForeignProgram, Services
 from modules.settings.definitions import locked_settings
 from modules.settings.store import SettingsStore
+from modules.system.devices import choose_device, gpu_count, tune_allocator
+from modules.system.paths import Paths, resolve_paths
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 from modules.version import PROGRAM_VERSION

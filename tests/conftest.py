@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from modules.devices import freeze_gc
+from modules.system.devices import freeze_gc
 from tests.costs import Costs
 from tests.thorough import ENVIRONMENT, HOLDERS, holders, is_left_out, is_thorough
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from compat.foreign import Foreign
 from modules.api.app import build_api
-from modules.api.extensions import add_extension_routes
+from modules.api.program.extensions import add_extension_routes
 from modules.assembly import build_services
 from modules.downloads.transport import FileTransport
 from modules.errors import Interrupted, Skipped

@@ -10,7 +10,7 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 PRELOADED = [
-    *("webui", "modules.api.app", "modules.api.guard", "modules.models.loading.load_model", "tests.fakes"),
+    *("webui", "modules.api.app", "modules.api.access.guard", "modules.models.loading.load_model", "tests.fakes"),
     # what a model is built of, which is imported by the first one
     *("diffusers.models.autoencoders", "diffusers.models.unets.unet_2d_condition"),
     "transformers.models.clip.modeling_clip",

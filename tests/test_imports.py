@@ -14,7 +14,7 @@ ORDER = (
     ("api", "cli"),
     ("assembly",),
     ("services",),
-    ("jobs", "extra_networks", "script_callbacks", "scripts_postprocessing"),
+    ("jobs",),
     ("scripts", "history"),
     ("postprocessing",),
     ("processing", "model_cards", "model_shelf", "detection"),
@@ -24,22 +24,9 @@ ORDER = (
     ("prompting", "sampling", "access"),
     ("settings",),
     ("memory",),
-    ("sqlite_files",),
-    (
-        "flags",
-        "devices",
-        "paths",
-        "registry",
-        "atomic_files",
-        "file_names",
-        "folder_lock",
-        "show_folder",
-        "cores",
-        "lean_imports",
-        "public_addresses",
-    ),
-    ("errors", "extra_folders", "model_folders", "decoding", "version", "plots", "texts"),
-    ("threads", "bounded"),
+    ("flags",),
+    ("system",),
+    ("errors", "version", "plots"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}
@@ -66,6 +53,8 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("input_files", "tasks"),
         ("job",),
     ),
+    "ui": (("list_texts",), ("app",), ("page", "routes"), ("tabs",), ("form",), ("common",)),
+    "api": (("app",), ("program", "jobs"), ("history", "generation"), ("access",), ("schema",)),
     "processing": (("memory_estimate", "comparison"), ("pipeline",), ("record",), ("engine",), ("request",)),
 }
 """The subfolders and files of a room, from the top down, where they are floors."""
@@ -167,7 +156,13 @@ def test_no_files_import_each_other_in_a_ring(folder: Path) -> None:
 
 HEAVY = ("torch", "diffusers", "transformers")
 SERVER = (
-    *("webui.py", "modules/ui/app.py", "modules/api/app.py", "modules/api/extensions.py", "modules/api/guard.py"),
+    *(
+        "webui.py",
+        "modules/ui/app.py",
+        "modules/api/app.py",
+        "modules/api/program/extensions.py",
+        "modules/api/access/guard.py",
+    ),
     *(f"extensions-builtin/training/lib_training/{name}.py" for name in ("work", "routes", "tab")),
     *(f"extensions-builtin/workbench/lib_workbench/{name}.py" for name in ("precision_work", "merge_work", "routes")),
     *(f"extensions-builtin/workbench/lib_workbench/{name}_tab.py" for name in ("precision", "merger")),

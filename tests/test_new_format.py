@@ -17,7 +17,7 @@ from modules.memory.formats.catalog import FORMAT_SPECS
 spec = replace(FORMAT_SPECS.get("int8_row"), name="toy8", label="toy, 8 bits")
 FORMAT_SPECS.add("toy8", replace(spec, in_blocks=True, layouts={"comfyui": {}, "gguf": {"file_type": 99}}))
 
-from modules.api.again import PRECISIONS
+from modules.api.jobs.again import PRECISIONS
 from lib_workbench.precision_work import COMPARED, EIGHT_BIT, SAVED
 from modules.settings.sections.optimizations import OptimizationSettings
 from lib_training.config import ModelConfig

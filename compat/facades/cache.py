@@ -9,8 +9,8 @@ from typing import Any
 
 from compat.facades.refusal import lazy
 from compat.host import host_now
-from modules.atomic_files import write_atomic
-from modules.bounded import read_json_file
+from modules.system.atomic_files import write_atomic
+from modules.system.bounded import read_json_file
 
 
 def cache(subsection: str) -> dict[str, Any]:

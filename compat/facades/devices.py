@@ -1,5 +1,4 @@
-"""Names that extensions import from `modules.devices` besides our own names: the device and dtypes that models compute
-with. PyTorch is imported when one of them is first asked for."""
+"""`modules.devices`: the device and dtypes that models compute with. PyTorch is imported when one is asked for."""
 
 from __future__ import annotations
 
@@ -8,8 +7,8 @@ from typing import Any
 
 from compat.facades.refusal import lazy
 from compat.host import has_host, host_now
-from modules.devices import autocast as device_autocast
-from modules.devices import is_available, release_memory
+from modules.system.devices import autocast as device_autocast
+from modules.system.devices import is_available, release_memory
 
 
 class NansException(Exception):  # noqa: N818 - their name
@@ -54,7 +53,7 @@ def get_cuda_device_string() -> str:
 
 def get_device_for(task: str) -> Any:
     """The device for a part of the program, as --use-cpu says."""
-    from modules.devices import choose_device
+    from modules.system.devices import choose_device
 
     return choose_device(host_now().flags, task)
 

@@ -1,4 +1,4 @@
-"""Names that extensions import from `modules.extra_networks` besides our own names: tags taken out of prompts."""
+"""`modules.extra_networks`: what `modules.scripts.extra_networks` has, and tags taken out of prompts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from compat.facades.refusal import lazy
-from modules.bounded import read_json_file
 from modules.prompting.extra_networks import extract_tags
+from modules.scripts.extra_networks import *  # noqa: F403 - every name
+from modules.system.bounded import read_json_file
 
 re_extra_net = re.compile(r"<(\w+):([^>]+)>")
 

@@ -18,7 +18,6 @@ from compat.callbacks import ImageSaveParams
 from compat.facades.refusal import refusing
 from compat.host import host_now
 from compat.processing import StableDiffusionProcessing, making_of_run
-from modules.file_names import sanitize_part
 from modules.images.filenames import apply_pattern, next_number, subfolder_of
 from modules.images.grid import grid_rows
 from modules.images.grid import image_grid as _image_grid
@@ -35,6 +34,7 @@ from modules.processing.record.output import name_context
 from modules.scripts.acting import acting
 from modules.scripts.callbacks import Moment
 from modules.settings.values import Settings
+from modules.system.file_names import sanitize_part
 
 log = logging.getLogger(__name__)
 
@@ -163,8 +163,8 @@ def save_image_with_geninfo(
     pnginfo_section_name: str = PARAMETERS,
 ) -> None:
     """Write an image with its infotext to exactly this file."""
-    from modules.atomic_files import write_atomic
     from modules.images.encode import Quality, encode_image
+    from modules.system.atomic_files import write_atomic
 
     wanted = (extension or Path(filename).suffix).lstrip(".").lower() or "png"
     items = {key: str(value) for key, value in (existing_pnginfo or {}).items() if key != pnginfo_section_name}

@@ -12,9 +12,9 @@ from PIL import Image
 
 from compat.facades.refusal import refusing
 from compat.host import has_host, host_now
-from modules.file_names import lies_in
 from modules.images.infotext import parse_infotext, quote, unquote
 from modules.images.infotext_settings import override_settings_from
+from modules.system.file_names import lies_in
 
 __all__ = [
     "ParamBinding",

@@ -1,4 +1,4 @@
-"""Names that extensions import from `modules.paths` besides our own names."""
+"""`modules.paths`: where everything lies."""
 
 from compat.facades import paths_internal
 from compat.facades.refusal import refusing

@@ -1,10 +1,9 @@
-"""Names that extensions import from `modules.script_callbacks` besides our own names: callbacks at the moments of a
-job, listing callbacks, taking them away."""
+"""`modules.script_callbacks`: what `modules.scripts.script_callbacks` has, callbacks at the moments of a job, listing
+callbacks, taking them away."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from compat.callbacks import (
@@ -18,6 +17,8 @@ from compat.callbacks import (
 from modules.scripts.acting import acting_now
 from modules.scripts.callbacks import Moment, Registered
 from modules.scripts.loading import calling_file, host_callbacks, register_callback
+from modules.scripts.script_callbacks import *  # noqa: F403 - every name
+from modules.scripts.script_callbacks import Callback
 
 __all__ = [
     "AfterCFGCallbackParams",
@@ -27,8 +28,6 @@ __all__ = [
     "ImageGridLoopParams",
     "ImageSaveParams",
 ]
-
-Callback = Callable[..., Any]
 
 
 def on_cfg_denoiser(callback: Callback, *, name: str | None = None) -> None:

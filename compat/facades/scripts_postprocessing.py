@@ -1,13 +1,14 @@
-"""Names that extensions import from `modules.scripts_postprocessing` besides our own names."""
+"""`modules.scripts_postprocessing`: operations of the Extras tab."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from compat.facades.refusal import refusing
+from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
 from modules.postprocessing.operation import SharedInfo as PostprocessedImageSharedInfo
 
-__all__ = ["PostprocessedImageSharedInfo", "wrap_call"]
+__all__ = ["Field", "PostprocessedImage", "PostprocessedImageSharedInfo", "ScriptPostprocessing", "wrap_call"]
 
 
 def wrap_call(func: Any, filename: str, funcname: str, *args: Any, default: Any = None, **kwargs: Any) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 from compat.facades.model_view import CheckpointInfo, ModelView, loaded_model
 from compat.facades.refusal import lazy
 from compat.host import host_now, models_now
-from modules.bounded import read_json
 from modules.errors import CheckpointError, FeatherweightError
 from modules.models.files.header import read_metadata
+from modules.system.bounded import read_json
 
 __all__ = [
     "CheckpointInfo",

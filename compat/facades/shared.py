@@ -18,8 +18,8 @@ from compat.facades.shared_state import State, TotalTQDM, state
 from compat.facades.style_book import StyleDatabase, prompt_styles
 from compat.facades.upscaler import UpscalerData, UpscalerLanczos, sd_upscalers
 from compat.host import has_host, host_now
-from modules.model_folders import walk
 from modules.processing.request.upscaling import LATENT_UPSCALE_MODES
+from modules.system.model_folders import walk
 
 __all__ = [
     "OptionDiv",

@@ -31,9 +31,9 @@ from compat.facades.ui_components import (
 )
 from compat.facades.ui_gradio_extensions import webpath
 from compat.host import host_now
-from modules.bounded import read_json
 from modules.processing.request.request import PARAMETERS as _PARAMETERS
-from modules.ui.seed_field import SeedField
+from modules.system.bounded import read_json
+from modules.ui.form.seed_field import SeedField
 
 __all__ = [
     "DropdownMulti",

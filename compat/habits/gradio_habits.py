@@ -21,7 +21,7 @@ from typing import Any
 from compat.habits.old_packages import offer_old_names
 from modules.sampling.names import split_legacy_name
 from modules.scripts.acting import acting, acting_now, is_foreign_code
-from modules.ui.gradio_scripts import is_gradios, write_no_interface_files
+from modules.ui.common.gradio_scripts import is_gradios, write_no_interface_files
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
-from modules.api.auth import user_of
-from modules.api.documentation import documented
-from modules.api.reply_models import Nothing
+from modules.api.access.auth import user_of
+from modules.api.schema.documentation import documented
+from modules.api.schema.reply_models import Nothing
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.file_names import lies_in, without_controls
 from modules.scripts.extension import MAX_FAULTS, Fault
 from modules.scripts.library import ScriptLibrary
 from modules.services import Services
+from modules.system.file_names import lies_in, without_controls
 
 HIDDEN = (".py", ".pyc", ".env", ".ini", ".db", ".sqlite", ".pem", ".key")
 """Files that no page needs, and that may hold secrets."""

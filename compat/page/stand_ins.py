@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 from gradio_client.utils import is_file_obj_with_meta  # type: ignore[import-untyped]
 
-from modules.ui.gradio_scripts import write_no_interface_files
+from modules.ui.common.gradio_scripts import write_no_interface_files
 
 write_no_interface_files()  # of the classes below
 

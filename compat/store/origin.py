@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from modules.atomic_files import write_atomic
-from modules.bounded import read_json_file
+from modules.system.atomic_files import write_atomic
+from modules.system.bounded import read_json_file
 
 FILE = ".featherweight-origin.json"
 

@@ -16,8 +16,8 @@ from compat.store.packages import (
     run_installer,
 )
 from compat.store.store import ExtensionStore, NotAgreed, read_index, size_bytes
-from modules.api.documentation import documented
-from modules.api.reply_models import (
+from modules.api.schema.documentation import documented
+from modules.api.schema.reply_models import (
     ExtensionDone,
     ExtensionItem,
     ExtensionList,
@@ -25,7 +25,7 @@ from modules.api.reply_models import (
     FaultItem,
     InstalledExtension,
 )
-from modules.api.schemas import Tolerant
+from modules.api.schema.schemas import Tolerant
 from modules.errors import InvalidValueError
 from modules.scripts.extension import Extension, Fault
 from modules.scripts.script import Script

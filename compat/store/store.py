@@ -21,11 +21,11 @@ from urllib.parse import urlparse
 from urllib.request import getproxies
 
 from compat.store.origin import Origin, origin_of, remember
-from modules.atomic_files import move_together, output_error, remove_own
-from modules.bounded import open_tar, read_json, tar_members
 from modules.downloads.transport import FileTransport
 from modules.errors import BusyError, FeatherweightError, InvalidValueError, UnknownNameError
-from modules.file_names import check_name, given_path, lies_in, place_inside, sanitize_name, without_controls
+from modules.system.atomic_files import move_together, output_error, remove_own
+from modules.system.bounded import open_tar, read_json, tar_members
+from modules.system.file_names import check_name, given_path, lies_in, place_inside, sanitize_name, without_controls
 
 BEFORE = "extensions-before"
 """A folder in the cache: what an update or a removal took away, one state for each extension."""

@@ -21,10 +21,10 @@ from typing import Any
 
 from modules.access.passwords import check_entry, is_password, waste_time
 from modules.access.roles import DEFAULT_SEES, Identity, Role, Sees
-from modules.atomic_files import write_atomic
-from modules.bounded import read_json_file
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
-from modules.file_names import check_name as check_file_name
+from modules.system.atomic_files import write_atomic
+from modules.system.bounded import read_json_file
+from modules.system.file_names import check_name as check_file_name
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from modules.adapters.algorithms.rows import ColumnNorms, needs_norms, plain_cha
 from modules.adapters.block_weights import BlockWeights
 from modules.adapters.step_range import ALL_STEPS, StepRange
 from modules.adapters.targets import Part, Target, TargetTable, check_missing, check_shapes, left_out
-from modules.devices import autocast, release_memory
 from modules.errors import InvalidValueError
 from modules.memory.changes import (
     AllBranches,
@@ -48,6 +47,7 @@ from modules.memory.formats.format import FORMATS, StorageFormat, dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
 from modules.memory.layer import Stored, full_weight, manage, put, shape_of, stored_state, stored_tensors
 from modules.memory.scratch import release_scratch
+from modules.system.devices import autocast, release_memory
 
 NAMES = ("weight", "bias")
 DELTA_BUDGET_BYTES = 512 << 20

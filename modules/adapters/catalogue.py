@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.adapters.adapter_facts import SUFFIXES, Digests, digests_of
-from modules.model_folders import Listing
 from modules.models.files.header import read_metadata
+from modules.system.model_folders import Listing
 
 log = logging.getLogger(__name__)
 SHORT_HASH = 12

@@ -17,7 +17,7 @@ from torch import Tensor
 from modules.adapters.adapter_facts import EMBEDDING_IMAGE_SUFFIXES, EMBEDDING_SUFFIXES, AdapterError
 from modules.adapters.adapter_file import read_pickle, read_tensors
 from modules.adapters.image_embedding import read_image
-from modules.model_folders import FilesBelow, as_folders
+from modules.system.model_folders import FilesBelow, as_folders
 
 log = logging.getLogger(__name__)
 SHORT_HASH = 12

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.adapters.adapter_facts import AdapterError
-from modules.bounded import read_json
+from modules.system.bounded import read_json
 
 CHUNK = "sd-ti-embedding"
 TENSOR = "TORCHTENSOR"  # the JSON's word for a list of numbers

@@ -10,32 +10,32 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from modules.api.about import about_routes
-from modules.api.again import again_routes
-from modules.api.auth import PasswordCheck, install_auth
-from modules.api.boards import board_routes
-from modules.api.docs_page import add_docs_page
-from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
-from modules.api.downloads import download_routes
-from modules.api.errors import install_error_handlers, reply
-from modules.api.extensions import CATCH_ALL, answers_everything, include_extension_routes, routes_of
-from modules.api.extra_networks import extra_network_routes
-from modules.api.extras import extras_routes
-from modules.api.generation import generation_routes
-from modules.api.history import history_routes
-from modules.api.interrogate import interrogate_routes
-from modules.api.limits import install_limits
-from modules.api.lists import list_routes
-from modules.api.login import login_routes
-from modules.api.memory import memory_routes
-from modules.api.model_files import model_routes
-from modules.api.options import option_routes
-from modules.api.permissions import METHODS, PREFIXES
-from modules.api.planning import planning_routes
-from modules.api.progress import progress_routes
-from modules.api.queue import queue_routes, worker_routes
-from modules.api.server import server_routes
-from modules.api.tasks import task_routes
+from modules.api.access.auth import PasswordCheck, install_auth
+from modules.api.access.limits import install_limits
+from modules.api.access.login import login_routes
+from modules.api.access.permissions import METHODS, PREFIXES
+from modules.api.generation.extras import extras_routes
+from modules.api.generation.generation import generation_routes
+from modules.api.generation.interrogate import interrogate_routes
+from modules.api.generation.planning import planning_routes
+from modules.api.history.boards import board_routes
+from modules.api.history.history import history_routes
+from modules.api.jobs.again import again_routes
+from modules.api.jobs.progress import progress_routes
+from modules.api.jobs.queue import queue_routes, worker_routes
+from modules.api.program.about import about_routes
+from modules.api.program.downloads import download_routes
+from modules.api.program.extensions import CATCH_ALL, answers_everything, include_extension_routes, routes_of
+from modules.api.program.extra_networks import extra_network_routes
+from modules.api.program.lists import list_routes
+from modules.api.program.memory import memory_routes
+from modules.api.program.model_files import model_routes
+from modules.api.program.options import option_routes
+from modules.api.program.server import server_routes
+from modules.api.program.tasks import task_routes
+from modules.api.schema.docs_page import add_docs_page
+from modules.api.schema.documentation import DESCRIPTION, TAGS, DescribedApi
+from modules.api.schema.errors import install_error_handlers, reply
 from modules.services import Services
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from modules.devices import choose_device
 from modules.errors import CheckpointError, UnknownNameError
 from modules.flags.flags import Flags
-from modules.model_folders import FilesBelow
-from modules.paths import Paths
 from modules.settings.values import Settings
+from modules.system.devices import choose_device
+from modules.system.model_folders import FilesBelow
+from modules.system.paths import Paths
 
 if TYPE_CHECKING:
     import torch

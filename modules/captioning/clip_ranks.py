@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from modules.captioning.blip import loaded, pixel_values
-from modules.decoding import decode_text
+from modules.system.decoding import decode_text
 
 BATCH = 256
 _TOP = re.compile(r"\.top(\d+)$")

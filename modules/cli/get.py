@@ -15,7 +15,7 @@ from modules.errors import Interrupted
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
 from modules.jobs.work.downloads import Rate
 from modules.models.files.catalogue import HashCache
-from modules.paths import resolve_paths
+from modules.system.paths import resolve_paths
 
 GB = 1e9
 SHOWN_EVERY_S = 1.0

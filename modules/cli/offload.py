@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.cli.running import flags_of, run_guarded
 from modules.flags.flags import PATHS, add_arguments
 from modules.memory.streaming.blobs import BlobStore
-from modules.paths import resolve_paths
+from modules.system.paths import resolve_paths
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GB = 1_000_000_000

@@ -9,8 +9,6 @@ from typing import Any
 from PIL import Image
 
 from modules.assembly import build_services
-from modules.atomic_files import output_error, write_atomic
-from modules.bounded import read_json
 from modules.cli.parameters import add_parameter_options, request_values
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
@@ -27,6 +25,8 @@ from modules.processing.request.result import GeneratedImage, Result
 from modules.processing.request.source_images import FromNoise, SourceImage
 from modules.scripts.library import filled_args, named_args
 from modules.services import ForeignProgram, Services
+from modules.system.atomic_files import output_error, write_atomic
+from modules.system.bounded import read_json
 
 BAR_WIDTH = 30
 REFRESH_S = 0.1

@@ -22,7 +22,7 @@ from modules.access.roles import DEFAULT_SEES, Role, Sees
 from modules.cli.running import flags_of, run_guarded
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.flags.flags import PATHS, add_arguments
-from modules.paths import resolve_paths
+from modules.system.paths import resolve_paths
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILE = "users.json"  # in the data folder, unless --auth-file names another one

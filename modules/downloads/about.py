@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urljoin
 
-from modules.bounded import ContentError, read_json, read_yaml
 from modules.downloads.addresses import CIVITAI
 from modules.downloads.remote_file import SHA256
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError
 from modules.models.files.header import read_metadata
+from modules.system.bounded import ContentError, read_json, read_yaml
 
 MAX_REPLY_BYTES = 2 << 20
 MAX_PREVIEW_BYTES = 24 << 20

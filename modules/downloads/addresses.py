@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from modules.errors import InvalidValueError
-from modules.file_names import check_name, sanitize_name, without_controls
+from modules.system.file_names import check_name, sanitize_name, without_controls
 
 HUB = "https://huggingface.co"
 CIVITAI = "https://civitai.com"

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.atomic_files import output_error
 from modules.downloads.parts import NOTE_SUFFIX, PART_SUFFIX, Part, discard, noted
 from modules.downloads.remote_file import CONTENT_RANGE, SIZE, RemoteFile, look, version_of
 from modules.downloads.transport import DownloadError, FileTransport, GoneAwayError, TooSlowError
 from modules.errors import BusyError, InvalidValueError
+from modules.system.atomic_files import output_error
 
 TRIES = 6
 FIRST_WAIT_S = 1.0

@@ -23,8 +23,6 @@ from modules.downloads.remote_file import RemoteFile, look, read_header
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
-from modules.file_names import place_inside
-from modules.model_folders import files_below
 from modules.models.detection.files import (
     CHECKPOINTS,
     CONTROL,
@@ -39,7 +37,9 @@ from modules.models.detection.files import (
     detected,
 )
 from modules.models.files.header import Header
-from modules.paths import Paths
+from modules.system.file_names import place_inside
+from modules.system.model_folders import files_below
+from modules.system.paths import Paths
 
 
 @dataclass(frozen=True)

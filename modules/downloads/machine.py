@@ -10,8 +10,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from modules.cores import cores_here
 from modules.downloads.fitting import Machine
+from modules.system.cores import cores_here
 
 ASK_TIMEOUT_S = 10
 UNKNOWN_GB = 8.0

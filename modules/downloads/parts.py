@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from modules.atomic_files import output_error, sync_folder, write_atomic
-from modules.bounded import read_json_file
 from modules.downloads.following import Pieces, SyncedFile
 from modules.downloads.remote_file import RemoteFile
 from modules.errors import InvalidValueError, OutputError
+from modules.system.atomic_files import output_error, sync_folder, write_atomic
+from modules.system.bounded import read_json_file
 
 CHUNK_BYTES = 1 << 20
 KEPT_FREE_BYTES = 256 << 20  # of the disk, so that images can still be saved

@@ -24,8 +24,8 @@ import certifi
 import httpx
 
 from modules.errors import BusyError, FeatherweightError, InvalidValueError
-from modules.public_addresses import Resolve, is_loopback, is_public, resolve
-from modules.threads import start_loop
+from modules.system.public_addresses import Resolve, is_loopback, is_public, resolve
+from modules.system.threads import start_loop
 from modules.version import PROGRAM_VERSION
 
 MAX_REDIRECTS = 5

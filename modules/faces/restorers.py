@@ -17,7 +17,7 @@ from PIL import Image
 from modules.errors import CheckpointError, UnknownNameError
 from modules.faces.alignment import Alignment
 from modules.faces.restorer_types import NAMES, NO_RESTORERS, RESTORERS, SUFFIXES, RestorerType
-from modules.model_folders import as_folders
+from modules.system.model_folders import as_folders
 
 if TYPE_CHECKING:
     import torch

@@ -55,7 +55,7 @@ class UsageError(FeatherweightError):
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Flags that were given on the command line. Paths are as typed (None: the default, see `modules.paths`)."""
+    """Flags that were given on the command line. Paths are as typed (None: the default, see `modules.system.paths`)."""
 
     torch: str = value(SETUP, "which build of PyTorch to install", "auto", lower, TORCH_BUILDS)
     reinstall_torch: bool = switch(SETUP, "install PyTorch again, for instance after a change of GPU")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.file_names import without_controls
-from modules.sqlite_files import Database
+from modules.system.file_names import without_controls
+from modules.system.sqlite_files import Database
 
 BOARDS_SCHEMA = """
 CREATE TABLE IF NOT EXISTS boards (

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.atomic_files import fingerprint
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.history.store import History, ImageFile
 from modules.history.thumbnails import Thumbnails
 from modules.images.metadata import read_metadata
 from modules.images.reading import MAX_PIXELS
-from modules.threads import start_loop
+from modules.system.atomic_files import fingerprint
+from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.atomic_files import fingerprint
 from modules.errors import BusyError, OutputError
 from modules.history.importing import Importer
 from modules.history.store import History
 from modules.history.thumbnails import Thumbnails, small_copy
 from modules.processing.request.result import GeneratedImage
-from modules.threads import start_loop
+from modules.system.atomic_files import fingerprint
+from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
 

@@ -17,15 +17,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import fingerprint, move_together, output_error
-from modules.bounded import read_json
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
-from modules.file_names import without_controls
 from modules.history.boards import BOARDS_SCHEMA, Boards, put_on_board
 from modules.history.facets import number_of, searchable
 from modules.history.query import Query, Value, Words, parse_query
 from modules.processing.request.result import GeneratedImage
-from modules.sqlite_files import Database, DatabaseWords, add_columns, check_whole
+from modules.system.atomic_files import fingerprint, move_together, output_error
+from modules.system.bounded import read_json
+from modules.system.file_names import without_controls
+from modules.system.sqlite_files import Database, DatabaseWords, add_columns, check_whole
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.atomic_files import rename_without_replacing, sync_folder, write_and_sync
 from modules.images.filenames import counter_prefix, next_number, number_of
+from modules.system.atomic_files import rename_without_replacing, sync_folder, write_and_sync
 
 _MARK = ".saving"
 

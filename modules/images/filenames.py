@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePath
 
-from modules.file_names import sanitize_name
 from modules.images.patterns import PATTERNS, Source
 from modules.settings.values import Settings
+from modules.system.file_names import sanitize_name
 
 _BRACKETED = re.compile(r"\[([^\[\]]+)\]")
 _ARGUMENTS = re.compile(r"<([^<>]*)>")

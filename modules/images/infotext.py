@@ -12,9 +12,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
-from modules.bounded import read_json, read_json_at
 from modules.errors import InvalidValueError
 from modules.images.infotext_defaults import add_defaults, convert_old_fields
+from modules.system.bounded import read_json, read_json_at
 
 InfotextValue: TypeAlias = str | int | bool
 """Values read from text are texts; only filled-in defaults may be numbers or booleans, as in the reference UI."""

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from modules.bounded import read_json
 from modules.images.infotext import quote, written_fields
-from modules.registry import Registry
+from modules.system.bounded import read_json
+from modules.system.registry import Registry
 
 XMP = "XML:com.adobe.xmp"
 """The name of an image's XMP among its texts."""

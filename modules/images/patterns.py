@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from PIL import Image
 
-from modules.file_names import sanitize_part
 from modules.images.naming import NameContext
-from modules.registry import Registry
+from modules.system.file_names import sanitize_part
+from modules.system.registry import Registry
 
 Pattern = Callable[["Source", tuple[str, ...]], str | None]
 

@@ -8,16 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.atomic_files import (
-    fingerprint_of,
-    output_error,
-    rename_without_replacing,
-    sync_folder,
-    write_and_sync,
-    write_atomic,
-)
 from modules.errors import OutputError
-from modules.file_names import lies_in, sanitize_name
 from modules.flags.flags import Flags
 from modules.images.claims import claim_number
 from modules.images.encode import Quality, encode_image, format_of, holds
@@ -26,10 +17,19 @@ from modules.images.metadata import writable
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
 from modules.images.stealth import with_hidden_text
-from modules.paths import Paths
 from modules.settings.definitions import DIRECTORY_KEYS
 from modules.settings.sections.saving import SavingPathSettings
 from modules.settings.values import Settings
+from modules.system.atomic_files import (
+    fingerprint_of,
+    output_error,
+    rename_without_replacing,
+    sync_folder,
+    write_and_sync,
+    write_atomic,
+)
+from modules.system.file_names import lies_in, sanitize_name
+from modules.system.paths import Paths
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from modules.captioning.captioners import Captioners
 from modules.flags.flags import Flags
 from modules.jobs.line import Line
 from modules.models.files.catalogue import CheckpointCatalogue
-from modules.paths import Paths
 from modules.postprocessing.operations import Operations
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.scripts.library import ScriptLibrary
 from modules.settings.store import SettingsStore
+from modules.system.paths import Paths
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from modules.jobs.lanes import Lane
 from modules.jobs.line import Line
 from modules.jobs.tasks import Task
 from modules.jobs.when_done import WhenDone
-from modules.threads import start_loop
+from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from PIL import Image
 
-from modules.atomic_files import output_error, write_atomic
 from modules.errors import InvalidValueError, OutputError
 from modules.processing.request.source_images import SourceImage
+from modules.system.atomic_files import output_error, write_atomic
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from typing import Any, ClassVar, Protocol
 from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped, UnknownNameError
-from modules.file_names import without_controls
 from modules.processing.record.made import Made, MadeImage
 from modules.processing.record.spool import SavedLate
 from modules.processing.request.request import GenerationRequest, request_to_json
 from modules.processing.request.result import GeneratedImage, Result
 from modules.processing.request.source_images import SourceImage
 from modules.processing.request.stages import Part, Stage, stage_text
+from modules.system.file_names import without_controls
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from typing import Self
 
 from modules.access.roles import ANYBODY, Identity
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
-from modules.file_names import without_controls
 from modules.jobs.images import JobImages
 from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus, Progress
 from modules.jobs.known import Known
@@ -27,6 +26,7 @@ from modules.jobs.waiting import WaitingEntries
 from modules.processing.record.recordings import Recordings
 from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
+from modules.system.file_names import without_controls
 
 KEPT_RECORDS = 1000
 MAX_WAITING = 256

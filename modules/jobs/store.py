@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import fingerprint
-from modules.bounded import read_json
 from modules.errors import InvalidValueError
 from modules.jobs.input_files import InputFiles, names_in
 from modules.jobs.job import IMAGE_TYPE, Entry, JobStatus, Standing
 from modules.processing.record.made import MadeImage
 from modules.processing.request.result import GeneratedImage, ImageRole
-from modules.sqlite_files import Database, DatabaseWords, add_columns, check_whole, is_damage, is_refusal
+from modules.system.atomic_files import fingerprint
+from modules.system.bounded import read_json
+from modules.system.sqlite_files import Database, DatabaseWords, add_columns, check_whole, is_damage, is_refusal
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class JobRecord:
 @dataclass(frozen=True)
 class ImageRecord:
     """An image of a job that has not ended: finished (`is_done`), or about to appear at its path with this
-    `modules.atomic_files.fingerprint`."""
+    `modules.system.atomic_files.fingerprint`."""
 
     image: MadeImage
     fingerprint: str | None

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.devices import autocast, memory_info
-from modules.registry import Registry
+from modules.system.devices import autocast, memory_info
+from modules.system.registry import Registry
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 MiB = 1 << 20

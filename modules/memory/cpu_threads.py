@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from modules.cores import THREADS_VARIABLE, Cores, cores_here, threads_asked
 from modules.memory.int8_support import cpu_name, read_answers, remember_answer
+from modules.system.cores import THREADS_VARIABLE, Cores, cores_here, threads_asked
 
 log = logging.getLogger(__name__)
 

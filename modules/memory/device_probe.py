@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.devices import driver_of, synchronize
 from modules.memory.attention import ATTENTIONS, AttentionOptions, whole
 from modules.memory.formats.codes import as_codes
 from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.int8_matmul import multiply_in_int8
 from modules.memory.int8_support import Int8Support, name_of, read_answers, remember_answer
 from modules.memory.layer import manage, put
+from modules.system.devices import driver_of, synchronize
 
 log = logging.getLogger(__name__)
 

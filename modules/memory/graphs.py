@@ -27,10 +27,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modules.devices import Moment, Recorder, read_device
 from modules.memory.hook_chain import HookOrder, has_foreign_forward, hooks_of
 from modules.memory.layer import STATE, Stored
 from modules.memory.recovery import is_out_of_memory
+from modules.system.devices import Moment, Recorder, read_device
 
 log = logging.getLogger(__name__)
 

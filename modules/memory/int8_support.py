@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from modules.atomic_files import write_atomic
-from modules.bounded import read_json_file
-from modules.devices import describe, synchronize
+from modules.system.atomic_files import write_atomic
+from modules.system.bounded import read_json_file
+from modules.system.devices import describe, synchronize
 
 log = logging.getLogger(__name__)
 

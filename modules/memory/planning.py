@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.atomic_files import write_atomic
-from modules.bounded import read_json_file
+from modules.system.atomic_files import write_atomic
+from modules.system.bounded import read_json_file
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import torch
 
-from modules.devices import collect_garbage
 from modules.errors import MemoryShortageError
+from modules.system.devices import collect_garbage
 
 log = logging.getLogger(__name__)
 

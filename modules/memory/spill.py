@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from modules.devices import DeviceReading
+from modules.system.devices import DeviceReading
 
 FULL = 0.03  # a device with less than this share free is full
 JUMP = 3.0  # times the usual time of a step

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.devices import begin_peak as begin_device_peak
-from modules.devices import read_device, release_memory
-from modules.threads import start_loop
+from modules.system.devices import begin_peak as begin_device_peak
+from modules.system.devices import read_device, release_memory
+from modules.system.threads import start_loop
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,8 @@ from modules.adapters.adapter_facts import EMBEDDING_IMAGE_SUFFIXES, EMBEDDING_S
 from modules.adapters.catalogue import AdapterCatalogue, AdapterInfo
 from modules.model_cards.cards import CardPage, ModelFile
 from modules.model_cards.few_steps import checkpoint_few_steps
-from modules.model_folders import Listing, as_folders
 from modules.models.files.catalogue import CHECKPOINT_SUFFIXES, CheckpointCatalogue
+from modules.system.model_folders import Listing, as_folders
 
 NOTES_IN_TAG = (*("description", "sd version", "activation text"), *("preferred weight", "negative text", "notes"))
 """What is noted of files that a tag uses."""

@@ -16,8 +16,8 @@ from modules.model_cards.few_steps import FewSteps, few_steps_json
 from modules.model_cards.notes import WEIGHT, NoteBook, Notes
 from modules.model_cards.previews import find_preview
 from modules.model_cards.training_facts import version_of
-from modules.model_folders import Listing
 from modules.settings.values import Settings
+from modules.system.model_folders import Listing
 
 
 @dataclass(frozen=True)

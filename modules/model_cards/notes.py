@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import output_error, write_atomic
-from modules.bounded import read_json, read_json_file
-from modules.decoding import decode_text
 from modules.downloads.about import of_civitai
 from modules.errors import InvalidValueError
-from modules.model_folders import Near
 from modules.models.files.diffusers_folder import sibling_file
+from modules.system.atomic_files import output_error, write_atomic
+from modules.system.bounded import read_json, read_json_file
+from modules.system.decoding import decode_text
+from modules.system.model_folders import Near
 
 TEXTS = ("description", "notes", "activation text", "negative text", "sd version", "vae")
 WEIGHT = "preferred weight"

@@ -12,11 +12,11 @@ from pathlib import Path
 from PIL import Image
 
 from modules.adapters.catalogue import EMBEDDED
-from modules.atomic_files import output_error, write_atomic
-from modules.bounded import read_json
 from modules.errors import UnknownNameError
-from modules.model_folders import Near, inside
 from modules.models.files.diffusers_folder import sibling_file
+from modules.system.atomic_files import output_error, write_atomic
+from modules.system.bounded import read_json
+from modules.system.model_folders import Near, inside
 
 MEDIA_TYPES = {
     ".png": "image/png",

@@ -6,8 +6,8 @@ Keys are those that kohya's trainer (`ss_...`) and the modelspec standard write.
 from collections.abc import Mapping
 from typing import Any
 
-from modules.bounded import read_json
 from modules.models.detection.families import adapter_versions, version_of_metadata
+from modules.system.bounded import read_json
 
 MAX_TAGS = 2000
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.atomic_files import move_together, output_error
 from modules.downloads.addresses import PICKLES, SUFFIXES
 from modules.downloads.known import KnownModel, known_models
 from modules.downloads.remote_file import WORTHWHILE, saved_by_eight_bits
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.file_names import place_inside
-from modules.model_folders import files_below
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
 from modules.models.detection.files import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, TINY_VAES, UPSCALERS, VAES
 from modules.models.files.catalogue import HashCache
-from modules.paths import Paths
+from modules.system.atomic_files import move_together, output_error
+from modules.system.file_names import place_inside
+from modules.system.model_folders import files_below
+from modules.system.paths import Paths
 
 LastUses = Callable[[str], Mapping[str, float]]
 """By "model" or "lora": when an image was made last with each name, in seconds since 1970."""

@@ -11,9 +11,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from modules.atomic_files import move_together, output_error, write_atomic
-from modules.bounded import read_json_file
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.system.atomic_files import move_together, output_error, write_atomic
+from modules.system.bounded import read_json_file
 
 NOTE = "trashed.json"
 BESIDE = (

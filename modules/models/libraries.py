@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from modules.lean_imports import import_when_used, without_garbage_collection
+from modules.system.lean_imports import import_when_used, without_garbage_collection
 
 BASES = ("transformers.modeling_utils", "diffusers.models.modeling_utils")
 """What every model of the two is made of."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.atomic_files import keep_aside, write_atomic
-from modules.decoding import marked_encoding
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
+from modules.system.atomic_files import keep_aside, write_atomic
+from modules.system.decoding import marked_encoding
 
 PLACEHOLDER = "{prompt}"
 _COLUMNS = ("name", "prompt", "negative_prompt")

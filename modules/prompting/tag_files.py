@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.decoding import marked_encoding
+from modules.system.decoding import marked_encoding
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from modules.bounded import ContentError, read_yaml
-from modules.decoding import decode_text
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.model_folders import Listing
+from modules.system.bounded import ContentError, read_yaml
+from modules.system.decoding import decode_text
+from modules.system.model_folders import Listing
 
 log = logging.getLogger(__name__)
 

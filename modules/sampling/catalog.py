@@ -12,7 +12,7 @@ from enum import Enum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from modules.registry import Registry
+from modules.system.registry import Registry
 
 if TYPE_CHECKING:
     from modules.sampling.types import Sampler

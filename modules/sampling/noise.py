@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from modules.devices import generator as device_generator
 from modules.sampling.philox import PhiloxGenerator
+from modules.system.devices import generator as device_generator
 
 SEED_LIMIT = 2**64
 

@@ -19,13 +19,13 @@ from modules.faces.restorer_types import NAMES as RESTORER_NAMES
 from modules.processing.request.parameters import Choices, Parameter, Tab
 from modules.processing.request.request import PARAMETERS
 from modules.processing.request.source_images import IMAGE_PARAMETERS
-from modules.registry import Registry
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.names import AUTOMATIC, split_legacy_name
 from modules.scripts.job import ImageJob, Job
 from modules.scripts.loading import loading_now
 from modules.scripts.program import Program, one_of
 from modules.settings.definitions import SETTINGS
+from modules.system.registry import Registry
 
 MAX_VALUES = 200
 MAX_DIGITS = 40  # of a written number: 2^64 has 20

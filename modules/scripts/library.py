@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from modules.detection.detection import Detectors, NoDetectors
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.flags.flags import Flags
-from modules.paths import Paths
 from modules.postprocessing.operation import ScriptPostprocessing
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage
@@ -34,6 +33,7 @@ from modules.scripts.pasting import PastedFields
 from modules.scripts.program import Program
 from modules.scripts.script import OnComponent, Script
 from modules.settings.values import Settings
+from modules.system.paths import Paths
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from modules.scripts.callbacks import Callbacks, Moment, Registered
 
 @dataclass(frozen=True)
 class PageTab:
-    """A tab of the page. `build` receives a `modules.ui.tab_order.TabPlace` and builds the contents inside of the tab
-    that is open then. `name` is its element id behind `tab_` and its name in settings; `after` names the tab that it
-    follows, or several of which the first that is there counts (else it comes before the settings), `least` the role
-    that sees it."""
+    """A tab of the page. `build` receives a `modules.ui.common.tab_order.TabPlace` and builds the contents inside
+    of the tab that is open then. `name` is its element id behind `tab_` and its name in settings; `after` names the
+    tab that it follows, or several of which the first that is there counts (else it comes before the settings), `least`
+    the role that sees it."""
 
     name: str
     title: str

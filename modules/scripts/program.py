@@ -14,7 +14,6 @@ from modules.detection.detection import Detection, Detectors, NoDetectors
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.faces.face import Face
 from modules.models.files.catalogue import CheckpointCatalogue
-from modules.paths import Paths
 from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.processing.engine.engine import Engine
@@ -24,6 +23,7 @@ from modules.processing.request.upscaling import PIXEL_UPSCALERS, hires_upscaler
 from modules.prompting.styles import StyleBook
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
+from modules.system.paths import Paths
 
 BROUGHT_ALONG = ("wildcards", "tags", PRESETS_OF_BLOCK_WEIGHTS)
 """What extensions have in their folders, or beside their scripts."""

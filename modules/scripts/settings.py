@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Unpack
 
 from modules.errors import UnknownNameError
-from modules.registry import Registry
 from modules.scripts.callbacks import Callbacks, Moment
 from modules.settings import group
 from modules.settings.definitions import SETTINGS
 from modules.settings.group import Extras, NumberExtras, SettingAttribute, SettingsGroup
 from modules.settings.setting import Section, Setting, SettingValue
+from modules.system.registry import Registry
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from modules.flags.flags import Flags
-from modules.registry import Registry
 from modules.settings.group import SettingsGroup
 from modules.settings.sections import without_effect
 from modules.settings.sections.extra_networks import ExtraNetworkSettings
@@ -32,6 +31,7 @@ from modules.settings.sections.stable_diffusion import (
 )
 from modules.settings.sections.system import ApiSettings, HiddenSettings, SystemSettings
 from modules.settings.setting import Section, Setting, SettingType, SettingValue
+from modules.system.registry import Registry
 
 __all__ = ["DIRECTORY_KEYS", "SETTINGS", "Section", "Setting", "SettingType", "SettingValue", "visible_sections"]
 

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from modules.atomic_files import keep_aside, output_error, write_atomic
-from modules.bounded import read_json
 from modules.errors import OutputError
 from modules.settings.setting import LONE_SURROGATE, SettingValue
 from modules.settings.values import Settings, as_json, exact_setting
+from modules.system.atomic_files import keep_aside, output_error, write_atomic
+from modules.system.bounded import read_json
 
 VERSION = 1  # of the file; raise it together with a step in `migrate`
 VERSION_KEY = "featherweight_config_version"

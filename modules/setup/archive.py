@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from modules.atomic_files import write_atomic
-from modules.bounded import open_tar, tar_members
 from modules.errors import InvalidValueError
-from modules.file_names import place_inside
+from modules.system.atomic_files import write_atomic
+from modules.system.bounded import open_tar, tar_members
+from modules.system.file_names import place_inside
 
 MAX_BYTES = 2_000_000_000
 MAX_FILES = 50_000

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import move_together, output_error, write_atomic
-from modules.bounded import read_json_file
 from modules.errors import InvalidValueError, OutputError
-from modules.paths import Paths
+from modules.system.atomic_files import move_together, output_error, write_atomic
+from modules.system.bounded import read_json_file
+from modules.system.paths import Paths
 
 FOLDER = "backups"
 NOTE = "update.json"

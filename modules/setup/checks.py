@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from modules.cores import usable_cores
 from modules.setup.changed_tests import changed_tests
 from modules.setup.process import say
+from modules.system.cores import usable_cores
 
 CHANGED = "--changed"
 """`--test --changed [COMMIT]`: the tests of what differs from a commit."""

@@ -18,9 +18,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modules.bounded import read_json, read_json_file
 from modules.cli.running import flags_of, run_guarded
-from modules.cores import (
+from modules.flags.flags import PATHS, add_arguments
+from modules.setup.environment import Environment, command_of
+from modules.setup.hardware import ThisMachine, nvidia_smi
+from modules.setup.installed import installed_versions, read_pins, unsatisfied
+from modules.setup.pip import Pip
+from modules.setup.process import Run, Runner
+from modules.setup.stamp import KERNELS, NODEPS, PACKAGES, REQUIREMENTS
+from modules.setup.torch_choice import ROCM_WINDOWS_TORCH, TORCH_VERSION, choice_by_hardware
+from modules.setup.torch_question import ASK_TORCH, MEASURE_DEVICE, gains_by_kernels, what_to_expect
+from modules.system.bounded import read_json, read_json_file
+from modules.system.cores import (
     THREADS_VARIABLE,
     Cores,
     core_groups,
@@ -30,17 +39,8 @@ from modules.cores import (
     threads_asked,
     usable_cores,
 )
-from modules.flags.flags import PATHS, add_arguments
-from modules.model_folders import files_below
-from modules.paths import Paths, resolve_paths
-from modules.setup.environment import Environment, command_of
-from modules.setup.hardware import ThisMachine, nvidia_smi
-from modules.setup.installed import installed_versions, read_pins, unsatisfied
-from modules.setup.pip import Pip
-from modules.setup.process import Run, Runner
-from modules.setup.stamp import KERNELS, NODEPS, PACKAGES, REQUIREMENTS
-from modules.setup.torch_choice import ROCM_WINDOWS_TORCH, TORCH_VERSION, choice_by_hardware
-from modules.setup.torch_question import ASK_TORCH, MEASURE_DEVICE, gains_by_kernels, what_to_expect
+from modules.system.model_folders import files_below
+from modules.system.paths import Paths, resolve_paths
 from modules.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -13,12 +13,12 @@ from typing import Any
 from modules.cli.commands import WITHOUT_SET_UP, command_names, load_command, require_command, takes_extensions
 from modules.errors import FeatherweightError, UnknownNameError
 from modules.flags.flags import Flags, UsageError, parse_flags, without_effect
-from modules.lean_imports import without_garbage_collection
 from modules.setup.checks import run_checks
 from modules.setup.environment import Environment
 from modules.setup.prepare import Wanted, prepare
 from modules.setup.process import say
 from modules.setup.torch_choice import TorchRequest
+from modules.system.lean_imports import without_garbage_collection
 
 PREPARED = "FEATHERWEIGHT_PREPARED"  # set for the process that goes on after the set-up, so that it does none
 # Nothing leaves the machine unless the user asks for it; a value set outside wins.

@@ -5,9 +5,9 @@ import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from modules.bounded import read_json_file
 from modules.setup.torch_choice import TORCH_VERSION, TorchRequest
 from modules.setup.xformers import XFORMERS_PIN
+from modules.system.bounded import read_json_file
 
 STAMP_NAME = "setup-stamp.json"
 TORCH, PACKAGES, NODEPS, IMPORTS, TESTS = "torch", "packages", "nodeps", "imports", "tests"

@@ -10,7 +10,7 @@ _ROOT = Path(__file__).parents[2]
 ASK_TORCH = f"""
 import json, sys, torch
 sys.path.insert(0, {str(_ROOT)!r})
-from modules.devices import best_device, describe
+from modules.system.devices import best_device, describe
 from modules.memory.kernels.decoding import what_decodes
 from modules.memory.kernels.row_support import what_encodes_rows
 device = best_device()
@@ -32,7 +32,7 @@ MEASURE_DEVICE = f"""
 import os, sys
 sys.path.insert(0, {str(_ROOT)!r})
 from pathlib import Path
-from modules.devices import best_device
+from modules.system.devices import best_device
 from modules.memory.device_probe import probe_of
 probe_of(best_device(), Path(sys.argv[1]), again=True)
 os._exit(0)  # a measurement that hangs does not keep the process

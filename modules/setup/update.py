@@ -11,12 +11,12 @@ from pathlib import Path
 from modules.cli.running import flags_of, run_guarded
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import PATHS, add_arguments
-from modules.folder_lock import FolderLock
-from modules.paths import Paths, resolve_paths
 from modules.setup.archive import REPLACED, changes_of, keep, put_in_place, take_out, unpack
 from modules.setup.backup import Backup
 from modules.setup.environment import Environment
 from modules.setup.process import Outcome, Run, Runner, SetupError, say
+from modules.system.folder_lock import FolderLock
+from modules.system.paths import Paths, resolve_paths
 from modules.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent.parent

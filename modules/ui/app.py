@@ -9,36 +9,36 @@ import gradio as gr
 from fastapi import FastAPI
 
 from modules.access.roles import Role
-from modules.api.auth import identity_of
-from modules.api.extensions import add_extension_routes
+from modules.api.access.auth import identity_of
+from modules.api.program.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
-from modules.ui import img2img_tab, txt2img_tab
-from modules.ui.callers import GuardedBlocks
-from modules.ui.compression import compress
-from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
-from modules.ui.extras_routes import extras_routes
-from modules.ui.extras_tab import build_extras_tab
-from modules.ui.first_files import first_script
-from modules.ui.gradio_scripts import GradioScriptsMiddleware
-from modules.ui.header import build_header
-from modules.ui.history_tab import build_history_tab
-from modules.ui.image_tab import ImageTab, wire_keeping
-from modules.ui.img2img_tab import build_img2img_tab
-from modules.ui.looks import theme_of, user_css
-from modules.ui.models_tab import build_models_tab
-from modules.ui.page_calls import refuse_unknown_calls
-from modules.ui.page_scripts import page_files, page_looks, page_scripts
-from modules.ui.plain_events import PageStart, PlainEventsMiddleware
-from modules.ui.png_info_tab import build_png_info_tab
-from modules.ui.queue_tab import build_queue_tab
-from modules.ui.reload_routes import page_app, reload_routes
-from modules.ui.routes import page_routes
-from modules.ui.scripts_panel import Switch
-from modules.ui.settings_tab import build_settings_tab
-from modules.ui.tab_order import TabPlace, WhenOpened, is_hidden, ordered, tab_titles, tabs_of_extensions
-from modules.ui.txt2img_tab import build_txt2img_tab
-from modules.ui.ui_config import UiConfig
+from modules.ui.common.callers import GuardedBlocks
+from modules.ui.common.gradio_scripts import GradioScriptsMiddleware
+from modules.ui.common.looks import theme_of, user_css
+from modules.ui.common.tab_order import TabPlace, WhenOpened, is_hidden, ordered, tab_titles, tabs_of_extensions
+from modules.ui.form.scripts_panel import Switch
+from modules.ui.form.ui_config import UiConfig
+from modules.ui.page.compression import compress
+from modules.ui.page.first_files import first_script
+from modules.ui.page.page_scripts import page_files, page_looks, page_scripts
+from modules.ui.page.plain_events import PageStart, PlainEventsMiddleware
+from modules.ui.routes.extras_routes import extras_routes
+from modules.ui.routes.page_calls import refuse_unknown_calls
+from modules.ui.routes.reload_routes import page_app, reload_routes
+from modules.ui.routes.routes import page_routes
+from modules.ui.tabs import img2img_tab, txt2img_tab
+from modules.ui.tabs.extension_tabs import make_extension_tabs, place_extension_tabs
+from modules.ui.tabs.extras_tab import build_extras_tab
+from modules.ui.tabs.header import build_header
+from modules.ui.tabs.history_tab import build_history_tab
+from modules.ui.tabs.image_tab import ImageTab, wire_keeping
+from modules.ui.tabs.img2img_tab import build_img2img_tab
+from modules.ui.tabs.models_tab import build_models_tab
+from modules.ui.tabs.png_info_tab import build_png_info_tab
+from modules.ui.tabs.queue_tab import build_queue_tab
+from modules.ui.tabs.settings_tab import build_settings_tab
+from modules.ui.tabs.txt2img_tab import build_txt2img_tab
 
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 

@@ -12,8 +12,8 @@ from modules.cli.running import run_guarded
 from modules.flags.flags import Flags
 from modules.services import ForeignProgram, Services
 from modules.ui.app import build_page
-from modules.ui.localization import find_localizations, localization_folders, read_localization
-from modules.ui.texts import page_texts
+from modules.ui.common.localization import find_localizations, localization_folders, read_localization
+from modules.ui.page.texts import page_texts
 
 
 def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.model_folders import FilesBelow, as_folders
+from modules.system.model_folders import FilesBelow, as_folders
 from modules.upscalers.upscaler_types import KNOWN_NAMES, UPSCALER_TYPES, UpscalerType
 
 SUFFIXES = (".pth", ".pt", ".ckpt", ".safetensors")

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lib_training.config import TrainingConfig
 from lib_training.presets import preset_config
-from modules.registry import Registry
+from modules.system.registry import Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"

@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from modules.services import Services
-from modules.ui.extras_routes import extras_routes
-from modules.ui.routes import page_routes
+from modules.ui.routes.extras_routes import extras_routes
+from modules.ui.routes.routes import page_routes
 from tests.fakes import fake_services, settings_kept, whole_api
 
 

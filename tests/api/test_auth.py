@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from modules.ui.routes import page_routes
+from modules.ui.routes.routes import page_routes
 from tests.fakes import fake_services, whole_api
 
 ADDRESSES = count(1)

@@ -7,8 +7,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from modules.api.requests import request_from
-from modules.api.schemas import Txt2ImgBody
+from modules.api.generation.requests import request_from
+from modules.api.schema.schemas import Txt2ImgBody
 from modules.services import Services
 from tests.api.test_generation import SMALL, post
 

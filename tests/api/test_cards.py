@@ -10,17 +10,17 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from modules.api.requests import request_from
-from modules.api.schemas import Txt2ImgBody
+from modules.api.generation.requests import request_from
+from modules.api.schema.schemas import Txt2ImgBody
 from modules.processing.engine.adapter_files import EffectKept
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
-from modules.ui.card_replies import CardListReply
-from modules.ui.card_routes import CARD_SETTINGS
-from modules.ui.extra_networks import ordered_pages
-from modules.ui.form import form_values, pasted_fields
-from modules.ui.routes import page_routes
+from modules.ui.form.form import form_values, pasted_fields
+from modules.ui.routes.card_replies import CardListReply
+from modules.ui.routes.card_routes import CARD_SETTINGS
+from modules.ui.routes.routes import page_routes
+from modules.ui.tabs.extra_networks import ordered_pages
 from tests.fakes import fake_services, settings_kept, whole_api
 from tests.model_cards.test_cards import adapter, image
 from tests.recordings import TINY

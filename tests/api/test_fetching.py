@@ -11,10 +11,10 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from modules.api.fetching import FetchLimits, fetch
+from modules.api.generation.fetching import FetchLimits, fetch
 from modules.errors import InvalidValueError
-from modules.public_addresses import is_public
 from modules.settings.values import Settings
+from modules.system.public_addresses import is_public
 
 PUBLIC = "93.184.215.14"
 ON = Settings().changed(api_enable_requests=True)

@@ -15,8 +15,8 @@ from modules.jobs.job import Job
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage, SourceImage
 from modules.services import Services
-from modules.ui.form import FIELDS
-from modules.ui.gallery_routes import LOG_COLUMNS, log_saved
+from modules.ui.form.form import FIELDS
+from modules.ui.routes.gallery_routes import LOG_COLUMNS, log_saved
 
 HIRES = {
     **dict.fromkeys(FIELDS),

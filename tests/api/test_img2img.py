@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from compat.processing import StableDiffusionProcessingTxt2Img
-from modules.api.requests import request_from
-from modules.api.schemas import Img2ImgBody, Txt2ImgBody
+from modules.api.generation.requests import request_from
+from modules.api.schema.schemas import Img2ImgBody, Txt2ImgBody
 from modules.processing.pipeline.starts.prepared import prepare
 from modules.processing.request.request import request_from_json, request_to_json, tab_of
 from modules.processing.request.source_images import FromImage, FromNoise, MaskedContent

@@ -11,7 +11,7 @@ from lib_agent_scheduler.line_access import FIRST, LAST, LineAccess
 from modules.access.auth_file import new_key, write_accounts
 from modules.access.roles import open_to
 from modules.api.app import build_api
-from modules.api.schemas import Txt2ImgBody
+from modules.api.schema.schemas import Txt2ImgBody
 from modules.scripts.callbacks import Moment, Registered
 from modules.services import Services
 from tests.fakes import fake_services

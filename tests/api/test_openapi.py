@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from modules.adapters.applying import Retention
-from modules.api.reply_models import RetentionItem
+from modules.api.schema.reply_models import RetentionItem
 from tests.fakes import fake_services, mounted_page
 
 Route = tuple[str, str, dict[str, Any]]
@@ -67,7 +67,7 @@ def test_every_route_says_what_it_does_and_shows_a_reply(routes: list[Route]) ->
         or operation["summary"].endswith(".")
         or not any("example" in kind for kind in operation["responses"]["200"].get("content", {}).values())
     ]
-    assert bare == [], "give these routes a docstring and modules.api.documentation.documented(an example)"
+    assert bare == [], "give these routes a docstring and modules.api.schema.documentation.documented(an example)"
     assert len(routes) > 40
 
 

@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from modules.api.progress import STOPPING
+from modules.api.jobs.progress import STOPPING
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from tests.fakes import CHECKPOINT

@@ -9,7 +9,7 @@ from modules.access import Access, Users, access_of
 from modules.api.app import build_api
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
-from modules.ui.routes import page_routes
+from modules.ui.routes.routes import page_routes
 from tests.fakes import fake_services, mounted_page
 
 PATHS = ("/sdapi/v1/options", "/internal/ping", "/internal/engine", "/docs", "/openapi.json")

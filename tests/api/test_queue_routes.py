@@ -11,8 +11,8 @@ from zipfile import ZipFile
 import pytest
 from fastapi.testclient import TestClient
 
-from modules.api import generation
-from modules.api.queue import worker_replies
+from modules.api.generation import generation
+from modules.api.jobs.queue import worker_replies
 from modules.jobs.workers.executor import WorkerFacts, WorkerState
 from modules.jobs.workers.group import Workers
 from modules.services import Services

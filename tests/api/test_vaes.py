@@ -4,7 +4,7 @@ from fastapi.testclient import TestClient
 
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
-from modules.ui.settings_form import choices_of
+from modules.ui.tabs.settings_form import choices_of
 
 
 def test_vae_files_are_listed_after_a_refresh(client: TestClient, services: Services) -> None:

@@ -13,12 +13,12 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from modules.api.app import build_api
-from modules.api.extensions import add_extension_routes
+from modules.api.program.extensions import add_extension_routes
 from modules.jobs.line import fix_seeds
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.services import Services
-from modules.ui.settings_routes import settings_routes
+from modules.ui.routes.settings_routes import settings_routes
 from tests.compat.conftest import Files
 from tests.fakes import page_config
 from tests.scripts.toys import image_request, small_request

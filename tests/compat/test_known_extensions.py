@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from compat.foreign import Foreign
-from modules.api.extensions import add_extension_routes
+from modules.api.program.extensions import add_extension_routes
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.scripts.acting import acting

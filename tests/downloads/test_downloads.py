@@ -30,7 +30,7 @@ from modules.errors import (
 )
 from modules.flags.flags import Flags
 from modules.models.files.header import header_length
-from modules.paths import resolve_paths
+from modules.system.paths import resolve_paths
 from tests.downloads.file_server import Behavior, Handler, safetensors, serving
 
 ROOT = Path(__file__).parents[2]

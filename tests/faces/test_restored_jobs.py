@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from modules.api.requests import request_from
-from modules.api.schemas import Txt2ImgBody
+from modules.api.generation.requests import request_from
+from modules.api.schema.schemas import Txt2ImgBody
 from modules.errors import CheckpointError
 from modules.faces.restorers import FaceRestorers
 from modules.images.infotext import parse_infotext

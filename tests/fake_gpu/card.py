@@ -1,4 +1,4 @@
-"""The GPU that is made up: what stands behind `modules.devices.GPUS` while a test has it."""
+"""The GPU that is made up: what stands behind `modules.system.devices.GPUS` while a test has it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from modules import devices
-from modules.devices import DeviceReading
 from modules.memory.dry_run import Outcomes
+from modules.system import devices
+from modules.system.devices import DeviceReading
 from tests.fake_gpu.memory import Memory
 from tests.fake_gpu.streams import FakeStream, Streams, Uses
 from tests.fake_gpu.tensor import CPU, FLOATS_OF_8_BITS, NOT_ON_APPLE, CardFunctions, CardTensor, Rules
@@ -89,7 +89,7 @@ class FakeCard:
         self._host_uses: dict[int, Uses] = {}
         self._local = threading.local()
 
-    # -- what `modules.devices.Gpu` asks ---------------------------------------------------------------------------
+    # -- what `modules.system.devices.Gpu` asks --------------------------------------------------------------------
 
     @property
     def has_streams(self) -> bool:

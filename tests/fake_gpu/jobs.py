@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from modules.devices import collect_garbage
 from modules.flags.flags import parse_flags
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
@@ -26,6 +25,7 @@ from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.settings.values import Settings
+from modules.system.devices import collect_garbage
 from tests.extensions import adapters_of
 from tests.fake_gpu.card import NARROW, FakeCard
 from tests.fake_gpu.tensor import CardTensor

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.devices import choose_device, describe, list_devices, memory_info
 from modules.flags.flags import parse_flags
 from modules.models.families.registry import FAMILIES
 from modules.models.loading.precision import ComputeMode
-from modules.paths import resolve_paths
 from modules.processing.engine.precision import PrecisionOptions, machine_of, resolve
 from modules.settings.values import Settings
 from modules.setup import doctor
 from modules.setup.environment import Environment
 from modules.setup.process import Outcome
 from modules.setup.torch_choice import PIN, TORCH_VERSION, WHEELS, TorchRequest, choose_torch
+from modules.system.devices import choose_device, describe, list_devices, memory_info
+from modules.system.paths import resolve_paths
 from tests.fake_gpu import fake_gpu
 from tests.fake_gpu.capabilities import ROWS, Row
 from tests.setup.fakes import add_package, make_environment, make_root

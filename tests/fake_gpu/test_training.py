@@ -15,8 +15,8 @@ from lib_training.base_model import load_base
 from lib_training.config import config_of
 from lib_training.stepping import Batch, Trainer
 from lib_training.texts import Caption, CaptionEncoder
-from modules.devices import collect_garbage
 from modules.models.loading.loaded import LoadedModel
+from modules.system.devices import collect_garbage
 from tests.fake_gpu import fake_gpu
 from tests.fake_gpu.jobs import root_of
 from tests.fake_gpu.test_streams import shares

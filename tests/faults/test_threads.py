@@ -31,7 +31,7 @@ from modules.processing.record.spool import Spool
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import GeneratedImage, ImageRole
 from modules.settings.values import Settings
-from modules.threads import start_loop
+from modules.system.threads import start_loop
 from tests.jobs.fake_worker import FakeHost
 from tests.jobs.test_queue import Stepping
 from tests.processing.test_spool import image, save
@@ -116,7 +116,7 @@ def test_every_thread_is_a_loop_or_ends_with_its_work() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "Thread"):
                 target = next(ast.unparse(key.value) for key in node.keywords if key.arg == "target")
                 found.add((path.relative_to(ROOT).as_posix(), target))
-    assert found - {("modules/threads.py", "loop")} == set(ONCE)
+    assert found - {("modules/system/threads.py", "loop")} == set(ONCE)
 
 
 # -- the queue --------------------------------------------------------------------------------------------------------

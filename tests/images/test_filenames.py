@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from modules.file_names import MAX_NAME_BYTES, sanitize_name, sanitize_part
 from modules.images.filenames import (
     apply_pattern,
     image_pattern,
@@ -20,6 +19,7 @@ from modules.images.filenames import (
 from modules.images.naming import NameContext
 from modules.images.patterns import PATTERNS, Source
 from modules.settings.values import Settings
+from modules.system.file_names import MAX_NAME_BYTES, sanitize_name, sanitize_part
 from tests.cases import for_each
 
 CONTEXT = NameContext(

@@ -11,7 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 from modules.images import other_programs
 from modules.images.metadata import read_metadata
 from modules.images.other_programs import InfotextReader, infotext_of_text, register_infotext_reader
-from modules.registry import Registry
+from modules.system.registry import Registry
 from tests.extensions import built_in
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.atomic_files import fingerprint_of
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.line import Models, QueueOptions
@@ -19,6 +18,7 @@ from modules.jobs.when_done import WhenDone
 from modules.processing.request.request import GenerationRequest, request_from_json
 from modules.processing.request.result import GeneratedImage, GenerationInfo, Result
 from modules.processing.request.source_images import FromImage, SourceImage
+from modules.system.atomic_files import fingerprint_of
 from tests.queues import JobQueue
 
 

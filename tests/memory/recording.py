@@ -32,7 +32,7 @@ class LogRecorder:
         self.fails: Exception | None = None
 
     def record(self, call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        """See `modules.devices.Recorder`."""
+        """See `modules.system.devices.Recorder`."""
         if self.fails is not None:
             raise self.fails
         self.recorded += 1
@@ -49,7 +49,7 @@ class LogRecorder:
         return replay, output
 
     def moment(self) -> _Moment:
-        """See `modules.devices.Recorder`."""
+        """See `modules.system.devices.Recorder`."""
         return _Moment(self.took)
 
 

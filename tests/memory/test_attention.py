@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.devices import GPUS, DeviceReading, Gpu
 from modules.memory.attention import (
     ATTENTIONS,
     AttentionOptions,
@@ -18,6 +17,7 @@ from modules.memory.attention import (
     whole,
     xformers_problem,
 )
+from modules.system.devices import GPUS, DeviceReading, Gpu
 
 WAYS = [name for name in ATTENTIONS if name != "xformers"]
 

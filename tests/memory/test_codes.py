@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from modules.devices import has_float8
 from modules.memory.formats.codes import CodesFormat, as_codes
 from modules.memory.formats.format import FORMATS, StorageFormat
 from modules.memory.formats.plain import MAX_CODES
 from modules.memory.formats.rowwise import E5M2_ROW
 from modules.memory.formats.stochastic import encode_stochastic
+from modules.system.devices import has_float8
 from tests.fake_gpu import FakeCard, fake_gpu
 
 FLOATS = (FORMATS.get("fp8_e4m3fn"), FORMATS.get("fp8_e5m2"), FORMATS.get("fp8_e4m3fn_row"), E5M2_ROW)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.cores import Cores
 from modules.memory.cpu_threads import ChosenThreads, CpuThreads, milliseconds_with, use_threads, waited_s
+from modules.system.cores import Cores
 
 CORES = Cores(8, 4)
 NOTHING: dict[str, str] = {}

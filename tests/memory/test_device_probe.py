@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.devices import describe
 from modules.flags.flags import parse_flags
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
@@ -23,6 +22,7 @@ from modules.processing.engine.precision import Machine, PrecisionOptions, machi
 from modules.processing.record.describe import precision_fields
 from modules.settings.values import Settings
 from modules.setup import doctor
+from modules.system.devices import describe
 from tests.fake_gpu import CardFacts, fake_gpu
 
 CUDA, FP16, BF16, FP32 = torch.device("cuda"), torch.float16, torch.bfloat16, torch.float32

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from modules.adapters.applying import add_branches
-from modules.devices import DeviceReading, recorder_of
 from modules.memory import graphs as graphs_module
 from modules.memory.changes import Budget, SideBranch
 from modules.memory.formats.format import FORMATS
 from modules.memory.graphs import DenoiserGraphs, GraphMode
 from modules.memory.hook_chain import HookOrder, register_hook
 from modules.memory.layer import manage, put, stored_state
+from modules.system.devices import DeviceReading, recorder_of
 from tests.memory.recording import LogRecorder
 
 CPU = torch.device("cpu")

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modules.devices import has_fp8_matmul
 from modules.memory.formats.format import FORMATS
 from modules.memory.layer import manage, put, stored_state
 from modules.memory.matmul import fp8_product, multiply_in_8_bits
+from modules.system.devices import has_fp8_matmul
 
 
 def layer_of(storage: str, weight: Tensor, bias: bool = True, dtype: torch.dtype = torch.float32) -> nn.Linear:

@@ -1,7 +1,7 @@
 """Memory that a driver has moved to main memory is found by readings alone, and said once."""
 
-from modules.devices import DeviceReading
 from modules.memory.spill import SpillDetector
+from modules.system.devices import DeviceReading
 
 GB = 1_000_000_000
 

@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from modules.devices import release_memory
 from modules.memory.timeline import MAX_SAMPLES, MemoryRecord, MemoryTimeline, Reading, resident_bytes
+from modules.system.devices import release_memory
 
 CPU = torch.device("cpu")
 LARGE = 160_000_000  # bytes

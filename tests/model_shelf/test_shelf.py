@@ -10,7 +10,7 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.flags.flags import Flags
 from modules.model_shelf.shelf import Shelf, ShelfFile
 from modules.models.files.catalogue import HashCache
-from modules.paths import resolve_paths
+from modules.system.paths import resolve_paths
 from tests.downloads.file_server import safetensors
 
 ROOT = Path(__file__).parents[2]

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from modules.devices import release_memory
 from modules.memory.streaming.groups import Level
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.load_model import load_model
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
+from modules.system.devices import release_memory
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.devices import freeze_gc, tune_allocator
 from modules.memory.timeline import resident_bytes
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine, EngineOptions
 from modules.processing.engine.model_shelf import KeepOptions
+from modules.system.devices import freeze_gc, tune_allocator
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modules.devices import DeviceReading
 from modules.memory.recovery import Fallback, Recovery, Step
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.groups import Level
@@ -23,6 +22,7 @@ from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.settings.values import Settings
+from modules.system.devices import DeviceReading
 from tests.models.test_gguf_files import output
 from tests.processing.recorded import request_of
 from tests.recordings import CONFIGS, tiny_engine

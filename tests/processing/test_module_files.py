@@ -14,7 +14,7 @@ from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.processing.engine.engine import Engine, ExtraModels
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
-from modules.ui.form import parse_overrides, show_override
+from modules.ui.form.form import parse_overrides, show_override
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.models.gguf_files import denoiser_only, write_gguf
 from tests.processing.test_vae_files import make, pixels

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import create_model
 
-from modules.api.schemas import GenerationBody, Txt2ImgBody, parameter_fields
+from modules.api.schema.schemas import GenerationBody, Txt2ImgBody, parameter_fields
 from modules.cli.parameters import add_parameter_options, request_values
 from modules.images.infotext import parse_infotext
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields
@@ -37,7 +37,7 @@ from modules.processing.request.request import (
 )
 from modules.scripts.axes import AXES, parameter_axis
 from modules.scripts.job import Job
-from modules.ui.form import FIELDS, ROWS
+from modules.ui.form.form import FIELDS, ROWS
 from tests.cases import for_each
 from tests.fakes import CHECKPOINT
 

@@ -24,7 +24,7 @@ from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.result import Result
-from modules.ui.scales import scales_line
+from modules.ui.form.scales import scales_line
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.models.gguf_files import denoiser_only, write_gguf
 from tests.processing.recorded import request_of

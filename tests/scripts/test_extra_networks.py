@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from modules import extra_networks
 from modules.assembly import build_services
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
@@ -20,6 +19,7 @@ from modules.processing.engine.adapters import AdapterJob, Adapters
 from modules.processing.engine.engine import Engine
 from modules.processing.request.result import Result
 from modules.prompting.extra_networks import extract_tags
+from modules.scripts import extra_networks
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
 from modules.services import Services

@@ -17,7 +17,7 @@ from modules.processing.comparison.series import SeriesReport
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
 from modules.ui.app import build_page
-from modules.ui.tab_order import tab_titles, tabs_of_extensions
+from modules.ui.common.tab_order import tab_titles, tabs_of_extensions
 from tests.fakes import fake_services, in_loop, mounted_page, page_config
 
 SOURCE = """

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from compat.facades import script_callbacks as more_callbacks
-from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.images.metadata import read_metadata
 from modules.processing.engine.engine import Engine
 from modules.processing.request.result import ImageRole
+from modules.scripts import script_callbacks
 from modules.scripts.callbacks import Moment
 from tests.scripts.toys import extension, image_request, run, small_hires, small_request
 

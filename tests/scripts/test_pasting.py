@@ -9,12 +9,12 @@ import gradio as gr
 import pytest
 from fastapi.testclient import TestClient
 
-from modules.api.requests import request_from
-from modules.api.schemas import Txt2ImgBody
+from modules.api.generation.requests import request_from
+from modules.api.schema.schemas import Txt2ImgBody
 from modules.processing.request.parameters import Tab
 from modules.services import Services
-from modules.ui.form import pasted_fields
-from modules.ui.scripts_panel import ScriptFields, build_scripts
+from modules.ui.form.form import pasted_fields
+from modules.ui.form.scripts_panel import ScriptFields, build_scripts
 from tests.fakes import fake_services, mounted_page
 
 SOURCE = """

@@ -11,15 +11,15 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from modules.api.app import build_api
-from modules.api.extensions import add_extension_routes
+from modules.api.program.extensions import add_extension_routes
 from modules.errors import SettingsError
-from modules.registry import Registry
 from modules.scripts.axes import AXES
 from modules.scripts.program import Program
 from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
 from modules.settings.setting import Setting
-from modules.ui.form import form_values, pasted_fields
+from modules.system.registry import Registry
+from modules.ui.form.form import form_values, pasted_fields
 from tests.extensions import built_in
 from tests.fakes import fake_services, mounted_page
 from tests.scripts.toys import extension

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from modules.api.app import build_api
-from modules.api.extensions import add_extension_routes
+from modules.api.program.extensions import add_extension_routes
 from modules.assembly import build_services
 from modules.flags.flags import Flags
 from tests.processing.recorded_techniques import fields_of

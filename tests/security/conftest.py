@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from modules.access.auth_file import Account, new_key, write_accounts
 from modules.access.passwords import Cost, hash_password
 from modules.access.roles import Role, Sees
-from modules.api.guard import install_guard
+from modules.api.access.guard import install_guard
 from modules.services import Services
 from tests.fakes import fake_services, mounted_page
 

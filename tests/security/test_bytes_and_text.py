@@ -19,12 +19,12 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.api import limits
-from modules.api.limits import SlowHeadProtocol
+from modules.api.access import limits
+from modules.api.access.limits import SlowHeadProtocol
 from modules.images.metadata import read_metadata
 from modules.services import Services
 from modules.settings.store import SettingsStore
-from modules.ui.routes import page_routes
+from modules.ui.routes.routes import page_routes
 from tests.api.test_generation import SMALL
 from tests.fakes import fake_services, whole_api
 

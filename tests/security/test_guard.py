@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from modules.access.throttle import OF_PAIR
-from modules.api.guard import Names, Origins, install_guard, page_policy
-from modules.api.proxies import Proxies
+from modules.api.access.guard import Names, Origins, install_guard, page_policy
+from modules.api.access.proxies import Proxies
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
 from modules.services import Services

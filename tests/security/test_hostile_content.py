@@ -22,14 +22,12 @@ from compat.store.store import unpack as unpack_extension
 from lib_takeover.reference_folder import ReferenceFolder
 from modules.access.auth_file import read_accounts
 from modules.adapters import image_embedding
-from modules.bounded import ContentError, read_json, read_yaml
 from modules.downloads.about import source_sha256_of
 from modules.downloads.addresses import Source
 from modules.downloads.download import unfinished_in
 from modules.downloads.parts import noted
 from modules.downloads.remote_file import RemoteFile, read_header
 from modules.errors import FeatherweightError
-from modules.extra_folders import read_extra_folders
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
 from modules.images.other_programs import READERS
@@ -54,8 +52,10 @@ from modules.prompting.wildcards import WildcardBook
 from modules.settings.store import SettingsStore
 from modules.setup.archive import unpack as unpack_program
 from modules.setup.stamp import STAMP_NAME, Stamp
-from modules.ui.localization import read_localization
-from modules.ui.ui_config import read_ui_config
+from modules.system.bounded import ContentError, read_json, read_yaml
+from modules.system.extra_folders import read_extra_folders
+from modules.ui.common.localization import read_localization
+from modules.ui.form.ui_config import read_ui_config
 from tests.extensions import built_in
 
 MAX_CPU_S = 4.0
@@ -502,10 +502,10 @@ def test_archives(unpack: Callable[[Path, Path], object], shape: str, tmp_path: 
 def test_nothing_reads_json_or_yaml_without_bounds() -> None:
     """A line of an allowed file says why it needs none."""
     own = {
-        "modules/bounded.py",
+        "modules/system/bounded.py",
         "modules/downloads/verdict.py",  # what a process of ours printed
         "modules/setup/prepare.py",  # the same
-        "modules/ui/first_files.py",  # Gradio's own page
+        "modules/ui/page/first_files.py",  # Gradio's own page
         "modules/models/text_encoders/tokenizers.py",  # files of this program
     }
     root = Path(__file__).parents[2]

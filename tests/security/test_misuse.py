@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from compat.store.store import read_index
-from modules.api import generation
+from modules.api.generation import generation
 from modules.errors import InvalidValueError
 from modules.scripts import library
 from modules.scripts.extension import Extension

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from compat.store.store import ExtensionStore
-from modules import atomic_files
-from modules.atomic_files import move_together, move_whole
 from modules.errors import CheckpointError, InvalidValueError, OutputError, UnknownNameError
-from modules.file_names import check_name, place_inside
 from modules.flags.flags import Flags
 from modules.model_shelf.shelf import Shelf
 from modules.models.files.catalogue import HashCache
 from modules.models.files.diffusers_folder import part_folders, weight_files
-from modules.paths import resolve_paths
 from modules.setup import archive
+from modules.system import atomic_files
+from modules.system.atomic_files import move_together, move_whole
+from modules.system.file_names import check_name, place_inside
+from modules.system.paths import resolve_paths
 from tests.compat.conftest import write
 
 HOSTILE = (

@@ -16,7 +16,7 @@ from schemathesis import Case, HookContext
 from schemathesis.engine import events, from_schema
 from schemathesis.schemas import BaseSchema
 
-from modules.ui.routes import page_routes
+from modules.ui.routes.routes import page_routes
 from tests.fakes import fake_services, whole_api
 from tests.thorough import is_thorough
 

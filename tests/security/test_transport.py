@@ -24,7 +24,7 @@ from modules.downloads.downloads import DownloadRequest, Downloads
 from modules.downloads.transport import DownloadError, FileTransport, Timeouts, TooSlowError
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
-from modules.paths import resolve_paths
+from modules.system.paths import resolve_paths
 from tests.compat.conftest import write
 from tests.downloads.file_server import Behavior, Handler, safetensors, serving
 

@@ -17,14 +17,14 @@ from starlette.routing import Mount
 from modules.access.auth_file import read_accounts, write_accounts
 from modules.access.passwords import hash_password
 from modules.access.roles import Role, Sees, open_to, role_of_function
+from modules.api.access.auth import session_cookie
+from modules.api.access.permissions import CALLS, OPEN, ROUTES, is_listed, rule_for
 from modules.api.app import NearRoute
-from modules.api.auth import session_cookie
-from modules.api.extensions import add_extension_routes
-from modules.api.permissions import CALLS, OPEN, ROUTES, is_listed, rule_for
+from modules.api.program.extensions import add_extension_routes
 from modules.history.store import ImageFile
 from modules.scripts.callbacks import Callbacks, Moment, Registered
 from modules.services import Services
-from modules.ui.callers import least_role
+from modules.ui.common.callers import least_role
 from tests.security.conftest import BASE, CHEAP, PASSWORDS, ROLES, account
 
 SMALL = {"prompt": "a", "steps": 1, "width": 64, "height": 64}
@@ -110,7 +110,7 @@ def test_every_function_of_the_page_stands_in_the_table(app: FastAPI) -> None:
     ours = {name for name in names if not name.startswith("featherweight_scripts.")}
     said = {f"{one.__module__}:{one.__qualname__}" for one in functions if role_of_function(one) is not None}
     assert ours - listed - said == set()
-    made_when_shown = {"modules.ui.quicksettings:_storing.<locals>.store"}
+    made_when_shown = {"modules.ui.tabs.quicksettings:_storing.<locals>.store"}
     assert listed - names == made_when_shown
     assert all(least_role(function) is Role.USER for function in functions if "_scripts." in function.__module__)
 
@@ -133,7 +133,7 @@ def call_page(client: TestClient, app: FastAPI, name: str, *data: Any, which: in
 def test_functions_of_the_page_ask_for_their_role(
     app: FastAPI, clients: dict[str, TestClient], services: Services
 ) -> None:
-    store = "modules.ui.header:build_header.<locals>.<lambda>"  # changes the setting fp8_storage
+    store = "modules.ui.tabs.header:build_header.<locals>.<lambda>"  # changes the setting fp8_storage
     before = services.settings.current.optimizations.fp8_storage
     other = "Enable" if before == "Disable" else "Disable"
     for name in ("vic", "ben"):
@@ -141,7 +141,7 @@ def test_functions_of_the_page_ask_for_their_role(
         assert services.settings.current.optimizations.fp8_storage == before
     assert "error" not in call_page(clients["ada"], app, store, other)
     assert services.settings.current.optimizations.fp8_storage == other
-    clear = "modules.ui.image_tab:build_top_row.<locals>.<lambda>"
+    clear = "modules.ui.tabs.image_tab:build_top_row.<locals>.<lambda>"
     assert "needs the role user" in call_page(clients["vic"], app, clear)["error"]
     assert call_page(clients["ben"], app, clear)["data"] == ["", ""]
 
@@ -209,7 +209,7 @@ def test_guesses_wait(app: FastAPI, services: Services) -> None:
 
 
 def test_a_stream_is_its_users(clients: dict[str, TestClient], app: FastAPI) -> None:
-    call_page(clients["ben"], app, "modules.ui.header:build_header.<locals>.current_choices")
+    call_page(clients["ben"], app, "modules.ui.tabs.header:build_header.<locals>.current_choices")
     page = f"page{id(clients['ben'])}"
     assert clients["cleo"].get("/gradio_api/queue/data", params={"session_hash": page}).status_code == 403
     assert clients["cleo"].get(f"/gradio_api/heartbeat/{page}").status_code == 403
@@ -448,11 +448,11 @@ def test_a_removed_user_and_another_password_end_logins(app: FastAPI, users_file
 
 def test_folders_of_the_servers_machine_are_for_admins(app: FastAPI, clients: dict[str, TestClient]) -> None:
     page = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
-    name = "modules.ui.extras_tab:_wire.<locals>.submit"
+    name = "modules.ui.tabs.extras_tab:_wire.<locals>.submit"
     call = next(c for c in page.get_blocks().fns.values() if c.fn and f"{c.fn.__module__}:{c.fn.__qualname__}" == name)
     values = [getattr(field, "value", None) for field in call.inputs]
     values[1:5] = [None, None, None, "/etc"]  # the mode, which the page keeps on the server, the images, the folder
-    call_page(clients["ben"], app, "modules.ui.extras_tab:_build_inputs.<locals>.<lambda>", which=2)
+    call_page(clients["ben"], app, "modules.ui.tabs.extras_tab:_build_inputs.<locals>.<lambda>", which=2)
     reply = call_page(clients["ben"], app, name, *values)
     assert "needs the role admin" in reply["data"][0], reply
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from modules.cores import Cores
 from modules.flags.flags import parse_flags
-from modules.paths import resolve_paths
 from modules.setup import doctor, launcher
 from modules.setup.doctor import Findings, examine, memory_free_bytes, old_glibc, slow_cores, slow_instructions
 from modules.setup.environment import Environment
 from modules.setup.process import Outcome
 from modules.setup.torch_choice import TORCH_VERSION
 from modules.setup.torch_question import what_to_expect
+from modules.system.cores import Cores
+from modules.system.paths import resolve_paths
 from tests.setup.fakes import add_package, make_environment, make_root
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ import yaml
 
 from featherweight_command import home_of, prepare_environ
 from modules.flags.flags import Flags, parse_flags
-from modules.paths import resolve_paths
 from modules.setup.launcher import parse_invocation
+from modules.system.paths import resolve_paths
 from tests.setup.batch import Batch
 
 ROOT = Path(__file__).parents[2]

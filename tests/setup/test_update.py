@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from modules.atomic_files import write_atomic
-from modules.folder_lock import FolderLock
 from modules.setup import archive, update
 from modules.setup.process import Outcome, Runner
+from modules.system.atomic_files import write_atomic
+from modules.system.folder_lock import FolderLock
 from tests.setup.fakes import recording
 
 FILES = {

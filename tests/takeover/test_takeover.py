@@ -12,12 +12,12 @@ from lib_takeover.takeover import Report, Target, take_over
 from modules.cli.commands import load_command
 from modules.errors import InvalidValueError
 from modules.flags.flags import parse_flags
-from modules.folder_lock import FolderLock
 from modules.history.store import History
-from modules.paths import Paths, resolve_paths
 from modules.prompting.styles import StyleBook
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
+from modules.system.folder_lock import FolderLock
+from modules.system.paths import Paths, resolve_paths
 
 STYLES = "name,prompt,negative_prompt\nInk,ink of {prompt},blurry\nOil,an oil painting,\n"
 

@@ -14,7 +14,7 @@ from lib_training.dataset import Dataset, View, make_dataset
 from lib_training.failures import TrainingError
 from lib_training.folders import FolderReport, read_captions, read_folders, write_captions
 from lib_training.latents import LatentCache, cut
-from modules.decoding import decode_text
+from modules.system.decoding import decode_text
 
 
 def draw(path: Path, size: tuple[int, int] = (64, 64), seed: int = 0, caption: str | None = None) -> Path:

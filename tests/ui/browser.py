@@ -13,7 +13,7 @@ import uvicorn
 from playwright import sync_api
 from starlette.types import Receive, Scope, Send
 
-from modules.api.guard import install_guard
+from modules.api.access.guard import install_guard
 from modules.services import Services
 from tests.fakes import mounted_page
 

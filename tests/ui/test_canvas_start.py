@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from modules.processing.request.source_images import FromImage, FromNoise
-from modules.ui.canvas_start import canvas_sized, canvas_start
+from modules.ui.form.canvas_start import canvas_sized, canvas_start
 from tests.ui.test_start_form import FORM
 
 WHOLE = {**FORM, "mask_full_resolution": 0}

@@ -7,9 +7,9 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.testclient import TestClient
 
-from modules.ui.compression import compress
-from modules.ui.page_styles import ROOT, below_root
-from modules.ui.plain_events import KEEP_PLAIN, PageStart, PlainEventsMiddleware
+from modules.ui.page.compression import compress
+from modules.ui.page.page_styles import ROOT, below_root
+from modules.ui.page.plain_events import KEEP_PLAIN, PageStart, PlainEventsMiddleware
 
 MAX_PAGE_BYTES = 61_500  # 60 kB, and what other tests of the process add to lists
 LONG = "<p>words and words</p>" * 500

@@ -12,8 +12,8 @@ from modules.api.app import build_api
 from modules.models.files.hashing import HashProgress
 from modules.processing.engine.status import EngineState, EngineStatus, ModelFacts
 from modules.services import Services
-from modules.ui.defaults import default_size, wanted_checkpoint
-from modules.ui.routes import page_routes
+from modules.ui.common.defaults import default_size, wanted_checkpoint
+from modules.ui.routes.routes import page_routes
 from tests.fakes import fake_services
 from tests.ui.browser import needs_browser, served, visit
 

@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 from modules.api.app import build_api
 from modules.processing.request.request import GenerationRequest
 from modules.services import Services
-from modules.ui.filling import Filling, bounded, known_only, restored, takes
-from modules.ui.form import NO_REFINER, SAME_CHECKPOINT, form_values, pasted_fields
-from modules.ui.routes import page_routes
-from modules.ui.scales import pending_line, scales_facts
+from modules.ui.form.filling import Filling, bounded, known_only, restored, takes
+from modules.ui.form.form import NO_REFINER, SAME_CHECKPOINT, form_values, pasted_fields
+from modules.ui.form.scales import pending_line, scales_facts
+from modules.ui.routes.routes import page_routes
 from tests.fakes import fake_services
 from tests.ui.test_default_size import load
 from tests.ui.test_form import FORM

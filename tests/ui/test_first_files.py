@@ -6,7 +6,7 @@ import re
 import httpx
 from playwright import sync_api
 
-from modules.ui.first_files import FRONTEND, first_files
+from modules.ui.page.first_files import FRONTEND, first_files
 from tests.ui.browser import needs_browser, open_page
 
 pytestmark = needs_browser

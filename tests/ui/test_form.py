@@ -9,10 +9,10 @@ from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import Flags
 from modules.processing.engine.status import ModelFacts
 from modules.services import Services
-from modules.ui.form import FIELDS, form_values, parse_overrides, pasted_fields, request_of, show_override
-from modules.ui.messages import error_box
-from modules.ui.scales import scales_line
-from modules.ui.settings_form import changed_values, shown_values, visible_settings
+from modules.ui.common.messages import error_box
+from modules.ui.form.form import FIELDS, form_values, parse_overrides, pasted_fields, request_of, show_override
+from modules.ui.form.scales import scales_line
+from modules.ui.tabs.settings_form import changed_values, shown_values, visible_settings
 
 FORM: dict[str, Any] = {
     "prompt": "a cat",

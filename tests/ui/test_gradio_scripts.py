@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from fastapi.testclient import TestClient
 
-from modules.ui.gradio_scripts import CHANGES, GradioScriptsMiddleware, changed
+from modules.ui.common.gradio_scripts import CHANGES, GradioScriptsMiddleware, changed
 from tests.ui.test_scripts_in_node import NODE
 
 ASSETS = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"

@@ -14,9 +14,17 @@ from playwright import sync_api
 
 from modules.api.app import build_api
 from modules.services import Services
-from modules.ui.localization import LANGUAGES, NONE, SHIPPED, chosen, find_localizations, preferred, read_localization
-from modules.ui.routes import page_routes
-from modules.ui.texts import NAMED_CHOICES, NO_TEXTS, html_texts, message_texts, page_texts, script_texts
+from modules.ui.common.localization import (
+    LANGUAGES,
+    NONE,
+    SHIPPED,
+    chosen,
+    find_localizations,
+    preferred,
+    read_localization,
+)
+from modules.ui.page.texts import NAMED_CHOICES, NO_TEXTS, html_texts, message_texts, page_texts, script_texts
+from modules.ui.routes.routes import page_routes
 from tests.fakes import fake_services, page_config
 from tests.ui.browser import STEADY, needs_browser, open_page, served, until
 

@@ -8,18 +8,18 @@ import pytest
 from fastapi.testclient import TestClient
 
 from modules.api.app import build_api
-from modules.api.name_lists import shown_samplers
+from modules.api.schema.name_lists import shown_samplers
 from modules.jobs.workers.in_process import InProcessExecutor
 from modules.prompting.styles import Style, StyleBook
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
-from modules.ui.form import form_values, pasted_fields, sent_values
-from modules.ui.page_settings import PAGE_SETTINGS, page_settings
-from modules.ui.quicksettings import wanted_quicksettings
-from modules.ui.routes import page_routes
-from modules.ui.settings_form import choices_of
+from modules.ui.common.page_settings import PAGE_SETTINGS, page_settings
+from modules.ui.form.form import form_values, pasted_fields, sent_values
+from modules.ui.routes.routes import page_routes
+from modules.ui.tabs.quicksettings import wanted_quicksettings
+from modules.ui.tabs.settings_form import choices_of
 from tests.fakes import fake_services, settings_kept
 
 ASSETS = Path(__file__).parents[2] / "modules" / "ui" / "assets"
@@ -156,7 +156,7 @@ def test_the_save_button_saves_one_image_or_all(services: Services) -> None:
     ("choice", "folder"), [("Output Root", "txt2img-images"), ("Subdirectory", "today"), (None, "today")]
 )
 def test_open_folder_opens_what_the_setting_says(services: Services, choice: str | None, folder: str) -> None:
-    from modules.ui.gallery_routes import folder_of
+    from modules.ui.routes.gallery_routes import folder_of
 
     if choice:
         services.settings.update({"open_dir_button_choice": choice})

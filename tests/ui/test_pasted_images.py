@@ -16,9 +16,9 @@ from modules.images.metadata import read_metadata
 from modules.images.other_programs import infotext_of_text
 from modules.scripts.pasting import PastedFields
 from modules.services import Services
-from modules.ui.filling import known_only
-from modules.ui.form import FIELDS, form_values, pasted_fields, request_of
-from modules.ui.pasted_keys import EXTENSIONS, FACTS, left_over
+from modules.ui.form.filling import known_only
+from modules.ui.form.form import FIELDS, form_values, pasted_fields, request_of
+from modules.ui.form.pasted_keys import EXTENSIONS, FACTS, left_over
 from tests.fakes import fake_services
 from tests.ui.pasted_images import IMAGES, Pasted
 from tests.ui.test_form import FORM

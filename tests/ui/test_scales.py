@@ -6,7 +6,7 @@ import pytest
 
 from modules.models.files.hashing import HashProgress
 from modules.processing.engine.status import ModelFacts
-from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
+from modules.ui.form.scales import hashing_line, pending_line, scales_facts, scales_line
 
 RESIDENT = ModelFacts(
     title="x",

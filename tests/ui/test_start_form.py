@@ -16,10 +16,10 @@ from modules.images.resize import ResizeMode
 from modules.jobs.job import JobStatus
 from modules.processing.request.source_images import FromImage, MaskedContent, SourceImage
 from modules.services import Services
-from modules.ui.batch_form import BatchForm
-from modules.ui.form import IMAGE_FIELDS, form_values, pasted_fields, request_of
-from modules.ui.start_form import Mode, Pictures, SentFile, mode_of, sized, stand_in, start_of
-from modules.ui.uploads import KEPT_S, Uploads
+from modules.ui.common.uploads import KEPT_S, Uploads
+from modules.ui.form.batch_form import BatchForm
+from modules.ui.form.form import IMAGE_FIELDS, form_values, pasted_fields, request_of
+from modules.ui.form.start_form import Mode, Pictures, SentFile, mode_of, sized, stand_in, start_of
 from tests.fakes import fake_services
 from tests.ui.test_form import FORM as TXT2IMG_FORM
 
@@ -216,7 +216,7 @@ def test_a_file_that_is_no_image_is_named(uploads: Uploads) -> None:
 def test_uploads_that_nobody_used_are_removed(uploads: Uploads, monkeypatch: pytest.MonkeyPatch) -> None:
     old = uploads.add(png(RED))
     now = uploads.path(old.key).stat().st_mtime
-    monkeypatch.setattr("modules.ui.uploads.time.time", lambda: now + KEPT_S + 4000)
+    monkeypatch.setattr("modules.ui.common.uploads.time.time", lambda: now + KEPT_S + 4000)
     new = uploads.add(png(BLUE))
     assert uploads.path(new.key).exists()
     with pytest.raises(InvalidValueError, match="no longer kept"):

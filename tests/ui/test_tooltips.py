@@ -4,8 +4,8 @@ import pytest
 from playwright import sync_api
 
 from modules.services import Services
-from modules.ui.form import ROWS, TAB_NAMES
-from modules.ui.tooltips import tooltips
+from modules.ui.form.form import ROWS, TAB_NAMES
+from modules.ui.form.tooltips import tooltips
 from tests.fakes import page_config
 from tests.ui.browser import needs_browser
 

@@ -15,10 +15,10 @@ from modules.scripts.callbacks import Callbacks, Moment, Registered
 from modules.scripts.extension import Extension
 from modules.scripts.page_tab import PageTab
 from modules.services import Services
-from modules.ui.looks import theme_of, user_css
-from modules.ui.seed_field import SeedField
-from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered, tab_titles, tabs_of_extensions
-from modules.ui.ui_config import UiConfig, read_ui_config
+from modules.ui.common.looks import theme_of, user_css
+from modules.ui.common.tab_order import TAB_ORDER, is_hidden, ordered, tab_titles, tabs_of_extensions
+from modules.ui.form.seed_field import SeedField
+from modules.ui.form.ui_config import UiConfig, read_ui_config
 from tests.fakes import fake_services, in_loop
 from tests.ui.browser import needs_browser, served, visit, wait_until_open
 

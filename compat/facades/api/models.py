@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Literal, Optional  # noqa: UP035 - taken alo
 from pydantic import BaseModel, Field, create_model
 
 from compat.facades.refusal import refusing
-from modules.api import reply_models, schemas
+from modules.api.schema import reply_models, schemas
 
 __all__ = [
     "API_NOT_ALLOWED",

@@ -8,7 +8,7 @@ from typing import Any
 
 from compat.facades.refusal import refusing
 from compat.host import host_now, services_now
-from modules.model_folders import files_below
+from modules.system.model_folders import files_below
 
 SUFFIXES = (".pt", ".safetensors", ".bin", ".png", ".webp", ".jxl", ".avif")
 

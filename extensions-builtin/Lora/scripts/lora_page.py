@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from modules import extra_networks, script_callbacks
 from modules.adapters.adapter_facts import SUFFIXES
 from modules.model_cards.card_pages import NOTES_IN_TAG, adapter_files, adapter_hash_of
-from modules.scripts import Program
+from modules.scripts import Program, extra_networks, script_callbacks
 from modules.scripts.settings import ExtensionSettings
 from modules.settings.group import SettingsGroup, choice, flag, many
 from modules.settings.sections.extra_networks import ExtraNetworkSettings

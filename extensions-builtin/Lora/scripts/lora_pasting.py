@@ -4,11 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from modules import script_callbacks
 from modules.adapters.catalogue import AdapterCatalogue, AdapterInfo
 from modules.adapters.tags import LORA_ALGORITHMS, name_in, plain_name
-from modules.extra_networks import PromptTag
-from modules.scripts import program_now
+from modules.scripts import program_now, script_callbacks
+from modules.scripts.extra_networks import PromptTag
 
 PROGRAM = program_now()
 PROMPTS = ("Prompt", "Negative prompt", "Hires prompt", "Hires negative prompt")

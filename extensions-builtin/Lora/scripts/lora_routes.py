@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from modules import extra_networks, script_callbacks
-from modules.scripts import program_now
+from modules.scripts import extra_networks, program_now, script_callbacks
 
 PROGRAM = program_now()
 LORAS: list[dict[str, Any]] = [
@@ -30,7 +29,7 @@ def add_routes(page: object, app: Any) -> None:
     """Called when page and API are built."""
     from fastapi import APIRouter  # only where there is a server
 
-    from modules.api.documentation import documented
+    from modules.api.schema.documentation import documented
 
     routes = APIRouter(prefix="/sdapi/v1", tags=["lists"])
 

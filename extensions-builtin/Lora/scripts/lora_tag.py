@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from modules import extra_networks, script_callbacks
 from modules.adapters.preset_file import FILE, read_presets
 from modules.adapters.tags import added_by_setting, lora_tags
 from modules.errors import InvalidValueError
-from modules.scripts import program_now
+from modules.scripts import extra_networks, program_now, script_callbacks
 from modules.settings.group import SettingsGroup, flag, text
 from modules.settings.sections.extra_networks import ExtraNetworkSettings
 

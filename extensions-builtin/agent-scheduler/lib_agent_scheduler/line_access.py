@@ -11,10 +11,10 @@ from typing import Any
 
 from fastapi import Request
 
-from modules.api.auth import identity_of
-from modules.api.queue import changing, check_parameters, request_of, retried
-from modules.api.requests import request_from
-from modules.api.schemas import Img2ImgBody, Txt2ImgBody
+from modules.api.access.auth import identity_of
+from modules.api.generation.requests import request_from
+from modules.api.jobs.queue import changing, check_parameters, request_of, retried
+from modules.api.schema.schemas import Img2ImgBody, Txt2ImgBody
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.editing import api_values
 from modules.jobs.job import Job, JobStatus

@@ -12,13 +12,13 @@ from zipfile import ZipFile
 from fastapi import APIRouter, Request, Response
 
 from lib_agent_scheduler.line_access import FIRST, LAST, LineAccess, LineEntry
-from modules import script_callbacks
-from modules.api.documentation import documented
-from modules.api.schemas import Img2ImgBody, Tolerant, Txt2ImgBody
-from modules.bounded import read_json
+from modules.api.schema.documentation import documented
+from modules.api.schema.schemas import Img2ImgBody, Tolerant, Txt2ImgBody
 from modules.errors import InvalidValueError
 from modules.sampling.catalog import SAMPLERS
+from modules.scripts import script_callbacks
 from modules.scripts.program import Program
+from modules.system.bounded import read_json
 
 user, admin = script_callbacks.open_to("user"), script_callbacks.open_to("admin")
 """Who may call a route: users for their own work, admins for everybody's."""

@@ -8,8 +8,7 @@ FOLDER = str(Path(__file__).resolve().parents[1])
 if FOLDER not in sys.path:
     sys.path.append(FOLDER)
 
-from modules import script_callbacks  # noqa: E402
-from modules.scripts import program_now  # noqa: E402
+from modules.scripts import program_now, script_callbacks  # noqa: E402
 
 PROGRAM = program_now()
 

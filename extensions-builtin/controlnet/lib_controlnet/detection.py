@@ -20,8 +20,8 @@ from lib_controlnet.pixels import Pixels, fitted_size
 from lib_controlnet.preprocessors import INPAINTING, Module, module_of
 from lib_controlnet.reading import UnitReader
 from lib_controlnet.units import Given
-from modules import script_callbacks
 from modules.errors import InvalidValueError
+from modules.scripts import script_callbacks
 from modules.scripts.program import Program
 
 MAX_IMAGES = 32

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
-from modules.model_folders import files_below
 from modules.models.detection.others import ADAPTER, HasShape, other_of
 from modules.scripts.program import Program
+from modules.system.model_folders import files_below
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
 HASHED_FROM, HASHED_BYTES = 0x100000, 0x10000

@@ -22,7 +22,6 @@ from lib_controlnet.nets import NOT_FITTING, OwnNames
 from lib_controlnet.pixels import Pixels, resize_area
 from lib_controlnet.running import is_on, region_of_tokens
 from lib_controlnet.units import Unit, check_layer_weights
-from modules.bounded import read_json_file
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.hook_chain import HookOrder
 from modules.models.files.tensor_source import TensorSource
@@ -30,6 +29,7 @@ from modules.models.loading.auxiliary import AuxiliaryParts
 from modules.models.names.component import Component, on_meta
 from modules.processing.request.model_use import ModelUse
 from modules.scripts.program import Program
+from modules.system.bounded import read_json_file
 
 ENCODER_H, ENCODER_G = "clip_h", "clip_g"
 ENCODERS = {

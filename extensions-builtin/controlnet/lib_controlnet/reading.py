@@ -24,9 +24,9 @@ from lib_controlnet.units import (
     InputMode,
     Unit,
 )
-from modules.bounded import read_json
 from modules.errors import InvalidValueError
 from modules.images.reading import open_image
+from modules.system.bounded import read_json
 
 MAX_SIDE_PX = 16384
 MAX_UNITS = 10

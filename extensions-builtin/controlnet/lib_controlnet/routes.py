@@ -14,8 +14,8 @@ from lib_controlnet.files import bare_name, list_models, preprocessor_file
 from lib_controlnet.poses import drawn_all
 from lib_controlnet.preprocessors import MODULES, Module
 from lib_controlnet.units import NO_MODEL, UNION_TAGS
-from modules import script_callbacks
 from modules.errors import InvalidValueError
+from modules.scripts import script_callbacks
 from modules.scripts.program import Program
 
 VERSION = 3
@@ -58,8 +58,8 @@ USUAL_VERSION = "11"
 
 def add_routes(app: Any, program: Program) -> None:
     """Called when page and API are built."""
-    from modules.api.auth import user_of
-    from modules.api.documentation import documented
+    from modules.api.access.auth import user_of
+    from modules.api.schema.documentation import documented
 
     routes = APIRouter(prefix="/controlnet", tags=["lists"])
     one_at_a_time = threading.Lock()  # of what is computed here: the memory and the threads of the server are for all
@@ -133,7 +133,7 @@ def add_old_routes(app: Any, routes: APIRouter) -> None:
     request goes on to the program's own route, with the units in their place."""
     from httpx import ASGITransport, AsyncClient
 
-    from modules.api.documentation import documented
+    from modules.api.schema.documentation import documented
 
     async def handed_on(name: str, request: Request, body: dict[str, Any]) -> Response:
         async with AsyncClient(transport=ASGITransport(app), base_url="http://localhost", timeout=None) as client:

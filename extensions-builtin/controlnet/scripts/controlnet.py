@@ -29,12 +29,12 @@ from lib_controlnet.units import (  # noqa: E402
     Unit,
     check_use,
 )
-from modules import script_callbacks, scripts  # noqa: E402
-from modules.bounded import read_json  # noqa: E402
+from modules import scripts  # noqa: E402
 from modules.errors import FeatherweightError, InvalidValueError  # noqa: E402
 from modules.processing.request.model_use import ModelUse  # noqa: E402
 from modules.processing.request.result import GeneratedImage, ImageRole  # noqa: E402
-from modules.scripts import program_now  # noqa: E402
+from modules.scripts import program_now, script_callbacks  # noqa: E402
+from modules.system.bounded import read_json  # noqa: E402
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageChops
 
-from modules import script_callbacks, scripts
+from modules import scripts
 from modules.detection.detection import Detection
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.images.masks import flattened
 from modules.processing.request.checking import check_names_of
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.names import split_legacy_name
+from modules.scripts import script_callbacks
 from modules.scripts.axes import Axis, add_axis
 from modules.scripts.job import ImageJob
 from modules.settings.group import SettingsGroup, choice, flag

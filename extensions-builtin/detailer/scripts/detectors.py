@@ -8,7 +8,7 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from lib_detailer.detectors import FOLDER, Detectors  # noqa: E402
-from modules import script_callbacks  # noqa: E402
+from modules.scripts import script_callbacks  # noqa: E402
 from modules.scripts.program import Program  # noqa: E402
 
 

@@ -8,11 +8,10 @@ writes.
 from typing import Any
 
 import modules.scripts as scripts
-from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.prompting.templates import all_prompts, has_choices, parse_template, random_prompt
 from modules.prompting.wildcards import WildcardBook
-from modules.scripts import program_now
+from modules.scripts import program_now, script_callbacks
 from modules.scripts.job import Job
 from modules.settings.group import SettingsGroup, choice
 from modules.settings.setting import Section

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from modules.jobs.workers.loop import WorkerLoop
 from modules.jobs.workers.process import Build
 from modules.jobs.workers.protocol import Command, Report
-from modules.threads import start_loop
+from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ FOLDER = str(Path(__file__).resolve().parents[1])
 if FOLDER not in sys.path:
     sys.path.append(FOLDER)
 
-from modules import script_callbacks  # noqa: E402
 from modules.jobs.workers.added import AddedWorkers, WorkerPlace  # noqa: E402
+from modules.scripts import script_callbacks  # noqa: E402
 
 
 def workers(place: WorkerPlace) -> AddedWorkers:

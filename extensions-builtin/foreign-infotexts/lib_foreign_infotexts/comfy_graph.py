@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lib_foreign_infotexts.record import size_of
-from modules.bounded import joined
+from modules.system.bounded import joined
 
 Node = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ from html import unescape
 from typing import Any
 
 from lib_foreign_infotexts.record import ForeignRecord, listed, size_of, stem
-from modules.bounded import read_json
+from modules.system.bounded import read_json
 
 _COMMENT = re.compile(r"<exif:UserComment>(.*?)</exif:UserComment>", re.DOTALL)
 _TAGS = re.compile(r"</?rdf:[^>]*>")

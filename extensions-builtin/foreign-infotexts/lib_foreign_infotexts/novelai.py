@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from modules.bounded import read_json
 from modules.images.infotext import quote
 from modules.sampling.names import AUTOMATIC, schedule_named
+from modules.system.bounded import read_json
 
 SOFTWARE = "NovelAI"
 _SAMPLERS = {

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from modules.bounded import read_json
 from modules.errors import InvalidValueError
 from modules.scripts.fields import Field, FieldScript, portion, switch
 from modules.scripts.unet_blocks import UnetBlocks, before
+from modules.system.bounded import read_json
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor

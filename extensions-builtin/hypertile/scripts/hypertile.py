@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from modules import extra_networks, script_callbacks, scripts
+from modules import scripts
 from modules.errors import InvalidValueError
 from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 from modules.processing.request.model_use import ModelUse
+from modules.scripts import extra_networks, script_callbacks
 from modules.scripts.axes import Axis, add_axis
 from modules.scripts.job import Job
 from modules.scripts.settings import ExtensionSettings

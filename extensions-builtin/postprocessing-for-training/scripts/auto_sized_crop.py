@@ -4,7 +4,7 @@ from typing import Any
 
 from PIL import Image
 
-from modules.scripts_postprocessing import Field, PostprocessedImage, ScriptPostprocessing
+from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
 
 STEP_PX = 64
 AREA, ERROR = "Maximize area", "Minimize error"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from modules.scripts_postprocessing import Field, PostprocessedImage, ScriptPostprocessing
+from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
 
 
 class Caption(ScriptPostprocessing):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from modules.scripts_postprocessing import Field, PostprocessedImage, ScriptPostprocessing
+from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
 
 GRID_PX = 64  # detail and edges are looked for in an image of this size
 Point = tuple[float, float]

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
-from modules.decoding import decode_text
 from modules.errors import InvalidValueError
 from modules.processing.request.checking import check_names_of
-from modules.script_callbacks import open_to
 from modules.scripts.job import Job, Processed
 from modules.scripts.script import Script
+from modules.scripts.script_callbacks import open_to
+from modules.system.decoding import decode_text
 
 MAX_LINES = 10_000
 TEXTS = ("prompt", "negative_prompt")

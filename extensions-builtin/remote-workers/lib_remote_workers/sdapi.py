@@ -27,7 +27,6 @@ from urllib.parse import unquote, urlsplit
 import httpx
 from PIL import Image
 
-from modules.bounded import read_json
 from modules.downloads.transport import Connection
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
 from modules.images.infotext import parse_infotext
@@ -53,7 +52,8 @@ from modules.processing.request.stages import Stage, hires_size
 from modules.sampling.catalog import SAMPLERS
 from modules.settings.sections.stable_diffusion import StableDiffusionSettings
 from modules.settings.values import Settings
-from modules.threads import start_loop
+from modules.system.bounded import read_json
+from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -9,14 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from modules import script_callbacks
-from modules.model_folders import Listing
 from modules.prompting.tag_files import TagIndex, read_tags
 from modules.prompting.wildcards import WildcardBook
-from modules.scripts import program_now
+from modules.scripts import program_now, script_callbacks
 from modules.settings.group import SettingsGroup, flag, text, whole
 from modules.settings.sections.extra_networks import ExtraNetworkSettings
 from modules.settings.setting import Section
+from modules.system.model_folders import Listing
 
 log = logging.getLogger(__name__)
 PROGRAM = program_now()
@@ -160,7 +159,7 @@ def add_routes(page: object, app: Any) -> None:
     """Called when page and API are built."""
     from fastapi import APIRouter, Query  # only where there is a server
 
-    from modules.api.documentation import documented
+    from modules.api.schema.documentation import documented
 
     routes = APIRouter(prefix="/tag-completion", tags=["page"])
 

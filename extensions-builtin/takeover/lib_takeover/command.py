@@ -7,15 +7,15 @@ from pathlib import Path
 from lib_takeover.takeover import Target, take_over
 from modules.cli.running import flags_of, run_guarded
 from modules.flags.flags import PATHS, add_arguments
-from modules.folder_lock import FolderLock
 from modules.history.importing import RUNNING
 from modules.history.store import History
-from modules.paths import resolve_paths
 from modules.scripts.foreign import PLAIN
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.settings import add_settings
 from modules.services import ForeignProgram
 from modules.settings.store import SettingsStore
+from modules.system.folder_lock import FolderLock
+from modules.system.paths import resolve_paths
 
 ROOT = Path(__file__).resolve().parents[3]
 

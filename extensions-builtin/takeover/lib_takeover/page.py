@@ -8,7 +8,7 @@ from lib_takeover.routes import taken_over
 from modules.access.roles import Role, open_to
 from modules.errors import FeatherweightError
 from modules.services import Services
-from modules.ui.messages import error_box
+from modules.ui.common.messages import error_box
 
 IMPORT = """
 <h3>Coming from another program</h3>

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modules.bounded import read_json_file
 from modules.errors import InvalidValueError
-from modules.extra_folders import FILE as MODEL_FOLDERS_FILE
-from modules.file_names import lies_in
-from modules.paths import FACE_FLAGS, UPSCALER_FLAGS
+from modules.system.bounded import read_json_file
+from modules.system.extra_folders import FILE as MODEL_FOLDERS_FILE
+from modules.system.file_names import lies_in
+from modules.system.paths import FACE_FLAGS, UPSCALER_FLAGS
 
 MODEL_SUFFIXES = frozenset((".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".onnx", ".sft", ".gguf"))
 KINDS = (

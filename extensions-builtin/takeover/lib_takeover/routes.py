@@ -7,13 +7,13 @@ from pydantic import Field
 
 from lib_takeover.takeover import Report, Target, take_over
 from modules.access.roles import Role, open_to
-from modules.api.documentation import documented
-from modules.api.reply_models import Reply
-from modules.api.schemas import Tolerant
+from modules.api.schema.documentation import documented
+from modules.api.schema.reply_models import Reply
+from modules.api.schema.schemas import Tolerant
 from modules.errors import InvalidValueError, OutputError
-from modules.file_names import given_path
 from modules.images.saving import check_folder
 from modules.services import Services
+from modules.system.file_names import given_path
 
 
 class TakeoverBody(Tolerant):

@@ -10,18 +10,18 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from lib_takeover.reference_folder import ReferenceFolder
-from modules.atomic_files import output_error, write_atomic
-from modules.bounded import read_json_file
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.extra_folders import extra_folders_text, read_extra_folders
 from modules.history.store import History
-from modules.paths import Paths
 from modules.prompting.styles import StyleBook
 from modules.settings.definitions import DIRECTORY_KEYS
 from modules.settings.setting import Setting
 from modules.settings.store import SettingsStore, migrate
 from modules.settings.values import as_json, exact_setting
-from modules.ui.old_defaults import current_entries
+from modules.system.atomic_files import output_error, write_atomic
+from modules.system.bounded import read_json_file
+from modules.system.extra_folders import extra_folders_text, read_extra_folders
+from modules.system.paths import Paths
+from modules.ui.form.old_defaults import current_entries
 
 TABS = ("txt2img/", "img2img/", "extras/", "modelmerger/")
 FIELDS = ("/value", "/visible", "/minimum", "/maximum", "/step")

@@ -22,10 +22,10 @@ if FOLDER not in sys.path:
 
 from lib_tiled_diffusion.noise_inversion import Inversion  # noqa: E402
 
-from modules.bounded import read_json  # noqa: E402
 from modules.errors import InvalidValueError  # noqa: E402
 from modules.processing.request.model_use import OUTSIDE, Window  # noqa: E402
 from modules.scripts.fields import Field, FieldScript, switch  # noqa: E402
+from modules.system.bounded import read_json  # noqa: E402
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor

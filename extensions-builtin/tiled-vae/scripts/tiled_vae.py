@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from modules.bounded import read_json
 from modules.scripts.fields import Field, FieldScript, switch
+from modules.system.bounded import read_json
 
 TITLE = "Tiled VAE"
 LATENT_PX = 8

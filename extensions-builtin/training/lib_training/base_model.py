@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from modules.devices import has_float8
 from modules.errors import CheckpointError
 from modules.memory.streaming.groups import Level
 from modules.models.autoencoders.files import VaeInfo
@@ -21,6 +20,7 @@ from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.stream_layout import StreamLayout
 from modules.models.opening.checkpoint import open_checkpoint
 from modules.processing.engine.precision import storage_rules
+from modules.system.devices import has_float8
 
 PLAIN = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LEVELS = {"blocks": Level.BLOCK, "layers": Level.LAYER}

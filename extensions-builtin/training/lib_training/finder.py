@@ -12,7 +12,7 @@ import torch
 from lib_training.optimizers import make_optimizer
 from lib_training.run import TrainingRun, step_seed
 from modules.errors import FeatherweightError
-from modules.texts import page_text
+from modules.system.texts import page_text
 
 STEPS = 20
 LOWEST, HIGHEST = 1e-5, 3e-2

@@ -19,11 +19,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from lib_training.config import DataConfig, FolderConfig
 from lib_training.failures import TrainingError
 from lib_training.presets import SUFFIXES
-from modules.atomic_files import output_error, write_atomic
-from modules.decoding import decode_text
-from modules.file_names import given_path
 from modules.images.reading import in_8_bits
-from modules.texts import page_text
+from modules.system.atomic_files import output_error, write_atomic
+from modules.system.decoding import decode_text
+from modules.system.file_names import given_path
+from modules.system.texts import page_text
 
 CAPTION_SUFFIXES = (".txt", ".caption")
 MASK_END = ".mask.png"

@@ -16,8 +16,8 @@ from torch import Tensor
 from lib_training.base_model import parts_identity
 from lib_training.dataset import View
 from lib_training.folders import open_image
-from modules.atomic_files import output_error, write_atomic
 from modules.models.loading.loaded import LoadedModel
+from modules.system.atomic_files import output_error, write_atomic
 
 
 @dataclass

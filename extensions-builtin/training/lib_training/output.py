@@ -24,11 +24,11 @@ from lib_training.folders import Sample
 from lib_training.names import file_tensors
 from lib_training.stepping import Trainer
 from lib_training.trained import lora_base
-from modules.atomic_files import output_error, write_atomic
 from modules.models.families.family import LoraNaming
 from modules.models.files.header import LENGTH_BYTES, header_length
 from modules.models.files.other_files import EMBEDDING_TABLES
 from modules.models.loading.loaded import LoadedModel
+from modules.system.atomic_files import output_error, write_atomic
 from modules.version import VERSION
 
 MODULES = {"lora": "networks.lora", "dora": "networks.lora"}

@@ -10,8 +10,8 @@ from typing import Any
 
 from lib_training.config import TrainingConfig, config_of
 from modules.errors import UnknownNameError
-from modules.file_names import given_path
 from modules.models.files.header import header_of
+from modules.system.file_names import given_path
 
 STEPS_PER_IMAGE = 60
 TEXT_ENCODERS = ("cond_stage_model.", "conditioner.")

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from modules.atomic_files import write_atomic
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine, EngineOptions, ExtraModels
@@ -19,6 +18,7 @@ from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
 from modules.scripts.built_in import load_built_in
 from modules.settings.values import Settings
+from modules.system.atomic_files import write_atomic
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from lib_training.config import TrainingConfig, config_of
 from lib_training.presets import count_images, is_small, preset_config
 from lib_training.work import TrainingWork
 from modules.access.roles import Role, open_to
-from modules.api.documentation import documented
-from modules.api.generation import wait_for
-from modules.api.reply_models import Reply, TaskItem
-from modules.api.schemas import Tolerant
-from modules.api.tasks import task_reply
+from modules.api.generation.generation import wait_for
+from modules.api.program.tasks import task_reply
+from modules.api.schema.documentation import documented
+from modules.api.schema.reply_models import Reply, TaskItem
+from modules.api.schema.schemas import Tolerant
 from modules.errors import InvalidValueError
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint

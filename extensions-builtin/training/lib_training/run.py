@@ -23,11 +23,11 @@ from lib_training.sampling import UNUSUAL, SamplePair, draw_pairs
 from lib_training.state import SUFFIX, History, Place, read_state, write_state
 from lib_training.stepping import Batch, Trainer
 from lib_training.texts import Caption, CaptionCache, CaptionEncoder
-from modules.devices import best_device, collect_garbage, is_available, release_memory
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
-from modules.file_names import place_inside
 from modules.models.loading.loaded import LoadedModel
-from modules.texts import page_text
+from modules.system.devices import best_device, collect_garbage, is_available, release_memory
+from modules.system.file_names import place_inside
+from modules.system.texts import page_text
 
 VALIDATION_TIMES = (0.1, 0.35, 0.6, 0.85)
 """Where in the noise levels the validation loss is measured, always with the same noise."""

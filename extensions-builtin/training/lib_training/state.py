@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lib_training.failures import TrainingError
 from lib_training.stepping import Trainer
-from modules.atomic_files import keep_aside, output_error, write_atomic
+from modules.system.atomic_files import keep_aside, output_error, write_atomic
 
 VERSION = 1
 SUFFIX = ".training"

@@ -17,19 +17,19 @@ from lib_training.view import training_view
 from lib_training.work import RATE_KIND, TRAINING_KIND, TrainingWork
 from modules.access.roles import Role, open_to
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.file_names import given_path, lies_in
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
 from modules.jobs.work.captions import start_interrogation
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.scripts.callbacks import Moment, UiTrainTabParams
 from modules.services import Services
-from modules.texts import page_text
-from modules.ui.gradio_scripts import write_no_interface_files
-from modules.ui.image_tab import HIDDEN_EVENT
-from modules.ui.messages import error_box, note_box
-from modules.ui.tab_order import TabPlace, WhenOpened
-from modules.ui.task_view import failure_box, task_bar
+from modules.system.file_names import given_path, lies_in
+from modules.system.texts import page_text
+from modules.ui.common.gradio_scripts import write_no_interface_files
+from modules.ui.common.messages import error_box, note_box
+from modules.ui.common.tab_order import TabPlace, WhenOpened
+from modules.ui.tabs.image_tab import HIDDEN_EVENT
+from modules.ui.tabs.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 1.5
 BUDGETS = {"As it is": None, "4 GB": 4.0, "6 GB": 6.0, "8 GB": 8.0, "12 GB": 12.0, "16 GB": 16.0}

@@ -12,7 +12,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from lib_training.base_model import parts_identity
-from modules.atomic_files import output_error, write_atomic
 from modules.models.families.denoiser_context import DenoiserContext
 from modules.models.loading.loaded import LoadedModel
 from modules.models.text_encoders.encoding import TextParts, TextRequest
@@ -23,6 +22,7 @@ from modules.prompting.encode import TextOptions, chunks_of
 from modules.prompting.padding import stack_conditionings, stack_masks
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
+from modules.system.atomic_files import output_error, write_atomic
 
 TOGETHER = 32  # captions that are encoded in one call
 

@@ -9,9 +9,9 @@ from typing import Any
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import TaskState
 from modules.plots.drawing import plot_place
-from modules.texts import page_text
-from modules.ui.messages import note_box
-from modules.ui.task_view import failure_box, task_bar
+from modules.system.texts import page_text
+from modules.ui.common.messages import note_box
+from modules.ui.tabs.task_view import failure_box, task_bar
 
 LABELS = {"loss": "loss (smoothed)", "validation": "held-out images"}
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from lib_training.config import TrainingConfig, config_of
 from modules.errors import InvalidValueError
-from modules.file_names import check_name, given_path, lies_in, place_inside
 from modules.jobs.computing import Computing
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.jobs.work.letting_in import images_between
 from modules.models.files.catalogue import CheckpointInfo
-from modules.texts import page_text
+from modules.system.file_names import check_name, given_path, lies_in, place_inside
+from modules.system.texts import page_text
 
 if TYPE_CHECKING:
     from lib_training.memory_plan import MemoryPlan
@@ -312,8 +312,8 @@ def create_embedding(folder: Path, name: str, vectors: Mapping[int, Any], overwr
     """Write a new embedding. Raises `InvalidValueError` for a name that cannot be, or is taken."""
     from safetensors.torch import save
 
-    from modules.atomic_files import output_error, write_atomic
     from modules.models.files.other_files import EMBEDDING_TABLES
+    from modules.system.atomic_files import output_error, write_atomic
 
     path = new_embedding_path(folder, name, overwrite)
     names = EMBEDDING_TABLES[len(vectors)]

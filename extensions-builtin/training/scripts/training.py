@@ -9,9 +9,9 @@ FOLDER = str(Path(__file__).resolve().parents[1])
 if FOLDER not in sys.path:
     sys.path.append(FOLDER)
 
-from modules import script_callbacks  # noqa: E402
 from modules.jobs.computing import Computing  # noqa: E402
 from modules.jobs.tasks import Starter  # noqa: E402
+from modules.scripts import script_callbacks  # noqa: E402
 
 ABOUT = "Adapters and embeddings from images: training as a task, a learning rate, new embeddings."
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from lib_workbench.precision_work import COMPARED, COMPARED_BY_DEFAULT, described
 from modules.assembly import build_services
-from modules.atomic_files import output_error, write_atomic
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
@@ -21,6 +20,7 @@ from modules.processing.request.checking import check_names
 from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
 from modules.services import ForeignProgram
+from modules.system.atomic_files import output_error, write_atomic
 
 
 def main(argv: Sequence[str], foreign: ForeignProgram | None = None) -> int:

@@ -16,7 +16,7 @@ from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.autoencoders.files import VaeCatalogue
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.engine.precision import storage_rules
-from modules.texts import page_text
+from modules.system.texts import page_text
 
 if TYPE_CHECKING:
     from lib_workbench.merging.merge import MergeResult, Progress

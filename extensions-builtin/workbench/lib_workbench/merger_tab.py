@@ -15,12 +15,12 @@ from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.models.autoencoders.files import BUILT_IN
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
-from modules.texts import page_text
-from modules.ui.header import checkpoint_choice
-from modules.ui.image_tab import HIDDEN_EVENT
-from modules.ui.messages import error_box, note_box
-from modules.ui.tab_order import TabPlace
-from modules.ui.task_view import failure_box, task_bar
+from modules.system.texts import page_text
+from modules.ui.common.messages import error_box, note_box
+from modules.ui.common.tab_order import TabPlace
+from modules.ui.tabs.header import checkpoint_choice
+from modules.ui.tabs.image_tab import HIDDEN_EVENT
+from modules.ui.tabs.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 1.0
 MODEL_FIELDS = (("primary", "Primary", "A"), ("secondary", "Secondary", "B"), ("tertiary", "Tertiary", "C"))

@@ -20,21 +20,21 @@ from lib_workbench.precision_work import (
     StorageOptions,
 )
 from modules.access.roles import Role, open_to
-from modules.api.name_lists import shown_samplers
+from modules.api.schema.name_lists import shown_samplers
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.processing.engine.precision import INT8_FORMATS, split_patterns
 from modules.services import Services
-from modules.ui.defaults import EXAMPLES, is_shipped, wanted_checkpoint
-from modules.ui.form import ROWS
-from modules.ui.header import checkpoint_choice
-from modules.ui.image_tab import HIDDEN_EVENT
-from modules.ui.messages import error_box, note_box
-from modules.ui.seed_field import SeedField
-from modules.ui.tab_order import TabPlace
-from modules.ui.task_view import failure_box, task_bar
+from modules.ui.common.defaults import EXAMPLES, is_shipped, wanted_checkpoint
+from modules.ui.common.messages import error_box, note_box
+from modules.ui.common.tab_order import TabPlace
+from modules.ui.form.form import ROWS
+from modules.ui.form.seed_field import SeedField
+from modules.ui.tabs.header import checkpoint_choice
+from modules.ui.tabs.image_tab import HIDDEN_EVENT
+from modules.ui.tabs.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 1.0
 FORMAT_LABELS = {

@@ -5,8 +5,8 @@ from html import escape
 from typing import Any
 
 from lib_workbench.precision_work import COMPARISON_TYPE, CONVERSION_TYPE
-from modules.texts import page_text
-from modules.ui.messages import note_box
+from modules.system.texts import page_text
+from modules.ui.common.messages import note_box
 
 REPORTS = "featherweight/v1/reports"
 PARTS = {

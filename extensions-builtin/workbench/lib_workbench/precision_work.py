@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from lib_workbench.reports import Reports
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.file_names import check_name, place_inside
 from modules.jobs.computing import Computing
 from modules.jobs.line import fix_seeds
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.memory.formats.catalog import chosen_formats, wide_formats
 from modules.models.files.catalogue import CheckpointInfo
-from modules.paths import Paths
 from modules.processing.comparison.series import SeriesReport
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
 from modules.processing.engine.precision import BUDGET_FORMAT, INT8_FORMATS, check_patterns, storage_rules
@@ -26,7 +24,9 @@ from modules.processing.record.output import Output
 from modules.processing.request.checking import check_names
 from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
-from modules.texts import page_text
+from modules.system.file_names import check_name, place_inside
+from modules.system.paths import Paths
+from modules.system.texts import page_text
 
 if TYPE_CHECKING:
     from lib_workbench.merging.conversion import PrecisionReport

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from modules.atomic_files import output_error, write_atomic
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.file_names import place_inside
+from modules.system.atomic_files import output_error, write_atomic
+from modules.system.file_names import place_inside
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.(html|json)")
 

@@ -8,10 +8,10 @@ from pydantic import ConfigDict, Field
 
 from lib_workbench.precision_work import COMPARED_BY_DEFAULT, ComparisonRequest, PrecisionWork, StorageOptions
 from modules.access.roles import Role, open_to
-from modules.api.documentation import documented
-from modules.api.reply_models import Reply, TaskItem
-from modules.api.schemas import Tolerant
-from modules.api.tasks import task_reply
+from modules.api.program.tasks import task_reply
+from modules.api.schema.documentation import documented
+from modules.api.schema.reply_models import Reply, TaskItem
+from modules.api.schema.schemas import Tolerant
 from modules.plots.drawing import script_source
 from modules.services import Services
 

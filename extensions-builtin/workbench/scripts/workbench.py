@@ -10,11 +10,11 @@ FOLDER = str(Path(__file__).resolve().parents[1])
 if FOLDER not in sys.path:
     sys.path.append(FOLDER)
 
-from modules import script_callbacks  # noqa: E402
 from modules.jobs.computing import Computing  # noqa: E402
 from modules.jobs.tasks import Starter  # noqa: E402
-from modules.paths import Paths  # noqa: E402
 from modules.processing.comparison.series import SeriesReport  # noqa: E402
+from modules.scripts import script_callbacks  # noqa: E402
+from modules.system.paths import Paths  # noqa: E402
 
 ABOUT = "What 8-bit weights make of a model: report, comparison, conversion."
 

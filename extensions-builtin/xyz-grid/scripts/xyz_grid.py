@@ -17,10 +17,10 @@ from modules.images.legend import LegendStyle, checked_margin, grid_with_legend
 from modules.processing.comparison.series import Measured, Series, SeriesReport
 from modules.processing.request.checking import check_names_of
 from modules.processing.request.result import GeneratedImage, ImageRole
-from modules.script_callbacks import open_to
 from modules.scripts.axes import AXES, Axis, join_words, split_words
 from modules.scripts.job import Job, Processed
 from modules.scripts.script import Script
+from modules.scripts.script_callbacks import open_to
 
 SEEDS = ("Seed", "Var. seed")
 NOTHING = "Nothing"

@@ -12,7 +12,7 @@ from modules.errors import InvalidValueError
 from modules.jobs.line import Line
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.settings.values import Settings
-from modules.texts import page_text
+from modules.system.texts import page_text
 
 INTERROGATE_TYPE = "interrogate"
 

@@ -15,10 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from modules.atomic_files import fingerprint as fingerprint_of_file
-from modules.atomic_files import output_error, write_atomic
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, OutputError, UnknownNameError
-from modules.file_names import given_path, lies_in
 from modules.images.encode import decode_base64
 from modules.images.metadata import read_metadata, writable
 from modules.images.naming import NameContext
@@ -32,7 +29,10 @@ from modules.postprocessing.operation import PostprocessedImage
 from modules.postprocessing.operations import Arguments, Operations, check_arguments, infotext_of
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
-from modules.texts import page_text
+from modules.system.atomic_files import fingerprint as fingerprint_of_file
+from modules.system.atomic_files import output_error, write_atomic
+from modules.system.file_names import given_path, lies_in
+from modules.system.texts import page_text
 
 log = logging.getLogger(__name__)
 

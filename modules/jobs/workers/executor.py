@@ -43,7 +43,7 @@ from modules.processing.record.made import MadeImage
 from modules.processing.record.output import Output
 from modules.processing.request.result import Result
 from modules.settings.values import Settings
-from modules.threads import start_loop
+from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
-from modules.devices import Memory, main_memory_info
 from modules.errors import BusyError
 from modules.jobs.job import Job
 from modules.jobs.lanes import Lane
@@ -19,6 +18,7 @@ from modules.processing.memory_estimate.planner import Planned
 from modules.processing.request.request import GenerationRequest
 from modules.scripts.extension import Fault
 from modules.settings.values import Settings
+from modules.system.devices import Memory, main_memory_info
 
 BEGINS_S = 60.0  # how long a question waits for a worker that begins
 

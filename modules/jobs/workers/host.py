@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from modules.devices import describe
 from modules.jobs.tasks import Starter, TaskSpec
 from modules.jobs.workers.in_process import InProcessExecutor
 from modules.jobs.workers.protocol import Question
@@ -16,6 +15,7 @@ from modules.processing.engine.status import EngineStatus
 from modules.processing.memory_estimate.planner import Planner
 from modules.processing.request.request import GenerationRequest
 from modules.settings.store import SettingsStore
+from modules.system.devices import describe
 
 if TYPE_CHECKING:
     from modules.settings.values import Settings

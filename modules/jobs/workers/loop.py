@@ -46,7 +46,7 @@ from modules.processing.request.result import GeneratedImage, Result
 from modules.processing.request.source_images import SourceImage
 from modules.processing.request.stages import Part, Stage
 from modules.settings.values import Settings
-from modules.threads import start_loop
+from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
 

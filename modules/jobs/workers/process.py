@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from modules.cores import cgroup_cores, core_groups, divide, in_words, threads_asked, usable_cores
 from modules.jobs.workers.loop import DEVICE_FAILED, Asking, Host, WorkerLoop
 from modules.jobs.workers.protocol import Command, Report
+from modules.system.cores import cgroup_cores, core_groups, divide, in_words, threads_asked, usable_cores
 
 log = logging.getLogger(__name__)
 

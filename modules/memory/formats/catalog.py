@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from modules.registry import Registry
+from modules.system.registry import Registry
 
 Product = Literal["fp8", "int8"]
 Facts = Mapping[str, object]

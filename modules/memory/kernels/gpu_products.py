@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.devices import capability_of, synchronize
 from modules.memory.kernels.operation import Backend, Operation, triton_problem
+from modules.system.devices import capability_of, synchronize
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from modules.devices import capability_of
+from modules.system.devices import capability_of
 
 log = logging.getLogger(__name__)
 

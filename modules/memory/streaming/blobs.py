@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from modules.atomic_files import output_error
 from modules.errors import CheckpointError, OutputError
 from modules.memory.streaming.source import Runs, as_bytes, read_file
+from modules.system.atomic_files import output_error
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from modules.devices import has_streams
 from modules.errors import InvalidValueError
 from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.layer import manage, restore_class, stored_state
@@ -27,6 +26,7 @@ from modules.memory.streaming.groups import Group, Level, make_groups, regrouped
 from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streamer import StreamCounts, Streamer
 from modules.memory.streaming.transfer import CopyEngine, ReadingCopyEngine, StreamCopyEngine, pin, pinned_for
+from modules.system.devices import has_streams
 
 
 @dataclass(frozen=True, kw_only=True)

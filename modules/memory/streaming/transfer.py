@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from modules.devices import gpu_of, pinned_memory
 from modules.memory.streaming.buffers import Buffers
 from modules.memory.streaming.groups import Group, Piece
 from modules.memory.streaming.source import RamSource, size_bytes
+from modules.system.devices import gpu_of, pinned_memory
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class _Read:
 
 
 class Streams(Protocol):
-    """The part of `modules.devices.Gpu` that is used here."""
+    """The part of `modules.system.devices.Gpu` that is used here."""
 
     def new_stream(self, device: torch.device) -> Any: ...
     def current_stream(self, device: torch.device) -> Any: ...

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.bounded import read_json_file
 from modules.errors import CheckpointError, UnknownNameError
-from modules.model_folders import FilesBelow
 from modules.models.files.catalogue import CheckpointInfo, HashCache
 from modules.models.files.diffusers_folder import sibling_file
 from modules.settings.values import Settings
+from modules.system.bounded import read_json_file
+from modules.system.model_folders import FilesBelow
 
 log = logging.getLogger(__name__)
 

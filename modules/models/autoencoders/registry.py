@@ -10,7 +10,7 @@ from modules.models.autoencoders.kl import KL
 from modules.models.autoencoders.packed_kl import PACKED_KL
 from modules.models.autoencoders.qwen_image import QWEN_IMAGE
 from modules.models.detection.parts import vae_signs, without_level
-from modules.registry import Registry
+from modules.system.registry import Registry
 
 if TYPE_CHECKING:
     from modules.models.names.component import Header

@@ -17,7 +17,7 @@ from modules.models.families.sdxl.family import BASE, REFINER
 from modules.models.families.z_image.family import FAMILY as Z_IMAGE
 from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Header
-from modules.registry import Registry
+from modules.system.registry import Registry
 
 FAMILIES: Registry[ModelFamily] = Registry("model family")
 for _family in (SD1, SD2, BASE, REFINER, SD3, Z_IMAGE, ANIMA, SCHNELL, DEV, FLUX2, CHROMA, KREA2, QWEN_IMAGE):

@@ -17,11 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.atomic_files import write_atomic
-from modules.bounded import read_json_file
 from modules.errors import CheckpointError, UnknownNameError
-from modules.folder_lock import only_writer
-from modules.model_folders import FilesBelow
 from modules.models.files.diffusers_folder import (
     MODEL_INDEX,
     files_read,
@@ -32,6 +28,10 @@ from modules.models.files.diffusers_folder import (
 )
 from modules.models.files.other_files import is_adapter_or_embedding
 from modules.models.files.pieces import without_later_pieces
+from modules.system.atomic_files import write_atomic
+from modules.system.bounded import read_json_file
+from modules.system.folder_lock import only_writer
+from modules.system.model_folders import FilesBelow
 
 log = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from modules.bounded import read_json
 from modules.errors import CheckpointError
 from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.format import Encoded
 from modules.memory.formats.rotation import GROUP, can_rotate, rotate
 from modules.models.files.tensor_file import Closing, TensorEntry, TensorFile
+from modules.system.bounded import read_json
 
 MARKER, DECLARATIONS_KEY = ".comfy_quant", "_quantization_metadata"
 ATTENTION_HINT = ".comfy_attention.config"

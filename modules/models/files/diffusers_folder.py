@@ -8,10 +8,10 @@ weights in one file or in several that an index names, often in more than one pr
 from collections.abc import Iterator
 from pathlib import Path
 
-from modules.bounded import read_json_file
 from modules.errors import CheckpointError
-from modules.file_names import is_name
 from modules.models.files.pieces import pieces_of
+from modules.system.bounded import read_json_file
+from modules.system.file_names import is_name
 
 MODEL_INDEX = "model_index.json"
 COMPONENTS = ("text_encoder", "text_encoder_2", "text_encoder_3", "transformer", "unet", "vae")

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from modules.bounded import read_json
 from modules.errors import CheckpointError
 from modules.memory.formats.format import FORMATS, StorageFormat
 from modules.memory.formats.rowwise import E5M2_ROW
 from modules.models.files.coded_file import ATTENTION_HINT, COMFY, DECLARATIONS_KEY, MARKER
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource
+from modules.system.bounded import read_json
 
 SCALE_NAMES = ("scale_weight", "weight_scale")  # next to "weight", in files that others and we write
 LEFT_OVER = ("scale_input", "input_scale", "scaled_fp8", MARKER, ATTENTION_HINT)  # for fp8 multiplication; markers

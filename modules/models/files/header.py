@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from modules.bounded import read_json, read_json_at
 from modules.errors import CheckpointError
+from modules.system.bounded import read_json, read_json_at
 
 REMEDY = "Download or copy the file again."
 LENGTH_BYTES = 8

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.errors import UnknownNameError
-from modules.model_folders import FilesBelow
 from modules.models.files.pieces import without_later_pieces
+from modules.system.model_folders import FilesBelow
 
 SUFFIXES = (".safetensors", ".gguf")
 ENCODER_FOLDERS = ("text_encoder", "text_encoders", "CLIP", "clip")

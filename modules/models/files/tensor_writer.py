@@ -19,8 +19,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from modules.atomic_files import output_error
 from modules.models.files.tensor_file import DTYPES
+from modules.system.atomic_files import output_error
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNMENT = 64  # bytes: kernels take the same path for a mapped tensor as for an allocated one

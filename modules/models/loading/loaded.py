@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modules.devices import autocast, recorder_of
 from modules.errors import InvalidValueError
 from modules.memory.block_decoding import DecodedWeights
 from modules.memory.graphs import DenoiserGraphs
@@ -29,6 +28,7 @@ from modules.models.loading.matching import Assignment
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.unet_running import UnetRunner
 from modules.models.names.component import Component
+from modules.system.devices import autocast, recorder_of
 
 
 @dataclass

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from modules.devices import memory_info
 from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES
@@ -22,6 +21,7 @@ from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stre
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.stream_layout import StreamLayout
+from modules.system.devices import memory_info
 
 PINNED_SHARE = 3  # a third of the free main memory may be page-locked
 

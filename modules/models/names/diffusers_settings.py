@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from modules.bounded import read_json_file
 from modules.errors import CheckpointError
+from modules.system.bounded import read_json_file
 
 Settings = dict[str, Any]
 SCHEDULER = "scheduler/scheduler_config.json"

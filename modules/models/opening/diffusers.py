@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from modules.bounded import read_json_file
 from modules.errors import CheckpointError
 from modules.models.autoencoders.registry import autoencoder_type
 from modules.models.detection.families import FAMILIES as FAMILY_SIGNS
@@ -31,6 +30,7 @@ from modules.models.names.folder_layout import FolderLayout, Header, Names
 from modules.models.names.folder_layout import Parts as Headers
 from modules.models.names.row_map import Source
 from modules.models.names.view import Draft, Place, Zeros, entry_of
+from modules.system.bounded import read_json_file
 
 QUANTIZED = "quantization_config.json"
 PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")

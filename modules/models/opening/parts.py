@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from modules.errors import CheckpointError
-from modules.model_folders import files_below
 from modules.models.autoencoders.autoencoder import PREFIX as VAE_PREFIX
 from modules.models.autoencoders.registry import holds_autoencoder
 from modules.models.autoencoders.source import vae_of
@@ -38,6 +37,7 @@ from modules.models.files.tensor_source import TensorSource, open_tensors
 from modules.models.names.component import Header
 from modules.models.names.diffusers_names import Named
 from modules.models.names.view import Draft, Place, open_whole, renamed
+from modules.system.model_folders import files_below
 
 WIDTH = re.compile(r"(?:^|\.)(?:final_layer_norm|ln_final)\.weight$")
 SUFFIXES = (".safetensors", ".gguf")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.bounded import read_json_file
 from modules.errors import CheckpointError
 from modules.models.libraries import library_name
 from modules.models.names import clip_text
 from modules.models.names.component import Component, Header, meta_module
 from modules.models.names.keymap import KeyMap, ModulePair
+from modules.system.bounded import read_json_file
 
 if TYPE_CHECKING:
     from transformers import CLIPTextConfig

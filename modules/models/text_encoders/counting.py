@@ -11,7 +11,7 @@ from modules.prompting.chunks import TokenCount, count_tokens
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.encode import TextOptions, chunks_of
 from modules.prompting.tokens import ClipTokenizer
-from modules.registry import Registry
+from modules.system.registry import Registry
 
 Count = Callable[[str, TextOptions, Sequence[Path]], int]
 COUNTS: Registry[Count] = Registry("tokenizer")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from modules.adapters.adapter_facts import EMBEDDING_IMAGE_SUFFIXES, EMBEDDING_SUFFIXES
 from modules.adapters.catalogue import SHORT_HASH, AdapterCatalogue, AdapterInfo
 from modules.adapters.tags import LoraTag, plain_name
-from modules.model_folders import FilesBelow, as_folders
 from modules.prompting.cache import AdapterUse
+from modules.system.model_folders import FilesBelow, as_folders
 
 if TYPE_CHECKING:
     from modules.adapters.adapter_facts import Digests

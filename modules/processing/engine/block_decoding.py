@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from modules.devices import DeviceReading
 from modules.memory.block_decoding import block_classes, decoding_blocks, is_on_cuda
 from modules.memory.graphs import LEFT_BYTES
 from modules.models.loading.loaded import LoadedModel
+from modules.system.devices import DeviceReading
 
 
 def kept_bytes(model: LoadedModel, wanted_gb: float, headroom: int, now: DeviceReading | None) -> int:

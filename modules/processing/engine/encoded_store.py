@@ -17,12 +17,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from modules.bounded import read_json
 from modules.errors import FeatherweightError
 from modules.models.files.tensor_file import TensorFile
 from modules.models.files.tensor_writer import TensorWriter
 from modules.prompting.cache import ResultIdentity
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
+from modules.system.bounded import read_json
 from modules.version import PROGRAM_VERSION
 
 log = logging.getLogger(__name__)

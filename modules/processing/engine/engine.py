@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from modules.devices import Memory, collect_garbage, memory_info, release_memory
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
-from modules.lean_imports import without_garbage_collection
 from modules.models.autoencoders.files import VaeCatalogue, VaeInfo
 from modules.models.autoencoders.tiny_vae_files import TinyVaeFolders
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
@@ -37,6 +35,8 @@ from modules.processing.engine.precision import Machine, PrecisionOptions, resol
 from modules.processing.engine.status import EngineState, EngineStatus, ModelFacts
 from modules.processing.engine.streaming_options import StreamOptions, finer_options
 from modules.processing.request.stages import Stage
+from modules.system.devices import Memory, collect_garbage, memory_info, release_memory
+from modules.system.lean_imports import without_garbage_collection
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable
 
-from modules.devices import DeviceReading, release_memory
 from modules.memory.recovery import Recovery
 from modules.memory.spill import SpillDetector
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level
@@ -20,6 +19,7 @@ from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stre
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.offloading import pinned_bytes
 from modules.processing.request.stages import Stage
+from modules.system.devices import DeviceReading, release_memory
 
 log = logging.getLogger(__name__)
 

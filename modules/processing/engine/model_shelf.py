@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.devices import Memory, memory_info
 from modules.settings.values import Settings
+from modules.system.devices import Memory, memory_info
 
 if TYPE_CHECKING:
     import torch

@@ -9,20 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from modules.devices import (
-    DeviceFlags,
-    DeviceReading,
-    choose_device,
-    compute_dtype,
-    has_float8,
-    has_fp8_matmul,
-    needs_manual_casts,
-    read_device,
-    wide_dtype,
-    works,
-)
 from modules.errors import InvalidValueError
-from modules.lean_imports import without_garbage_collection
 from modules.memory.formats.catalog import FORMAT_SPECS, block_formats, formats_that_compute
 from modules.models.autoencoders.files import VAE_KEYS, VaeOptions
 from modules.models.files.modules_catalogue import MODULE_KEYS
@@ -37,6 +24,19 @@ from modules.processing.engine.streaming_options import (
 from modules.settings.sections.optimizations import FP8_CHOICES
 from modules.settings.sections.stable_diffusion import Sd3Settings
 from modules.settings.values import Settings
+from modules.system.devices import (
+    DeviceFlags,
+    DeviceReading,
+    choose_device,
+    compute_dtype,
+    has_float8,
+    has_fp8_matmul,
+    needs_manual_casts,
+    read_device,
+    wide_dtype,
+    works,
+)
+from modules.system.lean_imports import without_garbage_collection
 
 if TYPE_CHECKING:
     import torch

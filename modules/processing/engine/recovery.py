@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from modules.devices import collect_garbage, release_memory
 from modules.memory.attention import Attention, in_slices
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.moving import move
@@ -27,6 +26,7 @@ from modules.processing.engine.attention import using_attention
 from modules.processing.engine.auxiliaries import Auxiliaries, auxiliary_fallbacks
 from modules.processing.engine.headroom import TURNS, GpuWatch
 from modules.processing.request.stages import Stage
+from modules.system.devices import collect_garbage, release_memory
 from modules.upscalers.limits import UpscalerLimits
 
 CPU = torch.device("cpu")

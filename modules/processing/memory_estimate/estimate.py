@@ -14,7 +14,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.devices import autocast, describe
 from modules.errors import FeatherweightError
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.memory.planning import Corrections
@@ -38,7 +37,8 @@ from modules.processing.request.stages import (
 from modules.processing.request.texts import prepare_text
 from modules.sampling.catalog import SAMPLERS
 from modules.settings.sections.stable_diffusion import FULL, TINY
-from modules.threads import start_loop
+from modules.system.devices import autocast, describe
+from modules.system.threads import start_loop
 
 if TYPE_CHECKING:
     import torch
@@ -766,8 +766,8 @@ def _program_key(device: torch.device) -> str:
 
 def available(device: torch.device) -> int | None:
     """Bytes that this process could hold at most on `device`: what it holds now and what is free. None: not known."""
-    from modules.devices import memory_info
     from modules.memory.timeline import read_memory
+    from modules.system.devices import memory_info
 
     now = read_memory(device)
     if device.type == "cpu":

@@ -10,7 +10,6 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from modules.devices import release_memory
 from modules.errors import Interrupted, Skipped
 from modules.memory.timeline import MemoryTimeline
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
@@ -33,6 +32,7 @@ from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import Result
 from modules.processing.request.stages import Part, Stage, old_first_pass_size
 from modules.processing.request.upscaling import check_upscaler
+from modules.system.devices import release_memory
 
 
 def generate(

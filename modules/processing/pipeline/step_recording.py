@@ -26,14 +26,14 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from modules.atomic_files import sync_folder
-from modules.bounded import read_json
 from modules.models.families.denoiser_context import DenoiserContext, Extra
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.pipeline.guidance import GuidedDenoiser
 from modules.processing.record.recordings import SUFFIX, RunRecording
 from modules.processing.request.model_use import ConditionedDenoise
 from modules.processing.request.request import GenerationRequest, request_to_json
+from modules.system.atomic_files import sync_folder
+from modules.system.bounded import read_json
 from modules.version import PROGRAM_VERSION
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.atomic_files import fingerprint, output_error, write_atomic
 from modules.errors import OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
@@ -18,6 +17,7 @@ from modules.processing.request.hooks import NO_HOOKS, FileToSave, Hooks
 from modules.processing.request.request import GenerationRequest, tab_of
 from modules.processing.request.result import GeneratedImage, ImageRole
 from modules.processing.request.source_images import FromImage, SourceImage
+from modules.system.atomic_files import fingerprint, output_error, write_atomic
 
 INFOTEXT = "parameters"  # the entry of an image's texts that says how it was made
 

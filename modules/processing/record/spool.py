@@ -19,15 +19,15 @@ from typing import Any
 
 from PIL import Image
 
-from modules.atomic_files import write_atomic
-from modules.bounded import read_json_file
 from modules.errors import OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
 from modules.images.saving import OnPath, check_folder, save_image
 from modules.processing.record.private_folder import is_own_file, make_private, why_not_private
 from modules.settings.values import Settings
-from modules.threads import start_loop
+from modules.system.atomic_files import write_atomic
+from modules.system.bounded import read_json_file
+from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ class Events(Protocol):
         """A cheap image of the latent as it now stands."""
 
     def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
-        """The file of an image is about to appear at `path`; it will have this `modules.atomic_files.fingerprint`."""
+        """The file of an image is about to appear at `path`, with this `modules.system.atomic_files.fingerprint`."""
 
     def finished_image(self, image: GeneratedImage) -> None:
         """An image is complete (and saved, if it was to be)."""

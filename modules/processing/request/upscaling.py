@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from modules.errors import UnknownNameError
-from modules.registry import Registry
+from modules.system.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor

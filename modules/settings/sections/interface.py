@@ -3,7 +3,7 @@
 from modules.settings.group import SettingsGroup, choice, flag, many, number, text, whole
 from modules.settings.sections.stable_diffusion import FULL, TINY
 from modules.settings.setting import Section
-from modules.texts import page_text
+from modules.system.texts import page_text
 
 APPROX = "Approx NN"
 MODIFIERS = ("Shift", "Ctrl", "Alt")

@@ -88,7 +88,7 @@
     return made;
   }
 
-  // {image, mask, references, prompt_end, scripts} for `modules.ui.start_form.Pictures`. Throws a sentence.
+  // {image, mask, references, prompt_end, scripts} for `modules.ui.form.start_form.Pictures`. Throws a sentence.
   fw.layers.sent = async (board, tab) => {
     const upload = async (canvas) => (await fw.upload(await fw.layers.blobOf(canvas))).key;
     const mask = maskOf(board);

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from modules.devices import pinned_memory
 from modules.errors import FeatherweightError
+from modules.system.devices import pinned_memory
 
 SMALLEST_BYTES = 1 << 16  # less is not worth a journey
 

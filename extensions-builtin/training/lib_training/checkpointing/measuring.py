@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lib_training.checkpointing.solving import Cost
-from modules.devices import has_streams, synchronize
+from modules.system.devices import has_streams, synchronize
 
 RUNS = 2  # the quickest counts: the first one warms up
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from modules.texts import page_text
+from modules.system.texts import page_text
 
 if TYPE_CHECKING:
     from lib_workbench.comparison.compare import Row

@@ -22,7 +22,6 @@ from lib_workbench.merging.file_layout import (
     scale_of,
     writer_in,
 )
-from modules.atomic_files import write_atomic
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats.blocks import BlockFormat
 from modules.memory.formats.format import FORMATS, Encoded, StorageFormat
@@ -43,6 +42,7 @@ from modules.models.names.fused import LayoutWriter
 from modules.models.opening.checkpoint import open_checkpoint
 from modules.models.opening.parts import is_alone
 from modules.models.placing import PlacingRules, Way, placed
+from modules.system.atomic_files import write_atomic
 from modules.version import PROGRAM_VERSION
 
 Progress = Callable[[int, int], None]

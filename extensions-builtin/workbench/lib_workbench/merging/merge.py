@@ -27,7 +27,6 @@ from lib_workbench.merging.merged import MergedSource
 from lib_workbench.merging.recipe import merge_metadata
 from lib_workbench.merging.request import MergeRequest, refuse_taken
 from lib_workbench.merging.sources import BakedSource, WideSource
-from modules.atomic_files import output_error, write_atomic
 from modules.errors import CheckpointError, InvalidValueError, OutputError
 from modules.memory.formats.format import FORMATS
 from modules.memory.storage import StorageRules
@@ -38,7 +37,8 @@ from modules.models.files.eight_bits import LEFT_OVER, SCALE_NAMES
 from modules.models.files.tensor_source import TensorSource
 from modules.models.names.fused import LayoutWriter, original_name
 from modules.models.opening.checkpoint import open_checkpoint
-from modules.texts import page_text
+from modules.system.atomic_files import output_error, write_atomic
+from modules.system.texts import page_text
 
 log = logging.getLogger(__name__)
 

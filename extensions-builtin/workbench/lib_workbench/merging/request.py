@@ -12,12 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from modules.bounded import read_json
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.file_names import check_name, place_inside
 from modules.memory.formats.catalog import FORMAT_SPECS
 from modules.models.autoencoders.files import BUILT_IN, VaeCatalogue, VaeInfo
 from modules.models.files.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.system.bounded import read_json
+from modules.system.file_names import check_name, place_inside
 
 E = TypeVar("E", bound=StrEnum)
 

@@ -35,7 +35,7 @@ BLOCK = "BasicTransformerBlock"
 """Blocks whose `attn1` is self-attention over the tokens of the image."""
 MIN_TILE_PX = 128
 LATENT_PX = 8
-DEPTH_HINT = "0: the layers of the full resolution only; 3: also those where the image is an eighth of it."
+DEPTH_HINT = "0: only layers at full resolution; 3: also those at an eighth of it."
 
 
 class HypertileSettings(SettingsGroup):
@@ -77,7 +77,7 @@ class HypertileSettings(SettingsGroup):
         maximum=64,
         step=1,
         infotext="Hypertile U-Net swap size",
-        hint="Among so many sizes of tiles a layer changes.",
+        hint="The number of tile sizes between which a layer changes.",
     )
     hypertile_enable_vae = flag("Enable Hypertile VAE", False, infotext="Hypertile VAE")
     hypertile_max_depth_vae = whole(

@@ -30,9 +30,7 @@ class SdUpscale(Script):
     def ui(self, is_img2img: bool) -> list[Any]:
         import gradio as gr
 
-        info = gr.HTML(
-            "<p>Enlarges the image by the scale, and makes it anew in tiles of the selected width and height.</p>"
-        )
+        info = gr.HTML("<p>Enlarges the image by the scale and redraws it in tiles of the selected size.</p>")
         overlap = gr.Slider(0, 256, value=64, step=16, label="Tile overlap", elem_id="script_sd_upscale_overlap")
         scale = gr.Slider(1, 4, value=2, step=0.05, label="Scale Factor", elem_id="script_sd_upscale_scale_factor")
         upscaler = gr.Dropdown(

@@ -104,7 +104,7 @@ def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | 
         if arguments.check:
             report = read_folders(config.data, config.data.resolution or 0)
             print(f"{len(report.samples)} images.")
-            print("\n".join(report.problems or ("Nothing is wrong with them.",)))
+            print("\n".join(report.problems or ("No problems found.",)))
             return 0
         shown = Shown()
         if arguments.find_rate:

@@ -123,7 +123,7 @@ def _task_progress(task: Task | None) -> ProgressReply:
     )
 
 
-STARTING = page_text("Next in line: the worker starts")
+STARTING = page_text("Next: the worker starts")
 TRYING_AGAIN = page_text("Trying again: the worker starts")
 
 

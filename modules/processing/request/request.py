@@ -179,7 +179,7 @@ class HiresRequest:
             title="denoising strength",
             control=Control(
                 elem_id="{tab}_denoising_strength",
-                help="How much is made anew. 0: nothing changes; 1: nothing of the image is left. 0.3 to 0.7 is usual.",
+                help="How much the image changes. 0: not at all; 1: nothing is left of it. 0.3 to 0.7 is usual.",
                 label="Denoising strength",
                 section=Section.HIRES,
                 line=1,
@@ -224,7 +224,7 @@ class HiresRequest:
                 help="Steps of the second pass. More: finer and slower. 0: as many as the first pass.",
                 label="Hires steps",
                 section=Section.HIRES,
-                hint="0: as many as above",
+                hint="0: same as above",
                 slider=Slider(lowest=0, highest=150, step=1),
             ),
             api="hr_second_pass_steps",
@@ -341,8 +341,8 @@ class GenerationRequest:
             choices=Choices.SAMPLERS,
             control=Control(
                 elem_id="{tab}_sampling",
-                help="How noise becomes an image step by step. DPM++ 2M and Euler are good beginnings; those with "
-                "an a never settle on one image.",
+                help="How noise becomes an image, step by step. DPM++ 2M and Euler are good first choices; names with "
+                "an a never converge.",
                 label="Sampling method",
                 section=Section.SAMPLING,
             ),
@@ -516,7 +516,7 @@ class GenerationRequest:
                 help="The number that the noise begins with: the same seed and parameters give the same image again.",
                 label="Seed",
                 section=Section.SEED,
-                hint="-1: a new one each time",
+                hint="-1: a new seed each time",
             ),
             api="seed",
             is_clamped=True,
@@ -640,7 +640,7 @@ class GenerationRequest:
                 "more.",
                 label="Switch at",
                 section=Section.REFINER,
-                hint="Fraction of steps after which it takes over (0.8: the last 20 %)",
+                hint="Share of steps before this checkpoint takes over (0.8: the last 20 %)",
                 slider=Slider(lowest=0.01, highest=1, step=0.01),
             ),
             api="refiner_switch_at",

@@ -99,7 +99,7 @@ class Mask:
         Parameter(
             control=Control(
                 elem_id="{tab}_mask_mode",
-                help="Whether what you painted is made anew, or everything else.",
+                help="Whether to change the painted part or everything else.",
                 label="Mask mode",
                 section=Section.MASK,
                 line=1,
@@ -165,7 +165,7 @@ class Mask:
             title="only masked padding",
             control=Control(
                 elem_id="{tab}_inpaint_full_res_padding",
-                help="How much around the mask is seen too. Larger: fits better; smaller: more detail.",
+                help="How much around the mask the model sees. Larger: fits better; smaller: more detail.",
                 label="Only masked padding, pixels",
                 section=Section.MASK,
                 line=3,
@@ -183,7 +183,7 @@ class Mask:
         Parameter(
             control=Control(
                 elem_id="{tab}_inpainting_fill",
-                help="What lies below the mask at the start. Original keeps shapes; noise and nothing invent new ones.",
+                help="What is under the mask at the start. Original keeps shapes; noise and nothing invent new ones.",
                 label="Masked content",
                 section=Section.MASK,
                 line=2,
@@ -245,7 +245,7 @@ class FromImage:
             title="denoising strength",
             control=Control(
                 elem_id="{tab}_denoising_strength",
-                help="How much is made anew. 0: nothing changes; 1: nothing of the image is left. 0.3 to 0.7 is usual.",
+                help="How much the image changes. 0: not at all; 1: nothing is left of it. 0.3 to 0.7 is usual.",
                 label="Denoising strength",
                 section=Section.IMAGE,
                 line=1,
@@ -316,7 +316,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_left",
-                help="How many pixels are added on the left. More: more that is invented.",
+                help="How many pixels are added on the left; the model invents them.",
                 label="Outpaint left",
                 section=Section.OUTPAINT,
                 slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
@@ -335,7 +335,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_right",
-                help="How many pixels are added on the right. More: more that is invented.",
+                help="How many pixels are added on the right; the model invents them.",
                 label="Outpaint right",
                 section=Section.OUTPAINT,
                 slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
@@ -354,7 +354,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_up",
-                help="How many pixels are added at the top. More: more that is invented.",
+                help="How many pixels are added at the top; the model invents them.",
                 label="Outpaint up",
                 section=Section.OUTPAINT,
                 line=1,
@@ -374,7 +374,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_down",
-                help="How many pixels are added at the bottom. More: more that is invented.",
+                help="How many pixels are added at the bottom; the model invents them.",
                 label="Outpaint down",
                 section=Section.OUTPAINT,
                 line=1,

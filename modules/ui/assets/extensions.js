@@ -91,9 +91,9 @@
       return line;
     });
     made.push(...one.notices.map((text) => own("p", text, "fw-extensions-notice")));
-    if (one.packages.length) made.push(fw.element("p", {}, fw.element("span", { textContent: fw.t`Wants packages:` }), " ", own("code", one.packages.join(", "))));
+    if (one.packages.length) made.push(fw.element("p", {}, fw.element("span", { textContent: fw.t`Needs packages:` }), " ", own("code", one.packages.join(", "))));
     for (const [name, reason] of Object.entries(one.refused_packages)) {
-      made.push(fw.element("p", { className: "fw-bad" }, fw.element("span", { textContent: fw.t`Cannot be had:` }), " ", own("code", name), " ", own("span", reason)));
+      made.push(fw.element("p", { className: "fw-bad" }, fw.element("span", { textContent: fw.t`Not available:` }), " ", own("code", name), " ", own("span", reason)));
     }
     return made;
   }
@@ -160,7 +160,7 @@
     packages.replaceChildren();
     if (state.may_change && state.optional_packages.length) {
       packages.append(
-        fw.element("span", { textContent: fw.t`Packages that many extensions want:` }), " ",
+        fw.element("span", { textContent: fw.t`Packages that many extensions need:` }), " ",
         own("code", state.optional_packages.join(", ")), " ",
         button(fw.t`Install packages`, () => act("packages", { name: "" }, "Install"), state.optional_packages.join(", ")),
       );
@@ -168,7 +168,7 @@
     const mine = state.extensions.filter((one) => !one.is_built_in);
     const ours = state.extensions.filter((one) => one.is_built_in);
     const gone = (state.removed || []).map((name) => fw.element("li", {}, own("strong", name), " ", button(fw.t`Take back`, () => act("restore", { name }), name)));
-    const empty = fw.element("p", { className: "fw-empty", textContent: fw.t`No extensions are installed. They are folders of the extensions folder.` });
+    const empty = fw.element("p", { className: "fw-empty", textContent: fw.t`No extensions are installed. Put them into the folder extensions.` });
     part("list").replaceChildren(
       ...(mine.length ? section(fw.t`Installed`, mine, state.may_change) : [empty]),
       ...(gone.length ? [fw.element("h3", { textContent: fw.t`Removed` }), fw.element("ul", {}, ...gone)] : []),

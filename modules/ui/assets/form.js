@@ -41,7 +41,7 @@
       try {
         updates = JSON.parse(text);
       } catch {
-        tab.message(fw.t`The form of your last visit could not be put back.`, true); // the server did not answer
+        tab.message(fw.t`The form of your last visit could not be restored.`, true); // the server did not answer
       }
       const isSame = (update, index) => Object.keys(update).join() === "value" && same(update.value, begun[index]);
       return updates.map((update, index) =>

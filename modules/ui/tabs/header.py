@@ -52,7 +52,7 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
             '<form id="fw_user" method="post" action="logout" hidden><b></b> '
             '<button type="submit" hidden>Log out</button></form>'
             '<button type="button" id="fw_theme" aria-label="Switch between dark and light">◐</button>'
-            '<button type="button" id="fw_more" aria-label="More of the header" aria-expanded="false">⋯</button>',
+            '<button type="button" id="fw_more" aria-label="More controls" aria-expanded="false">⋯</button>',
             elem_id="fw_status",
         )
     build_quicksettings(services, page)

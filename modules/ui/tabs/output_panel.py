@@ -21,17 +21,17 @@ PANEL = """
   <div id="image_buttons_{tab}" class="fw-image-buttons">
   <div id="{tab}_image_tools" class="fw-tools" hidden>
     <button type="button" id="save_{tab}" data-do="save" data-job
-            title="Save into the folder of the Save button, with a line in log.csv">Save</button>
+            title="Save to the folder of the Save button, with a line in log.csv">Save</button>
     <a data-do="download" download>Download</a>
     <button type="button" id="save_zip_{tab}" data-do="zip" data-job
             title="Download all images of this job in one archive">Zip</button>
     {upscale}
     <button type="button" id="{tab}_open_folder" data-do="folder" data-job data-local
-            title="Open the folder it was saved in">Open folder</button>
+            title="Open the folder of this image">Open folder</button>
     <button type="button" data-do="copy" title="Copy the infotext">Copy parameters</button>
     <button type="button" data-do="paste" title="Put this image's parameters into the form">Use parameters</button>
     <a id="{tab}_precision_report" data-link="report" target="_blank"
-       title="The images of this grid side by side, with what each precision saves and loses">Compare precisions</a>
+       title="Compare the images of this grid, with savings and errors">Compare precisions</a>
     <button type="button" id="{tab}_delete" data-do="remove" data-job
             title="Move the file to the trash folder of the outputs (Delete)">Delete</button>
   </div>
@@ -48,8 +48,8 @@ PANEL = """
 """
 
 UPSCALE = """<button type="button" id="{tab}_upscale" data-do="upscale" data-job
-            title="Make this image again with the hires fix of the form, whether that is on or not"
-            >Hires this</button>"""
+            title="Make this image again with hires fix"
+            >Upscale this</button>"""
 
 
 def build_output_panel(tab: str, services: Services) -> None:

@@ -45,7 +45,7 @@ class Importer:
 
     def start(self) -> None:
         """Go on with imports that were not finished."""
-        for item in self._history.imports():
+        for item in self._history.imports.all():
             if item["state"] == RUNNING:
                 try:
                     self.add(Path(item["folder"]))
@@ -57,7 +57,7 @@ class Importer:
         folder = folder.expanduser().absolute()
         if not folder.is_dir():
             raise InvalidValueError(f"{folder} is not a folder on this machine. Give the full path of one with images.")
-        self._history.note_import(folder, RUNNING, {})
+        self._history.imports.note(folder, RUNNING, {})
         with self._condition:
             if folder not in self._waiting:
                 self._waiting.append(folder)
@@ -72,7 +72,7 @@ class Importer:
             self._waiting.clear()
             self._stop.set()
         for folder in waiting:
-            self._history.note_import(folder, STOPPED, {})
+            self._history.imports.note(folder, STOPPED, {})
 
     def close(self) -> None:
         """End the thread; the next program goes on."""
@@ -87,7 +87,7 @@ class Importer:
     def wait(self, timeout_s: float) -> bool:
         """Block until nothing is imported any more; False when the timeout came first."""
         until = time.monotonic() + timeout_s
-        while any(item["state"] == RUNNING for item in self._history.imports()):
+        while any(item["state"] == RUNNING for item in self._history.imports.all()):
             if time.monotonic() > until:
                 return False
             time.sleep(0.02)
@@ -113,7 +113,7 @@ class Importer:
 
     def _note_failure(self, folder: Path, reason: str) -> None:
         try:
-            self._history.note_import(folder, FAILED, {}, reason)
+            self._history.imports.note(folder, FAILED, {}, reason)
         except FeatherweightError as error:  # the next start tries the folder again
             log.warning("That could not be recorded: %s", error)
 
@@ -133,7 +133,7 @@ class Importer:
         self._write(folder, batch, counts)
         if not self._closing:
             state = STOPPED if self._stop.is_set() else DONE
-            self._history.note_import(folder, state, dict(counts), _named(left_out, folder))
+            self._history.imports.note(folder, state, dict(counts), _named(left_out, folder))
         self._make_thumbnails(folder)
 
     def _make_thumbnails(self, folder: Path) -> None:
@@ -150,7 +150,7 @@ class Importer:
     def _write(self, folder: Path, batch: list[ImageFile], counts: Counter[str]) -> None:
         counts["added"] += self._history.add(batch)
         batch.clear()
-        self._history.note_import(folder, RUNNING, dict(counts))
+        self._history.imports.note(folder, RUNNING, dict(counts))
 
     def _look(self, path: Path, counts: Counter[str], left_out: list[str]) -> ImageFile | None:
         """Read what there is to take in of a file; None for one that is known, and for one that cannot be read, whose

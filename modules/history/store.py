@@ -124,6 +124,27 @@ class ImageFile:
     role: str = "sample"
 
 
+class Imports:
+    """How far the imports of folders are, for `modules.history.importing`."""
+
+    def __init__(self, file: Database) -> None:
+        self._file = file
+
+    def note(self, folder: Path, state: str, counts: dict[str, int], error: str | None = None) -> None:
+        """Write down how far the import of a folder is."""
+        with self._file.using(changes=True):
+            self._file.db.execute(
+                "INSERT OR REPLACE INTO imports VALUES (?, ?, ?, ?)",
+                (_text(str(folder)), state, json.dumps(counts), None if error is None else _text(error)),
+            )
+
+    def all(self) -> list[dict[str, Any]]:
+        """List all imports: folder, state, counts, error."""
+        with self._file.using():
+            rows = self._file.db.execute("SELECT * FROM imports ORDER BY folder").fetchall()
+        return [{**dict(row), "counts": read_json(row["counts"], constant=float)} for row in rows]
+
+
 class History:
     """One connection behind a lock. `path` None keeps it in memory. `trash` is the folder that deleted files go to."""
 
@@ -138,6 +159,7 @@ class History:
             path.parent.mkdir(parents=True, exist_ok=True)
         self.file = Database(path, VERSION, self._prepare, WORDS, LOCK_WAIT_S)
         self.boards = Boards(self.file)
+        self.imports = Imports(self.file)
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -444,30 +466,6 @@ class History:
         with self.file.using(changes=True):
             put_on_board(self.file.db, entry_ids, board_id)
             return [self._one(entry_id) for entry_id in entry_ids]
-
-    # -- imports, for `modules.history.importing` ----------------------------------------------------------------------
-
-    def note_import(self, folder: Path, state: str, counts: dict[str, int], error: str | None = None) -> None:
-        """How far the import of a folder is."""
-        with self.file.using(changes=True):
-            self.file.db.execute(
-                "INSERT OR REPLACE INTO imports VALUES (?, ?, ?, ?)",
-                (_text(str(folder)), state, json.dumps(counts), None if error is None else _text(error)),
-            )
-
-    def imports(self) -> list[dict[str, Any]]:
-        """All imports: folder, state, counts, error."""
-        with self.file.using():
-            rows = self.file.db.execute("SELECT * FROM imports ORDER BY folder").fetchall()
-        return [
-            {
-                "folder": row["folder"],
-                "state": row["state"],
-                "counts": read_json(row["counts"], constant=float),
-                "error": row["error"],
-            }
-            for row in rows
-        ]
 
     # -- the file ----------------------------------------------------------------------------------------------------
 

@@ -255,7 +255,7 @@ class Job(Entry):
         self._stops_after_batch = False
         self._result: Result | None = None
         self._moved: list[SavedLate] = []
-        self._notices: list[str] = []
+        self.put_backs: list[str] = []  # a sentence for each worker that was lost while it computed this
         self.is_let_in = False  # a task that is left for it holds memory meanwhile
         self.removed = 0  # how many of its images were deleted since it ended
 
@@ -271,7 +271,8 @@ class Job(Entry):
             self._request = self._request()
         return self._request
 
-    def ask_instead(self, request: GenerationRequest) -> None:
+    @request.setter
+    def request(self, request: GenerationRequest) -> None:
         """Ask for something else; only while it waits and nothing of it is made."""
         self._request, self.title = request, without_controls(title_of(request))
 
@@ -281,8 +282,8 @@ class Job(Entry):
         with self._lock:
             self._images = list(earlier)
         result = executor.run(self)
-        if self._notices:
-            result = replace(result, notices=(*self._notices, *result.notices))
+        if self.put_backs:
+            result = replace(result, notices=(*self.put_backs, *result.notices))
         with self._lock:
             result = replace(result, images=tuple(map(self._where_it_is, result.images)))
             self._result = result
@@ -299,16 +300,10 @@ class Job(Entry):
         with self._lock:
             self._phase = "starting"
 
-    @property
-    def was_put_back(self) -> bool:
-        """Whether a worker was lost while it computed this."""
-        with self._lock:
-            return bool(self._notices)
-
     def put_back(self, notice: str) -> None:
         super().put_back(notice)
         with self._lock:
-            self._notices.append(notice)
+            self.put_backs.append(notice)
             self._phase, self._stage, self._preview, self._images = "waiting", None, None, []
             self._done_steps = self._preview_step = 0
             self._first_step_at = None

@@ -272,13 +272,13 @@ class Line:
         with self.lock:
             self._find_waiting(task_id, who)  # it may have begun meanwhile
             before = entry.request
-            entry.ask_instead(request)
+            entry.request = request
             entry.standing.model, entry.standing.needs = model, needs
             entry.standing.waits_for = ""
             try:
                 self.store.changed(entry)
             except FeatherweightError:
-                entry.ask_instead(before)
+                entry.request = before
                 raise
             self.turns.changed(None)
         return entry

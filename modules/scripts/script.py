@@ -1,6 +1,6 @@
 """Scripts of extensions: a class with the names that authors of scripts for the reference UI know.
 
-The hooks of an always-on script are called in the order in which they stand here. `p` is the job, `args` are the values
+`p` is the job, `args` are the values
 of the components that `ui` returned, in their order; facts of a batch come as keywords.
 """
 
@@ -30,7 +30,64 @@ AlwaysVisible = object()
 """What `Script.show` returns for a script that takes part in every job."""
 
 
-class Script:
+class JobHooks:
+    """Methods that the program calls at the moments of a job, in the order in which they stand here."""
+
+    def setup(self, p: Job, *args: Any) -> None:
+        """First of all; `p` may be changed."""
+
+    def before_process(self, p: Job, *args: Any) -> None:
+        """Before anything of a job is computed; `p` may be changed."""
+
+    def process(self, p: Job, *args: Any) -> None:
+        """After `before_process` of all scripts; `p` may be changed, and `p.all_prompts`, `p.all_negative_prompts`,
+        `p.all_seeds`, `p.all_subseeds` hold an entry for each image of the job, which may be changed too."""
+
+    def before_process_batch(self, p: Job, *args: Any, **facts: Any) -> None:
+        """Before a batch: `batch_number`, `prompts`, `seeds`, `subseeds`. The lists may be changed."""
+
+    def after_extra_networks_activate(self, p: Job, *args: Any, **facts: Any) -> None:
+        """The networks of the prompts are on the model; facts as above and `extra_network_data`, by type."""
+
+    def process_batch(self, p: Job, *args: Any, **facts: Any) -> None:
+        """Before the prompts of a batch are encoded; facts as above."""
+
+    def process_before_every_sampling(self, p: Job, *args: Any, **facts: Any) -> None:
+        """Before each pass: `x` and `noise` [B,C,h,w], which may be changed in place, `c` and `uc`, the prompts."""
+
+    def on_model(self, p: Job, use: ModelUse, *args: Any) -> None:
+        """A pass is about to compute with `use.model`; called again for a refiner. What is registered on it through `use`
+        is taken off after the pass. An error of the program's own (`modules.errors`) ends the job."""
+
+    def on_mask_blend(self, p: Job, mba: MaskBlendArgs, *args: Any) -> None:
+        """Inpainting: at each model call and once at the end; `mba.blended_latent` may be replaced."""
+
+    def before_hr(self, p: Job, *args: Any) -> None:
+        """The first pass of hires fix is over, the second comes."""
+
+    def post_sample(self, p: Job, ps: PostSampleArgs, *args: Any) -> None:
+        """After sampling; `ps.samples` (latents [B,C,h,w]) may be replaced."""
+
+    def postprocess_batch(self, p: Job, *args: Any, **facts: Any) -> None:
+        """After decoding: `images` [B,3,H,W] in 0 to 1, which may be changed in place; and the facts of a batch."""
+
+    def postprocess_batch_list(self, p: Job, pp: PostprocessBatchListArgs, *args: Any, **facts: Any) -> None:
+        """Change, as above, `pp.images`, a list of [3,H,W]; images may be added and taken away."""
+
+    def postprocess_image(self, p: Job, pp: PostprocessImageArgs, *args: Any) -> None:
+        """For each finished image, before it is saved; `pp.image` may be replaced."""
+
+    def postprocess_maskoverlay(self, p: Job, ppmo: PostProcessMaskOverlayArgs, *args: Any) -> None:
+        """Before what a mask keeps is put over an image; `ppmo.overlay_image` may be replaced."""
+
+    def postprocess_image_after_composite(self, p: Job, pp: PostprocessImageArgs, *args: Any) -> None:
+        """Change an image with what a mask keeps over it; `pp.image` may be replaced."""
+
+    def postprocess(self, p: Job, processed: Processed, *args: Any) -> None:
+        """After the job; images may be added to `processed`."""
+
+
+class Script(JobHooks):
     """Subclass it in a file below `scripts/` of an extension's folder.
 
     A selectable script overrides `run`; one that `show` declares `AlwaysVisible` overrides the hooks it needs.
@@ -127,59 +184,6 @@ class Script:
     def run(self, p: Job, *args: Any) -> Processed | None:
         """Make the images of a job instead of the program; None: the program makes them with `p` as it is now."""
         return None
-
-    def setup(self, p: Job, *args: Any) -> None:
-        """First of all; `p` may be changed."""
-
-    def before_process(self, p: Job, *args: Any) -> None:
-        """Before anything of a job is computed; `p` may be changed."""
-
-    def process(self, p: Job, *args: Any) -> None:
-        """After `before_process` of all scripts; `p` may be changed, and `p.all_prompts`, `p.all_negative_prompts`,
-        `p.all_seeds`, `p.all_subseeds` hold an entry for each image of the job, which may be changed too."""
-
-    def before_process_batch(self, p: Job, *args: Any, **facts: Any) -> None:
-        """Before a batch: `batch_number`, `prompts`, `seeds`, `subseeds`. The lists may be changed."""
-
-    def after_extra_networks_activate(self, p: Job, *args: Any, **facts: Any) -> None:
-        """The networks of the prompts are on the model; facts as above and `extra_network_data`, by type."""
-
-    def process_batch(self, p: Job, *args: Any, **facts: Any) -> None:
-        """Before the prompts of a batch are encoded; facts as above."""
-
-    def process_before_every_sampling(self, p: Job, *args: Any, **facts: Any) -> None:
-        """Before each pass: `x` and `noise` [B,C,h,w], which may be changed in place, `c` and `uc`, the prompts."""
-
-    def on_model(self, p: Job, use: ModelUse, *args: Any) -> None:
-        """A pass is about to compute with `use.model`; called again for a refiner. What is registered through `use` is
-        taken off after the pass. An error of the program's own (`modules.errors`) ends the job."""
-
-    def on_mask_blend(self, p: Job, mba: MaskBlendArgs, *args: Any) -> None:
-        """Inpainting: at each model call and once at the end; `mba.blended_latent` may be replaced."""
-
-    def before_hr(self, p: Job, *args: Any) -> None:
-        """The first pass of hires fix is over, the second comes."""
-
-    def post_sample(self, p: Job, ps: PostSampleArgs, *args: Any) -> None:
-        """After sampling; `ps.samples` (latents [B,C,h,w]) may be replaced."""
-
-    def postprocess_batch(self, p: Job, *args: Any, **facts: Any) -> None:
-        """After decoding: `images` [B,3,H,W] in 0 to 1, which may be changed in place; and the facts of a batch."""
-
-    def postprocess_batch_list(self, p: Job, pp: PostprocessBatchListArgs, *args: Any, **facts: Any) -> None:
-        """Change, as above, `pp.images`, a list of [3,H,W]; images may be added and taken away."""
-
-    def postprocess_image(self, p: Job, pp: PostprocessImageArgs, *args: Any) -> None:
-        """For each finished image, before it is saved; `pp.image` may be replaced."""
-
-    def postprocess_maskoverlay(self, p: Job, ppmo: PostProcessMaskOverlayArgs, *args: Any) -> None:
-        """Before what a mask keeps is put over an image; `ppmo.overlay_image` may be replaced."""
-
-    def postprocess_image_after_composite(self, p: Job, pp: PostprocessImageArgs, *args: Any) -> None:
-        """Change an image with what a mask keeps over it; `pp.image` may be replaced."""
-
-    def postprocess(self, p: Job, processed: Processed, *args: Any) -> None:
-        """After the job; images may be added to `processed`."""
 
     def elem_id(self, item_id: str) -> str:
         """The id of a component of `ui` on the page, made of the title and, where the script is on both tabs, the

@@ -259,15 +259,15 @@ def test_the_thread_of_the_import(
     for folder in folders:
         history.importer.add(folder)
     assert history.importer.wait(60)
-    first, second = (next(i for i in history.history.imports() if i["folder"] == str(folder)) for folder in folders)
+    first, second = (next(i for i in history.history.imports.all() if i["folder"] == str(folder)) for folder in folders)
     assert first["state"] == "failed" and error.__name__ in first["error"]
     assert second["state"] == "done" and second["counts"]["added"] == 1
 
 
 def test_an_import_of_a_folder_that_is_gone_does_not_keep_the_server_from_starting(history: HistoryService) -> None:
-    history.history.note_import(Path("/nowhere/at all"), "running", {})
+    history.history.imports.note(Path("/nowhere/at all"), "running", {})
     history.importer.start()
-    (found,) = history.history.imports()
+    (found,) = history.history.imports.all()
     assert found["state"] == "failed" and "/nowhere/at all" in found["error"]
 
 

@@ -201,14 +201,14 @@ def test_a_folder_is_imported_once_and_non_images_are_passed_over(tmp_path: Path
     importer = Importer(history, Thumbnails(None))
     importer.add(folder)
     assert importer.wait(120)
-    (state,) = history.imports()
+    (state,) = history.imports.all()
     assert state["state"] == "done"
     assert state["counts"] == {"files": 5, "added": 3, "known": 0, "moved": 0, "copies": 0, "skipped": 2}
     (folder / "sub" / "1.png").rename(folder / "moved.png")
     png(folder / "copy.png", (0, 0, 0)).write_bytes((folder / "sub" / "0.png").read_bytes())
     importer.add(folder)
     assert importer.wait(120)
-    counts = history.imports()[0]["counts"]
+    counts = history.imports.all()[0]["counts"]
     assert (counts["added"], counts["known"], counts["moved"], counts["copies"]) == (0, 2, 1, 1)
     assert sorted(entry.path.name for entry in history.search("dot")) == ["0.png", "2.png", "moved.png"]
     importer.close()
@@ -218,7 +218,7 @@ def test_a_folder_is_imported_once_and_non_images_are_passed_over(tmp_path: Path
 
 def test_an_import_that_was_cut_off_goes_on(tmp_path: Path, history: History) -> None:
     png(tmp_path / "old" / "a.png", (1, 1, 1))
-    history.note_import(tmp_path / "old", "running", {})
+    history.imports.note(tmp_path / "old", "running", {})
     importer = Importer(history, Thumbnails(None))
     importer.start()
     assert importer.wait(120)
@@ -312,7 +312,7 @@ def test_images_wait_while_another_program_holds_the_history(tmp_path: Path, mon
     history.finished("task", "", images[0])
     history.finished("task", "", images[1])
     with pytest.raises(BusyError, match="locked by another program"):
-        history.note_import(tmp_path, "done", {})
+        history.imports.note(tmp_path, "done", {})
     other.execute("ROLLBACK")
     assert history.search() == []
     history.finished("task", "", images[2])
@@ -376,7 +376,7 @@ def test_a_folder_of_what_is_no_image_is_looked_through(tmp_path: Path) -> None:
     service = HistoryService.open(None, None, tmp_path / "trash")
     service.importer.add(folder)
     assert service.importer.wait(120)
-    counts = service.history.imports()[0]["counts"]
+    counts = service.history.imports.all()[0]["counts"]
     assert counts["added"] == 1 and counts["skipped"] == 7
     assert [entry.path.name for entry in service.history.search()] == ["good.png"]
     service.close()

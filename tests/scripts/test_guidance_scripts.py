@@ -27,7 +27,7 @@ def module(extension: str, name: str) -> Any:
 
 def guided(cond: torch.Tensor, uncond: torch.Tensor, x: torch.Tensor, sigma: float = 2.0, scale: float = 7.0) -> Guided:
     sigmas = torch.full((len(x),), sigma)
-    return Guided(x, sigmas, cond, uncond, scale, 0, 10, True, lambda x, is_negative: x)
+    return Guided(x, sigmas, cond, uncond, scale, 0, 10, lambda x, is_negative: x)
 
 
 def tensors(count: int) -> list[torch.Tensor]:

@@ -207,13 +207,17 @@ def test_a_reference_in_the_second_pass_knows_no_negative_prompts(client: TestCl
 
 
 def test_noise_of_references_follows_what_encodings_have_drawn(client: TestClient) -> None:
-    """Each image that is encoded draws once in a job, whatever for."""
+    """Each image that is encoded draws once in a job, whatever for. A unit of weight 0 may round one level apart."""
     reference = {"module": "reference_only", "image": file_text(INPUT), "save_detected_map": False}
     tile = {**SILENT, "module": "tile_colorfix", "weight": 0.0}
-    alone = images_of(asked(client, reference))[0].tolist()
-    assert images_of(asked(client, reference, {**tile, "image": file_text(INPUT)}))[0].tolist() == alone
+
+    def differs(*units: Any) -> int:
+        return int(np.abs(np.subtract(images_of(asked(client, *units))[0], alone, dtype=np.int32)).max())
+
+    alone = images_of(asked(client, reference))[0]
+    assert differs(reference, {**tile, "image": file_text(INPUT)}) <= 1
     other = file_text(INPUT.with_name("ctl64b.png"))
-    assert images_of(asked(client, reference, {**tile, "image": other}))[0].tolist() != alone
+    assert differs(reference, {**tile, "image": other}) > 10
     seeds = {"seed": 1235}
     second = images_of(asked(client, reference, n_iter=2))[1].tolist()
     assert second != images_of(asked(client, reference, **seeds))[0].tolist()

@@ -171,9 +171,12 @@ def test_one_image_does_not_end_an_import(tmp_path: Path, monkeypatch: pytest.Mo
     for folder in folders:
         importer.add(folder)
     assert importer.wait(60)
-    counts = [(item["state"], item["counts"]["added"], item["counts"]["skipped"]) for item in history.imports()]
+    counts = [(item["state"], item["counts"]["added"], item["counts"]["skipped"]) for item in history.imports.all()]
     assert counts == [("done", 2, 1), ("done", 3, 0)]
-    assert [item["error"] for item in history.imports()] == ["These could not be read: 0.png. The log says why.", None]
+    assert [item["error"] for item in history.imports.all()] == [
+        "These could not be read: 0.png. The log says why.",
+        None,
+    ]
     importer.close()
     history.close()
 

@@ -161,7 +161,7 @@ def test_the_command_remembers_outputs_for_the_next_start(
     out = capsys.readouterr().out
     assert "Taken over:" in out and "Without a counterpart:" in out
     history = History(data / "history.sqlite", data / "outputs" / "trash")
-    assert {(item["folder"], item["state"]) for item in history.imports()} == {
+    assert {(item["folder"], item["state"]) for item in history.imports.all()} == {
         (str(theirs / "outputs"), "running"),
         (str(theirs / "made"), "running"),
     }

@@ -39,7 +39,7 @@ def _run(arguments: argparse.Namespace, foreign: ForeignProgram | None) -> int:
         history = History(paths.data_dir / "history.sqlite", paths.outputs_dir / "trash")
         try:
             # The server's importer begins with what is noted as running.
-            target = Target(paths, settings, history, lambda folder: history.note_import(folder, RUNNING, {}))
+            target = Target(paths, settings, history, lambda folder: history.imports.note(folder, RUNNING, {}))
             report = take_over(Path(arguments.folder), target)
         finally:
             history.close()

@@ -273,7 +273,7 @@ def _read_entries(file: Path) -> Mapping[str, Any]:
 
 
 def _take_outputs(found: ReferenceFolder, target: Target, report: Report) -> None:
-    known = {item["folder"] for item in target.history.imports()}
+    known = {item["folder"] for item in target.history.imports.all()}
     for path in found.outputs:
         if str(path) in known:
             report.kept.append(f"images in {path} are in the history already, or being read")

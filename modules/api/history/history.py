@@ -176,7 +176,7 @@ def history_routes(services: Services) -> APIRouter:
     @routes.get("/imports")
     def imports() -> list[ImportItem]:
         """Folders that are or were imported: state and counts of files."""
-        return [ImportItem(**found) for found in history.imports()]
+        return [ImportItem(**found) for found in history.imports.all()]
 
     @routes.post("/import", **documented(errors={422: "/old is not a folder on this machine."}))
     def import_folder(body: FolderBody) -> list[ImportItem]:

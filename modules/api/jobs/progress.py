@@ -134,7 +134,7 @@ def _text(job: Job, position: int, phase: str, is_paused: bool) -> str:
         if job.standing.waits_for:
             return f"Waits: {job.standing.waits_for}"
         if position == 0:
-            return TRYING_AGAIN if job.was_put_back else STARTING
+            return TRYING_AGAIN if job.put_backs else STARTING
         return f"In line: {position} {'job' if position == 1 else 'jobs'} before this one"
     return STOPPING if job.is_stopping_after_batch else phase
 

@@ -157,12 +157,21 @@ def llm_component(
     return Component(name, module, llm_keymap(prefix), (f"{prefix}.",), hint, unused=tuple(unused))
 
 
+@dataclass(frozen=True)
+class Template:
+    """Words around a text: `words` has `{}` where the text stands. With `keeps_end` what follows the text is there in
+    full, and the text is cut off before it. The first `dropped` tokens are read, and not given on."""
+
+    words: str = "{}"
+    keeps_end: bool = False
+    dropped: int = 0
+
+
 class LlmEncoder:
-    """Wraps a model of `llm_component`, a `TextEncoder`. A text is put into `template`, a string with `{}`.
+    """Wraps a model of `llm_component`, a `TextEncoder`.
 
     Texts are filled up on the right to `tokens` tokens at least and cut off at `most`; the padding is hidden from the
-    real tokens. `Encoding.mask` says which tokens are real. With `keeps_end` what is behind the text in the template is
-    there in full, and the text is cut off before it. The first `dropped` tokens are read, and not given on.
+    real tokens. `Encoding.mask` says which tokens are real.
     """
 
     def __init__(
@@ -172,19 +181,17 @@ class LlmEncoder:
         device: torch.device | str,
         states: HiddenStates,
         *,
-        template: str = "{}",
+        template: Template = Template(),
         tokens: int = 1,
         most: int | None = None,
-        keeps_end: bool = False,
-        dropped: int = 0,
     ) -> None:
         self._model: Any = model
         self._tokenizer = tokenizer
         self._device = torch.device(device)
         self._states = states
-        self._before, self._after = template.split("{}")
+        self._before, self._after = template.words.split("{}")
         self._tokens, self._most = tokens, most
-        self._keeps_end, self._dropped = keeps_end, dropped
+        self._keeps_end, self._dropped = template.keeps_end, template.dropped
 
     def count(self, text: str) -> int:
         """Tokens of a text without its template."""

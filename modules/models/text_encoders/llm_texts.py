@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from modules.models.text_encoders.counting import plain_text
 from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
-from modules.models.text_encoders.llm import HiddenStates, LlmEncoder
+from modules.models.text_encoders.llm import HiddenStates, LlmEncoder, Template
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.emphasis import Emphasis
 
@@ -25,7 +25,7 @@ DESCRIBED_SYSTEM_TOKENS = 34
 class LlmRecipe:
     """How a family uses a language model: which hidden states, the template around a text, how many tokens are read at
     most; with `padded_to` the denoiser is given so many tokens, padding included, and no mask. `keeps_end` and
-    `dropped`: see `LlmEncoder`."""
+    `dropped`: see `Template`."""
 
     states: HiddenStates
     template: str = "{}"
@@ -43,11 +43,9 @@ class LlmRecipe:
             llm_tokenizer(parts.files),
             parts.device,
             self.states,
-            template=self.template,
+            template=Template(self.template, self.keeps_end, self.dropped),
             tokens=self.padded_to or 1,
             most=self.padded_to or self.most,
-            keeps_end=self.keeps_end,
-            dropped=self.dropped,
         )
         return LlmConditioner(encoder, request.options.emphasis, bool(self.padded_to))
 

@@ -125,8 +125,8 @@ class Guided:
     cfg_scale: float
     step: int
     total_steps: int
-    has_uncond: bool
     predict: Predict
+    has_uncond: bool = True
     denoised: Tensor | None = None
     rescale: Rescale | None = None
 

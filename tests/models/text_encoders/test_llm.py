@@ -10,7 +10,7 @@ from transformers import Qwen3Config, Qwen3Model
 from modules.errors import CheckpointError
 from modules.models.detection.parts import llm_width
 from modules.models.files.tensor_file import TensorEntry
-from modules.models.text_encoders.llm import HiddenStates, LlmEncoder, llm_component
+from modules.models.text_encoders.llm import HiddenStates, LlmEncoder, Template, llm_component
 from modules.models.text_encoders.tokenizers import LlmTokenizer
 
 PREFIX, HINT = "text_encoders.language.transformer", "Choose another one."
@@ -50,7 +50,7 @@ def built(reference: Any, states: HiddenStates, **options: Any) -> LlmEncoder:
     module.load_state_dict({key: t for key, t in wanted.items() if key in module.state_dict()})
     unused = [key for key in tensors if f"{PREFIX}.model.{key}".startswith(component.unused or ("-",))]
     assert len(module.state_dict()) + len(unused) == len(tensors)
-    return LlmEncoder(module, LlmTokenizer.standard(), "cpu", states, template=TEMPLATE, **options)
+    return LlmEncoder(module, LlmTokenizer.standard(), "cpu", states, template=Template(TEMPLATE), **options)
 
 
 @pytest.mark.parametrize("numbers", [(-1,), (-2,), (1, 3), (1, 2, 4)])

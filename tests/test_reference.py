@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from modules.api.permissions import NOT_THERE, ROUTES
+from modules.api.access.permissions import NOT_THERE, ROUTES
 from modules.flags.flags import GROUPS, Flags, flag_name
 from modules.flags.options import option_of
 from modules.processing.request.request import HIRES_ROWS, REQUEST_ROWS

@@ -56,8 +56,8 @@ class JobHooks:
         """Before each pass: `x` and `noise` [B,C,h,w], which may be changed in place, `c` and `uc`, the prompts."""
 
     def on_model(self, p: Job, use: ModelUse, *args: Any) -> None:
-        """A pass is about to compute with `use.model`; called again for a refiner. What is registered on it through `use`
-        is taken off after the pass. An error of the program's own (`modules.errors`) ends the job."""
+        """A pass is about to compute with `use.model`; called again for a refiner. What is registered through `use` is
+        taken off after the pass. An error of the program's own (`modules.errors`) ends the job."""
 
     def on_mask_blend(self, p: Job, mba: MaskBlendArgs, *args: Any) -> None:
         """Inpainting: at each model call and once at the end; `mba.blended_latent` may be replaced."""

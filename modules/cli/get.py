@@ -101,4 +101,4 @@ def _get(downloads: Downloads, request: DownloadRequest) -> None:
 def _listed(model: KnownModel) -> str:
     parts = f" Needs: {', '.join(model.parts)}." if model.parts else ""
     good_for = f" {model.good_for}." if model.good_for else ""
-    return f"{model.name:<16} {model.size_gb:6.2f} GB  {model.label}.{good_for} Licence: {model.licence}.{parts}"
+    return f"{model.name:<16} {model.size_gb:6.2f} GB  {model.label}.{good_for} License: {model.licence}.{parts}"

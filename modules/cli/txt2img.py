@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_job_words(parser: argparse.ArgumentParser) -> None:
-    """Add what every command that makes images understands alongside the parameters."""
+    """Add what every command that makes images understands besides the parameters."""
     parser.add_argument("--output", type=Path, help="file to write; with several images a number is added")
     parser.add_argument(
         "--reference",

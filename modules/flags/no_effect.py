@@ -31,7 +31,7 @@ NO_EFFECT: dict[str, str] = {
     "no_download_sd_model": _NO_DOWNLOAD,
     "do_not_download_clip": _NO_DOWNLOAD,
     "disable_safe_unpickle": "pickled checkpoints are read without running what is in them",
-    "api": "the API is always served alongside the page",
+    "api": "the API is always served next to the page",
     "no_prompt_history": "params.txt is not written; the Paste button asks the record of jobs",
     "unix_filenames_sanitization": _ONE_NAMING,
     "filenames_max_length": _ONE_NAMING,

@@ -100,7 +100,7 @@ class Extension:
     start_s: float = 0.0  # what loading it took
     image_s: float = 0.0  # what its hooks took in the last job, per image
     replaced_by: str = ""
-    has_seen_form: bool = False  # whether its code was told of controls of the page that this process builds
+    has_seen_form: bool = False  # whether its code was shown controls of the page that this process builds
 
     @cached_property
     def about(self) -> dict[str, str]:

@@ -30,7 +30,7 @@ class LeftOut:
 @dataclass(frozen=True)
 class PastedFields:
     """A script's components as `ui` returned them once, and what fills which. Kept from then, because `ui` is called
-    again for another page and says it anew."""
+    again for another page and says it again."""
 
     title: str
     components: tuple[Any, ...]

@@ -99,7 +99,7 @@ def test_the_dialogs_of_the_history(page: sync_api.Page, axe: str, fakes: Servic
     assert_nothing_serious(page, axe, "#fw_history_compare")
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
-    page.click("button:has-text('Choose none')")
+    page.click("button:has-text('Clear selection')")
     page.fill("#fw_history_search", "")
 
 

@@ -167,7 +167,7 @@ REPORT = "#precision_result .fw-outcome"
 
 FOLDER_REPORT = "#train_captions_report"
 
-SETTINGS_PAGES = ("Defaults", "Actions", "Sysinfo", "Licences", "Show all pages")
+SETTINGS_PAGES = ("Defaults", "Actions", "Sysinfo", "Licenses", "Show all pages")
 
 UNTRANSLATED = """([names, within]) => {
   const root = document.querySelector(within);

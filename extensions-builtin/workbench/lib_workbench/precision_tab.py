@@ -73,7 +73,7 @@ def build_precision_tab(place: TabPlace) -> None:
             with gr.Tabs(elem_id="precision_tabs", overflow_behavior="wrap"):
                 with gr.Tab("Report", id="report"):
                     report = gr.Button(
-                        "Make the report", variant="primary", elem_id="precision_report", elem_classes=["fw-go"]
+                        "Create report", variant="primary", elem_id="precision_report", elem_classes=["fw-go"]
                     )
                     report_fields = _storage_fields("report", EIGHT_BIT, services)
                 with gr.Tab("Compare images", id="compare"):
@@ -172,8 +172,8 @@ def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -
     with gr.Accordion("More", open=False):
         skip = gr.Textbox(
             settings.optimizations.fp8_skip,
-            label="Layers that stay",
-            info="Regular expressions, one on each line",
+            label="Layers to keep",
+            info="Regular expressions, one per line",
             lines=2,
             elem_id=f"precision_{prefix}_skip",
         )
@@ -185,7 +185,7 @@ def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -
         budget = gr.Number(
             0,
             label="Fit into (GB)",
-            info="0: the format above for all. Else each layer gets its own, with the least total error",
+            info="0: the format above for all. Otherwise each layer gets its own, with the least total error",
             minimum=0,
             maximum=MAX_BUDGET_GB,
             elem_id=f"precision_{prefix}_budget",
@@ -198,7 +198,7 @@ def _comparison_fields(services: Services) -> Fields:
     prompts = gr.Textbox(
         "\n".join(EXAMPLES[:2]) if shipped else "",
         label="Prompts",
-        info="One on each line, each makes an image in every format",
+        info="One per line; each makes an image in every format",
         lines=3,
         elem_id="precision_prompts",
     )

@@ -269,7 +269,7 @@ UNLISTED = Rule(Role.ADMIN, is_listed=False)
 def rule_for(method: str, path: str, more: "tuple[OpenRoute, ...]" = ()) -> Rule:
     """The rule of a request: the first row that fits its method and its path. `more` are those of extensions.
 
-    For another method of a route of ours, or a slash behind it, whoever may use the route is let in: to be told of the
+    For another method of a route of ours, or a slash behind it, whoever may use the route is let in: to learn the
     right method (405), or sent there (307), which asks again.
     """
     found = _row_for(method, path, more)

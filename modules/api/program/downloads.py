@@ -52,7 +52,7 @@ class DownloadBody(Tolerant):
     allow_pickle: bool = False
 
     def request(self) -> DownloadRequest:
-        """As the work takes it."""
+        """Return the request in the form that the work takes."""
         return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle)
 
 

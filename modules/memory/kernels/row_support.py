@@ -51,8 +51,8 @@ _STARTING = threading.Lock()
 
 
 def row_encoder(device: torch.device, source: torch.dtype, target: torch.dtype, weights: int) -> RowEncoder | None:
-    """What encodes so many weights of dtype `source` as rows of `target`; None where PyTorch shall. Nothing is imported
-    before `PAYS_FROM` weights have been asked for."""
+    """Return what encodes so many weights of dtype `source` as rows of `target`; None if PyTorch should. Nothing is
+    imported before `PAYS_FROM` weights have been asked for."""
     if device.type != "cpu" or torch.get_num_threads() > MOST_THREADS or _COUNT.add(weights) < PAYS_FROM:
         return None
     with _STARTING:  # LLVM is started once

@@ -136,7 +136,7 @@ class LoadedModel:
 
     @property
     def autoencoder(self) -> Autoencoder:
-        """What turns images into its latents and back."""
+        """Return what turns images into its latents and back."""
         return self.architecture.autoencoder
 
     @property
@@ -256,7 +256,7 @@ class LoadedModel:
         return self.encode_moments(images)[0] if tiny is None else self.run_tiny(tiny, images)
 
     def run_tiny(self, tiny: TinyHalf, x: Tensor) -> Tensor:
-        """What `tiny` makes of latents or images, where and in the dtype in which the VAE would run."""
+        """Run `tiny` on latents or images, on the device and in the dtype in which the VAE would run."""
         return self.recovery.run(f"{tiny.half[:2]}code", lambda: tiny.run(x, self.vae_runner))
 
     def decode_full(self, latent: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the engine holds at the moment, in words and numbers that edges can show without knowing torch."""
+"""The state of the engine, in words and numbers that edges can show without knowing torch."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -167,7 +167,7 @@
         this.button(fw.t`Zoom out (-)`, "−", () => this.zoomBy(1 / ZOOM_STEP)),
         this.button(fw.t`Zoom in (+)`, "+", () => this.zoomBy(ZOOM_STEP)),
         this.button(fw.t`Show the whole image (R)`, "⤢", () => this.zoomBy(0)),
-        this.button(fw.t`Take the image away`, fw.t`✕ Image`, () => this.onFiles([]), "close"),
+        this.button(fw.t`Remove the image`, fw.t`✕ Image`, () => this.onFiles([]), "close"),
       );
       if (paints) this.bar.append(this.buildHelp());
       this.picture = element("img", { alt: fw.t`${this.label}: the image to start from`, draggable: false });

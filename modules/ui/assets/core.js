@@ -143,7 +143,7 @@ window.featherweight = (() => {
         try {
           store.setItem(`featherweight.${key}`, text);
         } catch (error) {
-          console.warn(fw.t`The browser keeps nothing over a reload: ${error.message}`); // full, or switched off
+          console.warn(fw.t`The browser cannot keep the form over a reload: ${error.message}`); // full, or switched off
         }
       }
     },

@@ -91,9 +91,9 @@
       return line;
     });
     made.push(...one.notices.map((text) => own("p", text, "fw-extensions-notice")));
-    if (one.packages.length) made.push(fw.element("p", {}, fw.element("span", { textContent: fw.t`Wants packages:` }), " ", own("code", one.packages.join(", "))));
+    if (one.packages.length) made.push(fw.element("p", {}, fw.element("span", { textContent: fw.t`Needs packages:` }), " ", own("code", one.packages.join(", "))));
     for (const [name, reason] of Object.entries(one.refused_packages)) {
-      made.push(fw.element("p", { className: "fw-bad" }, fw.element("span", { textContent: fw.t`Cannot be had:` }), " ", own("code", name), " ", own("span", reason)));
+      made.push(fw.element("p", { className: "fw-bad" }, fw.element("span", { textContent: fw.t`Not available:` }), " ", own("code", name), " ", own("span", reason)));
     }
     return made;
   }
@@ -162,12 +162,12 @@
     packages.replaceChildren();
     if (state.may_change && state.optional_packages.length) {
       packages.append(
-        fw.element("span", { textContent: fw.t`What the reference UI brings, and its extensions take for granted:` }), " ",
+        fw.element("span", { textContent: fw.t`Packages that many extensions need:` }), " ",
         own("code", state.optional_packages.join(", ")), " ",
         button(fw.t`Install packages`, () => act("packages", { name: "" }, "Install"), state.optional_packages.join(", ")),
       );
     }
-    if (state.may_undo_packages) packages.append(button(fw.t`Take back`, () => act("packages/undo", {}), fw.t`the packages that were installed last`));
+    if (state.may_undo_packages) packages.append(button(fw.t`Undo`, () => act("packages/undo", {}), fw.t`Remove the packages that were installed last`));
     const mine = state.extensions.filter((one) => !one.is_built_in);
     const ours = state.extensions.filter((one) => one.is_built_in);
     const gone = (state.removed || []).map((name) => fw.element("li", {}, own("strong", name), " ", button(fw.t`Take back`, () => act("restore", { name }), name)));

@@ -117,7 +117,7 @@
     const field = fw.element("input", { type: "search", placeholder: fw.t`Find a control, a setting, a script or a tab`, autocomplete: "off",
       attributes: { role: "combobox", "aria-expanded": "true", "aria-controls": "fw_found", "aria-label": fw.t`Find a control` } });
     field.addEventListener("input", look);
-    dialog.append(field, fw.element("ul", { id: "fw_found", attributes: { role: "listbox", "aria-label": fw.t`Found` } }), fw.element("p", { textContent: fw.t`Nothing is found.`, hidden: true }));
+    dialog.append(field, fw.element("ul", { id: "fw_found", attributes: { role: "listbox", "aria-label": fw.t`Found` } }), fw.element("p", { textContent: fw.t`Nothing found.`, hidden: true }));
     dialog.addEventListener("keydown", (event) => {
       const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       if (by && found.length) {

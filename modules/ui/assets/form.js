@@ -56,7 +56,7 @@
       try {
         updates = JSON.parse(text);
       } catch {
-        tab.message(fw.t`The form of your last visit could not be put back.`, true); // the server did not answer
+        tab.message(fw.t`The form of your last visit could not be restored.`, true); // the server did not answer
       }
       if (asked) asked.refused = asked.fields.filter((name) => !updates[tab.fields.indexOf(name)]);
       const isSame = (update, index) => Object.keys(update).join() === "value" && same(update.value, begun[index]);

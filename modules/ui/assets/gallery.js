@@ -158,7 +158,7 @@
       },
       paste: (item) => tab.take(item.infotext),
       async upscale(item) {
-        if (tab.isRunning()) throw new Error(fw.t`A job runs; wait until it is done, or interrupt it.`);
+        if (tab.isRunning()) throw new Error(fw.t`A job is running; wait until it is done, or interrupt it.`);
         const reply = await fw.post("internal/hires-image", { ...named(item), form: tab.form });
         enlarged = { task: reply.task, item };
         tab.follow(reply.task);

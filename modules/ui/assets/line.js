@@ -19,7 +19,7 @@
   const has = (name) => document.body.classList.contains(name);
 
   function build() {
-    box = fw.element("aside", { id: "fw_line", attributes: { "aria-label": fw.t`Line and last images` } },
+    box = fw.element("aside", { id: "fw_line", attributes: { "aria-label": fw.t`Queue and last images` } },
       fw.element("section", { className: "fw-line-jobs" },
         fw.element("h2", {}, fw.element("span", { textContent: fw.t`Queue` }), fw.element("b")),
         fw.element("ol")),
@@ -59,11 +59,11 @@
     const facts = isRunning ? fw.queueLine(job) : job.waits_for ? fw.queueLine(job) : job.details || job.type;
     const text = fw.element("div", {}, title, fw.element("span", { textContent: facts }));
     if (job.adapters?.length) text.append(fw.element("span", { className: "fw-line-adapters", textContent: job.adapters.join(", ") }));
-    const stop = small("×", isRunning ? fw.t`Stop it; finished images are kept` : fw.t`Take it out of the line`, act("cancel", { task_id }), fw.t`Cancel: ${job.title}`);
+    const stop = small("×", isRunning ? fw.t`Stop it; finished images are kept` : fw.t`Remove it from the queue`, act("cancel", { task_id }), fw.t`Cancel: ${job.title}`);
     stop.classList.add("fw-icon", "fw-icon-close");
     const tools = fw.element("div", { className: "fw-line-tools" });
     if (!isRunning && job.is_image_job) {
-      const edit = small("Edit", fw.t`Put it into the form and take it out of the line`, async () => {
+      const edit = small("Edit", fw.t`Move it from the queue into the form`, async () => {
         if (await toForm(task_id)) await act("cancel", { task_id })();
       }, fw.t`Edit: ${job.title}`);
       edit.classList.add("fw-icon", "fw-icon-edit");

@@ -6,7 +6,7 @@
   const DOUBLE_CLICK_MS = 500; // what systems take for a double click, unless told otherwise
   const DOUBLE_CLICK_PX = { mouse: 5, touch: 30 };
   const ASK_MS = 250; // how long other pages have to say that a job is theirs
-  const LOST = fw.t`The server was restarted before this job was done. The form is as it was: Generate makes it again.`;
+  const LOST = fw.t`The server was restarted before this job was done. The form is unchanged: press Generate to make it again.`;
   const NOT_TAKEN = fw.t`The server did not take this job. Press Generate again; if that does not help, the server's log says why.`;
   const REFUSED =
     fw.t`The job was not started: the server could not read a value of the form, or could not be reached. Its log says more.`;

@@ -75,7 +75,7 @@
     image.src = url;
     await image.decode().catch(() => {
       URL.revokeObjectURL(url);
-      throw new Error(fw.t`${file.name} is no image that the browser can show.`);
+      throw new Error(fw.t`The browser cannot show ${file.name} as an image.`);
     });
     const data = await new Promise((resolve, reject) => {
       const reader = new FileReader();

@@ -154,7 +154,7 @@
     async notify() {
       if (!window.Notification) throw new Error(fw.t`This browser shows notifications only on this machine, or over https.`);
       const answer = await Notification.requestPermission();
-      say(answer === "granted" ? fw.t`The browser will say when images are done.` : fw.t`The browser does not allow it.`);
+      say(answer === "granted" ? fw.t`The browser will tell you when images are done.` : fw.t`The browser does not allow it.`);
     },
   };
 

@@ -37,7 +37,7 @@ from modules.ui.routes.preset_routes import preset_routes
 from modules.ui.routes.settings_routes import settings_routes
 from modules.ui.routes.upload_routes import upload_routes
 
-NO_BATCH = page_text("This batch is not known: the server was restarted since, or many others came after it.")
+NO_BATCH = page_text("This batch is unknown: the server was restarted, or many others followed it.")
 BATCH = {
     "total": 3,
     "done": 2,
@@ -222,8 +222,8 @@ def _result_reply(job: Job) -> dict[str, Any]:
             if finished.interrupted:
                 notices.append(
                     page_text(
-                        f"Interrupted at step {state.step} of {state.total_steps}. What was made until then is kept; "
-                        "the last image may be unfinished."
+                        f"Interrupted at step {state.step} of {state.total_steps}. Finished images are kept; the last "
+                        f"one may be unfinished."
                     )
                 )
     return {

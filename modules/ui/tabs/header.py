@@ -54,7 +54,7 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
             '<button type="button" id="fw_find" aria-label="Find a control" title="Find a control, a setting or a tab '
             '(Ctrl+K)">⌕</button><div class="fw-menu" id="fw_presets"></div>'
             '<button type="button" id="fw_theme" aria-label="Switch between dark and light">◐</button>'
-            '<button type="button" id="fw_more" aria-label="More of the header" aria-expanded="false">⚙</button>',
+            '<button type="button" id="fw_more" aria-label="More controls" aria-expanded="false">⚙</button>',
             elem_id="fw_status",
         )
     build_quicksettings(services, page)

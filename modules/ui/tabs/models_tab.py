@@ -18,7 +18,7 @@ def build_models_tab() -> None:
         '<input type="text" id="fw_models_source" autocomplete="off" spellcheck="false" aria-label="What to get" '
         'placeholder="A name from the list below, owner/repository/file.safetensors, or an address">'
         '<button type="submit" data-do="look">Inspect</button>'
-        '<button type="button" data-do="get" class="fw-primary">Get it</button>'
+        '<button type="button" data-do="get" class="fw-primary">Download</button>'
         '<label><input type="checkbox" id="fw_models_pickle"> Allow a pickle file (.ckpt, .pt) once</label></form>'
         '<p class="fw-models-status" role="status"></p><div class="fw-models-found"></div>'
         '<div class="fw-models-downloads"></div>'

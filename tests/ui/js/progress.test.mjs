@@ -302,7 +302,7 @@ test("progress in words", () => {
   assert.equal(fw.progressLine(state), "40% · step 8 of 20 · 1 min 3 s left");
   assert.match(fw.progressLine(state, { forever: true }), /generating forever: right-click Interrupt/);
   assert.match(fw.progressLine(state, { stopping: "interrupting" }), /· interrupting$/);
-  assert.equal(fw.progressLine({ queued: true, textinfo: "In line" }), "In line");
+  assert.equal(fw.progressLine({ queued: true, textinfo: "Queue" }), "Queue");
   assert.equal(fw.progressTitle(state), "[40% (8 of 20)] Featherweight");
 });
 

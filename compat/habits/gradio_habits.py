@@ -163,7 +163,7 @@ ROWS_BY_ID = {
 
 def layouts_of(elem_id: str | None) -> list[str]:
     """The ids of the reference UI's rows and columns that stand around a control; extensions build what is theirs where
-    they are told of one."""
+    they receive one."""
     tab, _, name = str(elem_id or "").partition("_")
     found = [f"{tab}_{row}" for row in ROWS.get(name, ())] if tab in ("txt2img", "img2img") else []
     return [*found, *([ROWS_BY_ID[elem_id]] if elem_id in ROWS_BY_ID else [])]

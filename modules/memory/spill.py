@@ -42,7 +42,7 @@ class Spill:
 
 
 class SpillDetector:
-    """Detector that is told of steps, and says once what it has found."""
+    """Detector that receives steps, and says once what it has found."""
 
     def __init__(self, known: StepTimes | None = None) -> None:
         """`known`: of earlier jobs, so that one that is slow from its first step on is found; it is added to."""

@@ -104,7 +104,7 @@ class Extension:
 
     @cached_property
     def about(self) -> dict[str, str]:
-        """What its about.toml says: a sentence about it ("about"), and the group of the form in which its folds stand
+        """Read its about.toml: a sentence about it ("about"), and the group of the form in which its folds stand
         ("group": control, guidance or finishing). Empty without the file; one that cannot be read is a fault."""
         file = self.folder / "about.toml"
         try:

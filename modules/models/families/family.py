@@ -99,7 +99,7 @@ class ExternalTextEncoder:
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         return "" if self.need is None else self.need.title
 
     def width(self, header: Header) -> int | None:

@@ -180,18 +180,6 @@ class LoadedModel:
         """Whether it is shown the image of img2img next to the one that it makes."""
         return self.family.denoiser.takes_references(self.unet, self.info.name)
 
-    @property
-    def unused_parameters(self) -> tuple[str, ...]:
-        """Keys of the request's parameters that its denoiser does not read."""
-        guidance = self.family.denoiser.guidance(self.unet)
-        is_read = {
-            "cfg_scale": guidance is not GuidanceType.NONE,
-            "distilled_cfg_scale": guidance is GuidanceType.DISTILLED,
-            "image_cfg_scale": self.edits_images,
-            "references": self.takes_references,
-        }
-        return tuple(name for name, reads in is_read.items() if not reads)
-
     def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
         """The denoiser's raw prediction (eps, v or a flow).
 
@@ -286,3 +274,15 @@ def _placed(value: Extra, device: torch.device, dtype: torch.dtype) -> Extra:
     if isinstance(value, Tensor):
         return value.to(device, dtype) if value.ndim != 1 else value.to(device)
     return tuple(item.to(device, dtype) for item in value)
+
+
+def unused_parameters(model: LoadedModel) -> tuple[str, ...]:
+    """List the keys of the request's parameters that its denoiser does not read."""
+    guidance = model.family.denoiser.guidance(model.unet)
+    is_read = {
+        "cfg_scale": guidance is not GuidanceType.NONE,
+        "distilled_cfg_scale": guidance is GuidanceType.DISTILLED,
+        "image_cfg_scale": model.edits_images,
+        "references": model.takes_references,
+    }
+    return tuple(name for name, reads in is_read.items() if not reads)

@@ -493,6 +493,8 @@ class Engine:
         release_memory(self.machine.device)
 
     def _ready(self, model: LoadedModel) -> EngineStatus:
+        from modules.models.loading.loaded import unused_parameters
+
         plan, usual = model.plan, model.family.denoiser.usual_settings(model.unet, model.info.name)
         facts = ModelFacts(
             title=model.info.title,
@@ -509,7 +511,7 @@ class Engine:
             switch_seconds=model.switch_seconds,
             counting=replace(model.family.texts.counting, files=model.part_files),
             usual=usual.infotext if usual is not None else "",
-            unused=model.unused_parameters,
+            unused=unused_parameters(model),
         )
         said = (f"{model.info.title} is loaded.", model.stored_note, *plan.notes)
         return EngineStatus(EngineState.READY, " ".join(filter(None, said)), facts)

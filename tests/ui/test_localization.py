@@ -156,11 +156,11 @@ TABS += ("queue", "history", "extensions")
 
 VERDICT = (
     "a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; details differ (PSNR 26.5 dB); "
-    "a step takes 6% less time. c strays furthest: another image (PSNR 9.5 dB)."
+    "a step takes 6% less time. c differs most: another image (PSNR 9.5 dB)."
 )
 VERDICT_SHOWN = (
     "⟦a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; ⟦details differ⟧ (PSNR 26.5 dB); "
-    "⟦a step takes 6% less time⟧.⟧ ⟦c strays furthest: ⟦another image⟧ (PSNR 9.5 dB).⟧"
+    "⟦a step takes 6% less time⟧.⟧ ⟦c differs most: ⟦another image⟧ (PSNR 9.5 dB).⟧"
 )
 
 REPORT = "#precision_result .fw-outcome"

@@ -70,8 +70,8 @@ class ExtraNoiseParams:
 
 @dataclass
 class ImageSaveParams:
-    """An image that is written: `image` and `pnginfo` may be replaced before. `filename` is empty until it is there,
-    because the number in the name is found while writing."""
+    """An image that is written: `image` and `pnginfo` may be replaced before. Before, `filename` is where it
+    would be written now: another image may take its number."""
 
     image: Image.Image
     p: Any
@@ -131,7 +131,9 @@ class CallbackHooks(Hooks):
         noise.noise = params.noise
 
     def before_saving(self, file: FileToSave) -> None:
-        params = ImageSaveParams(file.image, self._p, "", file.infos)
+        if not self._told.listens(Moment.BEFORE_IMAGE_SAVED):
+            return
+        params = ImageSaveParams(file.image, self._p, str(file.expected()), file.infos)
         self._told.tell(Moment.BEFORE_IMAGE_SAVED, params)
         file.image, file.infos = params.image, {str(key): str(value) for key, value in params.pnginfo.items()}
 

@@ -140,6 +140,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /featherweight/v1/extensions/switch", "POST /featherweight/v1/extensions/install"),
         *("POST /featherweight/v1/extensions/update", "POST /featherweight/v1/extensions/restore"),
         *("POST /featherweight/v1/extensions/remove", "POST /featherweight/v1/extensions/packages"),
+        "POST /featherweight/v1/extensions/packages/undo",
         # the page and its defaults for all
         *(
             "POST /internal/reload-page",

@@ -410,6 +410,7 @@ class ExtensionList(Reply):
         examples=[True], description="whether this server installs, updates and removes extensions"
     )
     removed: list[str] = Field(examples=[["sd-webui-old"]], description="those that can be taken back")
+    may_undo_packages: bool = Field(False, description="whether the last installation of packages can be taken back")
     optional_packages: list[str] = Field(
         examples=[["matplotlib"]], description="packages that many extensions want and that are not installed"
     )

@@ -548,7 +548,7 @@ class MemoryEstimator:
         return path.stat().st_size + run
 
     def _vae_bytes(self, case: _Case, height: int, width: int, encode: bool = False) -> int:
-        tile_px = case.request.settings.vae.vae_tile_size
+        tile_px = _tile_px(case)
         key = ("vae", *_model_key(case), case.plan.vae_dtype, height, width, tile_px, encode)
         return self._remember(key, lambda: self._dry_run_vae(case, height, width, tile_px, encode))
 
@@ -752,6 +752,12 @@ def _model_key(case: _Case) -> tuple[object, ...]:
     return case.meta_model.info.path, case.meta_model.info.mtime_ns, case.plan.device, case.attention, case.upcast
 
 
+def _tile_px(case: _Case) -> int:
+    from modules.models.autoencoders.running import tile_side_px
+
+    return tile_side_px(case.plan.device, case.plan.vae_dtype, case.request.settings.vae.vae_tile_size)
+
+
 def _autocasts(plan: PrecisionPlan) -> bool:
     return plan.mode.value == "autocast"
 
@@ -762,7 +768,7 @@ def _keys(case: _Case, stage: Stage) -> tuple[str, ...]:
     dtype = plan.vae_dtype if stage is Stage.DECODE else plan.compute_dtype
     shared = "/".join((describe(plan.device), str(dtype).removeprefix("torch."), stage))
     if stage is Stage.DECODE:
-        own = "tiled" if case.request.settings.vae.vae_tile_size else "whole"
+        own = "tiled" if _tile_px(case) else "whole"
         if case.request.settings.vae.sd_vae_decode_method == TINY:
             own, shared = f"{own}/tiny", f"{shared}/tiny"
     else:

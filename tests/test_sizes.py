@@ -22,7 +22,7 @@ ELLIPTICAL = re.compile(r"(It|Of|What|Those|The same|By|With|As)\b")
 ELLIPTICAL_LEFT = {
     "modules/api": 46,
     "modules/memory": 98,
-    "modules/models": 100,
+    "modules/models": 99,
     "modules/processing": 146,
 }
 """How many are left by folder. They may only become fewer."""

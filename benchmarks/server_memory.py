@@ -31,7 +31,7 @@ from PIL import Image
 from benchmarks.full_size import write_full_size_checkpoint, write_full_size_control_net
 from benchmarks.long_run import Server
 from benchmarks.report import print_table, read_result, write_result
-from modules.devices import native_bf16_cpu
+from modules.system.devices import native_bf16_cpu
 
 ROOT = Path(__file__).parent.parent
 SIDE_PX = 512

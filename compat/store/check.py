@@ -60,7 +60,7 @@ def extensions_in(folder: Path) -> list[Path]:
 def check_all(folders: Sequence[Path], limit_s: float = LIMIT_S) -> Iterator[Seen]:
     """Look at one after the other; one that ends its process, or takes too long, costs itself only."""
     is_forked = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if is_forked else "spawn")
+    context: Any = multiprocessing.get_context("forkserver" if is_forked else "spawn")
     if is_forked:
         context.set_forkserver_preload(["compat.store.check_preload"])
     for folder in folders:

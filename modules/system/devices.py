@@ -244,7 +244,7 @@ def _ram(proc: Path = Path("/proc")) -> Memory:
 
 def _ram_elsewhere() -> Memory:
     try:
-        import psutil  # comes with accelerate
+        import psutil  # type: ignore[import-untyped]  # comes with accelerate
 
         memory = psutil.virtual_memory()
         return {"free": memory.available, "used": psutil.Process().memory_info().rss, "total": memory.total}

@@ -1,10 +1,12 @@
 """What extensions of the reference UI take for granted: names, element ids, lists that are asked in `ui`, packages."""
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import gradio as gr
@@ -209,7 +211,7 @@ def test_words_of_pip_that_are_refused(tmp_path: Path, words: str, reason: str) 
 
 
 def test_each_pip_of_an_installer_is_guarded() -> None:
-    environ = {"PYTHONPATH": f"{GUARDED}{packages.os.pathsep}{ROOT}", "PATH": packages.os.environ["PATH"]}
+    environ = {"PYTHONPATH": f"{GUARDED}{os.pathsep}{ROOT}", "PATH": os.environ["PATH"]}
     words = [sys.executable, "-m", "pip", "uninstall", "-y", "torch"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "the program runs with it" in done.stderr
@@ -235,7 +237,7 @@ def test_metadata_of_packages_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_
     packages._installed.cache_clear()
     found = packages.installed()
     assert {"torch", "gradio", "numpy"} <= set(found) and packages.program_pins()["torch"] == found["torch"]
-    monkeypatch.setattr(packages.metadata, "distributions", None)
+    monkeypatch.setattr(metadata, "distributions", None)
     assert packages.installed() is found
     assert packages.plan_for(tmp_path).is_empty
 

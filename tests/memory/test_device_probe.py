@@ -56,7 +56,7 @@ def machine(probe: Probe | None, **changes: object) -> Machine:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def changed(probe: Probe, problems: dict[str, str] | None = None, **milliseconds: float) -> Probe:
+def changed(probe: Probe, problems: dict[str, str] | None = None, /, **milliseconds: float) -> Probe:
     """A card that does some things in another time, or wrongly; `_` stands for a space."""
     seconds = {**probe.seconds, **{name.replace("_", " "): took for name, took in milliseconds.items()}}
     return Probe({name: took for name, took in seconds.items() if name not in (problems or {})}, problems or {})

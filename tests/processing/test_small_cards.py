@@ -4,6 +4,7 @@ shapes alone, with two LoRAs and, where there are some for it, a control net."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_the_first_proposal_for_each_amount_fits(sdxl: MemoryEstimator, monkeypa
     for memory_gb in MEMORY_GB:
         there = sdxl.bytes_of_gpu(memory_gb * GIB, request.settings)
         plan = sdxl.plan(request, there)
-        proposals = propose(request, plan, lambda changed, there=there: sdxl.plan(changed, there))
+        proposals = propose(request, plan, partial(sdxl.plan, available_bytes=there))
         chosen = proposals[0].plan if proposals else plan
         assert chosen.fits and plan.weights_bytes + 2_502_000_000 < plan.needs_bytes
         needs.append(chosen.needs_bytes)

@@ -82,7 +82,7 @@ class _RefusedLoader(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """A module of stand-ins."""
-        made: ModuleType = import_module(REFUSAL).refused_module(spec.name, self._reason)
+        made: ModuleType = import_module(REFUSAL).refused_module(spec.name.replace(FACADES, PROGRAM), self._reason)
         return made
 
     def exec_module(self, module: ModuleType) -> None:
@@ -127,9 +127,8 @@ class FacadeFinder:
             return ModuleSpec(name, _RefusedLoader(BASICSR), is_package=True)
         if not name.startswith((PROGRAM, FACADES)):
             return None
-        inner = name.removeprefix(PROGRAM).removeprefix(
-            FACADES
-        )  # `from modules.PACKAGE import NAME` asks for the second
+        # `from modules.PACKAGE import NAME` asks for the second.
+        inner = name.removeprefix(PROGRAM).removeprefix(FACADES)
         if inner in MOVED:
             return ModuleSpec(name, _AliasLoader(MOVED[inner]))
         try:

@@ -8,6 +8,7 @@ from modules.errors import UnknownNameError
 from modules.memory.timeline import MemoryRecord, Reading
 from modules.services import Services
 
+MEASURED = {"NVIDIA GeForce RTX 3060": {"seconds": {"product fp16": 0.004}, "problems": {"fp8": "not supported"}}}
 NO_TIMELINE = "The job has no memory timeline: it has not ended yet, or it failed."
 
 
@@ -27,7 +28,7 @@ def memory_routes(services: Services) -> APIRouter:
         record = record or MemoryRecord(device="", begin=Reading(), stages=(), samples=())
         return TimelineReply.model_validate({"id_task": job.task_id if job else "", **record.as_dict()})
 
-    @routes.post("/measure-device")
+    @routes.post("/measure-device", **documented(MEASURED))
     def measure_device() -> dict[str, ProbeReply]:
         """Measure what each device computes fast, which takes up to 20 seconds, and choose by it from now on: seconds
         and problems by the device's name. Frees the model first; waits for a running image."""

@@ -1,5 +1,5 @@
-"""What files of the LoRA family are: for the models of which family, after whose names, of which algorithm. Imports no
-torch."""
+"""Detection of files of the LoRA family: for the models of which family, after whose names, of which algorithm. Imports
+no torch."""
 
 import re
 from collections.abc import Mapping

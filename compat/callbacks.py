@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,10 @@ class CallbackHooks(Hooks):
     def before_saving(self, file: FileToSave) -> None:
         if not self._told.listens(Moment.BEFORE_IMAGE_SAVED):
             return
-        params = ImageSaveParams(file.image, self._p, str(file.expected()), file.infos)
+        path = file.expected()
+        with contextlib.suppress(OSError):  # saving says what is wrong with the folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+        params = ImageSaveParams(file.image, self._p, str(path), file.infos)
         self._told.tell(Moment.BEFORE_IMAGE_SAVED, params)
         file.image, file.infos = params.image, {str(key): str(value) for key, value in params.pnginfo.items()}
 

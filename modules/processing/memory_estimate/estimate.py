@@ -252,7 +252,7 @@ class MemoryEstimator:
     def _available(self, device: torch.device, request: GenerationRequest) -> int | None:
         """What this process could hold at most on `device`; of a GPU without the headroom for other programs."""
         now = self._machine.read_memory(device)
-        if now is None or shares_main_memory(device):
+        if now is None or held_of_main_memory(device) is not None:
             return available(device)
         return max(0, now.free + now.reserved - headroom_bytes(request.settings))
 

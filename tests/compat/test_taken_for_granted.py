@@ -155,14 +155,14 @@ def test_rows_of_the_reference_page_are_told_by_the_controls_in_them() -> None:
 def test_a_callback_before_saving_gets_the_name_of_the_file(program: Program) -> None:
     source = (
         "from pathlib import Path\nfrom modules import script_callbacks\n"
-        "def before(params): Path(params.filename).with_suffix('.csv').write_text(params.filename)\n"
+        "def before(params): (Path(params.filename).parent / 'said.csv').write_text(params.filename)\n"
         "script_callbacks.on_before_image_saved(before)\n"
     )
     services = program({"mine/scripts/a.py": source})
     job = services.queue.submit(small_request(steps=1, save_images=True, settings={"samples_save": True}))
     assert job.wait(600)
     path = job.result().images[0].path
-    assert path is not None and path.with_suffix(".csv").read_text() == str(path)
+    assert path is not None and (path.parent / "said.csv").read_text() == str(path)
 
 
 def test_what_an_extension_does_outside_of_the_program_is_named(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from modules.settings.sections.optimizations import OptimizationSettings
 from lib_training.config import ModelConfig
 from lib_workbench.precision_tab import FORMAT_LABELS
 from lib_workbench import merger_tab
-from modules.ui import history_tab
+from modules.ui.tabs import history_tab
 import gradio as gr
 
 found = {"settings": "toy8" in OptimizationSettings.fp8_format.setting.choices}

@@ -107,7 +107,7 @@ def test_captions_come_of_each_image_and_its_copies(operations: Operations) -> N
 def test_a_faulty_operation_is_left_out_by_name(tmp_path: Path) -> None:
     scripts = tmp_path / "mine" / "scripts"
     scripts.mkdir(parents=True)
-    text = "from modules.scripts_postprocessing import ScriptPostprocessing\nclass Mine(ScriptPostprocessing):\n"
+    text = "from modules.postprocessing.operation import ScriptPostprocessing\nclass Mine(ScriptPostprocessing):\n"
     (scripts / "a.py").write_text(f"{text}    order = 1\n")
     (scripts / "b.py").write_text(f"{text}    name = 'Mine'\n")
     library = ScriptLibrary.load([tmp_path])

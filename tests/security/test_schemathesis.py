@@ -29,8 +29,8 @@ STARTED = "/featherweight/v1/"
 CARDS = "/internal/extra-networks/"
 """Posts below it write next to files, the shipped ones among them; their bodies name none."""
 
-SLOW = ["/sdapi/v1/plan", "/sdapi/v1/reload-checkpoint"]
-"""They read the checkpoint: left out where there is little time."""
+SLOW = ["/sdapi/v1/plan", "/sdapi/v1/reload-checkpoint", "/v1/images/generations", "/v1/images/edits"]
+"""They read the checkpoint or make images: left out where there is little time."""
 
 
 ENDLESS = ["/featherweight/v1/queue/pause", "/agent-scheduler/v1/queue/pause", "/featherweight/v1/history/import"]

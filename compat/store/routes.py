@@ -28,7 +28,7 @@ from modules.api.schema.reply_models import (
 from modules.api.schema.schemas import Tolerant
 from modules.errors import InvalidValueError
 from modules.scripts.extension import Extension, Fault
-from modules.scripts.script import JobHooks, Script
+from modules.scripts.script import Script, ScriptHooks
 from modules.services import Services
 
 NO_SUCH = {404: "Unknown installed extension 'mine'. Known: none."}
@@ -245,7 +245,7 @@ def _hooks(services: Services, extension: Extension) -> list[str]:
     """List what it overrides and registers: the hooks of its scripts, the callbacks, its operations and page
     scripts."""
     library = services.scripts
-    own = {**vars(Script), **vars(JobHooks)}
+    own = {**vars(Script), **vars(ScriptHooks)}
     names = [name for name, value in own.items() if callable(value) and not name.startswith("_")]
     scripts = [one for one in library.scripts if one.acting is not None and one.acting.owner is extension]
     known = [name for name in names if any(getattr(type(one), name) is not getattr(Script, name) for one in scripts)]

@@ -30,7 +30,7 @@ AlwaysVisible = object()
 """What `Script.show` returns for a script that takes part in every job."""
 
 
-class JobHooks:
+class ScriptHooks:
     """Methods that the program calls at the moments of a job, in the order in which they stand here."""
 
     def setup(self, p: Job, *args: Any) -> None:
@@ -87,7 +87,7 @@ class JobHooks:
         """After the job; images may be added to `processed`."""
 
 
-class Script(JobHooks):
+class Script(ScriptHooks):
     """Subclass it in a file below `scripts/` of an extension's folder.
 
     A selectable script overrides `run`; one that `show` declares `AlwaysVisible` overrides the hooks it needs.

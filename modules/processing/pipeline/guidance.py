@@ -215,8 +215,10 @@ class Guidance:
         if self._use.guides:
             whole, another = _combine(cond, uncond, parts, 1.0), self._another(inputs, parts)
             step, total = self._evaluation, self._options.total_model_calls
-            guided = Guided(x, sigma, whole, uncond, cfg_scale, step, total, another, scale is not None)
-            return self._use.guided(replace(guided, rescale=self._rescale))
+            has_uncond = scale is not None
+            return self._use.guided(
+                Guided(x, sigma, whole, uncond, cfg_scale, step, total, another, has_uncond, rescale=self._rescale)
+            )
         denoised = self._recover(partial(_combine, cond, uncond, parts, cfg_scale))
         if self._rescale is None or cfg_scale == 1.0:
             return denoised

@@ -2,6 +2,7 @@
 
 from compat.facades import paths_internal
 from compat.facades.refusal import refusing
+from modules.system.paths import Paths as Paths
 
 script_path = paths_internal.script_path
 modules_path = paths_internal.modules_path

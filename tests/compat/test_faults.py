@@ -27,6 +27,24 @@ def loaded(folder: Path, bad: str, **more: str) -> ScriptLibrary:
     return ScriptLibrary.load([folder], foreign=Foreign())
 
 
+FORMER = """
+from modules.api.auth import identity_of, user_of
+from modules.api.documentation import documented
+from modules.api.schemas import Img2ImgBody, Tolerant, Txt2ImgBody
+from modules.bounded import joined, read_json, read_json_file
+from modules.decoding import decode_text
+from modules.extra_networks import CardPage, ExtraNetwork, PromptTag, register_page
+from modules.model_folders import Listing, files_below
+from modules.paths import Paths
+from modules.script_callbacks import PageTab, on_app_started, on_cfg_denoiser, open_to
+from modules.scripts_postprocessing import Field, PostprocessedImage, ScriptPostprocessing
+"""
+
+
+def test_names_that_moved_are_still_answered(tmp_path: Path) -> None:
+    assert loaded(tmp_path, FORMER).extensions["bad"].faults == []
+
+
 @pytest.mark.parametrize(
     ("source", "reason", "missing"),
     [

@@ -80,7 +80,7 @@ def _members(archive: Path, opened: ExitStack) -> Iterator[Member]:
         return
     try:
         tape = opened.enter_context(open_tar(archive))
-        for entry in tar_members(tape, MAX_FILES, MAX_BYTES):
+        for entry in list(tar_members(tape, MAX_FILES, MAX_BYTES)):  # all are counted before a name is checked
             if not (entry.isfile() or entry.isdir()):
                 raise InvalidValueError(f"{archive.name} is refused: {entry.name} is a link or no file.")
             if entry.isfile():

@@ -30,9 +30,9 @@ EXCEPT = {
     "settings/sections": "settings' own names, labels and hints",
     "settings/definitions.py": "the groups of these settings",
     "flags/flags.py": "the flags' own help",
-    "ui/card_replies.py": "examples of replies",
-    "ui/texts.py": "words of code that are no texts",
-    "api/reply_models.py": "examples of replies",
+    "ui/routes/card_replies.py": "examples of replies",
+    "ui/page/texts.py": "words of code that are no texts",
+    "api/schema/reply_models.py": "examples of replies",
 }
 
 

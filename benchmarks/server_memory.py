@@ -2,7 +2,9 @@
 diffusers' pipeline in a process of its own.
 
 Run `python -m benchmarks.server_memory [sd1] [sdxl] [--steps N] [--lines WORD]`; both families without a word; what is
-not named, and lines without WORD in their titles, keep their last result. With `--steps 0` an image of one step is
+not named, and lines without WORD in their titles, keep their last result. Processors without native bf16, where all is
+computed in fp32, have a result of their own (`server_memory-fp32.json`; `ATEN_CPU_CAPABILITY=avx2
+ONEDNN_MAX_CPU_ISA=AVX2` makes one with AVX512 compute as with AVX2 alone). With `--steps 0` an image of one step is
 made, and no time is measured. *One unit*: with a ControlNet of full size, 0.7 GB (SD1) or 2.5 GB (SDXL). Random weights
 in a file of 2.1 GB (SD1) and 6.9 GB (SDXL), written and removed.
 Each line is a process of its own on two threads. Memory is counted in two parts: what only the process has (RssAnon),
@@ -29,6 +31,7 @@ from PIL import Image
 from benchmarks.full_size import write_full_size_checkpoint, write_full_size_control_net
 from benchmarks.long_run import Server
 from benchmarks.report import print_table, read_result, write_result
+from modules.system.devices import native_bf16_cpu
 
 ROOT = Path(__file__).parent.parent
 SIDE_PX = 512
@@ -180,7 +183,8 @@ def main() -> None:
     steps = int(words.pop(words.index("--steps") + 1)) if "--steps" in words else 2
     chosen = words.pop(words.index("--lines") + 1) if "--lines" in words else ""
     families = [word for word in words if not word.startswith("--")] or ["sd1", "sdxl"]
-    known = read_result("server_memory")
+    name_of_result = "server_memory" if native_bf16_cpu() else "server_memory-fp32"
+    known = read_result(name_of_result)
     results: dict[str, dict[str, dict[str, float]]] = known.get("families", {})
     rows: list[tuple[str, ...]] = []
     for family in families:
@@ -197,7 +201,7 @@ def main() -> None:
                 line = lines[title] = measured[title]()
                 print(json.dumps({"family": family, "line": title, **line}), flush=True)
                 write_result(
-                    "server_memory", {"side_px": SIDE_PX, "steps": steps or known.get("steps", 0), "families": results}
+                    name_of_result, {"side_px": SIDE_PX, "steps": steps or known.get("steps", 0), "families": results}
                 )
         for title, line in lines.items():
             sizes = (f"{line[part] / 1e9:.2f} GB" for part in ("own_bytes", "mapped_bytes"))

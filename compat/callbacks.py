@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,8 @@ class ExtraNoiseParams:
 
 @dataclass
 class ImageSaveParams:
-    """An image that is written: `image` and `pnginfo` may be replaced before. `filename` is empty until it is there,
-    because the number in the name is found while writing."""
+    """An image that is written: `image` and `pnginfo` may be replaced before. Before, `filename` is where it
+    would be written now: another image may take its number."""
 
     image: Image.Image
     p: Any
@@ -131,7 +132,12 @@ class CallbackHooks(Hooks):
         noise.noise = params.noise
 
     def before_saving(self, file: FileToSave) -> None:
-        params = ImageSaveParams(file.image, self._p, "", file.infos)
+        if not self._told.listens(Moment.BEFORE_IMAGE_SAVED):
+            return
+        path = file.expected()
+        with contextlib.suppress(OSError):  # saving says what is wrong with the folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+        params = ImageSaveParams(file.image, self._p, str(path), file.infos)
         self._told.tell(Moment.BEFORE_IMAGE_SAVED, params)
         file.image, file.infos = params.image, {str(key): str(value) for key, value in params.pnginfo.items()}
 

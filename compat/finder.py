@@ -6,11 +6,13 @@ its name for what it lacks, by `names_from`. All of that begins with `install`, 
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import Distribution
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -38,8 +40,20 @@ ENCODERS_HERE = "compat.facades.clip_view"
 LORA, LORA_HERE = "extensions-builtin.Lora", "compat.facades.networks"
 LORA_FILES = ("networks", "network", "lora", "ui_extra_networks_lora")
 """Files of the reference UI's extension for LoRA, that others import by its folder or by themselves."""
-TORCHVISION, VISION = "torchvision", "compat.facades.vision"
+TORCHVISION, VISION, VISION_VERSION = "torchvision", "compat.facades.vision", "0.28.0"
 """A package that extensions import for a few functions, and that cannot be installed next to the program's PyTorch."""
+
+
+STAND_INS = {
+    "pkg_resources": "compat.habits.pkg_resources",
+    "basicsr.utils": "compat.habits.basicsr",
+    "basicsr.utils.download_util": "compat.habits.basicsr",
+}
+"""Packages that the reference UI brings and that cannot be had here, and what stands for them in code of extensions."""
+BASICSR = (
+    "basicsr is not installed, because it needs torchvision. Of it load_file_from_url, img2tensor and tensor2img are "
+    "there; spandrel's ModelLoader reads files of upscalers."
+)
 
 
 class _AliasLoader(Loader):
@@ -68,7 +82,7 @@ class _RefusedLoader(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """A module of stand-ins."""
-        made: ModuleType = import_module(REFUSAL).refused_module(spec.name, self._reason)
+        made: ModuleType = import_module(REFUSAL).refused_module(spec.name.replace(FACADES, PROGRAM), self._reason)
         return made
 
     def exec_module(self, module: ModuleType) -> None:
@@ -107,13 +121,18 @@ class FacadeFinder:
             return ModuleSpec(name, None, is_package=True)  # folders that lie on no path of Python's
         if top == TORCHVISION and import_module(ACTING).is_foreign_code():
             return ModuleSpec(name, _VisionLoader(), is_package=True)
-        if not name.startswith(PROGRAM):
+        if name in STAND_INS and import_module(ACTING).is_foreign_code():
+            return ModuleSpec(name, _AliasLoader(STAND_INS[name]), is_package=name == "basicsr.utils")
+        if top == "basicsr" and import_module(ACTING).is_foreign_code():
+            return ModuleSpec(name, _RefusedLoader(BASICSR), is_package=True)
+        if not name.startswith((PROGRAM, FACADES)):
             return None
-        inner = name.removeprefix(PROGRAM)
+        # `from modules.PACKAGE import NAME` asks for the second.
+        inner = name.removeprefix(PROGRAM).removeprefix(FACADES)
         if inner in MOVED:
             return ModuleSpec(name, _AliasLoader(MOVED[inner]))
         try:
-            found = find_spec(FACADES + inner)
+            found = find_spec(FACADES + inner) if name.startswith(PROGRAM) else None
         except ModuleNotFoundError:
             found = None
         if found is not None:
@@ -122,6 +141,23 @@ class FacadeFinder:
         if inner in reasons:
             return ModuleSpec(name, _RefusedLoader(reasons[inner]), is_package=inner in PACKAGES)
         return None
+
+    def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
+        """See `importlib.metadata.DistributionFinder`: extensions ask for the version of the package that stands in."""
+        if getattr(context, "name", None) == TORCHVISION and import_module(ACTING).is_foreign_code():
+            yield _StandInDistribution()
+
+
+class _StandInDistribution(Distribution):
+    """Metadata of the package that the stand-in is for."""
+
+    def read_text(self, filename: str) -> str | None:
+        """Return the text of one of its files."""
+        return f"Name: {TORCHVISION}\nVersion: {VISION_VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Path:
+        """Return the path as it is; there are no files."""
+        return Path(path)
 
 
 def install() -> None:

@@ -11,7 +11,7 @@ from compat import finder
 from compat.callbacks import CallbackHooks
 from compat.host import PROCESS
 from compat.job_scripts import JobScripts
-from compat.loading.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, within
+from compat.loading.guards import LOADING_LIMIT_S, limit_printing, unpatched_torch, watch_acts, within
 from compat.loading.own_folder import offer_folders, own_folder
 from compat.loading.preload import extension_flags
 from compat.loading.twins import instead_of, twin_of
@@ -67,6 +67,7 @@ class Foreign:
         finder.install()
         offer_folders(folders)
         limit_printing()
+        watch_acts()
         gradio_habits.understand()
         understand_old_templates()
 
@@ -81,8 +82,10 @@ class Foreign:
 
     def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
         with own_folder(extension.folder), unpatched_torch(patched):
-            found: T = within(LOADING_LIMIT_S, run)
-        return found
+            return within(LOADING_LIMIT_S, run)
+
+    def limited(self, call: Callable[[], T]) -> T:
+        return within(LOADING_LIMIT_S, call)
 
     def before_form(self, script: Script) -> None:
         from compat.loading.form_stand_in import tell_of_form

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.scripts.acting import acting, acting_now
 from modules.scripts.foreign import ScriptArgs
-from modules.scripts.library import ScriptLibrary, default_args
+from modules.scripts.library import LeftOutError, ScriptLibrary, default_args
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ class JobScripts:
         for script in found.scripts:
             try:
                 found._place(script, default_args(script))
-            except (Exception, SystemExit) as error:  # somebody else's code
-                script.failed("ui", error)
+            except LeftOutError:
                 found._place(script, ())
         return found
 
@@ -77,6 +76,12 @@ class JobScripts:
     def title_map(self) -> dict[str, Script]:
         """All of them by their titles in lower case."""
         return {script.title().lower(): script for script in self.scripts}
+
+    def initialize_scripts(self, is_img2img: bool) -> None:
+        """Do nothing: the scripts of a tab are those that were loaded."""
+
+    def create_script_ui(self, script: Script) -> None:
+        """Do nothing: the page builds the controls of each script once."""
 
     def before_process(self, p: StableDiffusionProcessing) -> None:
         """See `_call_again`."""

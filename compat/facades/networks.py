@@ -5,13 +5,13 @@ is the program's own."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from compat.facades.refusal import refusing
 from compat.host import host_now
+from compat.looked_up import LookedUp
 from modules.adapters.catalogue import AdapterInfo
 from modules.model_cards.training_facts import readable_metadata, version_of
 
@@ -67,32 +67,22 @@ def _entries() -> tuple[AdapterInfo, ...]:
     return host_now().engine.adapters.files.catalogue.entries
 
 
-class _Networks(Mapping[str, NetworkOnDisk]):
-    """The files that there are, looked up each time: by name, and by alias or by short hash too."""
-
-    def __init__(self, *, has_aliases: bool = False, has_hashes: bool = False) -> None:
-        self._has_aliases, self._has_hashes = has_aliases, has_hashes
-
-    def _now(self) -> dict[str, NetworkOnDisk]:
-        files = [NetworkOnDisk(info.name, str(info.path), info) for info in _entries()]
-        if self._has_hashes:
-            return {file.shorthash: file for file in files}
-        found = {file.alias: file for file in files} if self._has_aliases else {}
-        return found | {file.name: file for file in files}
-
-    def __getitem__(self, name: str) -> NetworkOnDisk:
-        return self._now()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._now())
-
-    def __len__(self) -> int:
-        return len(self._now())
+def _by_name() -> dict[str, NetworkOnDisk]:
+    return {info.name: NetworkOnDisk(info.name, str(info.path), info) for info in _entries()}
 
 
-available_networks = available_loras = _Networks()
-available_network_aliases = available_lora_aliases = _Networks(has_aliases=True)
-available_network_hash_lookup = available_lora_hash_lookup = _Networks(has_hashes=True)
+def _by_alias() -> dict[str, NetworkOnDisk]:
+    found = _by_name()
+    return {file.alias: file for file in found.values()} | found
+
+
+def _by_hash() -> dict[str, NetworkOnDisk]:
+    return {file.shorthash: file for file in _by_name().values()}
+
+
+available_networks = available_loras = LookedUp(_by_name)
+available_network_aliases = available_lora_aliases = LookedUp(_by_alias)
+available_network_hash_lookup = available_lora_hash_lookup = LookedUp(_by_hash)
 forbidden_network_aliases = forbidden_lora_aliases = {"none": 1, "addams": 1}
 """Names that are no aliases; an alias of several files is one of each here."""
 loaded_networks: list[Any] = []

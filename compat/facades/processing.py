@@ -167,6 +167,7 @@ _REASONS = {
             "create_random_tensors",
             "get_correct_sampler",
             "samples_to_images_tensor",
+            "images_tensor_to_samples",
         ),
         _INSIDE,
     ),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from compat.facades.model_view import CheckpointInfo, ModelView, loaded_model
 from compat.facades.refusal import lazy
 from compat.host import host_now, models_now
+from compat.looked_up import LookedUp
 from modules.errors import CheckpointError, FeatherweightError
 from modules.models.files.header import read_metadata
 from modules.system.bounded import read_json
@@ -28,30 +28,16 @@ __all__ = [
 ]
 
 
-class _Checkpoints(Mapping[str, CheckpointInfo]):
-    """All checkpoints, looked up each time: by title, or by each of their names too."""
-
-    def __init__(self, *, has_aliases: bool) -> None:
-        self._has_aliases = has_aliases
-
-    def _now(self) -> dict[str, CheckpointInfo]:
-        found = [CheckpointInfo(info) for info in host_now().engine.catalogue.entries]
-        if self._has_aliases:
-            return {alias: info for info in found for alias in info.ids}
-        return {info.title: info for info in found}
-
-    def __getitem__(self, title: str) -> CheckpointInfo:
-        return self._now()[title]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._now())
-
-    def __len__(self) -> int:
-        return len(self._now())
+def _by_title() -> dict[str, CheckpointInfo]:
+    return {info.title: CheckpointInfo(info) for info in host_now().engine.catalogue.entries}
 
 
-checkpoints_list = _Checkpoints(has_aliases=False)
-checkpoint_aliases = _Checkpoints(has_aliases=True)
+def _by_alias() -> dict[str, CheckpointInfo]:
+    return {alias: info for info in _by_title().values() for alias in info.ids}
+
+
+checkpoints_list = LookedUp(_by_title)
+checkpoint_aliases = LookedUp(_by_alias)
 checkpoint_alisases = checkpoint_aliases  # as an old version of the reference UI spells it
 checkpoints_loaded: dict[Any, Any] = {}
 """What the reference UI keeps in memory besides the model in use; the program keeps its own."""
@@ -204,7 +190,7 @@ _NAMES += (
     "remap_checkpoint_dict",
     "sd_models_config",
     "check_fp8",
-    "reuse_model_from",
+    "reuse_model_from_already_loaded",
 )
 _REASONS = dict.fromkeys(_NAMES, _WEIGHTS)
 _REASONS["get_empty_cond"] = "prompts are encoded by the program."

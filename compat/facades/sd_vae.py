@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from compat.facades.refusal import lazy
 from compat.host import host_now
+from compat.looked_up import LookedUp
 
 unspecified = object()
 loaded_vae_file: str | None = None
@@ -16,23 +16,7 @@ vae_ignore_keys = {"model_ema.decay", "model_ema.num_updates"}
 base_vae: Any = None
 
 
-class _Vaes(Mapping[str, str]):
-    """Paths by name, looked up each time."""
-
-    def _now(self) -> dict[str, str]:
-        return {info.name: str(info.path) for info in host_now().engine.vaes.entries}
-
-    def __getitem__(self, name: str) -> str:
-        return self._now()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._now())
-
-    def __len__(self) -> int:
-        return len(self._now())
-
-
-vae_dict = _Vaes()
+vae_dict = LookedUp(lambda: {info.name: str(info.path) for info in host_now().engine.vaes.entries})
 
 
 def refresh_vae_list() -> None:

@@ -12,6 +12,8 @@ class CommandLine(argparse.Namespace):
     """Flags as attributes, `"name" in cmd_opts`, `hasattr` and `getattr` with a default; paths that were not given are
     those that are used."""
 
+    hide_ui_dir_config = False  # a flag of the reference UI that this program has not
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not has_host():
             raise AttributeError(name)

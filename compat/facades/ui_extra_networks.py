@@ -123,6 +123,11 @@ def allowed_preview_extensions() -> list[str]:
     return [suffix.removeprefix(".") for suffix in MEDIA_TYPES]
 
 
+def quote_js(text: str) -> str:
+    """Return a text as a literal of JavaScript."""
+    return json.dumps(text)
+
+
 def get_metadata(page: str = "", item: str = "") -> dict[str, Any]:
     """Return what stands in the file of a card."""
     found = next((one for one in extra_pages if one.name == page), None)

@@ -51,7 +51,6 @@ MODULES = {
     "ui_prompt_styles": "script_callbacks.on_after_component gives each control of the form, by its elem_id.",
     "shared_init": "the program is built by launch.py.",
     "shared_gradio_themes": "the page's looks are its own; style.css of an extension is added to it.",
-    "patches": "nothing of the program is to be replaced; hooks of Script and script_callbacks see each moment.",
     "gradio_extensons": "Gradio 3's habits are understood while code of an extension runs.",
     "gradio_extensions": "Gradio 3's habits are understood while code of an extension runs.",
     "sd_emphasis": "prompts are encoded by the program; parse_prompt_attention takes one apart.",

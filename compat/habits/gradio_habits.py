@@ -12,9 +12,10 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial, wraps
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -121,10 +122,51 @@ def _tell_of_components(meta: type) -> None:
         facts = {"elem_id": None, **dict(zip(_arguments_of(made), args, strict=False)), **keywords}
         told(None, False, facts)
         component = make(made, *args, **keywords)
+        facts["elem_id"] = component.elem_id
         told(component, True, facts)
+        for elem_id in layouts_of(component.elem_id):
+            around = component if elem_id == "script_list" else component.parent or component
+            told(around, True, {**facts, "elem_id": elem_id})
         return component
 
     setattr(meta, "__call__", making)  # noqa: B010 - mypy allows no assignment to a method
+
+
+ROWS = {
+    "prompt": ("prompt_container", "prompt_row"),
+    "neg_prompt": ("neg_prompt_row",),
+    "styles": ("styles_row",),
+    "width": ("column_size",),
+    "res_switch_btn": ("dimensions_row",),
+    "batch_count": ("column_batch",),
+    "cfg_scale": ("cfg_row",),
+    "refiner": ("accordions",),
+    "hr_upscaler": ("hires_fix_row1",),
+    "hr_resize_x": ("hires_fix_row2",),
+    "override_settings": ("override_settings_row",),
+    "seed_extras": ("subseed_row",),
+    "gallery": ("gallery_container", "results_panel"),
+}
+"""Rows and columns of the reference UI's tabs that this page has not, by the control that stands in them; ids without
+the name of the tab."""
+ROWS_BY_ID = {
+    "txt2img_script_list": "script_list",
+    "img2img_script_list": "script_list",
+    "hr_checkpoint": "txt2img_hires_fix_row3",
+    "hires_prompt": "txt2img_hires_fix_row4",
+    "txt2img_sampling": "sampler_selection_txt2img",
+    "img2img_sampling": "sampler_selection_img2img",
+    "txt2img_send_to_img2img": "image_buttons_txt2img",
+    "img2img_send_to_img2img": "image_buttons_img2img",
+}
+
+
+def layouts_of(elem_id: str | None) -> list[str]:
+    """The ids of the reference UI's rows and columns that stand around a control; extensions build what is theirs where
+    they are told of one."""
+    tab, _, name = str(elem_id or "").partition("_")
+    found = [f"{tab}_{row}" for row in ROWS.get(name, ())] if tab in ("txt2img", "img2img") else []
+    return [*found, *([ROWS_BY_ID[elem_id]] if elem_id in ROWS_BY_ID else [])]
 
 
 @cache
@@ -232,6 +274,7 @@ def _constructor(made: type, init: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(init)
     def wrapped(self: Any, *args: Any, **keywords: Any) -> Any:
         if is_foreign_code():
+            _import_home(type(self))
             keywords = _translated(made, keywords)
             if made.__name__ in TEXTS and not args and keywords.get("value") is None:
                 keywords["value"] = ""
@@ -240,6 +283,14 @@ def _constructor(made: type, init: Callable[..., Any]) -> Callable[..., Any]:
             self.choices = _Choices(self.choices)
 
     return wrapped
+
+
+def _import_home(made: type) -> None:
+    """Import the module that a class of an extension says it is of: Gradio asks for its file, and in the reference UI
+    all modules have been imported by then."""
+    if made.__module__.startswith("modules.") and made.__module__ not in sys.modules:
+        with suppress(ImportError):
+            import_module(made.__module__)
 
 
 class _Choices(list[Any]):

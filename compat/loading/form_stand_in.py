@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from compat.habits.gradio_habits import layouts_of
 from modules.scripts.acting import acting
 from modules.scripts.callbacks import Moment
 from modules.scripts.loading import Loading
@@ -45,11 +46,12 @@ def tell_of_form(script: Script) -> None:
             elem_id, named = f"{tab}_{name}", {"value": label} if made == "Button" else {"label": label}
             component = getattr(gr, made)(**named, elem_id=elem_id)
             facts: dict[str, Any] = {"elem_id": elem_id, "label": label, "value": component.value}
-            for one in listening:
-                author.callbacks.run(one, component, **facts)
-            if script.is_img2img != bool(is_img2img):
-                continue
-            with acting(author):
-                script.after_component(component, **facts)
-                for callback in script.component_callbacks(elem_id, True):
-                    callback(OnComponent(component))
+            for known_as in (*layouts_of(elem_id), elem_id):
+                for one in listening:
+                    author.callbacks.run(one, component, **{**facts, "elem_id": known_as})
+                if script.is_img2img != bool(is_img2img):
+                    continue
+                with acting(author):
+                    script.after_component(component, **{**facts, "elem_id": known_as})
+                    for callback in script.component_callbacks(known_as, True):
+                        callback(OnComponent(component))

@@ -21,7 +21,19 @@ SOURCES = {
     "img_inpaint_mask": "mask_upload",
 }
 """Ids of the reference UI's image components, and the sub tab of img2img that has the image here."""
-SEND_TO = ("img2img", "inpaint", "extras")
+BUTTONS: tuple[str, ...] = (
+    "send_to_img2img",
+    "send_to_inpaint",
+    "send_to_extras",
+    "open_folder",
+    "save",
+    "save_zip",
+    "upscale",
+)
+BUTTONS += ("interrupting", "style_apply", "style_create", "token_button", "negative_token_button", "extra_networks")
+"""Buttons above and below the images of a tab, which the page draws by itself."""
+TOOLS = ("interrogate", "deepbooru", "copy_to_img2img", "copy_to_sketch", "copy_to_inpaint")
+COUNTERS = ("token_counter", "negative_token_counter")
 
 
 def _renamed(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,8 +98,10 @@ class SourceImage(gr.Image):
 def build_result_stand_ins(tab: str) -> None:
     """The gallery of a tab and the buttons below it, into the layout that is open now."""
     ResultGallery(tab)
-    for name in SEND_TO:
-        gr.Button(f"Send to {name}", visible=False, elem_id=f"{tab}_send_to_{name}")
+    for name in BUTTONS:
+        gr.Button(name.replace("_", " ").capitalize(), visible=False, elem_id=f"{tab}_{name}")
+    for name in COUNTERS:
+        gr.HTML("", visible=False, elem_id=f"{tab}_{name}")
     ResultInfo(tab)
     for name in ("html_info", "html_log"):
         gr.HTML("", visible="hidden", elem_id=f"{name}_{tab}")
@@ -97,3 +111,5 @@ def build_source_stand_ins() -> None:
     """The images that img2img starts from."""
     for elem_id, mode in SOURCES.items():
         SourceImage(elem_id, mode)
+    for name in TOOLS:
+        gr.Button(name.replace("_", " ").capitalize(), visible=False, elem_id=f"img2img_{name}")

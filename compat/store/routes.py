@@ -1,6 +1,6 @@
 """The Extensions tab over HTTP: what there is and what of it failed; installing, updating, switching, removing."""
 
-from importlib import metadata
+from collections.abc import Mapping
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -8,12 +8,16 @@ from pydantic import Field
 
 from compat.store.origin import origin_of
 from compat.store.packages import (
-    OPTIONAL,
+    RECORD,
     NotInstalledHere,
     PackagePlan,
+    install_checked,
     install_packages,
+    missing_packages,
     plan_for,
+    program_pins,
     run_installer,
+    undo_last,
 )
 from compat.store.store import ExtensionStore, NotAgreed, read_index, size_bytes
 from modules.api.schema.documentation import documented
@@ -28,6 +32,7 @@ from modules.api.schema.reply_models import (
 from modules.api.schema.schemas import Tolerant
 from modules.errors import InvalidValueError
 from modules.scripts.extension import Extension, Fault
+from modules.scripts.library import ScriptLibrary
 from modules.scripts.script import Script, ScriptHooks
 from modules.services import Services
 
@@ -109,16 +114,17 @@ def extension_store_routes(services: Services) -> APIRouter:
     @routes.get("")
     def extensions() -> ExtensionList:
         """All extensions: what they take part in, what failed and why, what they cost."""
-        computed = services.workers.extension_facts()
+        computed, pins = services.workers.extension_facts(), program_pins()
         found = [
-            _item(services, store, extension, *computed.get(extension.name, ((), extension.image_s)))
+            _item(services, store, extension, pins, *computed.get(extension.name, ((), extension.image_s)))
             for extension in (*services.scripts.extensions.values(), *_not_loaded(services, store))
         ]
         return ExtensionList(
             extensions=[item for item in found if item.is_built_in or Path(item.folder).is_dir()],
             may_change=store.is_open,
             removed=[name for name in store.restorable if not (store.folder / name).is_dir()],
-            optional_packages=_missing(OPTIONAL),
+            may_undo_packages=store.is_open and (services.paths.cache_dir / RECORD).is_file(),
+            optional_packages=missing_packages(),
         )
 
     @routes.get("/index", **documented(errors={422: "The index x.json is no JSON file: Expecting value."}))
@@ -172,20 +178,33 @@ def extension_store_routes(services: Services) -> APIRouter:
         """Install the packages that an extension wants, under the program's own versions, and run its install.py; with
         an empty name the optional set. Without `agreed` the answer is the question (409)."""
         store.check_open()
-        plan = plan_for(store.place_of(body.name)) if body.name else PackagePlan(tuple(_missing(OPTIONAL)))
+        plan = plan_for(store.place_of(body.name)) if body.name else PackagePlan(tuple(missing_packages()))
         what = ", ".join((*plan.missing, *(["its install.py"] if plan.installer else [])))
         if plan.is_empty:
             return ExtensionDone(name=body.name, message="Nothing has to be installed.")
         if not body.agreed:
             script = f" install.py:\n{plan.installer}" if plan.installer else ""
             raise NotAgreed(f"Install {what} into the program's environment, from the package server?{script}")
+
+        def work() -> str:
+            said = install_packages(plan.missing, body.name)
+            return run_installer(store.place_of(body.name)) if plan.installer else said
+
         try:
-            install_packages(plan.missing, body.name)
-            if plan.installer:
-                run_installer(store.place_of(body.name))
+            install_checked(work, services.paths.cache_dir / RECORD)
         except NotInstalledHere as error:
             raise InvalidValueError(str(error)) from error
         return ExtensionDone(name=body.name, message=f"Installed: {what}. {AGAIN}")
+
+    @routes.post("/packages/undo", **documented(errors={403: CLOSED, 422: "No installation of packages is known."}))
+    def undo_packages() -> ExtensionDone:
+        """Take back what the last installation of packages changed in the program's environment."""
+        store.check_open()
+        try:
+            undo_last(services.paths.cache_dir / RECORD)
+        except NotInstalledHere as error:
+            raise InvalidValueError(str(error)) from error
+        return ExtensionDone(name="", message=f"The packages are as they were before. {AGAIN}")
 
     return routes
 
@@ -198,25 +217,18 @@ def _not_loaded(services: Services, store: ExtensionStore) -> list[Extension]:
     return [Extension(place.name, place, is_enabled=False) for place in new if place.name not in known]
 
 
-def _missing(packages: tuple[str, ...]) -> list[str]:
-    return [name for name in packages if not _is_there(name)]
-
-
-def _is_there(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 def _item(
-    services: Services, store: ExtensionStore, extension: Extension, more: tuple[Fault, ...], image_s: float
+    services: Services,
+    store: ExtensionStore,
+    extension: Extension,
+    pins: Mapping[str, str],
+    more: tuple[Fault, ...],
+    image_s: float,
 ) -> InstalledExtension:
     """`more`: what failed in a worker; `image_s`: what its hooks took there per image."""
     origin = origin_of(extension.folder)
     is_there = extension.folder.is_dir() and not extension.is_built_in
-    plan = plan_for(extension.folder) if is_there else PackagePlan()
+    plan = plan_for(extension.folder, pins) if is_there else PackagePlan()
     faults = dict.fromkeys((*extension.faults, *more))
     return InstalledExtension(
         name=extension.name,
@@ -227,7 +239,7 @@ def _item(
         remote=origin.address,
         version=origin.version,
         files=extension.files,
-        hooks=_hooks(services, extension),
+        hooks=hooks_of(services.scripts, extension),
         faults=[FaultItem(where=one.where, reason=one.reason, missing=one.missing) for one in faults],
         notices=extension.notices,
         size_bytes=size_bytes(extension.folder) if extension.folder.is_dir() else 0,
@@ -241,10 +253,9 @@ def _item(
     )
 
 
-def _hooks(services: Services, extension: Extension) -> list[str]:
+def hooks_of(library: ScriptLibrary, extension: Extension) -> list[str]:
     """List what it overrides and registers: the hooks of its scripts, the callbacks, its operations and page
     scripts."""
-    library = services.scripts
     own = {**vars(Script), **vars(ScriptHooks)}
     names = [name for name, value in own.items() if callable(value) and not name.startswith("_")]
     scripts = [one for one in library.scripts if one.acting is not None and one.acting.owner is extension]

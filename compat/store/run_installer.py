@@ -2,10 +2,15 @@
 
 import runpy
 import sys
+from pathlib import Path
 
 from compat.finder import install
+from modules.scripts.acting import Acting, acting
+from modules.scripts.extension import Extension
 
 if __name__ == "__main__":
     install()
     sys.argv = sys.argv[1:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    folder = Path(sys.argv[0]).parent
+    with acting(Acting(f"{folder.name}/install.py", owner=Extension(folder.name, folder))):
+        runpy.run_path(sys.argv[0], run_name="__main__")

@@ -540,7 +540,7 @@ def _share(own: Tensor, error: Tensor) -> tuple[float, float]:
 def _strength(use: Use, target: Target) -> float:
     if target.is_text:
         return use.te_strength
-    return use.unet_strength * BlockWeights(blocks=use.blocks).of(target.block)
+    return use.unet_strength * BlockWeights(blocks=use.blocks).of(target.block, target.path)
 
 
 def _storage_of(layer: nn.Module, name: str) -> StorageFormat:

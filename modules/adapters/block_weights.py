@@ -4,7 +4,7 @@ block in one of four layouts (12, 17, 20 or 26 numbers, as UNets have blocks; th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -61,9 +61,15 @@ class BlockWeights:
     base: float = 1.0
     blocks: tuple[tuple[str, float], ...] = ()
 
-    def of(self, block: str) -> float:
-        """The factor of a block; 1 for one that is not named."""
-        return dict(self.blocks).get(block, 1.0)
+    def of(self, block: str, layer: str = "") -> float:
+        """Return the factor of a layer in a block: that of the last element (`BLOCK:WORD`) whose word is in the layer's
+        name, else that of the block; 1 for one that is not named."""
+        found = dict(self.blocks).get(block, 1.0)
+        for name, factor in self.blocks:
+            at, _, word = name.partition(":")
+            if word and at == block and word in layer:
+                found = factor
+        return found
 
 
 NO_PRESETS: Mapping[str, str] = MappingProxyType({})
@@ -104,3 +110,51 @@ def read_block_weights(text: str, own: Mapping[str, str] = NO_PRESETS) -> BlockW
             f"lbw={text}: {len(values)} numbers are given; it must be one of {counts}. The tag was ignored."
         )
     return BlockWeights(values[0], tuple((name, value) for name, value in zip(layout[1:], values[1:], strict=True)))
+
+
+ELEMENTS: Mapping[str, str] = {
+    "ATTNDEEPON": "IN05-OUT05:attn:1",
+    "ATTNDEEPOFF": "IN05-OUT05:attn:0",
+    "PROJDEEPOFF": "IN05-OUT05:proj:0",
+    "XYZ": "::1",
+}
+"""The presets that LoRA Block Weight has for `lbwe=`."""
+
+
+def split_elements(items: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Take `lbwe=BLOCKS:ELEMENTS:FACTOR,...` out of a tag's parts, which end at the same colons. Returns the other
+    parts and what follows the sign; "" where there is none."""
+    place = next((at for at, item in enumerate(items) if item.lower().startswith("lbwe=")), None)
+    if place is None:
+        return tuple(items), ""
+    end, text = place + 1, items[place][len("lbwe=") :]
+    while text.upper() not in ELEMENTS and end + 1 < len(items) and (end == place + 1 or "," in items[end - 1]):
+        text = ":".join([text, *items[end : end + 2]])
+        end += 2
+    return (*items[:place], *items[end:]), text
+
+
+def read_elements(text: str) -> tuple[tuple[str, float], ...]:
+    """Return the factors of layers by `BLOCK:WORD` that `lbwe=` means: a preset's name, or rules between commas, each
+    blocks (`IN01 OUT03-OUT05`, empty: all), words of layers' names (`attn1 to_q`) and a factor. Raises
+    `InvalidValueError`."""
+    found: list[tuple[str, float]] = []
+    for rule in ELEMENTS.get(text.strip().upper(), text).split(","):
+        try:
+            where, words, factor = rule.split(":")
+            value = _finite(factor)
+            blocks = [block for part in where.split() for block in _range(part)] or LAYOUTS[26]
+        except (ValueError, IndexError) as error:
+            raise InvalidValueError(
+                f"lbwe={text}: {rule!r} is no rule such as IN05-OUT05:attn:0, and no preset ({', '.join(ELEMENTS)}); "
+                "the tag was ignored."
+            ) from error
+        found += [(f"{block}:{word}", value) for block in blocks for word in words.split() or ["."]]
+    return tuple(found)
+
+
+def _range(part: str) -> tuple[str, ...]:
+    """Return the blocks of `IN05-OUT05`, or of one name. Raises ValueError."""
+    first, _, last = part.upper().replace("MID", MIDDLE).partition("-")
+    begin = LAYOUTS[26].index(first)
+    return LAYOUTS[26][begin : (LAYOUTS[26].index(last) if last else begin) + 1]

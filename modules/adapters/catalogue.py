@@ -5,9 +5,13 @@ import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from modules.adapters.adapter_facts import SUFFIXES, Digests, digests_of
+from modules.models.detection.families import version_of_family, version_of_metadata
+from modules.models.detection.files import detected
+from modules.models.files.file_header import header_of
 from modules.models.files.header import read_metadata
 from modules.system.model_folders import Listing
 
@@ -34,6 +38,12 @@ class AdapterInfo:
     def alias(self) -> str:
         """`ss_output_name` of its metadata, else the name."""
         return self.metadata.get("ss_output_name") or self.name
+
+    @cached_property
+    def version(self) -> str:
+        """Word of model cards for the models that it is for, by its metadata or else by its tensors; "" for others."""
+        family = None if version_of_metadata(self.metadata) else detected(header_of(self.path)).family
+        return version_of_metadata(self.metadata) if family is None else version_of_family(family.label)
 
 
 class AdapterCatalogue:

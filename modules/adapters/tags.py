@@ -4,7 +4,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from modules.adapters.block_weights import NO_PRESETS, BlockWeights, looks_like_weights, read_block_weights
+from modules.adapters.block_weights import (
+    NO_PRESETS,
+    BlockWeights,
+    looks_like_weights,
+    read_block_weights,
+    read_elements,
+    split_elements,
+)
 from modules.adapters.step_range import ALL_STEPS, NAMES, StepRange
 from modules.errors import InvalidValueError
 from modules.prompting.extra_networks import PromptTag, PromptTags
@@ -94,15 +101,18 @@ def _without_steps(tag: PromptTag) -> list[str]:
 
 def _read(whole: PromptTag, is_known: IsKnown, presets: Mapping[str, str]) -> LoraTag:
     """Positional: name, text encoder, UNet, rank; or te=, unet=, dyn=. The UNet's strength defaults to the first.
-    lbw= gives factors by block, start=, stop= or step= the steps at which it holds.
+    lbw= gives factors by block, lbwe= by words of layers' names, start=, stop= or step= the steps at which it holds.
     """
-    name, tag = name_in(whole, is_known)
+    items, elements = split_elements(whole.items)
+    name, tag = name_in(PromptTag(items), is_known)
     _, *given = tag.positional or ("",)
     text = f"<{':'.join(whole.items)}>"
     rest = [word for word in given if not looks_like_weights(word, presets)]
     weights = next((word for word in given if looks_like_weights(word, presets)), None)
     weights = tag.named.get("lbw", weights)
     by_block = read_block_weights(weights, presets) if weights is not None else BlockWeights()
+    if elements:
+        by_block = BlockWeights(by_block.base, (*by_block.blocks, *read_elements(elements)))
     te = _number(tag.named.get("te", rest[0] if rest else "1"), text)
     unet = _number(tag.named.get("unet", rest[1] if len(rest) > 1 else str(te)), text)
     te *= by_block.base

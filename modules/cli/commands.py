@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "texts": "modules.ui.list_texts:main",
     "offload-clean": "modules.cli.offload:main",
     "get": "modules.cli.get:main",
+    "extensions": "compat.store.command:main",
     "doctor": "modules.setup.doctor:main",
     "update": "modules.setup.update:main",
 }

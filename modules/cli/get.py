@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from modules.assembly import ROOT
 from modules.cli.running import flags_of, run_guarded
@@ -14,6 +15,7 @@ from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
 from modules.errors import Interrupted
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
 from modules.jobs.work.downloads import Rate
+from modules.models.detection.files import detected_at
 from modules.models.files.catalogue import HashCache
 from modules.system.paths import resolve_paths
 
@@ -30,7 +32,11 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="launch.py get", description="Download a model.")
     parser.add_argument("source", nargs="?", help="a name of the list, owner/repository/file, or an https address")
-    parser.add_argument("--look", action="store_true", help="say what it is and whether it fits; download nothing")
+    parser.add_argument(
+        "--look",
+        action="store_true",
+        help="say what it is and whether it fits; download nothing. A path: of a file here",
+    )
     parser.add_argument("--name", default="", help="the name that the file gets")
     parser.add_argument("--folder", default="", help="where it goes: Stable-diffusion, VAE, text_encoder, Lora ...")
     parser.add_argument("--allow-pickle", action="store_true", help="allow .ckpt and .pt for this file")
@@ -47,6 +53,8 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         if not arguments.source:
             print("\n".join(map(_listed, downloads.known.values())))
             return 0
+        if arguments.look and Path(arguments.source).exists():
+            return _describe(Path(arguments.source))
         asked = DownloadRequest(arguments.source, arguments.name, arguments.folder, arguments.allow_pickle)
         downloads.checked(asked)
         if arguments.look:
@@ -61,6 +69,17 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         raise Interrupted("Stopped; what came is kept, and the same command goes on from there.") from error
     finally:
         transport.close()
+
+
+def _describe(path: Path) -> int:
+    """Say what a file or a folder on this machine is."""
+    found = detected_at(path)
+    print(f"{path.name}: {found.refusal or found.line}")
+    if found.folder:
+        print(f"It belongs into {found.folder}.")
+    if found.missing:
+        print(f"It needs: {'; '.join(need.title for need in found.missing)}.")
+    return 1 if found.refusal else 0
 
 
 def _look(downloads: Downloads, request: DownloadRequest) -> int:

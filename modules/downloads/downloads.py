@@ -17,29 +17,35 @@ from modules.downloads.download import (
     download,
     unfinished_in,
 )
-from modules.downloads.known import KnownModel, known_models, source_named
+from modules.downloads.known import KnownModel, entries_for, known_models, source_named
 from modules.downloads.parts import STORED_MEANWHILE, discard
 from modules.downloads.remote_file import RemoteFile, look, read_header
 from modules.downloads.transport import FileTransport
 from modules.downloads.verdict import Verdict, describe, judge
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
-from modules.models.detection.files import (
-    CHECKPOINTS,
-    CONTROL,
-    EMBEDDINGS,
-    ENCODERS,
-    IMAGE_ENCODERS,
-    LORAS,
-    TINY_VAES,
-    UPSCALERS,
-    VAES,
-    Detected,
-    detected,
-)
+from modules.models.detection.files import Detected, detected
+from modules.models.detection.kinds import FOLDERS, Kind
 from modules.models.files.header import Header
 from modules.system.file_names import place_inside
 from modules.system.model_folders import files_below
 from modules.system.paths import Paths
+
+
+def model_folders(paths: Paths) -> dict[str, tuple[Path, ...]]:
+    """Return the folders of model files by the name of the first. One of several kinds stands at the first of these."""
+    others = (Kind.CONTROLNET, Kind.PREPROCESSOR, Kind.IMAGE_ENCODER, Kind.DETECTOR)
+    return {
+        FOLDERS[Kind.CHECKPOINT]: paths.checkpoint_dirs,
+        FOLDERS[Kind.VAE]: paths.vae_dirs,
+        FOLDERS[Kind.TINY_VAE]: paths.tiny_vae_dirs,
+        FOLDERS[Kind.TEXT_ENCODER]: paths.module_dirs,
+        FOLDERS[Kind.LORA]: paths.lora_dirs,
+        FOLDERS[Kind.EMBEDDING]: paths.embeddings_dirs,
+        FOLDERS[Kind.HYPERNETWORK]: paths.hypernetwork_dirs,
+        FOLDERS[Kind.UPSCALER]: tuple(paths.upscaler_dirs.values()),
+        **{FOLDERS[kind]: (paths.models_dir / FOLDERS[kind],) for kind in others},
+        **{name: (folder,) for name, folder in paths.face_dirs.items()},
+    }
 
 
 @dataclass(frozen=True)
@@ -94,18 +100,7 @@ class Downloads:
     @property
     def folders(self) -> Mapping[str, Path]:
         """Where files go, by the name of their folder."""
-        paths = self.paths
-        return {
-            CHECKPOINTS: paths.checkpoint_dirs[0],
-            VAES: paths.vae_dirs[0],
-            ENCODERS: paths.module_dirs[0],
-            LORAS: paths.lora_dirs[0],
-            EMBEDDINGS: paths.embeddings_dir,
-            CONTROL: paths.models_dir / CONTROL,
-            UPSCALERS: paths.upscaler_dirs[UPSCALERS],
-            IMAGE_ENCODERS: paths.models_dir / IMAGE_ENCODERS,
-            TINY_VAES: paths.tiny_vae_dirs[0],
-        }
+        return {name: folders[0] for name, folders in model_folders(self.paths).items()}
 
     def checked(self, request: DownloadRequest) -> DownloadRequest:
         """The request, if its address, name and folder can be meant. Asks no server; raises as `find`."""
@@ -137,7 +132,7 @@ class Downloads:
         entry = known.get(request.source.strip().lower())
         if entry is not None and not remote.sha256:
             remote = replace(remote, sha256=entry.sha256)
-        parts = tuple(known[part] for part in entry.parts) if entry else ()
+        parts = tuple(known[part] for part in entry.parts) if entry else entries_for(kind.missing, known)
         return Found(remote, header, kind, name, describe(remote, header, kind), parts)
 
     def _folder(self, name: str) -> str:

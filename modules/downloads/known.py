@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from omegaconf import OmegaConf
 
 from modules.downloads.addresses import Source, source_of
 from modules.errors import SettingsError
+from modules.models.detection.families import Need
+from modules.models.detection.parts import Part
 
 FILE = "known-models.yaml"
 
@@ -19,9 +21,9 @@ FILE = "known-models.yaml"
 class KnownModel:
     """An entry of the list. `size_gb` is that of its file; `parts` are the names of entries that belong to it.
 
-    `types` and `width` (0: any) are those of the part that a file of it holds, see `detection.parts.Part`; `gguf` is
-    what a GGUF file of it calls its architecture. `checked`: by what its address was checked, "page" or "lists".
-    `image_cost`: billions of parameters times model calls times megapixels of one image."""
+    `types` and `width` (0: any) are those of the part that a file of it holds, see `detection.parts.Part`. `checked`:
+    by what its address was checked, "page" or "lists". `image_cost`: billions of parameters times model calls times
+    megapixels of one image."""
 
     name: str
     label: str
@@ -33,7 +35,6 @@ class KnownModel:
     parts: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     width: int = 0
-    gguf: tuple[str, ...] = ()
     checked: str = ""
     sha256: str = ""
     image_cost: float = 0.0
@@ -42,6 +43,16 @@ class KnownModel:
     def source(self) -> Source:
         """Where its file is."""
         return source_of(f"{self.repository}/{self.file}")
+
+    def is_among(self, parts: Iterable[Part | Need]) -> bool:
+        """Return whether it is one of these parts of models; 0 as a width is any."""
+        return any(part.type in self.types and (not self.width or part.width in (0, self.width)) for part in parts)
+
+
+def entries_for(needs: Iterable[Need], known: Mapping[str, KnownModel]) -> tuple[KnownModel, ...]:
+    """Return the entries for what models need, those that there are."""
+    found = (next((entry for entry in known.values() if entry.is_among([need])), None) for need in needs)
+    return tuple(entry for entry in found if entry is not None)
 
 
 def known_models(configs_dir: Path) -> dict[str, KnownModel]:
@@ -63,7 +74,7 @@ def known_models(configs_dir: Path) -> dict[str, KnownModel]:
 
 
 def _entry(name: str, row: Mapping[str, Any]) -> KnownModel:
-    lists = {key: tuple(row.get(key, ())) for key in ("parts", "types", "gguf")}
+    lists = {key: tuple(row.get(key, ())) for key in ("parts", "types")}
     return KnownModel(name=name, **{**row, **lists})
 
 

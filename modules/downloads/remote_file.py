@@ -11,16 +11,8 @@ from urllib.parse import unquote
 from modules.downloads.addresses import Source
 from modules.downloads.transport import DownloadError, FileTransport, Reply
 from modules.errors import CheckpointError
-from modules.models.files.header import (
-    ARCHITECTURE,
-    LENGTH_BYTES,
-    Header,
-    Stored,
-    as_header,
-    format_of,
-    gguf_architecture,
-    header_length,
-)
+from modules.models.files.file_header import HEAD_BYTES, head_of
+from modules.models.files.header import LENGTH_BYTES, Header, Stored, as_header, format_of, header_length
 
 PROBE_BYTES = 64 * 1024
 SIZE = re.compile(r"[0-9]{1,18}")
@@ -115,8 +107,11 @@ def _sha256(reply: Reply) -> str:
 def read_header(remote: RemoteFile, transport: FileTransport) -> Header:
     """The header by a range request of its size. Raises `CheckpointError` for a file of weights that is none."""
     label = remote.source.label
-    if (found := format_of(remote.begins)) != "safetensors":
-        return Header(found, metadata={ARCHITECTURE: gguf_architecture(remote.begins)} if found == "gguf" else {})
+    if format_of(remote.begins) in ("gguf", "pickle"):
+        found, left = head_of(remote.begins, remote.size_bytes), min(HEAD_BYTES, remote.size_bytes)
+        if found.is_whole or not remote.has_ranges or len(remote.begins) >= left:
+            return found
+        return head_of(remote.begins + read_range(remote, transport, len(remote.begins), left - 1), remote.size_bytes)
     if len(remote.begins) < LENGTH_BYTES:
         raise CheckpointError(f"{label}: {remote.size_bytes} bytes are no model.")
     length, begin = header_length(remote.begins), LENGTH_BYTES

@@ -36,12 +36,11 @@ class Verdict:
 
 
 def describe(remote: RemoteFile, header: Header, kind: Detected) -> str:
-    """Describe the file in one line: kind, weights, precision, size."""
+    """Describe the file in one line: what it is, weights, size."""
     size = f"{remote.size_bytes / GB:.2f} GB"
     if not header.tensors:
-        return f"{kind.what}, {header.format}, {size}"
-    types = " and ".join(sorted(header.types, key=lambda name: -header.types[name])[:2])
-    return f"{kind.what}, {header.parameters / 1e9:.2f} B parameters in {types}, {size}"
+        return f"{kind.line}, {size}"
+    return f"{kind.line}, {header.parameters / 1e9:.2f} B parameters, {size}"
 
 
 def judge(remote: RemoteFile, header: Header, kind: Detected, root: Path, words: Sequence[str] = ()) -> Verdict:

@@ -342,7 +342,7 @@ _USAGE = "launch.py [flags] serves the page; launch.py COMMAND [--help] does one
 _COMMANDS = (
     "Commands, each with --help: txt2img and img2img (images without a server), plan (what an image needs), get "
     "(model files), lora (example adapters), user, "
-    "offload-clean, doctor (what is wrong), update, texts (translations){}. "
+    "offload-clean, extensions (try them), doctor (what is wrong), update, texts (translations){}. "
     "launch.py --test [pytest arguments] runs all checks. Words in the environment variable COMMANDLINE_ARGS are "
     "added at the end."
 )

@@ -20,6 +20,7 @@ PARAMETERS = "parameters"
 _EXIF_IFD = 0x8769
 _USER_COMMENT = 0x9286
 _USER_COMMENT_NAME = "UserComment"
+_IMAGE_DESCRIPTION = 0x010E
 _XP_TAGS = range(0x9C9B, 0x9CA0)
 """Tags that Windows writes in UTF-16."""
 _NAMED_JSON = re.compile(r"\s*([A-Za-z_]{1,40})\s*:\s*(\{.*)", re.DOTALL)
@@ -27,38 +28,12 @@ _MAX_JPEG_EXIF_BYTES = 65_533 - len(b"Exif\0\0")
 """A JPEG segment holds 65,533 bytes after its length."""
 
 _TECHNICAL = frozenset(
-    {
-        "jfif",
-        "jfif_version",
-        "jfif_unit",
-        "jfif_density",
-        "dpi",
-        "exif",
-        "loop",
-        "background",
-        "timestamp",
-        "duration",
-        "progressive",
-        "progression",
-        "icc_profile",
-        "chromaticity",
-        "photoshop",
-        "gamma",
-        "srgb",
-        "interlace",
-        "transparency",
-        "compression",
-        "quality",
-        "default_image",
-        "bbox",
-        "mp",
-        "mpoffset",
-        "adobe",
-        "adobe_transform",
-        "extension",
-        "version",
-        "xmp",
-    }
+    (
+        *("jfif", "jfif_version", "jfif_unit", "jfif_density", "dpi", "exif", "loop", "background"),
+        *("timestamp", "duration", "progressive", "progression", "icc_profile", "chromaticity", "photoshop", "gamma"),
+        *("srgb", "interlace", "transparency", "compression", "quality", "default_image", "bbox", "mp"),
+        *("mpoffset", "adobe", "adobe_transform", "extension", "version", "xmp"),
+    )
 )
 """Entries of Pillow's `info` that describe the file, not the image."""
 
@@ -143,17 +118,19 @@ def _exif_texts(image: Image.Image) -> dict[str, str]:
     try:
         exif = image.getexif()
         comment = _tag_text(_USER_COMMENT, exif.get_ifd(_EXIF_IFD).get(_USER_COMMENT))
-        found = [_tag_text(tag, value) for tag, value in exif.items()]
+        found = {tag: _tag_text(tag, value) for tag, value in exif.items()}
     except (OSError, SyntaxError, ValueError, KeyError, TypeError, struct.error):
         return {}  # a damaged EXIF block holds no texts; the image is fine
     if comment:
         texts[_USER_COMMENT_NAME] = comment
-    for text in found:
+    for tag, text in found.items():
         named = _NAMED_JSON.fullmatch(text)
         if named is not None:
             texts.setdefault(named[1].lower(), named[2])
         elif is_json(text) or "Steps" in written_fields(text)[2]:
             texts.setdefault(_USER_COMMENT_NAME, text)
+        elif tag == _IMAGE_DESCRIPTION and text:
+            texts.setdefault("ImageDescription", text)
     return texts
 
 
@@ -203,8 +180,16 @@ def decode_user_comment(data: bytes) -> str:
     if head == _JIS:
         return body.decode("iso2022_jp", "replace").rstrip("\0")
     if head in (_ASCII, _UNDEFINED):
-        return body.decode("utf-8", "replace").rstrip("\0")
-    return data.decode("utf-8", "replace").rstrip("\0")
+        return _without_order(body)
+    return _without_order(data)
+
+
+def _without_order(body: bytes) -> str:
+    """A text of an encoding that is not named: UTF-16 where it has null bytes inside, else UTF-8."""
+    if 0 in body.rstrip(b"\0") or body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        body = body[: len(body) // 2 * 2]
+        return body.decode(_byte_order(body), "replace").removeprefix("\ufeff").rstrip("\0")
+    return body.decode("utf-8", "replace").rstrip("\0")
 
 
 def _byte_order(body: bytes) -> str:

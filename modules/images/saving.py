@@ -12,7 +12,7 @@ from modules.errors import OutputError
 from modules.flags.flags import Flags
 from modules.images.claims import claim_number
 from modules.images.encode import Quality, encode_image, format_of, holds
-from modules.images.filenames import apply_pattern, image_pattern, numbered_stem, subfolder_of
+from modules.images.filenames import apply_pattern, image_pattern, next_number, numbered_stem, subfolder_of
 from modules.images.metadata import writable
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
@@ -79,17 +79,13 @@ def save_image(
     cannot hold is written as PNG. `on_path` is told where the file is about to appear. The file
     appears complete or not at all. Raises OutputError (full disk, read-only folder).
     """
-    saving, folders = settings.saving, settings.saving_folders
-    source = Source(context, image, settings.saving_folders.directories_max_prompt_words)
-    in_subfolder = folders.grid_save_to_dirs if is_grid else folders.save_to_dirs
-    target_folder = folder / subfolder_of(settings, source) if in_subfolder else folder
-    extension = _fitting_extension(image, infotext, saving.grid_format if is_grid else saving.samples_format)
+    target_folder, decoration, extension = _place(image, folder, settings, context, infotext, is_grid=is_grid)
     written_infotext = infotext if settings.infotext.enable_pnginfo else None
     hiding = settings.infotext.stealth_pnginfo
     if hiding != "None" and written_infotext and format_of(extension) == "PNG":
         image = with_hidden_text(image, writable(written_infotext), hiding.lower())
     data = encode_image(image, extension, written_infotext, Quality.of(settings), items)
-    decoration = _decoration(settings, source, is_grid=is_grid, in_subfolder=in_subfolder) if stem is None else ""
+    decoration = decoration if stem is None else ""
     found = fingerprint_of(data)
 
     def before(path: Path) -> None:
@@ -110,6 +106,46 @@ def save_image(
         raise output_error("The image", target_folder, error) from error
     _save_companions(path, image, settings, infotext, len(data))
     return path
+
+
+def expected_path(
+    image: Image.Image,
+    folder: Path,
+    settings: Settings,
+    context: NameContext,
+    infotext: str | None,
+    *,
+    is_grid: bool = False,
+    suffix: str = "",
+) -> Path:
+    """Return where `save_image` would write now; another image may take its number before."""
+    place, decoration, extension = _place(image, folder, settings, context, infotext, is_grid=is_grid)
+    name = sanitize_name(decoration)
+    if settings.saving.save_images_add_number or is_grid or not name:
+        basename = "grid" if is_grid else ""
+        number = next_number([one.name for one in place.iterdir()] if place.is_dir() else [], basename)
+        name = numbered_stem(number, decoration, basename)
+    return place / f"{name}{suffix}.{extension}"
+
+
+def _place(
+    image: Image.Image,
+    folder: Path,
+    settings: Settings,
+    context: NameContext,
+    infotext: str | None,
+    *,
+    is_grid: bool,
+) -> tuple[Path, str, str]:
+    """Return the folder of a file, what follows the number in its name, and its extension."""
+    saving, folders = settings.saving, settings.saving_folders
+    source = Source(context, image, folders.directories_max_prompt_words)
+    in_subfolder = folders.grid_save_to_dirs if is_grid else folders.save_to_dirs
+    return (
+        folder / subfolder_of(settings, source) if in_subfolder else folder,
+        _decoration(settings, source, is_grid=is_grid, in_subfolder=in_subfolder),
+        _fitting_extension(image, infotext, saving.grid_format if is_grid else saving.samples_format),
+    )
 
 
 def _fitting_extension(image: Image.Image, infotext: str | None, wanted: str) -> str:

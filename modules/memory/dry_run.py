@@ -51,13 +51,13 @@ class DryRun:
                     if buffer is not None:
                         layer._buffers[name] = _empty(buffer, device, dtype)
 
-    def measure(self, run: Callable[[], object]) -> Mapping[str, int]:
+    def measure(self, run: Callable[[], object], cpu_is: str = "cpu") -> Mapping[str, int]:
         """The most bytes, by type of device ("cpu", "cuda"), of tensors that `run` makes and that live at one time.
 
         Tensors that were there before, weights among them, do not count. A test of a value (`bool(tensor)`) is taken
-        for true.
+        for true. `cpu_is`: the type of device that the CPU's tensors stand for, where PyTorch has none of it.
         """
-        counter = _Counter()
+        counter = _Counter(cpu_is=cpu_is)
         self.observe(run, counter)
         return counter.peak
 
@@ -212,11 +212,11 @@ def _storages(given: Any) -> set[int]:
 
 class _Counter(TorchDispatchMode):
     """Counts the storages that operations make, until they die. `meta_is`: for which device the meta device stands;
-    `outcomes`: where all tensors are on it."""
+    `outcomes`: where all tensors are on it; `cpu_is`: for which device the CPU stands."""
 
-    def __init__(self, meta_is: str = "meta", outcomes: Outcomes | None = None) -> None:
+    def __init__(self, meta_is: str = "meta", outcomes: Outcomes | None = None, cpu_is: str = "cpu") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._meta_is = meta_is
+        self._stands_for = {"meta": meta_is, "cpu": cpu_is}
         self._outcomes = outcomes
         self.live: dict[str, int] = {}
         self.peak: dict[str, int] = {}
@@ -259,7 +259,7 @@ class _Counter(TorchDispatchMode):
 
     def _device_type(self, tensor: Tensor) -> str:
         device_type = tensor.device.type
-        return self._meta_is if device_type == "meta" else device_type
+        return self._stands_for.get(device_type, device_type)
 
 
 CHANNEL_BLOCK = 16  # channels that lie side by side in the layout that convolutions on the CPU work in

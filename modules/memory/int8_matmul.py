@@ -35,7 +35,7 @@ from modules.memory.formats.format import StorageFormat
 from modules.memory.formats.rotation import rotate
 from modules.memory.kernels.gpu_products import INT8_PRODUCT, ROUNDING
 from modules.memory.kernels.product_support import product_kernels
-from modules.memory.layer import Stored, stored_state, stored_tensors
+from modules.memory.layer import Stored, put_channels_last, stored_state, stored_tensors
 from modules.memory.recovery import is_out_of_memory
 from modules.memory.scratch import scratch
 
@@ -150,11 +150,9 @@ def multiply_in_int8(layer: nn.Module, told: Told | None = None) -> bool:
     weight = layer._parameters["weight"]
     if weight is None or state.formats["weight"].dtype != torch.int8 or not _fits(layer, weight):
         return False
-    if weight.ndim == 4 and weight.shape[2] > 1 and not weight.is_meta:
+    if not weight.is_meta:
         # The order in which neighbours are gathered; else the weight would be brought into it at each use.
-        layer._parameters["weight"] = nn.Parameter(
-            weight.detach().contiguous(memory_format=torch.channels_last), requires_grad=False
-        )
+        put_channels_last(layer)
     state.product = Int8Product(told or Told())
     return True
 

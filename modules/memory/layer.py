@@ -198,6 +198,15 @@ def put(layer: nn.Module, name: str, data: Tensor, scale: Tensor | None) -> None
         layer._buffers.pop(name + SCALE_SUFFIX, None)
 
 
+def put_channels_last(module: nn.Module) -> None:
+    """Lay the weights of a module's convolutions out with their channels last, as they are stored."""
+    for layer in module.modules():
+        weight = layer._parameters.get("weight") if isinstance(layer, nn.Conv2d) else None
+        if weight is not None and weight.shape[2:] == getattr(layer, "kernel_size", ()) != (1, 1):
+            data = weight.detach().contiguous(memory_format=torch.channels_last)
+            layer._parameters["weight"] = nn.Parameter(data, requires_grad=False)
+
+
 def stored_tensors(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
     """Stored data and scale as they are stored in the layer; a copy of offloaded data."""
     data = layer._parameters[name]

@@ -16,6 +16,9 @@ FULL = 0.03  # a device with less than this share free is full
 JUMP = 3.0  # times the usual time of a step
 SLOW_STEPS = 2  # one alone may have waited for something else
 USUAL_STEPS = 3
+KEPT_STEPS = 16
+StepTimes = dict[object, list[float]]
+"""Seconds of usual steps, by their work."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,12 @@ class Spill:
 
 
 class SpillDetector:
-    """Is told of steps, and says once what it has found."""
+    """Detector that is told of steps, and says once what it has found."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: StepTimes | None = None) -> None:
+        """`known`: of earlier jobs, so that one that is slow from its first step on is found; it is added to."""
+        self._known = {} if known is None else known
         self._work: object = None
-        self._usual: list[float] = []
         self._slow: list[float] = []
         self.found: Spill | None = None
 
@@ -56,12 +60,13 @@ class SpillDetector:
             self.found = Spill(reading.reserved, reading.total)
             return self.found
         if work != self._work:
-            self._work, self._usual, self._slow = work, [], []
+            self._work, self._slow = work, []
         if seconds is None:
             return None
-        usual = statistics.median(self._usual) if len(self._usual) >= USUAL_STEPS else None
+        times = self._known.setdefault(work, [])
+        usual = statistics.median(times) if len(times) >= USUAL_STEPS else None
         if usual is None or seconds < JUMP * usual or reading.free > FULL * reading.total:
-            self._usual.append(seconds)
+            times[:] = [*times, seconds][-KEPT_STEPS:]
             self._slow.clear()
             return None
         self._slow.append(seconds)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.system.devices import begin_peak as begin_device_peak
-from modules.system.devices import read_device, release_memory
+from modules.system.devices import main_memory_info, read_device, release_memory
 from modules.system.threads import start_loop
 
 if TYPE_CHECKING:
@@ -212,8 +212,10 @@ def read_peak(device: torch.device) -> Reading:
 
 
 def resident_bytes() -> int | None:
-    """Main memory of this process; None where the system does not say (only Linux does, by this way)."""
-    return _status_bytes("VmRSS")
+    """Main memory of this process; None where the system does not say."""
+    found = _status_bytes("VmRSS")
+    used = main_memory_info()["ram"].get("used") if found is None else found
+    return used if isinstance(used, int) else None
 
 
 def _status_bytes(field: str, proc: Path = Path("/proc/self")) -> int | None:

@@ -79,6 +79,7 @@ def adapter_files(catalogue: AdapterCatalogue, listing: Listing, by_alias: bool)
             name=info.name,
             reference=reference(info),
             metadata=info.metadata,
+            version=info.version,
             search=(info.alias, info.metadata.get("sshs_model_hash", "")[:12]),
             has_embedded_preview=info.has_embedded_preview,
         )

@@ -28,6 +28,7 @@ class ModelFile:
     name: str
     reference: str
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+    version: str = ""  # of the models that it is for, as cards call it
     search: tuple[str, ...] = ()  # more words that find it
     has_embedded_preview: bool = False
     size_bytes: int | None = None  # of a folder that is a model; None: the file's
@@ -161,7 +162,7 @@ class CardLibrary:
             folder=way.rpartition("/")[0],
             file=file,
             notes=notes,
-            version=version_of(file.metadata, notes.get("sd version", "")),
+            version=version_of(file.metadata, notes.get("sd version", "")) or file.version,
             preview=Path(preview.path) if preview else None,
             preview_stamp=stamp,
             created=getattr(stat, "st_birthtime", stat.st_ctime),

@@ -1,4 +1,4 @@
-"""Recognition of a model file on disk, by its header alone; and which entries of the list that ships it is."""
+"""Recognition of a model file on disk, by its header alone; and which entries of the list that ships it lacks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.downloads.known import KnownModel
+from modules.downloads.known import KnownModel, entries_for
 from modules.models.detection.files import Detected, detected
-from modules.models.files.header import Header, header_of
+from modules.models.files.file_header import header_of
+from modules.models.files.header import Header
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,10 @@ class Headers:
         return known[1]
 
 
-def is_model(entry: KnownModel, file: Looked) -> bool:
-    """Return whether a file is an entry of the list, or holds it."""
-    if file.header.architecture:
-        return file.header.architecture in entry.gguf
-    return any(part.type in entry.types and entry.width in (0, part.width) for part in file.found.parts)
-
-
 def missing_parts(
     path: Path, known: Mapping[str, KnownModel], files: Iterable[Path], headers: Headers
 ) -> tuple[KnownModel, ...]:
-    """Return the parts that a checkpoint needs by the list and that are neither in itself nor among `files`."""
-    file = headers.of(path)
-    model = next((one for one in known.values() if one.parts and is_model(one, file)), None)
-    if model is None:
-        return ()
-    there = (file, *map(headers.of, files))
-    return tuple(known[part] for part in model.parts if not any(is_model(known[part], each) for each in there))
+    """Return the entries of the list for the parts that a checkpoint needs, and that are neither in itself nor among
+    `files`."""
+    there = [part for file in files for part in headers.of(file).found.parts]
+    return tuple(one for one in entries_for(headers.of(path).found.missing, known) if not one.is_among(there))

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.downloads.addresses import PICKLES, SUFFIXES
+from modules.downloads.downloads import model_folders
 from modules.downloads.known import KnownModel, known_models
 from modules.downloads.remote_file import WORTHWHILE, saved_by_eight_bits
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.model_shelf.headers import Headers, missing_parts
 from modules.model_shelf.trash import Trash, Trashed, beside
-from modules.models.detection.files import CHECKPOINTS, CONTROL, EMBEDDINGS, ENCODERS, LORAS, TINY_VAES, UPSCALERS, VAES
+from modules.models.detection.files import CHECKPOINTS, ENCODERS, LORAS, VAES, Detected
 from modules.models.files.catalogue import HashCache
 from modules.system.atomic_files import move_together, output_error
 from modules.system.file_names import place_inside
@@ -26,11 +27,14 @@ OnHash = Callable[[int, int], None]
 """(bytes read, bytes to read); raises to stop."""
 
 
+NOTHING = Detected()
+
+
 @dataclass(frozen=True)
 class ShelfFile:
     """A model file. `key` names it in calls; `folder` is below the folder of its kind. `used_at` None: no image of the
     history was made with it, or nobody can say. `doubles`: keys of files with the same bytes; `may_be_double`: others
-    have its size, and their hashes were not taken yet."""
+    have its size, and their hashes were not taken yet. `found`: what its header says."""
 
     key: str
     kind: str
@@ -46,6 +50,7 @@ class ShelfFile:
     missing: tuple[KnownModel, ...] = ()
     saves_bytes: int = 0
     is_part_of_program: bool = False
+    found: Detected = NOTHING
 
 
 class Shelf:
@@ -58,18 +63,8 @@ class Shelf:
 
     @property
     def roots(self) -> dict[str, tuple[Path, ...]]:
-        """The folders that are searched, by kind. A folder of several kinds stands at the first."""
-        paths = self._paths
-        return {
-            CHECKPOINTS: paths.checkpoint_dirs,
-            VAES: paths.vae_dirs,
-            TINY_VAES: paths.tiny_vae_dirs,
-            ENCODERS: paths.module_dirs,
-            LORAS: paths.lora_dirs,
-            EMBEDDINGS: paths.embeddings_dirs,
-            CONTROL: (paths.models_dir / CONTROL,),
-            UPSCALERS: tuple(paths.upscaler_dirs.values()),
-        }
+        """The folders that are searched, by kind."""
+        return model_folders(self._paths)
 
     def files(self) -> tuple[ShelfFile, ...]:
         """All of them as they are now, the largest first."""
@@ -94,6 +89,7 @@ class Shelf:
                 ),
                 missing=missing_parts(one.path, known, parts, self._headers) if one.kind == CHECKPOINTS else (),
                 saves_bytes=self._saves(one),
+                found=self._headers.of(one.path).found,
             )
             for one in sorted(found, key=lambda one: (-one.size_bytes, one.key))
         )

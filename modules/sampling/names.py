@@ -58,6 +58,10 @@ ELSEWHERE = {
     "kdpm2discrete": "DPM2",
     "kdpm2ancestraldiscrete": "DPM2 a",
     "pndm": "PLMS",
+    # stable-diffusion.cpp, Mochi Diffusion
+    "dpm++2m": "DPM++ 2M",
+    "dpm++2s_a": "DPM++ 2S a",
+    "dpm-solver++": "DPM++ 2M",
 }
 """Samplers by names of other programs, in lower case."""
 

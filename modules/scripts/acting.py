@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from modules.scripts.extension import Extension
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -22,6 +25,10 @@ class Acting:
     def is_foreign(self) -> bool:
         """Whether it is none of the program's own."""
         return not self.owner.is_built_in
+
+    def limited(self, call: Callable[[], T]) -> T:
+        """Return what its code gives. Raises what it raises; a subclass also ends what takes too long."""
+        return call()
 
 
 _ACTING: ContextVar[Acting | None] = ContextVar("acting", default=None)

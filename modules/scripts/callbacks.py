@@ -50,6 +50,10 @@ class Moment(StrEnum):
     SCRIPT_UNLOADED = "script_unloaded"  # (); while the program ends
 
 
+AT_START = (Moment.UI_SETTINGS, Moment.BEFORE_UI, Moment.UI_TABS, Moment.UI_TRAIN_TABS, Moment.APP_STARTED)
+"""Moments that the start waits for: a callback has only so much time."""
+
+
 @dataclass
 class UiTrainTabParams:
     """Arguments of a tab of training; `txt2img_preview_params` are the controls of txt2img, which are not given
@@ -169,4 +173,6 @@ class Callbacks:
     def run(self, entry: Registered, *args: Any, **facts: Any) -> Any:
         """Call one, as code of its extension; what it raises is raised."""
         with acting(entry.acting):
+            if entry.acting is not None and entry.moment in AT_START:
+                return entry.acting.limited(lambda: entry.function(*args, **facts))
             return entry.function(*args, **facts)

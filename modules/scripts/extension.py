@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modules.errors import FeatherweightError
 
 _NO_NAME = re.compile(r"cannot import name '([^']+)' from '([^']+)'")
 _NO_ATTRIBUTE = re.compile(r"module '([^']+)' has no attribute '([^']+)'")
+OWN_PACKAGES = ("scripts", "extensions")  # stand for the folders of extensions
+REFERENCE_FOLDERS = ("repositories", "ldm", "sgm", "k_diffusion", "extensions_builtin")
 MAX_REASON_CHARACTERS = 400
 MAX_FAULTS = 50  # of one extension: a hook that fails for each image is no list of thousands
 
@@ -100,7 +102,21 @@ class Extension:
 
     def note(self, where: str, error: BaseException) -> Fault:
         """Keep what failed; the same fault is kept once."""
-        fault = Fault.of(where, error)
+        fault = self._with_own_file(Fault.of(where, error), error)
         if fault not in self.faults and len(self.faults) < MAX_FAULTS:
             self.faults.append(fault)
         return fault
+
+    def _with_own_file(self, fault: Fault, error: BaseException) -> Fault:
+        """Say of a module that is not found whose it is: a file of this extension's, or one of the reference UI's."""
+        if not isinstance(error, ModuleNotFoundError) or not fault.missing or fault.missing.startswith("modules"):
+            return fault
+        first = fault.missing.partition(".")[0]
+        places = [self.folder / first, self.folder / "scripts" / first]
+        if any(place.is_dir() or place.with_suffix(".py").is_file() for place in places) or first in OWN_PACKAGES:
+            reason = f"Its own file {fault.missing} was not found: it is missing, or could not be loaded itself."
+        elif first in REFERENCE_FOLDERS:
+            reason = f"It imports {fault.missing}, a file of the reference UI that is not here."
+        else:
+            return fault
+        return replace(fault, reason=reason)

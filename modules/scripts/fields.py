@@ -65,7 +65,7 @@ class FieldScript(Script):
         values = []
         for row, value in zip(self.rows, [*args, *([None] * (len(self.rows) - len(args)))], strict=True):
             try:
-                values.append(row.default if value is None else row.check(value))
+                values.append(row.default if value is None else row.check(_typed(row, value)))
             except InvalidValueError as error:
                 raise InvalidValueError(f"{title}: {error}") from error
         return values
@@ -106,6 +106,28 @@ class FieldScript(Script):
             is_number=is_number,
             choices=(lambda program: list(choices)) if choices else None,
         )
+
+
+def truths(args: Sequence[Any]) -> list[Any]:
+    """Return arguments with "True" and "False", which some calling programs send, as what they say."""
+    words = {"True": True, "False": False}
+    return [words.get(one, one) if isinstance(one, str) else one for one in args]
+
+
+def _typed(row: Field, value: Any) -> Any:
+    """Return a text of a calling program ("True", "0.5", a choice in another case) as the value it stands for."""
+    if not isinstance(value, str) or value == row.default:
+        return value
+    if isinstance(row.default, bool):
+        return truths([value.strip().capitalize()])[0] if value else value
+    if isinstance(row.default, int | float):
+        try:
+            return type(row.default)(value)
+        except ValueError:
+            return value
+    if isinstance(row.choices, tuple):
+        return next((one for one in row.choices if str(one).lower() == value.lower()), value)
+    return value
 
 
 def switch(elem_id: str) -> Field:

@@ -52,6 +52,9 @@ class ForeignLoading(Protocol):
     def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
         """Run a file of an extension; `patched` is told what it replaced for all models. Raises what `run` raises."""
 
+    def limited(self, call: Callable[[], T]) -> T:
+        """Return what code of an extension gives; raise what it raises, and an error where it takes too long."""
+
     def before_form(self, script: Script) -> None:
         """Tell a script of controls that it awaits before its own are built outside of any page."""
 
@@ -94,6 +97,9 @@ class PlainLoading:
 
     def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
         return run()
+
+    def limited(self, call: Callable[[], T]) -> T:
+        return call()
 
     def before_form(self, script: Script) -> None:
         return

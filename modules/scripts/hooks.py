@@ -25,7 +25,7 @@ from modules.processing.request.request import GenerationRequest
 from modules.scripts.acting import Acting, acting
 from modules.scripts.callbacks import Callbacks, Moment
 from modules.scripts.job import ImageJob, Job
-from modules.scripts.library import default_args
+from modules.scripts.library import LeftOutError, default_args
 from modules.scripts.script import (
     MaskBlendArgs,
     PostprocessBatchListArgs,
@@ -92,6 +92,8 @@ class ScriptRunner:
                 args = self._args_of(script, given)
                 with acting(script.acting):
                     method(p, *objects, *args, **facts)
+            except LeftOutError:
+                self._scripts.pop(title, None)  # its faults say why
             except FeatherweightError as error:
                 if hook in FIRST_HOOKS:
                     raise
@@ -122,8 +124,8 @@ class ScriptRunner:
         for script, given in list(self._scripts.values()):
             try:
                 found.append((script, self._args_of(script, given)))
-            except (Exception, SystemExit) as error:  # somebody else's code
-                self._leave_out(script, "ui", error)
+            except LeftOutError:
+                self._scripts.pop(script.title(), None)
         return found
 
     def _leave_out(self, script: Script, hook: str, error: BaseException) -> None:

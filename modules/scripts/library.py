@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import json
 import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -334,6 +338,8 @@ class ScriptLibrary:
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             mark_module(module, loading)
+            if not extension.is_built_in:
+                module.__package__ = file.stem  # as in the reference UI, where some ask for it
             sys.modules[name] = module
             with while_loading(loading):
                 spec.loader.exec_module(module)
@@ -415,7 +421,9 @@ class ScriptLibrary:
         script.filename = str(file)
         script.program = self.program
         script.acting = loading
-        if not loading.is_foreign:
+        if loading.is_foreign:
+            setattr(script, "ui", _entered_once(script))  # noqa: B010 - mypy allows no assignment to a method
+        else:
             script.title()
         return script
 
@@ -440,29 +448,89 @@ def _tabs_of(script: Script) -> list[bool]:
     return [is_img2img for is_img2img in (False, True) if script.is_on(is_img2img)]
 
 
+class LeftOutError(InvalidValueError):
+    """A script whose controls could not be built; it takes part in nothing."""
+
+
 _BUILDING = threading.Lock()
 """Gradio has one context of what is being built for the whole process."""
 
 
 def components_of(script: Script) -> list[Any]:
-    """The script's components, built once outside of any page: for their defaults and limits."""
+    """Return a script's components, for their defaults and limits: those of the page, else built once outside of any.
+    Code that runs while controls are built gets those that are there already. Raises `LeftOutError` for a user's script
+    whose `ui` fails, or failed before."""
+    if script.built is not None:
+        return script.built
+    if script.ui_error:
+        raise LeftOutError(f"{script.title()} is left out, because its ui failed: {script.ui_error}")
+    if _INSIDE.get() or (script.is_foreign and _is_page_open()):
+        return []
     with _BUILDING:
         if script.built is None:
-            with ThreadPoolExecutor(1) as thread:
-                built = thread.submit(lambda: asyncio.run(_build(script))).result()
-            script.pasted = PastedFields.of(script.title(), built, script.infotext_fields)
+            try:
+                with ThreadPoolExecutor(1) as thread:
+                    built = thread.submit(lambda: asyncio.run(_build(script))).result()
+                script.pasted = PastedFields.of(script.title(), built, script.infotext_fields)
+            except (Exception, SystemExit) as error:
+                if not script.is_foreign:
+                    raise
+                script.failed("ui", error)
+                raise LeftOutError(f"{script.title()} failed in ui and is left out: {script.ui_error}") from error
             script.built = built
     return script.built
+
+
+def _is_page_open() -> bool:
+    context = sys.modules.get("gradio.context")
+    return context is not None and context.Context.root_block is not None
 
 
 async def _build(script: Script) -> list[Any]:
     """A coroutine, because Gradio makes event loops, and leaves them open, where none is running."""
     import gradio as gr
 
-    with gr.Blocks(analytics_enabled=False):
+    _INSIDE.set((*_INSIDE.get(), None))
+    with outside_of_the_page(), gr.Blocks(analytics_enabled=False):
         if isinstance(script.acting, Loading):
-            script.acting.foreign.before_form(script)
+            script.acting.limited(partial(script.acting.foreign.before_form, script))
         return build_ui(script, not script.is_on(False))
+
+
+@contextmanager
+def outside_of_the_page() -> Iterator[None]:
+    """Blocks that are made inside stand by themselves, also while a page is being built. What an extension left open is
+    closed at the end."""
+    from gradio.context import Context
+
+    before = Context.root_block, Context.block
+    Context.root_block = Context.block = None
+    try:
+        yield
+    finally:
+        Context.root_block, Context.block = before
+
+
+_INSIDE: ContextVar[tuple[Script | None, ...]] = ContextVar("inside", default=())
+"""The user's scripts whose `ui` runs, the innermost last; None while controls are built outside of a page."""
+
+
+def _entered_once(script: Script) -> Callable[[bool], Any]:
+    """The `ui` of a user's script, which other extensions may call: it is not entered again from inside of itself, and
+    takes only so much time."""
+    method = script.ui
+
+    def ui(is_img2img: bool) -> Any:
+        if script in _INSIDE.get():
+            raise InvalidValueError(f"ui of {script.title()!r} was called again from inside of itself.")
+        token = _INSIDE.set((*_INSIDE.get(), script))
+        try:
+            with acting(script.acting):
+                return script.acting.limited(lambda: method(is_img2img)) if script.acting else method(is_img2img)
+        finally:
+            _INSIDE.reset(token)
+
+    return ui
 
 
 def build_ui(script: Script, is_img2img: bool) -> list[Any]:
@@ -511,7 +579,10 @@ def named_args(script: Script, given: Mapping[str, Any]) -> tuple[Any, ...]:
 def pasted_args(script: Script, parsed: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """The script's arguments as an infotext has them, defaults instead of the others; None where it says nothing, or
     nothing but what they are without it."""
-    components = components_of(script)
+    try:
+        components = components_of(script)
+    except LeftOutError:
+        return None
     values = script.pasted.values(parsed) if script.pasted is not None else {}
     if not values:
         return None
@@ -523,8 +594,12 @@ def pasted_args(script: Script, parsed: Mapping[str, Any]) -> tuple[Any, ...] | 
     return tuple(args) if args != default_args(script) else None
 
 
-def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any]:
-    """Return what `/sdapi/v1/script-info` says of a script on a tab."""
+def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any] | None:
+    """Return what `/sdapi/v1/script-info` says of a script on a tab; None for one whose `ui` fails."""
+    try:
+        components = components_of(script)
+    except LeftOutError:
+        return None
     return {
         "name": script.title().lower(),
         "is_alwayson": script.takes_part(is_img2img),
@@ -532,15 +607,24 @@ def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any]:
         "args": [
             {
                 "label": getattr(component, "label", "") or "",
-                "value": _value_of(component, script.acting),
+                "value": _as_json(_value_of(component, script.acting)),
                 "minimum": getattr(component, "minimum", None),
                 "maximum": getattr(component, "maximum", None),
                 "step": getattr(component, "step", None),
                 "choices": _choices_of(component),
             }
-            for component in components_of(script)
+            for component in components
         ],
     }
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value, as a text where it is an object of an extension's own that JSON cannot hold."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
 
 
 def _value_of(component: Any, author: Acting | None = None) -> Any:

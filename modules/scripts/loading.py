@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from modules.errors import InvalidValueError
 from modules.scripts.acting import Acting, acting, acting_now
@@ -18,6 +18,8 @@ from modules.scripts.adapters import ExtraNetwork, ExtraNetworks, MakePage
 from modules.scripts.callbacks import Callbacks, Moment, Registered
 from modules.scripts.foreign import PLAIN, ForeignLoading
 from modules.scripts.program import Program
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -30,6 +32,9 @@ class Loading(Acting):
     program: Program
     foreign: ForeignLoading = PLAIN
     is_left_out: bool = False
+
+    def limited(self, call: Callable[[], T]) -> T:
+        return self.foreign.limited(call) if self.is_foreign else call()
 
 
 _LOADING: ContextVar[Loading | None] = ContextVar("loading", default=None)

@@ -96,6 +96,7 @@ class Script(ScriptHooks):
     filename: str = ""  # set by the program
     built: list[Any] | None = None  # its components, for their defaults; set by the program
     program: Program = Program()  # which names there are; set by the program
+    ui_error: str = ""  # why they could not be built; set by the program
     pasted: PastedFields | None = None  # what fills `built`; set by the program
     infotext_fields: InfotextFields | None = None
     """Set in `ui`: what a pasted infotext gives to which component, by the name of a field or by a function of all
@@ -207,6 +208,8 @@ class Script(ScriptHooks):
         reason = f"{type(error).__name__}: {error}"
         if self.acting is not None:
             reason = self.acting.owner.note(where, error).reason
+        if where == "ui":
+            self.ui_error = reason
         log.error("The script %s (%s) failed in %s: %s", self.title(), self.filename, where, reason, exc_info=error)
 
     @property

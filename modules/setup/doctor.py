@@ -26,7 +26,7 @@ from modules.setup.installed import installed_versions, read_pins, unsatisfied
 from modules.setup.pip import Pip
 from modules.setup.process import Run, Runner
 from modules.setup.stamp import KERNELS, NODEPS, PACKAGES, REQUIREMENTS
-from modules.setup.torch_choice import ROCM_WINDOWS_TORCH, TORCH_VERSION, choice_by_hardware
+from modules.setup.torch_choice import TORCH_VERSION, choice_by_hardware
 from modules.setup.torch_question import ASK_TORCH, MEASURE_DEVICE, gains_by_kernels, what_to_expect
 from modules.system.bounded import read_json, read_json_file
 from modules.system.cores import (
@@ -144,7 +144,7 @@ def _versions(found: Findings, root: Path, environment: Environment, run: Run) -
     if "torch" not in packages:
         old = old_glibc(glibc_version())
         found.fault(old or f"PyTorch is not installed. Start {start} once: it installs what is needed.")
-    elif packages["torch"].partition("+")[0] != TORCH_VERSION and packages["torch"] != ROCM_WINDOWS_TORCH:
+    elif packages["torch"].partition("+")[0] != TORCH_VERSION:
         found.fault(
             f"PyTorch is {packages['torch']}, and {TORCH_VERSION} is needed. Start {start} --reinstall-torch once."
         )

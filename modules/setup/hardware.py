@@ -3,7 +3,6 @@
 import platform
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from modules.setup.pip import Pip
 from modules.setup.process import Run
 
 MAKERS = {0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel"}
-_ARC_DEVICES = (0x56, 0xE2)  # Alchemist and Battlemage cards begin so; integrated graphics differ
+_ARC_DEVICES = (0x56, 0xE2, 0x64, 0xB0)  # so begin Alchemist, Battlemage, and what is in Core Ultra 200V and 300
+_ARC_IN_CPUS = (0x7D51, 0x7D55, 0x7DD1, 0x7DD5)  # Core Ultra 100H and 200H; others of 0x7D.. are no Arc
 _REGISTRY = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 _WSL_NVIDIA_SMI = Path("/usr/lib/wsl/lib/nvidia-smi")
 
@@ -41,8 +41,8 @@ class Adapter:
 
     @property
     def is_arc(self) -> bool:
-        """Whether PyTorch has a build for this card of Intel's."""
-        return self.maker == "Intel" and self.device >> 8 in _ARC_DEVICES
+        """Whether PyTorch has a build for this GPU of Intel's: a card, or the Arc graphics of a Core Ultra."""
+        return self.maker == "Intel" and (self.device >> 8 in _ARC_DEVICES or self.device in _ARC_IN_CPUS)
 
     def __str__(self) -> str:
         return self.name or f"{self.maker or 'unknown maker'} {self.vendor:04x}:{self.device:04x}"
@@ -53,7 +53,6 @@ class Machine(Protocol):
 
     system: str  # as platform.system(): Linux, Windows, Darwin
     architecture: str  # as platform.machine(): x86_64, AMD64, arm64, aarch64
-    python: tuple[int, int]
 
     def has_local_wheel(self, requirement: str) -> bool: ...
     def nvidia(self) -> Nvidia | None: ...
@@ -68,7 +67,6 @@ class ThisMachine:
     def __init__(self, run: Run, pip: Pip, root: Path = Path("/")) -> None:
         self.system = platform.system()
         self.architecture = platform.machine()
-        self.python = sys.version_info[:2]
         self._run, self._pip, self._root = run, pip, root
 
     def has_local_wheel(self, requirement: str) -> bool:

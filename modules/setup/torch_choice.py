@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from modules.setup.hardware import Adapter, Machine, Nvidia
@@ -11,22 +11,67 @@ from modules.setup.process import SetupError
 TORCH_VERSION = "2.13.0"
 PIN = f"torch=={TORCH_VERSION}"
 WHEELS = "https://download.pytorch.org/whl/"
+AMD_WHEELS = "https://stable.repo.amd.com/rocm/whl-next/"
 CUDA, OLD_CUDA, ROCM = "cu130", "cu126", "rocm7.2"  # what PyTorch 2.13 is published for
 CUDA_13_DRIVER = 580  # CUDA 13 needs this driver ...
 CUDA_13_CAPABILITY = (7, 5)  # ... and dropped Maxwell, Pascal and Volta cards
-ROCM_WINDOWS = "https://repo.radeon.com/rocm/windows/rocm-rel-7.2.1/"
-ROCM_WINDOWS_TORCH = "2.9.1+rocm7.2.1"
-ROCM_WINDOWS_PYTHON = (3, 12)
-ROCM_WINDOWS_FILES = (
-    *("rocm_sdk_core-7.2.1-py3-none-win_amd64.whl", "rocm_sdk_libraries_custom-7.2.1-py3-none-win_amd64.whl"),
-    *("rocm-7.2.1.tar.gz", f"torch-{ROCM_WINDOWS_TORCH.replace('+', '%2B')}-cp312-cp312-win_amd64.whl"),
+RDNA = (
+    (r"RX 90[78]\d|R9700", "gfx1201", True),
+    (r"RX 90[56]\d", "gfx1200", True),
+    (r"RX 79\d\d|W7[89]\d\d", "gfx1100", True),
+    (r"RX 7[78]\d\d|W77\d\d", "gfx1101", True),
+    (r"RX 7[4-6]\d\d|W7[56]\d\d", "gfx1102", True),
+    (r"80[456]0S", "gfx1151", True),  # Ryzen AI Max
+    (r"RX 6[89]\d\d|W68\d\d", "gfx1030", False),
+    (r"RX 67\d\d", "gfx1031", False),
+    (r"RX 66\d\d|W66\d\d", "gfx1032", False),
+    (r"RX 6[345]\d\d|W6[345]\d\d", "gfx1034", False),
+    (r"RX 5[67]\d\d\b", "gfx1010", False),
+    (r"RX 5[35]00", "gfx1012", False),
+    (r"8[89]0M", "gfx1150", False),
+    (r"7[468]0M", "gfx1103", False),
 )
-"""AMD's own packages for Windows, an older PyTorch than the one for other machines."""
-_RDNA_3_AND_4 = re.compile(r"\bRX [79]\d{3}|\bW7\d{3}\b|\bR9700\b|\b80[56]0S\b")
-"""In names of GPUs that those packages compute on: Radeon RX 7000 and 9000, PRO W7000 and R9700, Ryzen AI Max."""
+"""By the name of a GPU: the architecture that AMD's packages for Windows have code for, and whether they are installed
+without being asked for: for RDNA 3 and 4, and for Ryzen AI Max, as AMD supports them."""
 ROCM_ARCHITECTURES = ((9, 0), (9, 4), (9, 5), (10, 3), (11, 0), (11, 5), (12, 0))
 """Of AMD's GPUs, those that PyTorch's build for Linux has code for: gfx900 on, without RX 5000 (gfx1010)."""
 INSTEAD = "the CPU (programs that use Vulkan, such as stable-diffusion.cpp, compute on it)"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A build of PyTorch: `local`, which its versions have behind the plus sign, and the index that has it; "" is the
+    usual one. `is_extra`: the index comes on top of the usual one."""
+
+    local: str = ""
+    index: str = ""
+    is_extra: bool = False
+
+    def words(self, requirement: str = PIN) -> tuple[str, ...]:
+        """Return the words for `pip install`."""
+        if self.is_extra:
+            return (requirement, "--extra-index-url", self.index, "--retries", "1")
+        return (requirement, "--index-url", self.index) if self.index else (requirement,)
+
+
+_CPU = Pin("cpu", WHEELS + "cpu", is_extra=True)  # on top, because "2.13.0+cpu" counts as newer than "2.13.0"
+_CUDA, _OLD_CUDA, _XPU = (Pin(name, WHEELS + name) for name in (CUDA, OLD_CUDA, "xpu"))
+LOCK = {
+    ("Linux", "cuda"): Pin(),
+    ("Linux", "cuda, Arm"): _CUDA,
+    ("Linux", "cuda, old"): _OLD_CUDA,
+    ("Linux", "rocm"): Pin(ROCM, WHEELS + ROCM),
+    ("Linux", "xpu"): _XPU,
+    ("Linux", "cpu"): _CPU,
+    ("Windows", "cuda"): _CUDA,
+    ("Windows", "cuda, old"): _OLD_CUDA,
+    ("Windows", "rocm"): Pin("rocm10.0.0", AMD_WHEELS),
+    ("Windows", "xpu"): _XPU,
+    ("Windows", "cpu"): _CPU,
+    ("Darwin", "mps"): Pin(),
+    ("Darwin", "cpu"): Pin(),
+}
+"""The build for each system and type of device, all of version `TORCH_VERSION`."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +147,23 @@ def choice_by_hardware(machine: Machine) -> TorchChoice:
             return _rocm(machine)
         shown = f"gfx{architecture[0]}{architecture[1]}x"
         return _cpu(machine, f"AMD GPU of architecture {shown}, which PyTorch has no code for: {INSTEAD}")
+    if machine.system == "Windows" and (known := _rdna(adapters)) is not None and known[2]:
+        return _rocm(machine)
     if any(adapter.is_arc for adapter in adapters):
         return _xpu(machine)
     return _cpu(machine, next((why for each in adapters if (why := _why_unused(each, machine))), "the CPU"))
+
+
+def _rdna(adapters: Sequence[Adapter]) -> tuple[Adapter, str, bool] | None:
+    """Return the GPU for AMD's packages for Windows, its architecture, and whether it is used without being asked for:
+    the first of `RDNA`, which are ordered from the newest; None where there is none."""
+    found = (
+        (adapter, architecture, is_automatic)
+        for pattern, architecture, is_automatic in RDNA
+        for adapter in adapters
+        if adapter.maker == "AMD" and re.search(rf"\b(?:{pattern})", adapter.name)
+    )
+    return next(found, None)
 
 
 def _why_unused(adapter: Adapter, machine: Machine) -> str:
@@ -112,80 +171,75 @@ def _why_unused(adapter: Adapter, machine: Machine) -> str:
     if adapter.maker == "NVIDIA":
         return f"{adapter}, whose driver does not answer: the CPU. Install NVIDIA's driver, then --reinstall-torch"
     if adapter.maker == "AMD" and machine.system == "Windows":
-        if _RDNA_3_AND_4.search(adapter.name):
+        if _rdna((adapter,)) is not None:
             return (
-                f"{adapter}: the CPU, until --torch rocm --reinstall-torch installs AMD's PyTorch {ROCM_WINDOWS_TORCH}"
+                f"{adapter}, which AMD builds PyTorch for and does not support: {INSTEAD}, until --torch rocm "
+                "--reinstall-torch installs that build"
             )
-        return f"{adapter}, older than RDNA 3, or in a CPU: {INSTEAD}"
+        return f"{adapter}, which AMD has no PyTorch for: {INSTEAD}"
     if adapter.maker == "AMD":
         return f"{adapter}, without AMD's compute device /dev/kfd: the CPU. Load the kernel's module amdgpu"
-    return f"{adapter}, which is no Arc card: {INSTEAD}" if adapter.maker == "Intel" else ""
+    return f"{adapter}, which is no Arc GPU: {INSTEAD}" if adapter.maker == "Intel" else ""
 
 
 def _for_nvidia(machine: Machine, nvidia: Nvidia) -> TorchChoice:
     if nvidia.driver < CUDA_13_DRIVER:
         why = f"NVIDIA driver {nvidia.driver}, too old for CUDA 13 (driver {CUDA_13_DRIVER})"
-        return _from_index(OLD_CUDA, f"{why}: CUDA 12.6")
+        return _locked(machine, "cuda, old", f"{why}: CUDA 12.6")
     if nvidia.capability is not None and nvidia.capability < CUDA_13_CAPABILITY:
         shown = ".".join(map(str, nvidia.capability))
-        return _from_index(OLD_CUDA, f"NVIDIA card of compute capability {shown}, too old for CUDA 13: CUDA 12.6")
-    if machine.system == "Linux" and machine.architecture == "x86_64":
-        return TorchChoice((PIN,), "NVIDIA card: CUDA 13.0")  # the default package for this system
-    return _from_index(CUDA, "NVIDIA card: CUDA 13.0")
+        return _locked(
+            machine, "cuda, old", f"NVIDIA card of compute capability {shown}, too old for CUDA 13: CUDA 12.6"
+        )
+    is_arm = machine.system == "Linux" and machine.architecture != "x86_64"
+    return _locked(machine, "cuda, Arm" if is_arm else "cuda", "NVIDIA card: CUDA 13.0")
 
 
 def _cuda(machine: Machine) -> TorchChoice:
     """Asked for by name: from NVIDIA's index even on Linux, so that a local CPU wheel cannot take its place."""
     choice = _for_nvidia(machine, machine.nvidia() or Nvidia(CUDA_13_DRIVER, None))
-    return choice if "--index-url" in choice.words else _from_index(CUDA, choice.reason)
+    return choice if "--index-url" in choice.words else TorchChoice(_CUDA.words(), choice.reason)
 
 
 def _rocm(machine: Machine) -> TorchChoice:
-    if machine.system == "Windows":
-        return _rocm_for_windows(machine)
-    if machine.system != "Linux":
+    """Raises `SetupError` for a system, or a GPU on Windows, that there is no build for."""
+    if machine.system not in ("Linux", "Windows"):
         raise SetupError(f"PyTorch {TORCH_VERSION} has no ROCm build for {machine.system}: take --torch auto.")
-    return _from_index(ROCM, "AMD card: ROCm")
-
-
-def _rocm_for_windows(machine: Machine) -> TorchChoice:
-    """AMD's own packages. Raises `SetupError` for a Python, or a GPU, that they are not for."""
-    if machine.python != ROCM_WINDOWS_PYTHON:
-        wanted, here = (".".join(map(str, version)) for version in (ROCM_WINDOWS_PYTHON, machine.python))
-        raise SetupError(
-            f"AMD's PyTorch for Windows is for Python {wanted}, this is {here}: install Python {wanted}, delete the "
-            "folder .venv and start again, take --torch cpu, or set TORCH_COMMAND to another pip command."
-        )
+    if machine.system == "Linux":
+        return _locked(machine, "rocm", "AMD card: ROCm")
+    pin, known = LOCK["Windows", "rocm"], _rdna(machine.adapters())
     cards = [adapter for adapter in machine.adapters() if adapter.maker == "AMD"]
-    if cards and not any(_RDNA_3_AND_4.search(card.name) for card in cards):
+    if known is None and cards:
         raise SetupError(
-            f"AMD's PyTorch for Windows computes on RDNA 3 and 4 (Radeon RX 7000 and 9000), not on {cards[0]}. Take "
-            f"--torch cpu: {INSTEAD}; or set TORCH_COMMAND to a pip command for that card."
+            f"AMD's PyTorch for Windows has no code for {cards[0]}. Take --torch cpu: {INSTEAD}; or set TORCH_COMMAND "
+            "to a pip command for that card."
         )
-    return TorchChoice(tuple(ROCM_WINDOWS + name for name in ROCM_WINDOWS_FILES), "AMD card: AMD's ROCm for Windows")
+    card, extra = (known[0], known[1]) if known is not None else ("AMD card", "all")
+    return TorchChoice(
+        pin.words(f"torch[device-{extra}]=={TORCH_VERSION}+{pin.local}"), f"{card}: AMD's ROCm for Windows"
+    )
 
 
 def _xpu(machine: Machine) -> TorchChoice:
     if machine.system == "Darwin":
         raise SetupError("PyTorch has no XPU build for macOS: take --torch auto.")
-    return _from_index("xpu", "Intel card: XPU")
+    return _locked(machine, "xpu", "Intel card: XPU")
 
 
 def _mps(machine: Machine) -> TorchChoice:
     if machine.system != "Darwin":
         raise SetupError(f"MPS exists on macOS only, this is {machine.system}: take --torch auto.")
-    return TorchChoice((PIN,), "macOS: MPS on Apple CPUs")
+    return _locked(machine, "mps", "macOS: MPS on Apple CPUs")
 
 
 def _cpu(machine: Machine, reason: str = "the CPU") -> TorchChoice:
-    """The CPU build. Its index comes on top of the usual one: "2.13.0+cpu" counts as newer than "2.13.0"."""
-    if machine.system == "Darwin":
-        return TorchChoice((PIN,), reason)
-    return TorchChoice((PIN, "--extra-index-url", WHEELS + "cpu", "--retries", "1"), reason)
+    return _locked(machine, "cpu", reason)
 
 
-def _from_index(name: str, reason: str) -> TorchChoice:
-    return TorchChoice((PIN, "--index-url", WHEELS + name), reason)
+def _locked(machine: Machine, device: str, reason: str) -> TorchChoice:
+    """Take what `LOCK` has; systems that it does not know are taken for Linux."""
+    pin = LOCK.get((machine.system, device)) or LOCK["Linux", device]
+    return TorchChoice(pin.words(), reason)
 
 
 _BUILDS: dict[str, Callable[[Machine], TorchChoice]] = {

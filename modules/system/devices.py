@@ -81,8 +81,10 @@ def gpu_count(flags: DeviceFlags) -> int:
 
 
 def describe(device: torch.device) -> str:
-    """A name for people."""
-    return _name(device.type, device.index or 0) if device.type in GPU_TYPES else "CPU"
+    """A name for people; of a GPU that is not here, its type."""
+    if device.type not in GPU_TYPES:
+        return "CPU"
+    return _name(device.type, device.index or 0) if is_available(device.type) else device.type
 
 
 def driver_of(device: torch.device) -> str:
@@ -236,8 +238,18 @@ def _ram(proc: Path = Path("/proc")) -> Memory:
         lines = (line.split() for line in (proc / "meminfo").read_text(encoding="ascii").splitlines())
         free = next((1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:"), total - used)
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf, macOS no /proc
-        return {"error": "only known on Linux"}
+        return _ram_elsewhere()
     return {"free": free, "used": used, "total": total}
+
+
+def _ram_elsewhere() -> Memory:
+    try:
+        import psutil  # type: ignore[import-untyped]  # comes with accelerate
+
+        memory = psutil.virtual_memory()
+        return {"free": memory.available, "used": psutil.Process().memory_info().rss, "total": memory.total}
+    except (ImportError, OSError, RuntimeError):
+        return {"error": "this system does not tell"}
 
 
 def _device_memory(device: torch.device) -> Memory:
@@ -285,6 +297,18 @@ def synchronize(device: torch.device) -> None:
     gpu = gpu_of(device)
     if gpu is not None:
         gpu.synchronize(device)
+
+
+def shares_main_memory(device: torch.device) -> bool:
+    """Whether main memory is the device's memory: of the CPU, of Apple's GPUs, and of GPUs that are part of a CPU."""
+    return device.type == "cpu" or held_of_main_memory(device) is not None
+
+
+def held_of_main_memory(device: torch.device) -> int | None:
+    """Return how much of main memory this process has through a GPU whose memory that is; None where it has its own,
+    and for the CPU."""
+    gpu = gpu_of(device)
+    return None if gpu is None else gpu.held_of_main_memory(device)
 
 
 def has_streams(device: torch.device) -> bool:
@@ -443,6 +467,7 @@ class Gpu(Protocol):
     def driver(self, device: torch.device) -> str: ...
     def capability(self, device: torch.device) -> tuple[int, int] | None: ...
     def read(self, device: torch.device) -> DeviceReading | None: ...
+    def held_of_main_memory(self, device: torch.device) -> int | None: ...
     def statistics(self, device: torch.device) -> Mapping[str, int]: ...
     def begin_peak(self, device: torch.device) -> None: ...
     def empty_cache(self) -> None: ...
@@ -511,6 +536,14 @@ class TorchGpu:
             int(allocated.get("peak", 0)),
             int(reserved.get("peak", 0)),
         )
+
+    def held_of_main_memory(self, device: torch.device) -> int | None:
+        """See `held_of_main_memory`."""
+        if not self.count():
+            return None
+        properties = self._module.get_device_properties(device)
+        is_shared = getattr(properties, "is_integrated", False) or getattr(properties, "is_integrated_gpu", False)
+        return int(self._module.memory_reserved(device)) if is_shared else None
 
     def statistics(self, device: torch.device) -> Mapping[str, int]:
         """Counters of the allocator, by PyTorch's names."""
@@ -639,6 +672,10 @@ class AppleGpu(TorchGpu):
     def read(self, device: torch.device) -> DeviceReading | None:
         """Not told."""
         return None
+
+    def held_of_main_memory(self, device: torch.device) -> int:
+        """See `held_of_main_memory`."""
+        return int(self._module.driver_allocated_memory()) if self.count() else 0
 
     def begin_peak(self, device: torch.device) -> None:
         """Not counted."""

@@ -9,6 +9,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from threading import RLock
 from types import ModuleType
@@ -39,7 +40,11 @@ class _Awaited(ModuleType):
     next import statement already, which looks at `__spec__`.)"""
 
     def __getattr__(self, name: str) -> Any:
-        return object.__getattribute__(_whole(self), name)
+        if name == "__path__" and not hasattr(vars(self).get("_found"), "__path__"):
+            raise AttributeError(name)  # each `from module import name` asks for it
+        whole = _whole(self)
+        there = sys.modules.get(whole.__name__, whole)  # packages may put something else in their place
+        return object.__getattribute__(whole, name) if there is whole else getattr(there, name)
 
 
 class _AwaitedPath(list[str]):
@@ -84,18 +89,43 @@ def _called_later(module: ModuleType, name: str) -> Callable[..., Any]:
     return call
 
 
-def import_when_used(package: str, *functions: str) -> None:
+def import_when_used(package: str, *functions: str, parts_alone: bool = False) -> None:
     """Have `package` imported by the first use of something in it, not where it is named. For packages that others
     import for what is hardly ever called. `functions` of it may be imported from it by name, and import it when they
-    are called. Without effect where it is not installed, or imported already."""
+    are called. With `parts_alone` its modules are imported without it. Without effect where it is not installed, or
+    imported already."""
     spec = find_spec(package) if package not in sys.modules else None
     if spec is None or spec.loader is None:
         return
     module, found = _Awaited(package), module_from_spec(spec)
     # Many look at the file of every module there is, `inspect` for one, and use nothing in it.
     vars(module).update({name: value for name, value in vars(found).items() if name not in ("__path__", "__doc__")})
+    if parts_alone and hasattr(found, "__path__"):
+        vars(module)["__path__"] = found.__path__
     later: dict[str, Any] = {name: _called_later(module, name) for name in functions}
     if later:
         later["__path__"] = _AwaitedPath(module)
     vars(module).update(later, _found=found, _later=later)
     sys.modules[package] = module
+    parent, _, name = package.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], name, module)
+
+
+def unchanged_until_used(package: str, *functions: str, part: str = "") -> None:
+    """Have these functions of an awaited package return what they are given, until something else in it is used: what
+    they decorate or check. `part`: a module of it that is imported without it, now."""
+    module = sys.modules.get(package)
+    if type(module) is not _Awaited:
+        return
+    own, found = vars(module), dict.fromkeys(functions, _unchanged)
+    own.update(found)
+    own["_later"].update(found)
+    if part:
+        own["__path__"] = own["_found"].__path__
+        import_module(f"{package}.{part}")
+        own["__path__"] = own["_later"]["__path__"] = _AwaitedPath(module)
+
+
+def _unchanged(given: Any = None, *_: object, **__: object) -> Any:
+    return _unchanged if given is None else given

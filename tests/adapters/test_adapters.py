@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from modules.adapters.adapter_facts import AdapterError, digests_of
 from modules.adapters.adapter_file import read_adapter, read_adapter_file, split_key
 from modules.adapters.algorithms.adapter import Adapter
-from modules.adapters.block_weights import LAYOUTS, block_of, read_block_weights
+from modules.adapters.block_weights import LAYOUTS, BlockWeights, block_of, read_block_weights
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.adapters.embeddings import EmbeddingStore, read_embedding
 from modules.adapters.hypernetworks import read_hypernetwork
@@ -135,6 +135,19 @@ def test_odd_names_are_found_and_paths_are_not(tmp_path: Path) -> None:
 
 ONES = read_block_weights("ALL").blocks
 FIRST_TWO = tuple((name, float(name in ("IN01", "IN02"))) for name, _ in ONES)
+
+
+def test_elements_of_a_tag_are_factors_of_layers() -> None:
+    _, tags = extract_tags("<lora:a:0.5:lbw=INALL:lbwe=IN01-IN02:attn1 ff:0,OUT03::2:start=2>")
+    (found,), problems = lora_tags(tags)
+    weights = BlockWeights(blocks=found.blocks)
+    assert not problems and (found.te_strength, found.unet_strength, found.steps.start) == (0.5, 0.5, 2)
+    assert [weights.of("IN01", path) for path in ("b.attn1.to_q", "b.ff.net", "b.attn2.to_q")] == [0.0, 0.0, 1.0]
+    assert weights.of("OUT03", "b.attn2") == 2.0 and weights.of("OUT04", "b.attn2") == 0.0
+    _, tags = extract_tags("<lora:a:1:lbwe=ATTNDEEPOFF><lora:b:1:lbwe=IN77:attn:0>")
+    (found,), problems = lora_tags(tags)
+    assert BlockWeights(blocks=found.blocks).of("M00", "x.attn1") == 0.0
+    assert "no rule such as IN05-OUT05:attn:0" in problems[0]
 
 
 def test_blocks_of_layers_and_lists_of_weights() -> None:

@@ -108,7 +108,11 @@ def test_another_method_and_a_slash_behind_a_route_lead_to_it(client: TestClient
         reply = client.request(wrong, address)
         allowed = reply.headers["Allow"].split(", ")
         assert reply.status_code == 405 and {*methods} <= {*allowed} and wrong not in allowed, path
-        assert f"{address} takes {' and '.join(allowed)}, not {wrong}." in reply.json()["errors"], path
+        said = reply.json()
+        said = said["error"]["message"] if address.startswith("/v1/") else said["errors"]
+        assert f"{address} takes {' and '.join(allowed)}, not {wrong}." in said, path
+        if address.startswith("/v1/"):
+            continue  # other paths of this API answer in its own shape
         reply = client.request(methods[0], f"{address}/?a=b%20c", follow_redirects=False)
         assert reply.headers["Location"] == f"../{address.rpartition('/')[2]}?a=b%20c", path
         assert reply.status_code == 307, path

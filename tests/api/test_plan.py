@@ -72,5 +72,14 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main([*common, "--width", "9"]) == 1
     for wrong in ("nan", "inf", "-1"):
         assert cli.main([*common, "--available-gb", wrong]) == 1
+    assert cli.main([*common, "--vram", "4", "--width", "64", "--height", "64", "--set", "compute_dtype=fp32"]) == 0
+    assert "a GPU with 4 GB: needs" in capsys.readouterr().out
+    assert cli.main([*common, "--vram", "0.55"]) == 2
+    assert "It does not fit" in capsys.readouterr().out
+    for wrong in ("nan", "0"):
+        assert cli.main([*common, "--vram", wrong]) == 1
+    assert cli.main([*common, "--always", 'ControlNet={"model": "x"}']) == 1
+    assert "write TITLE=JSON with a list" in capsys.readouterr().err
+    assert cli.main([*common, "--always", 'ControlNet=[{"model": "no such"}]', "--vram", "4"]) == 0
     assert cli.main([*common, "--set", "vae_tile_size"]) == 1
     assert "write KEY=VALUE" in capsys.readouterr().err

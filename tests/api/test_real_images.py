@@ -103,3 +103,14 @@ def test_a_grid_comes_only_with_saved_images(client: TestClient, saves: bool) ->
     images, infotexts = make(client, {**SMALL, "batch_size": 2, "save_images": saves})
     assert [image.size for image in images] == [(128, 64), (64, 64), (64, 64)][0 if saves else 1 :]
     assert len(infotexts) == len(images)
+
+
+def test_urls_of_images_lead_to_the_saved_files(client: TestClient) -> None:
+    """Clients of dall-e read the URL without asking for it."""
+    body = {"prompt": "a cat", "model": "dall-e-3", "n": 2, "size": "64x64", "steps": 1, "seed": 5}
+    reply = client.post("/v1/images/generations", json=body)
+    assert reply.status_code == 200, reply.text
+    for number, one in enumerate(reply.json()["data"]):
+        assert set(one) == {"url"} and one["url"].startswith(str(client.base_url))
+        with Image.open(io.BytesIO(client.get(one["url"]).content)) as image:
+            assert f"Seed: {5 + number}," in image.info["parameters"] and image.size == (64, 64)

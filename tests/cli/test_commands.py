@@ -13,7 +13,10 @@ from modules.flags.extension_commands import extension_commands
 
 
 def test_commands_are_written_as_module_and_function() -> None:
-    assert all(target.startswith(("modules.", "recipes.")) and target.count(":") == 1 for target in COMMANDS.values())
+    assert all(
+        target.startswith(("modules.", "recipes.", "compat.")) and target.count(":") == 1
+        for target in COMMANDS.values()
+    )
 
 
 def test_unknown_command_names_the_nearest_one() -> None:

@@ -6,6 +6,7 @@ something that was tried; its main work is done by the stand-in that `shown` nam
 """
 
 import ast
+import json
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -31,7 +32,12 @@ from tests.scripts.toys import small_request
 ROWS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("known_extensions.toml").read_text(encoding="utf-8")
 )
+CHECKED: dict[str, str] = json.loads(
+    Path(__file__).with_name("known_extensions_checked.json").read_text(encoding="utf-8")
+)
+"""What a load of the newest source gave, all in one program, with the packages of the set."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "extensions-known.md"
+GIVEN = ("loads", "left out", "built-in")
 VERDICTS = ("works", "part", "built in", "no")
 
 KNOWN = """
@@ -263,13 +269,19 @@ def document() -> str:
         "Where the last column says what was seen, its real source ran in the program and was used there, as it is or",
         "without parts off that way (large lists, downloads). Where it is empty, only its names were tried.",
         "",
-        "| extension | here | what differs | packages | seen |",
-        "|---|---|---|---|---|",
+        "*Loads* is what the newest source of each gave when all of them were loaded into one program, with the set of",
+        "packages that the Extensions tab offers (`launch.py extensions --packages`) and few of those that they ask",
+        f"for themselves: {sum(text.startswith(GIVEN) for text in CHECKED.values())} of {len(CHECKED)}. "
+        "`launch.py extensions --check FOLDER` says the same of those that you have.",
+        "",
+        "| extension | here | loads | what differs | packages | seen |",
+        "|---|---|---|---|---|---|",
     ]
     said = {"works": "works", "part": "in part", "built in": "built in", "no": "no"}
     for name, row in sorted(ROWS.items(), key=lambda item: item[0].lower()):
         packages = ", ".join(f"`{one}`" for one in row.get("packages", ()))
-        lines.append(f"| {name} | {said[row['verdict']]} | {row.get('why', '')} | {packages} | {row.get('seen', '')} |")
+        cells = (name, said[row["verdict"]], CHECKED.get(name, ""), row.get("why", ""), packages, row.get("seen", ""))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from lib_detailer.detectors import Detectors
 from lib_detailer.yolo_file import read_yolo_file
 from modules.errors import CheckpointError, UnknownNameError
-from modules.models.files import inert_pickle
-from modules.models.files.inert_pickle import Inert, InertFile
+from modules.models.files import pickled as pickled_data
+from modules.models.files.inert_pickle import InertFile
+from modules.models.files.pickled import Inert
 from modules.scripts import program as programs
 from modules.scripts.library import BUILT_IN, ScriptLibrary
 from tests.detection.yolo_files import Tensors, expected_outputs, random_tensors, save_detector
@@ -191,7 +192,7 @@ def test_a_small_file_cannot_ask_for_much(tensors: Tensors, tmp_path: Path, monk
     save_pickled(path, pickle.dumps({"deep": nested}))
     with pytest.raises(CheckpointError, match="holds no tensors"):
         read_yolo_file(path)
-    monkeypatch.setattr(inert_pickle, "MAX_OPCODES", 100)
+    monkeypatch.setattr(pickled_data, "MAX_OPCODES", 100)
     with pytest.raises(CheckpointError, match="more than 100 opcodes"):
         read_yolo_file(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -201,11 +202,11 @@ def test_a_small_file_cannot_ask_for_much(tensors: Tensors, tmp_path: Path, monk
 
 
 def test_a_tree_of_modules_that_contains_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inert_pickle, "MAX_MODULES", 50)
+    monkeypatch.setattr(pickled_data, "MAX_MODULES", 50)
     root = Inert("a.Model")
     root.state = {"_modules": {"again": root}}
     with pytest.raises(ValueError, match="more than 50 modules"):
-        inert_pickle.modules_of(root)
+        pickled_data.modules_of(root)
 
 
 def test_extensions_give_the_program_its_detectors(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_file_comes_whole_into_the_folder_of_its_kind(downloads: Downloads) ->
     with serving({"/download": behavior}) as address:
         found = downloads.find(DownloadRequest(f"{address}/download"))
         assert found.kind.what == "a LoRA" and found.name == "style.safetensors"
-        assert "0.00 B parameters in F16" in found.line
+        assert "fp16, 0.00 B parameters" in found.line
         seen: list[tuple[int, int]] = []
         done = downloads.get(DownloadRequest(f"{address}/download"), lambda *each: seen.append(each))
         assert done.path == downloads.paths.lora_dirs[0] / "style.safetensors" and done.path.read_bytes() == LORA
@@ -353,10 +353,28 @@ def test_what_is_no_model_of_images_is_refused_before_it_comes(
 
 def test_the_folder_follows_from_the_header(downloads: Downloads) -> None:
     bodies = {
-        "vae": ({"decoder.conv_in.weight": ("F16", [4, 4])}, "VAE"),
-        "encoder": ({"text_model.encoder.layers.0.x": ("F16", [4])}, "text_encoder"),
+        "vae": (
+            {
+                "decoder.conv_in.weight": ("F16", [8, 4, 1, 1]),
+                "decoder.mid.block_1.conv1.weight": ("F16", [4, 4, 1, 1]),
+            },
+            "VAE",
+        ),
+        "encoder": (
+            {
+                "text_model.embeddings.token_embedding.weight": ("F16", [9, 4]),
+                "text_model.final_layer_norm.weight": ("F16", [4]),
+            },
+            "text_encoder",
+        ),
         "control": ({"control_model.input_hint_block.0.weight": ("F16", [4])}, "ControlNet"),
-        "flux": ({"double_blocks.0.img_attn.qkv.weight": ("F16", [4, 4])}, "Stable-diffusion"),
+        "flux": (
+            {
+                "double_blocks.0.img_attn.norm.key_norm.scale": ("F16", [4]),
+                "vector_in.in_layer.weight": ("F16", [4, 4]),
+            },
+            "Stable-diffusion",
+        ),
     }
     behaviors = {f"/{name}.safetensors": Behavior(safetensors(tensors)) for name, (tensors, _) in bodies.items()}
     with serving(behaviors) as address:
@@ -448,6 +466,11 @@ def test_a_gated_file_comes_with_its_token_which_no_other_host_sees(
             "https://huggingface.co/o/r/blob/main/x/a.safetensors",
             "https://huggingface.co/o/r/resolve/main/x/a.safetensors",
             NAME,
+        ),
+        (
+            "owner/some-lora/pytorch_lora_weights.safetensors",
+            "https://huggingface.co/owner/some-lora/resolve/main/pytorch_lora_weights.safetensors",
+            "some-lora.safetensors",
         ),
         ("https://civitai.com/models/12/some?modelVersionId=34", "https://civitai.com/api/download/models/34", ""),
         (

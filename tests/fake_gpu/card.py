@@ -65,12 +65,14 @@ FALL_BACK = frozenset({torch.ops.aten.sort.default, torch.ops.aten.linalg_vector
 @dataclass(frozen=True)
 class CardFacts:
     """What a model of GPU can do. `half`: dtypes of 16 bits that it multiplies; `refuses_fp8`: what PyTorch's build for
-    it says of products in fp8, "" where compute capability 8.9 alone decides, as NVIDIA's builds do."""
+    it says of products in fp8, "" where compute capability 8.9 alone decides, as NVIDIA's builds do; `is_unified`: its
+    memory is main memory, as Apple's always is."""
 
     name: str
     capability: tuple[int, int] | None = (8, 6)
     half: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
     refuses_fp8: str = ""
+    is_unified: bool = False
 
 
 class FakeCard:
@@ -106,6 +108,9 @@ class FakeCard:
 
     def capability(self, device: torch.device) -> tuple[int, int] | None:
         return self.facts.capability if self.device.type == "cuda" else None
+
+    def held_of_main_memory(self, device: torch.device) -> int | None:
+        return self.memory.allocated if self.facts.is_unified or self.device.type == "mps" else None
 
     def read(self, device: torch.device) -> DeviceReading | None:
         if self.device.type == "mps":

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
-from modules.models.detection.others import others
+from modules.models.detection.formats import FORMATS
+from modules.models.detection.kinds import ASKED_ONLY, FOLDERS, rows
 from modules.sampling.names import AUTOMATIC, ELSEWHERE, SCHEDULES_ELSEWHERE
 from tests.extensions import built_in
 
@@ -37,10 +38,24 @@ def schedules() -> str:
 
 
 def models() -> str:
-    groups = {"adapter": "adapter", "denoiser": "denoiser", "vae": "VAE", "encoder": "text encoder"}
-    kinds = {"image": "image", "encoder": "text encoder"}
-    rows = ((row.name, groups[row.group], kinds.get(row.type, row.type.partition(",")[0])) for row in others())
-    return table(("model", "file", "what it is"), rows)
+    types = {"encoder": "text encoder"}
+    refused = (row for row in rows() if not row.is_read and row.group not in ASKED_ONLY)
+    lines = ((row.name, row.group, types.get(row.type, row.type.partition(",")[0])) for row in refused)
+    return table(("model", "file", "what it is"), lines)
+
+
+def kinds() -> str:
+    named: dict[str, list[str]] = {}
+    for row in rows():
+        if row.is_read and row.group not in ASKED_ONLY and row.name != row.kind.words:
+            named.setdefault(row.group, []).append(row.name)
+    lines = ((kind, f"`{folder}`", "; ".join(named.get(kind, []))) for kind, folder in FOLDERS.items())
+    return table(("kind", "folder", "told apart"), lines)
+
+
+def formats() -> str:
+    read = dict.fromkeys(one.label for one in FORMATS if one.is_read)
+    return f"Formats that are named: {'; '.join(read)}; the types of GGUF, and what ComfyUI declares.\n"
 
 
 def test_tables_of_the_documents_are_those_of_the_code() -> None:
@@ -48,5 +63,7 @@ def test_tables_of_the_documents_are_those_of_the_code() -> None:
     guide = (DOCS / "guide" / "coming-over.md").read_text(encoding="utf-8")
     for made in (programs(), samplers(), schedules()):
         assert made in guide
-    assert models() in (DOCS / "models.md").read_text(encoding="utf-8")
+    page = (DOCS / "models.md").read_text(encoding="utf-8")
+    for made in (models(), kinds(), formats()):
+        assert made in page
     assert AUTOMATIC in schedules()

@@ -43,7 +43,12 @@ GTX_1660 = speeds(fp16=20, fp32=3, bf16=25, int8=1)
 GTX_1080 = speeds(fp16=3.2, fp32=3, int8=0.8)
 RTX_2060 = speeds(fp16=0.4, fp32=3, bf16=4, int8=0.3)
 RTX_3060 = speeds(fp16=1, fp32=3, bf16=1, int8=0.2)
+RTX_4090 = speeds(fp16=0.08, fp32=0.3, bf16=0.08, int8=0.03)
 H200 = speeds(fp16=0.02, fp32=0.3, bf16=0.02, int8=0.02)
+RX_7600 = speeds(fp16=0.5, fp32=1.2, bf16=0.5, int8=0.6)
+ARC_A770 = speeds(fp16=0.3, fp32=1.5, bf16=0.3)
+M1, M4 = speeds(fp16=5, fp32=5.5, bf16=9), speeds(fp16=2.5, fp32=3.2, bf16=2.6)
+IGPU = speeds(fp16=6, fp32=11, bf16=6)
 
 
 def machine(probe: Probe | None, **changes: object) -> Machine:
@@ -51,32 +56,64 @@ def machine(probe: Probe | None, **changes: object) -> Machine:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
+def changed(probe: Probe, problems: dict[str, str] | None = None, /, **milliseconds: float) -> Probe:
+    """A card that does some things in another time, or wrongly; `_` stands for a space."""
+    seconds = {**probe.seconds, **{name.replace("_", " "): took for name, took in milliseconds.items()}}
+    return Probe({name: took for name, took in seconds.items() if name not in (problems or {})}, problems or {})
+
+
+ATTENTION = {"attention_sdp": 1.0, "attention_sub-quadratic": 2.0, "attention_sliced": 3.0}
+BLOCKS = {"block_fp16": 1.0, "block_fp16,_channels-last": 0.8}
+LYING = changed(RTX_3060, {"product int8": WRONG, "attention sdp": WRONG}, **ATTENTION)
+HANGING = Probe({}, {"product fp16": "took more than 10 s", "product fp32": "left out: the one before it did not end"})
+
+
 @pytest.mark.parametrize(
-    ("probe", "fp8_units", "dtype", "vae", "int8"),
+    ("device_type", "probe", "fp8_units", "dtype", "vae", "wide", "int8", "attention", "channels_last"),
     [
-        (GTX_1660, False, FP32, FP16, True),
-        (GTX_1080, False, FP16, FP16, True),
-        (RTX_2060, False, FP16, FP16, False),
-        (RTX_3060, False, FP16, FP16, True),
-        (H200, True, FP16, FP16, False),
-        (Probe({}, {"product fp16": "took more than 10 s"}), False, FP16, FP16, False),
-        (None, False, FP16, FP16, False),
+        pytest.param("cuda", GTX_1660, False, FP32, FP16, FP32, True, None, False, id="GTX 1660"),
+        pytest.param("cuda", GTX_1080, False, FP16, FP16, FP32, True, None, False, id="GTX 1080"),
+        pytest.param("cuda", RTX_2060, False, FP16, FP16, FP32, False, None, False, id="RTX 2060"),
+        pytest.param("cuda", changed(RTX_3060, **BLOCKS), False, FP16, FP16, BF16, True, None, True, id="RTX 3060"),
+        pytest.param("cuda", RTX_4090, True, FP16, FP16, BF16, False, None, False, id="RTX 4090"),
+        pytest.param("cuda", H200, True, FP16, FP16, BF16, False, None, False, id="H200"),
+        pytest.param(
+            *("cuda", changed(RX_7600, **{**ATTENTION, "attention_sdp": 9.0}), False, FP16, FP16, BF16, False),
+            *("sub-quadratic", False),
+            id="RX 7600",
+        ),
+        pytest.param("xpu", changed(ARC_A770, **BLOCKS), False, FP16, FP16, BF16, False, None, False, id="Arc A770"),
+        pytest.param("mps", M1, False, FP16, FP16, FP32, False, None, False, id="M1"),
+        pytest.param("mps", M4, False, FP16, FP16, BF16, False, None, False, id="M4"),
+        pytest.param("xpu", IGPU, False, FP16, FP16, BF16, False, None, False, id="Arc in a CPU"),
+        pytest.param("cuda", LYING, False, FP16, FP16, BF16, False, "sub-quadratic", False, id="a driver that lies"),
+        pytest.param("cuda", HANGING, False, FP16, FP16, FP32, False, None, False, id="a probe that hangs"),
+        pytest.param("cuda", None, False, FP16, FP16, FP32, False, None, False, id="not measured"),
     ],
 )
-def test_a_card_gets_what_it_does_fast(
-    probe: Probe | None, fp8_units: bool, dtype: torch.dtype, vae: torch.dtype, int8: bool
+def test_a_device_gets_what_it_does_fast(
+    device_type: str,
+    probe: Probe | None,
+    fp8_units: bool,
+    dtype: torch.dtype,
+    vae: torch.dtype,
+    wide: torch.dtype,
+    int8: bool,
+    attention: str | None,
+    channels_last: bool,
 ) -> None:
-    here = machine(probe, fp8_matmul=fp8_units)
+    rule = FP32 if device_type == "cuda" else BF16  # for models that leave fp16's range
+    here = machine(probe, device=torch.device(device_type), wide_dtype=rule, fp8_matmul=fp8_units)
     plain = resolve(PrecisionOptions(), here, None)
-    assert (plain.compute_dtype, plain.vae_dtype) == (dtype, vae)
+    assert (plain.compute_dtype, plain.vae_dtype, plain.channels_last) == (dtype, vae, channels_last)
     assert bool(plain.notes) is (dtype is FP32)
+    assert resolve(PrecisionOptions(), here, FAMILIES.get("z_image")).compute_dtype is wide
     stored = resolve(PrecisionOptions(fp8_storage="Enable", fp8_format="int8_row"), here, None)
     assert (stored.mode is ComputeMode.INT8_MATMUL) is int8
-
-
-@pytest.mark.parametrize(("probe", "wide"), [(RTX_3060, BF16), (RTX_2060, FP32), (GTX_1660, FP32), (None, FP32)])
-def test_models_that_leave_fp16_get_bf16_where_that_is_fast(probe: Probe | None, wide: torch.dtype) -> None:
-    assert resolve(PrecisionOptions(), machine(probe), FAMILIES.get("z_image")).compute_dtype is wide
+    assert (None if probe is None else probe.attention()) == attention
+    said = precision_fields(stored)
+    assert said["Compute mode"] == ("int8 matmul" if int8 else "Manual cast"), "what the image depends on is said"
+    assert ("Compute dtype" in precision_fields(plain)) is (dtype is FP32)
 
 
 def test_a_dtype_that_gives_wrong_numbers_is_not_used() -> None:
@@ -142,6 +179,16 @@ def test_what_a_gpu_refuses_is_left_out(device_type: str) -> None:
     assert ("product int8" in found.seconds) is (device_type == "cuda") and "product fp8" in found.problems
 
 
+def test_the_measurement_takes_less_than_300_mb_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In full size, of zeros; what has no values cannot be right, which is found out after the work was done once."""
+    monkeypatch.setattr(under_test, "_random", lambda *shape, seed=0: torch.zeros(shape))
+    monkeypatch.setattr(under_test, "TOTAL_S", 600.0)
+    with fake_gpu("cuda", 8, has_values=False) as card:
+        found = measure(card.device, here)
+        assert 100 << 20 < card.memory.peak < 300 << 20
+    assert WRONG in found.problems.values() and "copy of 32 MiB" in found.seconds
+
+
 @pytest.mark.usefixtures("small")
 def test_a_driver_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "_int_mm", lambda left, right: torch.zeros(len(left), right.shape[1], dtype=torch.int32))
@@ -180,8 +227,9 @@ def test_each_card_is_measured_once_and_a_lost_one_again(tmp_path: Path, monkeyp
         assert probe_of(CUDA, file) == GTX_1660 == probe_of(CUDA, file)
     with fake_gpu("cuda", 6, CardFacts("Second", (8, 6))):
         assert probe_of(CUDA, file) == RTX_3060
-        assert machine_of(parse_flags([]), cache_dir=tmp_path).measured == RTX_3060
-        assert probe_of(CUDA, file, again=True) == H200
+        found = machine_of(parse_flags([]), cache_dir=tmp_path)
+        assert found.measured == RTX_3060 and found.again is not None
+        assert found.again().measured == H200 == probe_of(CUDA, file)
     assert asked == ["First", "First", "Second", "Second"] and len(json.loads(file.read_text())) == 2
 
 

@@ -410,6 +410,17 @@ def test_the_kind_of_model_that_an_adapter_is_for(metadata: dict[str, str], vers
     assert version_of(metadata, "Unknown") == version
 
 
+def test_without_metadata_the_tensors_say_which_models_an_adapter_is_for(tmp_path: Path) -> None:
+    adapter(tmp_path / "none.safetensors")
+    adapter(tmp_path / "said.safetensors", {"ss_base_model_version": "sdxl_base_v1-0"})
+    wide = {"lora_unet_a_attn2_to_k.lora_down.weight": {"dtype": "F16", "shape": [1, 768], "data_offsets": [0, 1536]}}
+    header = json.dumps(wide).encode()
+    (tmp_path / "plain.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(1536))
+    found = AdapterCatalogue((tmp_path,))
+    found.refresh()
+    assert {info.name: info.version for info in found.entries} == {"none": "", "said": "SDXL", "plain": "SD1"}
+
+
 @pytest.mark.parametrize(
     ("label", "version"),
     [("SD 1.x", "SD1"), ("SD 2.x", "SD2"), ("SDXL", "SDXL"), ("SDXL refiner", "SDXL"), ("Flux", "")],

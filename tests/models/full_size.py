@@ -16,6 +16,7 @@ PARTS = {
     "flux1-dev": (("te-t5xxl", "te-clip-l"), "vae-flux1"),
     "chroma1": (("te-t5xxl",), "vae-flux1"),
     "anima": (("te-qwen3-0.6b",), "vae-qwen-image"),
+    "qwen-image": (("te-qwen2.5-vl-7b",), "vae-qwen-image"),
 }
 """Text encoders and VAE of transformers, which have files of their own."""
 SD35 = {

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from modules.errors import CheckpointError
-from modules.models.files.header import Header, Stored, as_header, gguf_architecture, header_of, read_metadata
+from modules.models.files.file_header import head_of, header_of
+from modules.models.files.header import Header, Stored, as_header, read_metadata
 from tests.downloads.file_server import safetensors
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +37,10 @@ def test_names_shapes_and_types_are_read(tmp_path: Path) -> None:
 
 def test_the_architecture_of_a_gguf_file(tmp_path: Path) -> None:
     begins = gguf()
-    assert gguf_architecture(begins) == "wan" and gguf_architecture(begins[:30]) == "" and gguf_architecture(b"x") == ""
+    assert head_of(begins, 999).architecture == "wan" and head_of(begins[:30], 999).architecture == ""
     listed = text(b"general.tags") + (9).to_bytes(4, "little") + (8).to_bytes(4, "little") + (1).to_bytes(8, "little")
-    assert gguf_architecture(gguf(before=listed + text(b"image"))) == "wan", "a list stands in front of it"
+    with_list = gguf(before=listed + text(b"image"))
+    assert head_of(with_list, len(with_list)).architecture == "wan", "a list stands in front of it"
     path = tmp_path / "a.gguf"
     path.write_bytes(begins)
     assert header_of(path).architecture == "wan" and not header_of(path).tensors

@@ -24,7 +24,7 @@ def hints(family: str) -> list[str]:
     """What is to be said of each part of a family."""
     known = FAMILIES.get(family)
     assert known.latents.external is not None
-    return [*(item.title for item in known.texts.external), known.latents.external.title]
+    return [*(item.title for item in known.texts.external), known.latents.external.need.title]
 
 
 def widened(text: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -53,7 +53,7 @@ def test_an_image_encoded_in_tiles_gives_the_whole_vaes_moments(vae: Autoencoder
 
 
 def test_what_fits_a_tile_has_the_very_numbers_of_the_whole(vae: AutoencoderKL) -> None:
-    latent = torch.randn(1, 4, 16, 12)
+    latent = torch.randn(1, 4, 8, 6)
     assert torch.equal(decode_tiled(vae, latent, SMALLEST_TILE), whole(vae, latent))
 
 
@@ -174,3 +174,11 @@ def test_in_16_bits_on_the_cpu_channels_lie_last(vae: Any, tile_px: int) -> None
     assert decoded.is_contiguous() and decoded.dtype == torch.float32
     assert (decoded - true).norm() < 1.3 * (plain - true).norm() + 0.01 * true.norm()
     assert quick_layout(latent) is latent
+
+
+def test_in_float32_a_large_image_is_decoded_in_tiles_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides: list[int] = []
+    monkeypatch.setattr(KlAutoencoder, "decode", lambda own, vae, latent, tile_px: sides.append(tile_px) or latent)
+    for dtype, chosen in ((torch.float32, 0), (torch.float32, 512), (torch.float32, 64), (torch.bfloat16, 0)):
+        VaeRunner(CPU, dtype, VaeRules(tile_px=chosen)).decode(KIND, None, torch.zeros(1, 3, 8, 8))
+    assert sides == [128, 128, 64, 0]

@@ -76,6 +76,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def model(engine: Engine) -> Iterator[LoadedModel]:
     model = engine.model(NAME)
     model.step_bytes = 0
+    model.step_times.clear()
     yield model
     if model.streaming is not None:
         model.streaming.remove()

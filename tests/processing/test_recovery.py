@@ -167,7 +167,7 @@ def test_each_fallback_while_denoising_gives_the_same_image(
     assert make(engine, tmp_path, PAYLOAD).notices == expected.notices  # nothing of it is left for the next job
 
 
-@pytest.mark.parametrize("times", [2, 3, thoroughly(4), 5])  # the fourth is one of the fifth
+@pytest.mark.parametrize("times", [2, 3])
 def test_each_fallback_while_decoding_gives_the_same_image(
     times: int, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,7 +297,7 @@ def test_a_streamed_model_can_compute_on_the_cpu(
             lambda model, attention, upscaling, **_: real(model, attention, upscaling, leave_device=True),
         )
         fail(patch, STAGES["denoise"][0], 8)
-        fail(patch, STAGES["decode"][0], 5)
+        fail(patch, STAGES["decode"][0], 3)
         result = make(engine, tmp_path, PAYLOAD, settings)
     assert np.abs(pixels(result) - pixels(expected)).max() <= 1
     names = str(parse_infotext(result.samples[0].infotext)["Memory recovery"])

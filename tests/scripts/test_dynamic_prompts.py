@@ -139,6 +139,7 @@ def test_pasting_fills_in_the_prompt_or_the_template_as_the_settings_say(shown: 
 
 def test_its_arguments_are_described_for_clients(shown: Shown) -> None:
     info = script_info(shown.library.find_alwayson(TITLE))
+    assert info is not None
     assert [(arg["label"], arg["value"]) for arg in info["args"]] == [
         ("Choices and wildcards", True),
         ("All combinations", False),

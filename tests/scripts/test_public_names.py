@@ -12,7 +12,7 @@ from tests.cases import for_each
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "extensions.md").read_text(encoding="utf-8")
 FILES = sorted((ROOT / "extensions-builtin").rglob("*.py"))
-PARTS = ("agent-scheduler", "farm", "remote-workers", "takeover", "training", "workbench")
+PARTS = ("agent-scheduler", "farm", "openai-images", "remote-workers", "takeover", "training", "workbench")
 """Extensions that are parts of the program: only their `scripts/` keep to the table."""
 
 

@@ -109,6 +109,7 @@ def test_the_built_in_script_is_there(built_in: ScriptLibrary) -> None:
     assert XYZ in [script.title() for script in built_in.selectable]
     assert not built_in.faults
     info = script_info(built_in.find("x/y/z plot"))
+    assert info is not None
     assert info["name"] == "x/y/z plot"
     assert len(info["args"]) == 18
     assert info["args"][0]["choices"][0] == "Nothing"

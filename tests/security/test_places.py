@@ -47,7 +47,7 @@ TEXTS = frozenset(
 LEFT_OUT = ("/sdapi/v1/server-stop", "/sdapi/v1/server-kill", "/sdapi/v1/server-restart", "/sdapi/v1/plan")
 """They end the server, or take the body of txt2img and read the checkpoint each time."""
 GRADIO = ("/gradio_api/", "/svelte/", "/static/", "/assets/", "/monitoring/", "/pwa_icon/")
-UNKNOWN = ("/sdapi/{path:path}", "/featherweight/{path:path}", "/agent-scheduler/{path:path}")
+UNKNOWN = ("/sdapi/{path:path}", "/featherweight/{path:path}", "/agent-scheduler/{path:path}", "/v1/{path:path}")
 """Routes with a part of their path to fill that the description of the API leaves out: Gradio's own, and those that
 answer with 404 to whatever is no route."""
 
@@ -251,10 +251,11 @@ def usual_body(description: Description, path: str, schema: Mapping[str, Any], r
         body["agreed"] = True
     if "steps" in properties:
         body |= {"steps": 1, "width": 64, "height": 64}
-    known = {
+    known: dict[str, dict[str, object]] = {
         "/featherweight/v1/extensions/install": {"source": str(root / "from" / "mine"), "name": "other"},
         "/featherweight/v1/train": {"preset": "style", "folder": str(root / "images"), "name": "mine"},
         "/sdapi/v1/train/embedding": {"data_root": str(root / "images"), "embedding_name": "mine"},
+        "/v1/images/generations": {"steps": 1, "size": "64x64"},
         "/featherweight/v1/downloads": {"source": "owner/repository/mine.safetensors"},
         "/featherweight/v1/downloads/look": {"source": "http://127.0.0.1:1/mine.safetensors"},
     }

@@ -21,7 +21,7 @@ from tests.fakes import fake_services, whole_api
 from tests.thorough import is_thorough
 
 IS_THOROUGH = is_thorough()
-LARGEST = {"steps": 2, "width": 64, "height": 64, "batch_size": 2, "n_iter": 2, "hr_scale": 2.0}
+LARGEST = {"steps": 2, "n": 1, "width": 64, "height": 64, "batch_size": 2, "n_iter": 2, "hr_scale": 2.0}
 """Larger jobs are refused or take long, and neither is what is looked for here."""
 STARTED = "/featherweight/v1/"
 """Below it posts begin work of minutes on the one checkpoint there is; their bodies keep to the wrong names."""

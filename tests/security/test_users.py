@@ -195,6 +195,21 @@ def test_programs_use_a_password_or_a_key(app: FastAPI, keys: dict[str, str]) ->
         assert client.get("/internal/me", headers=wrong).status_code == 401
 
 
+def test_clients_of_openai_use_a_key(app: FastAPI, keys: dict[str, str], clients: dict[str, TestClient]) -> None:
+    """What the door says comes in the shape that they read."""
+    body = {"prompt": "a", "steps": 1, "size": "64x64"}
+    with TestClient(app, base_url=BASE) as client:
+        for key, status, code in (("x", 401, "invalid_api_key"), (keys["vic"], 403, "not_allowed")):
+            reply = client.post("/v1/images/generations", json=body, headers={"Authorization": f"Bearer {key}"})
+            assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+        header = {"Authorization": f"Bearer {keys['ben']}"}
+        assert client.post("/v1/images/generations", json={**body, "user": "ada"}, headers=header).status_code == 200
+        secret = {"override_settings": {"outdir_samples": "/elsewhere"}}
+        reply = client.post("/v1/images/generations", json={**body, **secret}, headers=header)
+        assert reply.status_code == 403 and "for admins" in reply.json()["error"]["message"]
+    assert clients["ben"].get("/featherweight/v1/queue").json()["ended"][0]["user"] == "ben"
+
+
 def test_guesses_wait(app: FastAPI, services: Services) -> None:
     with TestClient(app, base_url=BASE, client=("10.1.1.1", 1)) as client:
         for _ in range(5):

@@ -37,7 +37,6 @@ class FakeMachine:
     arc: bool = False
     gfx: tuple[int, int] | None = None
     cards: tuple[Adapter, ...] = ()
-    python: tuple[int, int] = (3, 12)
 
     def has_local_wheel(self, requirement: str) -> bool:
         return self.local_wheel

@@ -1,12 +1,14 @@
 """Which build of PyTorch is chosen for whom."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
 from modules.setup.hardware import Adapter, Nvidia
 from modules.setup.process import SetupError
-from modules.setup.torch_choice import PIN, ROCM_WINDOWS, WHEELS, TorchRequest, choose_torch
+from modules.setup.torch_choice import AMD_WHEELS, LOCK, PIN, RDNA, TORCH_VERSION, WHEELS, TorchRequest, choose_torch
 from tests.setup.fakes import FakeMachine
 
 AUTO = TorchRequest()
@@ -117,8 +119,18 @@ ARC, IRIS = Adapter(0x8086, 0xE20B, "Intel(R) Arc(TM) B580"), Adapter(0x8086, 0x
 GTX = Adapter(0x10DE, 0x2184, "NVIDIA GeForce GTX 1660")
 
 
-def windows(*cards: Adapter, python: tuple[int, int] = (3, 12)) -> FakeMachine:
-    return FakeMachine(system="Windows", architecture="AMD64", cards=cards, python=python)
+RX_5700, APU = Adapter(0x1002, 0x731F, "AMD Radeon RX 5700 XT"), Adapter(0x1002, 0x164E, "AMD Radeon(TM) Graphics")
+ARC_140V = Adapter(0x8086, 0x64A0, "Intel(R) Arc(TM) 140V GPU (16GB)")
+RECORDED = json.loads((Path(__file__).parent / "recorded_indexes.json").read_text(encoding="utf-8"))
+TAGS = {"Linux": "manylinux_2_28", "Windows": "win_amd64", "Darwin": "macosx"}
+
+
+def windows(*cards: Adapter) -> FakeMachine:
+    return FakeMachine(system="Windows", architecture="AMD64", cards=cards)
+
+
+def amd(architecture: str) -> tuple[str, ...]:
+    return (f"torch[device-{architecture}]=={TORCH_VERSION}+rocm10.0.0", "--index-url", AMD_WHEELS)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +138,11 @@ def windows(*cards: Adapter, python: tuple[int, int] = (3, 12)) -> FakeMachine:
     [
         (windows(ARC), "xpu", "Intel card: XPU"),
         (windows(IRIS, ARC), "xpu", "Intel card: XPU"),
-        (windows(IRIS), "cpu", "Iris.*no Arc card.*Vulkan"),
-        (windows(RX_7900), "cpu", "RX 7900 XTX.*--torch rocm --reinstall-torch"),
-        (windows(RX_6800), "cpu", "RX 6800 XT, older than RDNA 3.*Vulkan"),
+        (windows(ARC_140V), "xpu", "Intel card: XPU"),
+        (windows(IRIS), "cpu", "Iris.*no Arc GPU.*Vulkan"),
+        (windows(APU, RX_7900), "gfx1100", "RX 7900 XTX: AMD's ROCm for Windows"),
+        (windows(RX_6800), "cpu", "RX 6800 XT, which AMD builds.*does not support.*Vulkan.*--torch rocm"),
+        (windows(APU), "cpu", "AMD Radeon.TM. Graphics, which AMD has no PyTorch for.*Vulkan"),
         (windows(GTX), "cpu", "GTX 1660, whose driver does not answer.*--reinstall-torch"),
         (windows(Adapter(0x1234, 0x1111, "virtual")), "cpu", "^the CPU$"),
         (FakeMachine(cards=(RX_6800,)), "cpu", "without AMD's compute device"),
@@ -140,15 +154,53 @@ def windows(*cards: Adapter, python: tuple[int, int] = (3, 12)) -> FakeMachine:
 )
 def test_what_was_found_and_why_it_was_chosen(machine: FakeMachine, build: str, said: str) -> None:
     choice = choose_torch(AUTO, machine)
-    assert choice.words == (CPU_WORDS if build == "cpu" else index(build))
+    assert choice.words == (CPU_WORDS if build == "cpu" else amd(build) if build.startswith("gfx") else index(build))
     assert re.search(said, choice.reason)
 
 
-def test_rocm_on_windows_is_amds_own() -> None:
-    words = choose_torch(TorchRequest("rocm"), windows(RX_7900)).words
-    assert len(words) == 4 and all(word.startswith(ROCM_WINDOWS) for word in words)
-    assert words[-1].endswith("torch-2.9.1%2Brocm7.2.1-cp312-cp312-win_amd64.whl")
-    with pytest.raises(SetupError, match=r"for Python 3.12, this is 3.13.*TORCH_COMMAND"):
-        choose_torch(TorchRequest("rocm"), windows(RX_7900, python=(3, 13)))
-    with pytest.raises(SetupError, match=r"RDNA 3 and 4.*not on AMD Radeon RX 6800 XT.*Vulkan"):
-        choose_torch(TorchRequest("rocm"), windows(RX_6800))
+@pytest.mark.parametrize(
+    ("name", "architecture", "is_automatic"),
+    [
+        ("AMD Radeon RX 9070 XT", "gfx1201", True),
+        ("AMD Radeon AI PRO R9700", "gfx1201", True),
+        ("AMD Radeon RX 9060 XT", "gfx1200", True),
+        ("AMD Radeon PRO W7900", "gfx1100", True),
+        ("AMD Radeon RX 7800 XT", "gfx1101", True),
+        ("AMD Radeon RX 7600", "gfx1102", True),
+        ("AMD Radeon(TM) 8060S Graphics", "gfx1151", True),
+        ("AMD Radeon RX 6700 XT", "gfx1031", False),
+        ("AMD Radeon RX 6600", "gfx1032", False),
+        ("AMD Radeon RX 5700 XT", "gfx1010", False),
+        ("AMD Radeon RX 5500 XT", "gfx1012", False),
+        ("AMD Radeon 780M Graphics", "gfx1103", False),
+        ("AMD Radeon RX 580", "", False),
+        ("AMD Radeon RX 590 Series", "", False),
+        ("AMD Radeon RX Vega 56", "", False),
+    ],
+)
+def test_amds_architectures_by_name(name: str, architecture: str, is_automatic: bool) -> None:
+    machine = windows(Adapter(0x1002, 0, name))
+    assert (choose_torch(AUTO, machine).words == amd(architecture)) is is_automatic
+    if architecture:
+        assert choose_torch(TorchRequest("rocm"), machine).words == amd(architecture)
+    else:
+        with pytest.raises(SetupError, match=rf"no code for {name}.*Vulkan.*TORCH_COMMAND"):
+            choose_torch(TorchRequest("rocm"), machine)
+
+
+def test_rocm_by_name_without_a_known_card_has_code_for_all() -> None:
+    assert choose_torch(TorchRequest("rocm"), windows()).words == amd("all")
+
+
+@pytest.mark.parametrize(("system", "device"), LOCK)
+def test_each_pin_is_in_its_index(system: str, device: str) -> None:
+    """By the names of files that were seen in the indexes."""
+    pin = LOCK[system, device]
+    version = TORCH_VERSION + (f"+{pin.local}" if pin.local else "")
+    tag = "aarch64" if device == "cuda, Arm" else TAGS[system]
+    wheels = [name for name in RECORDED["files"][pin.index] if name.startswith(f"torch-{version}-cp")]
+    assert any(tag in name for name in wheels), f"{version} for {system} in {pin.index or 'the usual index'}"
+
+
+def test_each_architecture_has_its_packages() -> None:
+    assert {architecture for _, architecture, _ in RDNA} <= set(RECORDED["extras"][AMD_WHEELS])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.system.lean_imports import import_when_used, without_garbage_collection
+from modules.system.lean_imports import import_when_used, unchanged_until_used, without_garbage_collection
 
 
 def test_garbage_is_collected_again_afterwards_also_after_an_error() -> None:
@@ -159,6 +159,33 @@ def test_a_function_that_the_package_lacks_says_so_when_it_is_called(
     del sys.modules["seldom_used"]
 
 
+def test_parts_of_a_package_are_imported_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_math(tmp_path, monkeypatch, "NUMBER = 7\n")
+    import_when_used("seldom_used", parts_alone=True)
+    from seldom_used.inner import OTHER
+
+    assert OTHER == 8 and not hasattr(sys, "was_used")
+    assert sys.modules["seldom_used"].NUMBER == 7 and sys.was_used  # type: ignore[attr-defined]
+    monkeypatch.delattr(sys, "was_used")
+    forget(monkeypatch)
+
+
+def test_functions_return_what_they_are_given_until_something_else_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_math(tmp_path, monkeypatch, "NUMBER = 7\ndef mark(f, *words):\n    return NUMBER\n")
+    import_when_used("seldom_used")
+    unchanged_until_used("seldom_used", "mark", part="inner")
+    import seldom_used
+    from seldom_used.inner import OTHER
+
+    assert seldom_used.mark(forget, 1) is forget and seldom_used.mark()(forget) is forget and OTHER == 8
+    assert not hasattr(sys, "was_used")
+    assert seldom_used.NUMBER == 7 and seldom_used.mark(forget) == 7
+    monkeypatch.delattr(sys, "was_used")
+    forget(monkeypatch)
+
+
 def test_a_package_that_is_missing_or_there_already_is_left_alone() -> None:
     import_when_used("there_is_no_such_package")
     assert "there_is_no_such_package" not in sys.modules
@@ -207,5 +234,6 @@ def test_a_model_imports_what_it_is_made_of_and_no_other_family() -> None:
         "transformers.models.t5.modeling_t5",
         "transformers.models.qwen3.modeling_qwen3",
     )
-    seldom = ("scipy.sparse", "scipy.integrate._quadpack_py", "scipy.stats._stats_py", "pandas")
-    assert imported_by(code, ("diffusers", "transformers", *others, *seldom)) == ["diffusers", "transformers"]
+    seldom = ("scipy.sparse", "scipy.integrate._quadpack_py", "scipy.stats._stats_py", "pandas", "sympy")
+    tools = ("torch._dynamo.utils", "torch.distributed.tensor", "diffusers.models.transformers.transformer_flux")
+    assert imported_by(code, ("diffusers", "transformers", *others, *seldom, *tools)) == ["diffusers", "transformers"]

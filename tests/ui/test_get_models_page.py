@@ -45,7 +45,7 @@ def test_a_file_is_looked_at_then_got(tab: sync_api.Page, fakes: Services) -> No
         tab.fill("#fw_models_source", f"{address}/style.safetensors")
         tab.press("#fw_models_source", "Enter")
         found = tab.locator(f"{TAB} .fw-models-found .fw-models-row")
-        sync_api.expect(found).to_contain_text("a LoRA, 0.00 B parameters in F16")
+        sync_api.expect(found).to_contain_text("a LoRA, kohya names, fp16, 0.00 B parameters")
         sync_api.expect(found).to_contain_text("It goes into the folder Lora.")
         found.locator("button:has-text('Get it')").click()
         row = tab.locator(f"{TAB} .fw-models-downloads .fw-models-row:has-text('style.safetensors')")

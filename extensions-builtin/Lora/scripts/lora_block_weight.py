@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modules import scripts
+from modules.adapters.block_weights import PRESETS
 from modules.adapters.preset_file import presets_of
 from modules.errors import InvalidValueError
 
@@ -33,7 +34,10 @@ class BlockWeights(scripts.Script):
     def ui(self, is_img2img: bool) -> list[Any]:
         import gradio as gr
 
-        return [gr.Textbox("", visible="hidden"), gr.Checkbox(False, visible="hidden")]
+        return [
+            gr.Textbox(_presets(), visible="hidden", elem_id="lbw_ratiospreset"),  # other extensions read it
+            gr.Checkbox(False, visible="hidden"),
+        ]
 
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
         presets: Any = args[0] if args else ""
@@ -52,6 +56,10 @@ class BlockWeights(scripts.Script):
             texts = getattr(p, name, None)
             if texts:
                 setattr(p, name, [with_numbers(text, named) for text in texts])
+
+
+def _presets() -> str:
+    return "\n".join(f"{name}:{','.join(f'{each:g}' for each in numbers)}" for name, numbers in PRESETS.items())
 
 
 def with_numbers(prompt: str, named: Mapping[str, str]) -> str:

@@ -160,6 +160,7 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
         """Titles of checkpoints."""
         return program.checkpoints()
 
+    @routes.post("/pause", include_in_schema=False)
     @routes.post("/queue/pause", **documented(DONE))
     @admin
     def pause() -> dict[str, Any]:
@@ -167,6 +168,7 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
         line.pause()
         return _done("Queue paused")
 
+    @routes.post("/resume", include_in_schema=False)
     @routes.post("/queue/resume", **documented(DONE))
     @admin
     def resume() -> dict[str, Any]:
@@ -206,6 +208,7 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
         place = line.place(request, id)
         return {"status": _word(line.entry(request, id)), "position": None if place is None else place + 1}
 
+    @routes.get("/results/{id}", response_model=None, include_in_schema=False)
     @routes.get("/task/{id}/results", response_model=None, **documented(RESULTS, errors=GONE))
     @user
     def results(id: str, request: Request, zip: bool = False) -> Response | dict[str, Any]:
@@ -223,6 +226,7 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
         line.change(request, id, {**(body.params or {}), **chosen}, body.name)
         return _done("Task updated")
 
+    @routes.post("/delete/{id}", include_in_schema=False)
     @routes.delete("/task/{id}", **documented(DONE, errors=GONE))
     @user
     def delete(id: str, request: Request) -> dict[str, Any]:
@@ -230,18 +234,21 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
         line.remove(request, id)
         return _done("Task deleted")
 
+    @routes.post("/run/{id}", include_in_schema=False)
     @routes.post("/task/{id}/run", **documented(WITH_ID, errors=GONE))
     @admin
     def run(id: str, request: Request) -> dict[str, Any]:
         """Have a waiting task run next; an ended one is put in line again, first."""
         return _done("Task runs next") | {"task_id": line.run_next(request, id)}
 
+    @routes.post("/requeue/{id}", include_in_schema=False)
     @routes.post("/task/{id}/requeue", **documented(WITH_ID, errors=GONE))
     @user
     def requeue(id: str, request: Request) -> dict[str, Any]:
         """Put a task in line once more, with its seeds."""
         return _done("Task requeued") | {"task_id": line.again(request, id)}
 
+    @routes.post("/move/{id}/{over_id}", include_in_schema=False)
     @routes.post("/task/{id}/move/{over_id}", **documented(DONE, errors=GONE))
     @admin
     def move(id: str, over_id: str, request: Request) -> dict[str, Any]:
@@ -249,6 +256,7 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
         line.move(request, id, {"top": FIRST, "bottom": LAST}.get(over_id, over_id))
         return _done("Task moved")
 
+    @routes.post("/bookmark/{id}", include_in_schema=False)
     @routes.post("/task/{id}/bookmark", **documented(DONE, errors=GONE))
     @user
     def bookmark(id: str, request: Request) -> dict[str, Any]:
@@ -256,6 +264,7 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
         line.bookmark(request, id)
         return _done("Task bookmarked")
 
+    @routes.post("/unbookmark/{id}", include_in_schema=False)
     @routes.post("/task/{id}/unbookmark", **documented(DONE, errors=GONE))
     @user
     def unbookmark(id: str, request: Request) -> dict[str, Any]:
@@ -263,6 +272,7 @@ def agent_scheduler_routes(line: LineAccess, program: Program) -> APIRouter:
         line.bookmark(request, id, False)
         return _done("Task unbookmarked")
 
+    @routes.post("/rename/{id}", include_in_schema=False)
     @routes.post("/task/{id}/rename", **documented(DONE, errors=GONE))
     @user
     def rename(id: str, name: str, request: Request) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
-from modules.models.detection.others import ADAPTER, HasShape, other_of
+from modules.models.detection.kinds import HasShape, row_of
 from modules.scripts.program import Program
 from modules.system.model_folders import files_below
 
@@ -25,7 +25,7 @@ CLIP_FOLDERS = ("clip_vision", "ControlNetPreprocessor/clip_vision")
 
 
 class Kind(Enum):
-    """Kind of a file of weights."""
+    """Kind of a file of weights, as the program's table of kinds calls it."""
 
     ORIGINAL = "a ControlNet of the original layout"
     DIFFUSERS = "a ControlNet of diffusers' layout"
@@ -45,6 +45,9 @@ class Kind(Enum):
     @property
     def is_of_transformer(self) -> bool:
         return self in (Kind.FLUX, Kind.SD3, Kind.Z_IMAGE)
+
+
+KINDS = {kind.value: kind for kind in Kind}
 
 
 @dataclass(frozen=True)
@@ -117,38 +120,13 @@ def find_model(program: Program, wanted: str) -> ModelFile:
     raise UnknownNameError.of("ControlNet model", wanted, [model.name for model in models])
 
 
-TRANSFORMER_SIGNS: Mapping[frozenset[str], Kind] = {
-    frozenset({"controlnet_x_embedder.weight", "time_text_embed.text_embedder.linear_1.weight"}): Kind.FLUX,
-    frozenset({"pos_embed_input.weight", "double_blocks.0.img_attn.qkv.weight"}): Kind.FLUX,
-    frozenset({"pos_embed_input.proj.weight"}): Kind.SD3,
-    frozenset({"control_all_x_embedder.2-1.weight"}): Kind.Z_IMAGE,
-}
-"""Tensors by which ControlNets of transformers are known."""
-
-
 def kind_of(names: Mapping[str, HasShape], file: Path) -> Kind:
     """Recognize a file by the names of its tensors. Raises `CheckpointError`."""
-    keys = set(names)
-    other = other_of(names, ADAPTER)
-    if other is not None:
-        raise CheckpointError(f"{file.name} is {other.sentence}. Choose another file.")
-    of_transformer = next((kind for sign, kind in TRANSFORMER_SIGNS.items() if sign <= keys), None)
-    if of_transformer is not None:
-        return of_transformer
-    if any("lllite" in key for key in keys):
-        return Kind.LLLITE
-    if "lora_controlnet" in keys or any(key.startswith("input_hint_block.") and key.endswith(".up") for key in keys):
-        return Kind.LORA
-    if any(key.startswith("image_proj.") for key in keys) and any(key.startswith("ip_adapter.") for key in keys):
-        return Kind.IP
-    if "task_embedding" in keys or any(key.startswith("control_add_embedding.") for key in keys):
-        return Kind.UNION
-    if any(key.endswith("input_hint_block.0.weight") for key in keys):
-        return Kind.LORA if any(key.endswith(".up") for key in keys) else Kind.ORIGINAL
-    if "controlnet_cond_embedding.conv_in.weight" in keys:
-        return Kind.DIFFUSERS
-    if any(key.removeprefix("adapter.").startswith("body.0.") for key in keys):
-        return Kind.T2I
+    row = row_of(names)
+    if row is not None and not row.is_read:
+        raise CheckpointError(f"{file.name} is {row.sentence}. Choose another file.")
+    if row is not None and row.name in KINDS:
+        return KINDS[row.name]
     raise CheckpointError(
         f"{file.name} is no control model that is known: neither ControlNet, Control-LoRA, LLLite, T2I-adapter nor "
         "IP-adapter. Choose another file."

@@ -6,6 +6,7 @@ and the names of the classes as `names`, and whose `train_args` has the image si
 the classes.
 """
 
+import math
 import re
 import zipfile
 from collections.abc import Callable, Mapping
@@ -17,7 +18,9 @@ from torch import Tensor
 from lib_detailer.yolo_v8 import YoloV8, fold, matching
 from modules.errors import CheckpointError
 from modules.models.files.header import REMEDY
-from modules.models.files.inert_pickle import Inert, InertFile, StoredTensor, modules_of, tensors_of
+from modules.models.files.inert_pickle import InertFile
+from modules.models.files.pickled import Inert, StoredTensor, modules_of, tensors_of
+from modules.models.files.tensor_file import DTYPES
 from modules.models.files.tensor_source import open_tensors
 
 USUAL_SIDE_PX = 640
@@ -88,7 +91,7 @@ def _of_module(path: Path, file: InertFile, model: Inert, train_args: object) ->
 def _of_stored(
     path: Path, file: InertFile, tensors: Mapping[str, StoredTensor], eps: Mapping[str, float], layout: str = ""
 ) -> YoloV8:
-    if sum(tensor.size_bytes for tensor in tensors.values()) > path.stat().st_size:
+    if sum(math.prod(one.shape) * DTYPES[one.storage.dtype].itemsize for one in tensors.values()) > path.stat().st_size:
         raise CheckpointError(f"{path.name}: has tensors larger than what the file holds for them. {REMEDY}")
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     return _network(path, shapes, lambda name: file.read(tensors[name]), eps, layout)

@@ -5,37 +5,13 @@ A graph may do anything; what is read is its first sampler and what leads to it:
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lib_foreign_infotexts.comfy_graph import Graph, Node, Texts, is_sampler
-from lib_foreign_infotexts.record import MAX_VALUE_CHARS, ForeignRecord, stem
+from lib_foreign_infotexts.record import MAX_VALUE_CHARS, ForeignRecord, listed, stem
 
 MAX_NODES = 20_000
-MAX_LINKS = 50_000
-WIDGETS = {
-    "KSampler": ("seed", "", "steps", "cfg", "sampler_name", "scheduler", "denoise"),
-    "KSamplerAdvanced": ("add_noise", "noise_seed", "", "steps", "cfg", "sampler_name", "scheduler"),
-    "SamplerCustom": ("add_noise", "noise_seed", "", "cfg"),
-    "RandomNoise": ("noise_seed",),
-    "KSamplerSelect": ("sampler_name",),
-    "BasicScheduler": ("scheduler", "steps", "denoise"),
-    "CFGGuider": ("cfg",),
-    "FluxGuidance": ("guidance",),
-    "CLIPTextEncode": ("text",),
-    "CLIPTextEncodeSDXL": ("width", "height", "crop_w", "crop_h", "target_width", "target_height", "text_g", "text_l"),
-    "CLIPTextEncodeFlux": ("clip_l", "t5xxl", "guidance"),
-    "EmptyLatentImage": ("width", "height", "batch_size"),
-    "EmptySD3LatentImage": ("width", "height", "batch_size"),
-    "CheckpointLoaderSimple": ("ckpt_name",),
-    "UNETLoader": ("unet_name", "weight_dtype"),
-    "VAELoader": ("vae_name",),
-    "LoraLoader": ("lora_name", "strength_model", "strength_clip"),
-    "LoraLoaderModelOnly": ("lora_name", "strength_model"),
-    "CLIPSetLastLayer": ("stop_at_clip_layer",),
-}
-"""Values of nodes as a drawn graph lists them; "": what happens to the seed after a run."""
-
 SECOND_TEXTS = {"text_l": "text_g", "clip_l": "t5xxl"}
 """Texts of a second encoder, with that of the first: a form has one prompt for both."""
 VALUES = (
@@ -43,14 +19,21 @@ VALUES = (
     *(("sampler_name", "Sampler"), ("scheduler", "Schedule type"), ("guidance", "Distilled CFG Scale")),
 )
 """Inputs of nodes before a sampler, and the fields that they are."""
-OTHER_VALUES = ("denoise", "ckpt_name", "unet_name", "stop_at_clip_layer")
+MODELS = ("ckpt_name", "unet_name", "model_path")
+OTHER_VALUES = ("denoise", *MODELS, "stop_at_clip_layer", "clip_skip")
 ROOTS = ("guider", "basic_pipe", "pipe")
 """Inputs of a sampler that lead to the prompts of both sides."""
 AIR = "urn:air:"
 """How Civitai's site names files: by number, which says nothing to a folder of models."""
 NONE = frozenset({"None", "Baked VAE"})
 """In place of a file's name where a loader for several files loads none."""
-_HOLDS_VALUE = re.compile(r"primitive|string|text", re.IGNORECASE)
+_LORA = re.compile(r"lora_(?:name_?)?(\d{0,2})(?:_name)?")
+"""Inputs with the file of a LoRA: of a node for one, and of nodes for several."""
+LORA_WEIGHTS = (
+    *("strength_model{}", "strength{}", "lora_wt{}", "model_str{}", "model_weight{}", "lora_model_strength{}"),
+    *("lora{}_strength", "lora{}_model_strength"),
+)
+"""Inputs with the weight of one, with its number for {}."""
 _NO_KEY = re.compile(r"[^\w -]+")
 NOT_TAKEN = ("ControlNet", "IPAdapter", "T2IAdapter", "StyleModel", "Upscale", "Inpaint", "Detailer", "LoadImage")
 """Parts of the names of nodes that change the image and that a form has no field for."""
@@ -66,37 +49,6 @@ def nodes_in(given: object) -> dict[str, Node]:
         for name, node in given.items()
         if isinstance(node, dict) and isinstance(node.get("inputs"), dict) and "class_type" in node
     }
-
-
-def is_workflow(given: object) -> bool:
-    """Whether JSON is a graph as it was drawn."""
-    return isinstance(given, dict) and isinstance(given.get("nodes"), list) and isinstance(given.get("links"), list)
-
-
-def graph_of(workflow: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A drawn graph as one that ran, as far as `WIDGETS` has its nodes."""
-    origins = {
-        link[0]: [str(link[1]), link[2]]
-        for link in workflow["links"][:MAX_LINKS]
-        if isinstance(link, list) and len(link) > 3 and isinstance(link[0], int | str)
-    }
-    graph: dict[str, dict[str, Any]] = {}
-    for node in workflow["nodes"][:MAX_NODES]:
-        if not isinstance(node, dict):
-            continue
-        kind, values = str(node.get("type")), node.get("widgets_values")
-        names = WIDGETS.get(kind, ("value",) if _HOLDS_VALUE.search(kind) else ())
-        inputs = (
-            {name: value for name, value in values.items() if isinstance(name, str)} if isinstance(values, dict) else {}
-        )
-        if isinstance(values, list):
-            inputs = {name: value for name, value in zip(names, values, strict=False) if name}
-        entries = node.get("inputs")
-        for entry in entries if isinstance(entries, list) else ():
-            if isinstance(entry, dict) and _is_known(entry.get("link"), origins):
-                inputs[str(entry.get("name"))] = origins[entry["link"]]
-        graph[str(node.get("id"))] = {"class_type": kind, "inputs": inputs}
-    return graph
 
 
 def comfyui_record(nodes: Mapping[str, Node]) -> ForeignRecord | None:
@@ -116,19 +68,17 @@ def comfyui_record(nodes: Mapping[str, Node]) -> ForeignRecord | None:
     for kind in {**merged, **also_merged}:
         record.fields[f"ComfyUI prompts joined by {_word(kind)}"] = "all of them, without their areas"
     record.fields["Size"] = graph.size(sampler)
-    for name in ("ckpt_name", "unet_name"):
+    for name in MODELS:
         if _is_file(values.get(name)):
             record.fields.setdefault("Model", stem(values[name]))
-    layer = values.get("stop_at_clip_layer")
+    layer = values.get("stop_at_clip_layer", values.get("clip_skip"))
     if isinstance(layer, int) and layer < -1:
         record.fields["Clip skip"] = -layer
     for node in nodes.values():
         inputs = node["inputs"]
         if _is_file(inputs.get("vae_name")):
             record.fields.setdefault("VAE", stem(inputs["vae_name"]))
-        if _is_file(inputs.get("lora_name")):
-            weight = inputs.get("strength_model", inputs.get("lora_model_strength", 1))
-            record.loras.append((inputs["lora_name"], weight))
+        record.loras += _loras_of(graph, inputs)
         for second, first in SECOND_TEXTS.items():
             text = inputs.get(second)
             if isinstance(text, str) and text.strip() and text != inputs.get(first):
@@ -155,6 +105,29 @@ def _text(graph: Graph, sampler: Node, side: str) -> tuple[str, dict[str, None]]
     return "", {}
 
 
+def _loras_of(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield the LoRAs that a node loads, with their weights: one or several by numbered inputs, rows that can be off
+    (rgthree), files with a preview (pysssss), lists (LoRA Manager)."""
+    for name, value in inputs.items():
+        rows = [value, *listed(value, "__value__")] if isinstance(value, dict) else []
+        for row in rows:
+            file = row.get("lora", row.get("name")) if isinstance(row, dict) else None
+            if _is_file(file) and row.get("on", row.get("active", True)):
+                yield str(file), row.get("strength", 1)
+        match = _LORA.fullmatch(name)
+        file = value.get("content") if isinstance(value, dict) else value
+        if match is None or not _is_file(file):
+            continue
+        number = f"_{match[1]}" if match[1] else ""
+        count = inputs.get("lora_count")
+        is_off = str(inputs.get(f"switch{number}")).lower() == "off"
+        if is_off or (number and isinstance(count, int) and int(match[1]) > count):
+            continue
+        keys = [key.format(number) for key in LORA_WEIGHTS]
+        weight = next((graph.value(inputs[key], key) for key in keys if key in inputs), 1)
+        yield str(file), 1 if weight is None else weight
+
+
 def _word(kind: str) -> str:
     """The name of a type of node as a field's key holds it."""
     return _NO_KEY.sub(" ", kind).strip()[:MAX_VALUE_CHARS]
@@ -169,7 +142,3 @@ def _from_noise(graph: Graph, sampler: Node) -> bool:
     if start is None or is_sampler(start):
         return False
     return any("Empty" in str(node.get("class_type", "")) for node in graph.before(start))
-
-
-def _is_known(link: object, origins: Mapping[Any, Any]) -> bool:
-    return isinstance(link, int | str) and link in origins

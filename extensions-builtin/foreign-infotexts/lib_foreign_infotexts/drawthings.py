@@ -1,15 +1,10 @@
 """Images of Draw Things: JSON in the XMP block of a PNG; and of SwarmUI: JSON in the chunk `parameters`."""
 
-import re
 from collections.abc import Mapping
-from html import unescape
 from typing import Any
 
 from lib_foreign_infotexts.record import ForeignRecord, listed, size_of, stem
-from modules.system.bounded import read_json
 
-_COMMENT = re.compile(r"<exif:UserComment>(.*?)</exif:UserComment>", re.DOTALL)
-_TAGS = re.compile(r"</?rdf:[^>]*>")
 KEYS = {
     "steps": "Steps",
     "scale": "CFG scale",
@@ -28,16 +23,6 @@ SWARM = {
     "fluxguidancescale": "Distilled CFG Scale",
     "initimagecreativity": "Denoising strength",
 }
-
-
-def drawthings_json(xmp: str) -> Mapping[str, Any] | None:
-    """The JSON in an XMP block; None where there is none of theirs. Read as text: a file's XML is not to be trusted."""
-    found = _COMMENT.search(xmp)
-    try:
-        given = read_json(unescape(_TAGS.sub("", found[1])).strip()) if found else None
-    except ValueError:
-        return None
-    return given if isinstance(given, dict) and is_drawthings(given) else None
 
 
 def is_drawthings(given: Mapping[str, Any]) -> bool:

@@ -7,13 +7,14 @@ from typing import Any
 
 from lib_foreign_infotexts.record import ForeignRecord, listed, size_of, stem
 
-PROMPTS = ("prompt", "positiveprompt", "positive", "textprompt", "inputs")
-NEGATIVES = ("negativeprompt", "negative", "uc", "negativeprompts")
+PROMPTS = ("prompt", "prompts", "positiveprompt", "positive", "textprompt", "inputs")
+NEGATIVES = ("negativeprompt", "negative", "uc", "negativeprompts", "promptneg")
 KEYS = {
     **{"steps": "Steps", "numinferencesteps": "Steps", "inferencesteps": "Steps", "samplingsteps": "Steps"},
     **{"cfgscale": "CFG scale", "guidancescale": "CFG scale", "cfg": "CFG scale", "scale": "CFG scale"},
     **{"guidance": "Distilled CFG Scale", "distilledcfgscale": "Distilled CFG Scale"},
     **{"sampler": "Sampler", "samplername": "Sampler", "samplerindex": "Sampler"},
+    **{"samplingmethod": "Sampler", "scaletxt": "CFG scale"},
     **{"scheduletype": "Schedule type", "schedule": "Schedule type", "schedulername": "Schedule type"},
     **{"scheduler": "Schedule type", "seed": "Seed", "clipskip": "Clip skip"},
     **{"strength": "Denoising strength", "denoise": "Denoising strength", "denoisingstrength": "Denoising strength"},
@@ -36,9 +37,12 @@ def plain_record(given: Mapping[str, Any]) -> ForeignRecord | None:
     negative = next((values[name] for name in NEGATIVES if isinstance(values.get(name), str)), "")
     record = ForeignRecord(str(given.get("Software") or given.get("software") or "JSON"), prompt, negative)
     record.take(values, KEYS)
+    if isinstance(record.fields.get("Clip skip"), bool):
+        record.fields["Clip skip"] = 1 + bool(record.fields["Clip skip"])  # whether one layer is left out
     if record.fields.get("Denoising strength") in (1, 1.0):
         del record.fields["Denoising strength"]
-    record.fields["Size"] = size_of(values.get("width"), values.get("height")) or _size(values)
+    record.fields["Size"] = size_of(values.get("width", values.get("w")), values.get("height", values.get("h")))
+    record.fields["Size"] = record.fields["Size"] or _size(values)
     for name in MODELS:
         model, digest = _file(values.get(name))
         if model:
@@ -48,7 +52,7 @@ def plain_record(given: Mapping[str, Any]) -> ForeignRecord | None:
         model, digest = _file(one)
         if isinstance(one, dict) and model and "LORA" in str(one.get("type", "LORA")).upper():
             record.loras.append((model, one.get("weight", one.get("strength", 1))))
-    known = {*KEYS, *PROMPTS, *NEGATIVES, *MODELS, *SIZES, "width", "height", "models", "loras", "software"}
+    known = {*KEYS, *PROMPTS, *NEGATIVES, *MODELS, *SIZES, "width", "height", "w", "h", "models", "loras", "software"}
     record.take_rest(
         {key: value for key, value in given.items() if re.sub(r"[\s_-]", "", key).lower() not in known}, ()
     )

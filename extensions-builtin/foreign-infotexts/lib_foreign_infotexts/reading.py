@@ -3,14 +3,17 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from lib_foreign_infotexts.comfyui import comfyui_record, graph_of, is_workflow, nodes_in
-from lib_foreign_infotexts.drawthings import drawthings_json, drawthings_record, is_drawthings, swarm_record
+from lib_foreign_infotexts.comfy_drawn import graph_of, is_workflow
+from lib_foreign_infotexts.comfyui import comfyui_record, nodes_in
+from lib_foreign_infotexts.drawthings import drawthings_record, is_drawthings, swarm_record
 from lib_foreign_infotexts.easydiffusion import easydiffusion_record, is_easydiffusion
 from lib_foreign_infotexts.fooocus import fooocus_record, is_fooocus
 from lib_foreign_infotexts.invokeai import dream_record, invokeai_record, is_invokeai, old_invokeai_record
+from lib_foreign_infotexts.lines import line_record, xmp_texts
 from lib_foreign_infotexts.novelai import SOFTWARE, novelai_infotext
 from lib_foreign_infotexts.plain_json import plain_record
 from lib_foreign_infotexts.record import ForeignRecord
+from modules.images.infotext import quote, written_fields
 from modules.images.other_programs import XMP, json_of
 
 IN_CHUNKS = (
@@ -27,6 +30,9 @@ PROGRAMS = (
     ("SwarmUI", "`sui_image_params`", "prompts, fields, LoRAs"),
     ("NovelAI", "PNG chunks, EXIF UserComment, pixels", "prompts and fields; characters are named"),
     ("Draw Things", "XMP", "prompts, fields, LoRAs"),
+    ("Mochi Diffusion", "XMP, EXIF ImageDescription", "prompts and fields"),
+    ("KoboldCpp, stable-diffusion.cpp", "PNG chunk `parameters`", "prompts and fields"),
+    ("Midjourney", "PNG chunk `Description`", "prompt, what is left out, seed; other options are named"),
     ("Easy Diffusion", "PNG chunks of its own", "prompts, fields, LoRA"),
     ("Stability Matrix", "PNG chunk `parameters` in UTF-8", "all fields of the form"),
     ("TensorArt", "`parameters`, and `generation_data` for the model", "prompts, fields, model"),
@@ -34,16 +40,21 @@ PROGRAMS = (
 )
 """Programs, the place of their record in a file, and what is read of it, for the documents."""
 MIN_FIELDS = 2
+MARK = "Steps"
+"""A field of every infotext."""
 ITS_WORDS = {
     ", Seed Mode: ": {"Guidance Scale": "CFG scale", "Strength: 1\\.0, Seed Mode": "Seed Mode"},
     ", ADM Guidance: ": {
         **{"Base Model": "Model", "Base Model Hash": "Model hash", "Scheduler": "Schedule type"},
         "VAE: Default \\(model\\), Raw prompt": "Raw prompt",
     },
+    ", Version: stable-diffusion.cpp": {"Guidance": "Distilled CFG Scale", "RNG: cuda, Sampler": "RNG: NV, Sampler"},
+    ", Civitai resources: ": {},
     ", Scheduler: ": {"Scheduler": "Schedule type"},
     ", Sampler sigma: ": {"Sampler sigma": "Schedule type"},
 }
 """How Draw Things, Fooocus, nodes of ComfyUI and SD.Next call fields of an infotext, by a field that only they have."""
+_RESOURCES = re.compile(r", Civitai resources: (\[.*\])(?:, Civitai metadata: \{.*\})?")
 _LORA_WEIGHTS = re.compile(r', Lora weights: "([^"]*)"')
 _WEIGHT = re.compile(r"([^\s,:][^,:]*): (-?\d+(?:\.\d+)?)")
 
@@ -54,11 +65,13 @@ def foreign_infotexts(items: Mapping[str, str], width: int, height: int) -> Iter
         yield novelai_infotext(items, width, height)
     if is_easydiffusion(items):
         yield easydiffusion_record(items).infotext
-    if XMP in items and (given := drawthings_json(items[XMP])) is not None:
-        yield drawthings_record(given).infotext
-    for name in IN_CHUNKS:
+    for text in xmp_texts(items.get(XMP, "")):
+        yield infotext_of_text(text) or (text if MARK in written_fields(text)[2] else None)
+    for name in (*IN_CHUNKS, *(name for name in items if name not in IN_CHUNKS)):
         if name in items and items.get("Software") != SOFTWARE:
             yield infotext_of_text(items[name])
+    if "Description" in items and (made := line_record(items["Description"])) is not None:
+        yield made.infotext
     if "Dream" in items and (dream := dream_record(items["Dream"])) is not None:
         yield dream.infotext
 
@@ -67,6 +80,9 @@ def infotext_of_text(text: str) -> str | None:
     """Return an infotext from JSON that one of the programs writes, or from an infotext in their words; None for any
     other text, and for one that says nearly nothing of how an image is made."""
     text = text.strip("\0")
+    line = line_record(text) if MARK in text else None
+    if line is not None:
+        return line.infotext
     if not text.lstrip().startswith("{"):
         return in_usual_words(text)
     given = json_of(text)
@@ -82,6 +98,7 @@ def in_usual_words(text: str) -> str | None:
     words = next((words for mark, words in ITS_WORDS.items() if mark in line), None)
     if words is None:
         return None
+    line = _RESOURCES.sub(_named_resources, line)
     for theirs, usual in words.items():
         line = re.sub(rf"(^|, ){theirs}: ", rf"\g<1>{usual}: ", line)
     weights = _LORA_WEIGHTS.search(line)
@@ -90,6 +107,17 @@ def in_usual_words(text: str) -> str | None:
     tags = "".join(f" <lora:{name}:{weight}>" for name, weight in _WEIGHT.findall(weights[1]))
     prompt, mark, negative = head.partition("\nNegative prompt:")
     return f"{prompt}{tags}{mark}{negative}\n{_LORA_WEIGHTS.sub('', line)}"
+
+
+def _named_resources(found: re.Match[str]) -> str:
+    """Say in fields what a list of Civitai names: the model, and other files by their kind."""
+    said: dict[str, str] = {}
+    rows = json_of(found[1])
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and isinstance(row.get("modelName"), str):
+            key = "Model" if row.get("type") == "checkpoint" else f"Civitai {row.get('type')} {len(said)}"
+            said[key] = row["modelName"] if key == "Model" else f"{row['modelName']} {row.get('weight', '')}".strip()
+    return "".join(f", {key}: {quote(value)}" for key, value in said.items())
 
 
 def _record(given: object) -> ForeignRecord | None:

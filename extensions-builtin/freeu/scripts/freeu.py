@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
-from modules.scripts.fields import Field, FieldScript, portion, switch
+from modules.scripts.fields import Field, FieldScript, portion, switch, truths
 from modules.scripts.unet_blocks import UnetBlocks, before
 from modules.system.bounded import read_json
 
@@ -53,6 +53,7 @@ class Stage:
         known = [field.name for field in fields(cls)]
         if not isinstance(given, Mapping) or set(given) - set(known):
             raise InvalidValueError(f"{title}: a stage is {given!r}; allowed is an object of {', '.join(known)}.")
+        given = {name: _number(value) for name, value in given.items()}
         for name, value in given.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise InvalidValueError(f"{title}: {name} is {value!r}; allowed is a number.")
@@ -63,6 +64,14 @@ class Stage:
         """Return what is not as it is by default."""
         usual = asdict(Stage())
         return {name: value for name, value in asdict(self).items() if value != usual[name]}
+
+
+def _number(value: Any) -> Any:
+    """Return a text as the number that it says, else the value."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _factor(name: str, label: str, default: float) -> Field:
@@ -155,8 +164,11 @@ class FreeU(FieldScript):
         return of_schedule if row.name in ("start", "stop", "smooth", "version", "stages") else None
 
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
-        """A dictionary; 23 values of the extension, or 22 of versions that had no version; seven of Forge's; or this
-        script's own ten."""
+        """A dictionary, perhaps behind the switch; 23 values of the extension, or 22 of versions that had no version;
+        seven of Forge's; or this script's own ten."""
+        args = truths(args)
+        if len(args) == 2 and isinstance(args[0], bool) and isinstance(args[1], Mapping):
+            args = [{**args[1], "enable": args[0]}]
         if title.lower() == FORGE.lower():
             if len(args) > 7:
                 raise InvalidValueError(f"{title} takes 7 arguments, {len(args)} were given.")
@@ -243,6 +255,7 @@ def _of_mapping(given: Mapping[str, Any], title: str) -> list[Any]:
     if not isinstance(stages, list):
         raise InvalidValueError(f"{title}: stage_infos is {stages!r}; allowed is a list of objects.")
     read: Any = [stage.differences for stage in _grouped(stages, title)]
+    given = {**given, **{key: _number(given[key]) for key in SCHEDULE if key in given}}
     steps = {key: given[key] for key in SCHEDULE if isinstance(given.get(key), int)}
     schedule = [None if name in steps else given.get(name) for name in known[1:4]]
     if steps:

@@ -6,11 +6,12 @@ identity. Arguments are those of Forge's built-in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from modules.errors import InvalidValueError
 from modules.memory.hook_chain import HookOrder
-from modules.scripts.fields import Field, FieldScript, portion, switch
+from modules.scripts.fields import Field, FieldScript, portion, switch, truths
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import nn
@@ -18,6 +19,12 @@ if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from modules.processing.request.model_use import Guided, ModelUse
 
 TITLE, FORGE = "Perturbed-Attention Guidance", "PerturbedAttentionGuidance Integrated"
+
+
+INCANTATIONS = "Incantations"
+"""An extension of several kinds of guidance, by whose arguments this script is asked as well."""
+BEFORE_PAG = (0, 4)  # where the switches of the parts before it stand
+FIRST_OF_PAG, ALL_STEPS = 12, 150
 
 
 class PerturbedAttention(FieldScript):
@@ -37,10 +44,27 @@ class PerturbedAttention(FieldScript):
         portion("end", "End", 1.0, "pag_end", infotext="pag_end"),
     )  # fmt: skip
     infotext_switch = "pag_enabled"
-    other_titles = (FORGE,)
+    other_titles = (FORGE, INCANTATIONS)
 
     def title(self) -> str:
         return TITLE
+
+    def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
+        """Read those of Incantations, of which perturbed attention is made here; or this script's own."""
+        if title.lower() != INCANTATIONS.lower():
+            return super().read_args(args, title)
+        given = truths(args)
+        enabled, scale, first, last = [*given[FIRST_OF_PAG:], *[None] * 4][:4]
+        if any(given[place : place + 1] == [True] for place in BEFORE_PAG):
+            raise InvalidValueError(
+                f"{title}: of its parts Perturbed Attention Guidance alone is made here. For another kind of guidance "
+                "name the script Self-Attention Guidance, or one of the forms of CFG."
+            )
+        if first not in (None, 0) or (last is not None and last < ALL_STEPS):
+            raise InvalidValueError(
+                f"{title}: steps {first} to {last}. Name {TITLE!r}, whose start and end are portions of the run."
+            )
+        return self.checked((bool(enabled), scale), title)
 
     def process(self, p: Any, *args: Any) -> None:
         values = self.values(p, args)

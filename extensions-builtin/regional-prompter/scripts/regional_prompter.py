@@ -32,7 +32,7 @@ from modules.errors import InvalidValueError  # noqa: E402
 from modules.images.masks import blur_mask, grown_to_aspect, masked_area  # noqa: E402
 from modules.memory.hook_chain import HookOrder  # noqa: E402
 from modules.processing.request.model_use import rows_of_context  # noqa: E402
-from modules.scripts.fields import Field, FieldScript, switch  # noqa: E402
+from modules.scripts.fields import Field, FieldScript, switch, truths  # noqa: E402
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor, nn
@@ -44,6 +44,10 @@ KEYS = ("BREAK", "ADDCOL", "ADDROW", "ADDBASE", "ADDCOMM")
 KEY = re.compile(r"\b(BREAK|ADDCOL|ADDROW|ADDBASE|ADDCOMM)\b")
 AND = re.compile(r"\bAND\b")
 KEEP_AND = "disable convert 'AND' to 'BREAK'"
+LINES = {"Horizontal": "lines are columns", "Vertical": "lines are rows"}
+FIRST_IS_BASE, LAST_IS_BASE = "the first line is the base", "the last line is the base"
+"""Options of Forge Couple's arguments, by its own words: each line of the prompt is a region."""
+FORGE_COUPLE = "Forge Couple"
 WHOLE_IMAGE = "mask of the whole image"
 """The mask of regions is one of the image that a job starts from: of an inpainted part it gets the same part."""
 MATRIX, MASK, PROMPT = "Matrix", "Mask", "Prompt"
@@ -123,6 +127,7 @@ class RegionalPrompter(FieldScript):
     )  # fmt: skip
     hidden = ("options",)
     infotext_switch = "RP Active"
+    other_titles = (FORGE_COUPLE,)
 
     def title(self) -> str:
         return TITLE
@@ -134,6 +139,9 @@ class RegionalPrompter(FieldScript):
 
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
         """The extension's twenty, of which the last may be missing; or this script's own."""
+        args = truths(args)
+        if title.lower() == FORGE_COUPLE.lower():
+            return self.checked(_of_forge_couple(args, title), title)
         if len(args) > 2 and isinstance(args[1], bool):
             return self.checked(_of_extension(args, title), title)
         return self.checked(args, title)
@@ -201,6 +209,8 @@ def _of_extension(args: Sequence[Any], title: str) -> list[Any]:
     options = given[12] or []
     if isinstance(options, str):
         options = [options]
+    if isinstance(options, list):
+        options = [each for each in options if each not in (False, None, "")]
     if not isinstance(options, list) or not all(isinstance(each, str) for each in options):
         raise InvalidValueError(f"{title}: the options are {options!r}; allowed is a list of texts.")
     found: dict[str, Any] = {name: given[place] for name, place in ORDER.items()}
@@ -208,7 +218,35 @@ def _of_extension(args: Sequence[Any], title: str) -> list[Any]:
     for name in ("ratios", "base_ratios", "threshold"):
         if isinstance(found[name], int | float) and not isinstance(found[name], bool):
             found[name] = str(found[name])
+        found[name] = found[name] or None  # "" is the default of its own form
     return [found[row.name] for row in RegionalPrompter.rows]
+
+
+def _of_forge_couple(args: Sequence[Any], title: str) -> list[Any]:
+    """Forge Couple's first seven arguments in the order of the rows. Raises `InvalidValueError` for what is not made
+    here."""
+    given = [*args, *[None] * max(0, 7 - len(args))]
+    enabled, _, mode, separator, direction, background, weight = given[:7]
+    if enabled and (mode or "Basic") != "Basic":
+        raise InvalidValueError(
+            f"{title}: the mode {mode!r} is not made here. Take Basic, or Regional Prompter with a mask of regions."
+        )
+    if enabled and separator not in (None, "", "\\n", "\n"):
+        raise InvalidValueError(f"{title}: the separator {separator!r} is not supported: each line is a region.")
+    if (direction := direction or "Horizontal") not in LINES:
+        raise InvalidValueError(f"{title}: the direction is {direction!r}; allowed is {', '.join(LINES)}.")
+    bases = {None: "", "None": "", "First Line": FIRST_IS_BASE, "Last Line": LAST_IS_BASE}
+    if background not in bases:
+        raise InvalidValueError(f"{title}: the global effect is {background!r}; allowed is {list(bases)[1:]}.")
+    found = {
+        "enabled": enabled,
+        "matrix": "Columns" if direction == "Horizontal" else "Rows",
+        "ratios": "1",
+        "base": bool(bases[background]),
+        "base_ratios": str(0.5 if weight is None else weight),
+        "options": ", ".join(filter(None, (LINES[direction], bases[background]))),
+    }
+    return [found.get(row.name) for row in RegionalPrompter.rows]
 
 
 def has_regions(prompt: str, values: Mapping[str, Any]) -> bool:
@@ -217,7 +255,14 @@ def has_regions(prompt: str, values: Mapping[str, Any]) -> bool:
 
 
 def _with_breaks(text: str, values: Mapping[str, Any]) -> str:
-    return text if KEEP_AND in values["options"] else AND.sub("BREAK", text)
+    options = values["options"]
+    if any(option in options for option in LINES.values()):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if LAST_IS_BASE in options and lines:
+            lines = [lines[-1], *lines[:-1]]
+        base = f"{lines.pop(0)} ADDBASE " if len(lines) > 1 and "is the base" in options else ""
+        text = base + (" ADDCOL " if LINES["Horizontal"] in options else " ADDROW ").join(lines)
+    return text if KEEP_AND in options else AND.sub("BREAK", text)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from lib_tiled_diffusion.noise_inversion import Inversion  # noqa: E402
 
 from modules.errors import InvalidValueError  # noqa: E402
 from modules.processing.request.model_use import OUTSIDE, Window  # noqa: E402
-from modules.scripts.fields import Field, FieldScript, switch  # noqa: E402
+from modules.scripts.fields import Field, FieldScript, switch, truths  # noqa: E402
 from modules.system.bounded import read_json  # noqa: E402
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
@@ -141,6 +141,7 @@ class TiledDiffusion(FieldScript):
 
     def read_args(self, args: Sequence[Any], title: str) -> Sequence[Any]:
         """The extension's 21 arguments and those of its regions; Forge's six; or this script's own."""
+        args = truths(args)
         if title.lower() == FORGE.lower():
             return self.checked(_of_forge(args, title), title)
         if len(args) > len(self.rows) or (len(args) > 2 and isinstance(args[2], bool)):

@@ -10,7 +10,7 @@ from typing import Any
 
 from lib_training.config import TrainingConfig, config_of
 from modules.errors import UnknownNameError
-from modules.models.files.header import header_of
+from modules.models.files.file_header import header_of
 from modules.system.file_names import given_path
 
 STEPS_PER_IMAGE = 60

@@ -118,6 +118,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /sdapi/v1/options", "GET /sdapi/v1/cmd-flags", "POST /sdapi/v1/unload-checkpoint"),
         *("POST /sdapi/v1/reload-checkpoint", "POST /sdapi/v1/server-stop", "POST /sdapi/v1/server-kill"),
         *("POST /sdapi/v1/server-restart", "GET /featherweight/v1/memory-timeline", "GET /internal/profile-startup"),
+        "POST /featherweight/v1/measure-device",
         *("GET /internal/sysinfo", "GET /internal/sysinfo-download", "POST /internal/extra-networks/notes"),
         *("POST /internal/extra-networks/preview", "POST /internal/extra-networks/checkpoint"),
         *("POST /featherweight/v1/downloads", "POST /featherweight/v1/downloads/look"),
@@ -139,6 +140,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /featherweight/v1/extensions/switch", "POST /featherweight/v1/extensions/install"),
         *("POST /featherweight/v1/extensions/update", "POST /featherweight/v1/extensions/restore"),
         *("POST /featherweight/v1/extensions/remove", "POST /featherweight/v1/extensions/packages"),
+        "POST /featherweight/v1/extensions/packages/undo",
         # the page and its defaults for all
         *(
             "POST /internal/reload-page",

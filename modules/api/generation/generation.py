@@ -17,7 +17,7 @@ from modules.errors import BusyError, Interrupted
 from modules.images.encode import decode_base64
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
-from modules.jobs.job import Entry, JobStatus
+from modules.jobs.job import Entry, Job, JobStatus
 from modules.jobs.line import Line
 from modules.jobs.ownership import claimed
 from modules.services import Services
@@ -43,20 +43,9 @@ def generation_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/sdapi/v1", tags=["generation"])
 
     async def generated(body: GenerationBody, request: Request) -> Txt2ImgReply:
-        identity = identity_of(request)
-        wanted = claimed(await asyncio.to_thread(request_from, body, services), identity)
-        if body.override_settings and not body.value("override_settings_restore_afterwards"):
-            identity.require(Role.ADMIN, "Keeping settings (override_settings_restore_afterwards: false)")
-        if body.override_settings and not body.value("override_settings_restore_afterwards"):
-            services.settings.update(body.override_settings, from_api=True)
-        every = (
-            wanted.settings.previews.show_progress_every_n_steps if wanted.settings.previews.live_previews_enable else 0
-        )
-        # Whoever names the job or has its images saved may come back for them.
-        is_lasting = wanted.save_images or bool(body.force_task_id)
-        job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0), is_lasting)
-        await wait_for(job, request, services.queue, stays=is_lasting)
-        return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)
+        job = await submitted(body, request, services)
+        await wait_for(job, request, services.queue, stays=job.standing.is_lasting)
+        return await asyncio.to_thread(txt2img_reply, job.result(), body, job.request.settings)
 
     @routes.post("/txt2img", **documented(errors=TXT2IMG_ERRORS))
     async def txt2img(body: Txt2ImgBody, request: Request) -> Txt2ImgReply:
@@ -94,6 +83,24 @@ def generation_routes(services: Services) -> APIRouter:
         services.queue.skip(who=identity_of(request))
 
     return routes
+
+
+async def submitted(
+    body: GenerationBody, request: Request, services: Services, preview_every: int | None = None
+) -> Job:
+    """Put what a body asks for in line, as work of the user who sent it. `preview_every`: steps, 0 for no previews;
+    None for what the settings say. Raises what `request_from`, `claimed` and `Line.submit` raise."""
+    identity = identity_of(request)
+    wanted = claimed(await asyncio.to_thread(request_from, body, services), identity)
+    if body.override_settings and not body.value("override_settings_restore_afterwards"):
+        identity.require(Role.ADMIN, "Keeping settings (override_settings_restore_afterwards: false)")
+        services.settings.update(body.override_settings, from_api=True)
+    if preview_every is None:
+        previews = wanted.settings.previews
+        preview_every = max(previews.show_progress_every_n_steps, 0) if previews.live_previews_enable else 0
+    # Whoever names the job or has its images saved may come back for them.
+    is_lasting = wanted.save_images or bool(body.force_task_id)
+    return await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, preview_every, is_lasting)
 
 
 async def wait_for(job: Entry, request: Request, queue: Line, stays: bool = False) -> None:

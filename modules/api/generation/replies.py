@@ -7,7 +7,7 @@ from urllib.parse import quote
 from modules.api.schema.reply_models import Txt2ImgReply
 from modules.api.schema.schemas import GenerationBody
 from modules.images.encode import Quality, to_base64
-from modules.processing.request.result import ImageRole, Result
+from modules.processing.request.result import GeneratedImage, ImageRole, Result
 from modules.settings.values import Settings
 
 REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other formats are sent as PNG
@@ -15,19 +15,20 @@ REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other for
 
 def txt2img_reply(result: Result, body: GenerationBody, settings: Settings) -> Txt2ImgReply:
     """images (base64, grid first), parameters (the request echoed), info (a JSON text)."""
-    extension = settings.saving.samples_format.lower()
-    extension = extension if extension in REPLY_FORMATS else "png"
-    infotexts = settings.infotext.enable_pnginfo
     faces = settings.face_restoration
-    images = [
-        to_base64(image.image, extension, image.infotext if infotexts else None, Quality.of(settings))
-        for image in (result.images if body.value("send_images") else ())
-    ]
+    images = [image_text(image, settings) for image in (result.images if body.value("send_images") else ())]
     info = info_of(result) | {
         "restore_faces": faces.face_restoration,
         "face_restoration_model": faces.face_restoration_model if faces.face_restoration else None,
     }
     return Txt2ImgReply(images=images, parameters=body.model_dump(), info=json.dumps(info))
+
+
+def image_text(image: GeneratedImage, settings: Settings) -> str:
+    """An image as base64 text, in the format that images are saved in and with its infotext, as the settings say."""
+    extension = settings.saving.samples_format.lower()
+    infotext = image.infotext if settings.infotext.enable_pnginfo else None
+    return to_base64(image.image, extension if extension in REPLY_FORMATS else "png", infotext, Quality.of(settings))
 
 
 def info_of(result: Result) -> dict[str, Any]:

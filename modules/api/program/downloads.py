@@ -11,6 +11,7 @@ from modules.api.program.tasks import UNKNOWN as UNKNOWN_TASK
 from modules.api.program.tasks import task_reply
 from modules.api.schema.documentation import documented
 from modules.api.schema.reply_models import (
+    DetectedItem,
     FittingItem,
     FittingReply,
     KnownModelItem,
@@ -28,6 +29,7 @@ from modules.downloads.verdict import Verdict
 from modules.jobs.job import JobStatus
 from modules.jobs.tasks import Task
 from modules.jobs.work.downloads import DOWNLOAD_TYPE, download_spec
+from modules.models.detection.files import Detected
 from modules.services import Services
 
 STOP_S = 20.0  # how long a reply waits for a download to stop
@@ -199,11 +201,27 @@ def known_item(model: KnownModel) -> KnownModelItem:
     )
 
 
+def detected_item(found: Detected) -> DetectedItem:
+    """Describe a file, as routes answer it."""
+    return DetectedItem(
+        kind=found.kind,
+        line=found.line,
+        family="" if found.family is None else found.family.label,
+        layout=found.layout,
+        format=found.format,
+        missing=[need.title for need in found.missing],
+        folder=found.folder,
+        is_supported=found.is_supported,
+        refusal=found.refusal,
+    )
+
+
 def _looked(downloads: Downloads, found: Found, verdict: Verdict) -> LookReply:
     folder = downloads.folders[found.kind.folder]
     return LookReply(
         name=found.name,
         line=found.line,
+        found=detected_item(found.kind),
         folder=found.kind.folder,
         size_bytes=found.remote.size_bytes,
         is_there=(folder / found.name).exists(),

@@ -141,9 +141,10 @@ def list_routes(services: Services) -> APIRouter:
     def script_information() -> list[ScriptItem]:
         """Every script with its arguments, those of txt2img first."""
         return [
-            ScriptItem.model_validate(script_info(script, is_img2img))
+            ScriptItem.model_validate(found)
             for is_img2img in (False, True)
             for script in (*library.alwayson_of(is_img2img), *library.selectable_of(is_img2img))
+            if (found := script_info(script, is_img2img)) is not None
         ]
 
     @routes.get("/face-restorers")

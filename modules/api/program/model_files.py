@@ -6,7 +6,7 @@ from io import BytesIO
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
-from modules.api.program.downloads import known_item
+from modules.api.program.downloads import detected_item, known_item
 from modules.api.program.tasks import task_reply
 from modules.api.schema.documentation import documented
 from modules.api.schema.reply_models import AboutReply, ModelFileItem, ModelFilesReply, TaskItem, TrashedItem
@@ -69,7 +69,8 @@ def model_routes(services: Services) -> APIRouter:
     def files() -> ModelFilesReply:
         """The model files on disk, the largest first, and the trash. `used_at` is when the newest image of the history
         was made with it, null where there is none; `doubles` are keys of files with the same bytes; `missing` are parts
-        that it needs and that are not here; `saves_bytes` is what storing it in 8 bits would save."""
+        that it needs and that are not here; `found` is what its header says; `saves_bytes` is what storing it in 8 bits
+        would save."""
         return ModelFilesReply(
             files=[_item(one) for one in shelf.files()], trash=[_trashed(one) for one in shelf.trash.entries()]
         )
@@ -170,6 +171,7 @@ def _item(one: ShelfFile) -> ModelFileItem:
         missing=[known_item(part) for part in one.missing],
         saves_bytes=one.saves_bytes,
         is_part_of_program=one.is_part_of_program,
+        found=detected_item(one.found),
     )
 
 

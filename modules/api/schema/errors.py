@@ -8,7 +8,9 @@ from fastapi import FastAPI, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from modules.errors import FeatherweightError
 
@@ -23,6 +25,16 @@ class ErrorReply(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; for paths of another API, which `app.state.error_shapes` names, in the shape of its errors."""
+        shapes = getattr(getattr(scope.get("app"), "state", None), "error_shapes", {})
+        for start, shape in shapes.items():
+            if get_route_path(scope).startswith(start):
+                self.status_code, content, headers = shape(self.status_code, json.loads(bytes(self.body)))
+                self.body = self.render(content)
+                self.headers.update({**headers, "content-length": str(len(self.body))})
+        await super().__call__(scope, receive, send)
 
 
 def reply(status: int, name: str, text: str, headers: dict[str, str] | None = None, detail: Any = None) -> JSONResponse:

@@ -410,6 +410,7 @@ class ExtensionList(Reply):
         examples=[True], description="whether this server installs, updates and removes extensions"
     )
     removed: list[str] = Field(examples=[["sd-webui-old"]], description="those that can be taken back")
+    may_undo_packages: bool = Field(False, description="whether the last installation of packages can be taken back")
     optional_packages: list[str] = Field(
         examples=[["matplotlib"]], description="packages that many extensions want and that are not installed"
     )
@@ -455,6 +456,13 @@ class StageItem(ReadingItem):
     stage: str = Field(examples=["denoise"])
     begin_s: float = Field(examples=[0.21])
     end_s: float = Field(examples=[6.9])
+
+
+class ProbeReply(Reply):
+    """Seconds of each measurement of a device, and why others were left out."""
+
+    seconds: dict[str, float]
+    problems: dict[str, str]
 
 
 class TimelineReply(Reply):
@@ -710,6 +718,21 @@ class FittingReply(Reply):
     models: list[FittingItem]
 
 
+class DetectedItem(Reply):
+    """Description of a model file by its header. `layout`: whose names its tensors have; `missing`: what it needs
+    besides; `folder`: where it belongs; `refusal`: why it is of no use here, to be read after its name."""
+
+    kind: str = Field(examples=["denoiser"])
+    line: str = Field(examples=["a denoiser of Z-Image, original names, bf16"])
+    family: str = Field(examples=["Z-Image"])
+    layout: str = Field(examples=["original"])
+    format: str = Field(examples=["bf16"])
+    missing: list[str] = Field(examples=[["Qwen3-4B (2560 wide, 8.0 GB in 16 bits)"]])
+    folder: str = Field(examples=["Stable-diffusion"])
+    is_supported: bool = Field(examples=[True])
+    refusal: str = Field(examples=[""])
+
+
 class ModelFileItem(Reply):
     """A model file on disk; `folder` is below the folder of its kind."""
 
@@ -726,6 +749,7 @@ class ModelFileItem(Reply):
     missing: list[KnownModelItem] = Field(examples=[[]])
     saves_bytes: int = Field(examples=[3_400_000_000])
     is_part_of_program: bool = Field(examples=[False])
+    found: DetectedItem
 
 
 class TrashedItem(Reply):
@@ -760,7 +784,8 @@ class LookReply(Reply):
     """What a file is, before it is downloaded. `fits` null: that cannot be said yet."""
 
     name: str = Field(examples=["z_image_turbo_bf16.safetensors"])
-    line: str = Field(examples=["a checkpoint, 6.15 B parameters in BF16, 12.31 GB"])
+    line: str = Field(examples=["a denoiser of Z-Image, original names, bf16, 6.15 B parameters, 12.31 GB"])
+    found: DetectedItem
     folder: str = Field(examples=["Stable-diffusion"])
     size_bytes: int = Field(examples=[12_309_866_400])
     is_there: bool = Field(examples=[False])

@@ -55,6 +55,9 @@ class ModelHost(Protocol):
     def reload(self) -> None:
         """Load again what was loaded or unloaded last; waits."""
 
+    def measure_again(self) -> dict[str, dict[str, Any]]:
+        """See `Engine.measure_again`."""
+
     def memory(self) -> dict[str, Memory]:
         """See `devices.memory_info`."""
 
@@ -71,6 +74,7 @@ class Workers:
         self.local = tuple(local)
         self.others = tuple(others)
         self.lanes = tuple(lanes)
+        self._extension_facts: dict[str, tuple[tuple[Fault, ...], float]] = {}
 
     def start(self) -> None:
         """Begin all of them in the background."""
@@ -104,6 +108,13 @@ class Workers:
         for worker in self.local:
             worker.ask(Question.RELOAD)
 
+    def measure_again(self) -> dict[str, dict[str, Any]]:
+        """Have each measure its device, one after the other: two on one device would measure each other."""
+        found: dict[str, dict[str, Any]] = {}
+        for worker in self.local:
+            found |= worker.ask(Question.MEASURE)
+        return found
+
     def change_settings(self, settings: Settings) -> None:
         """The settings are these now."""
         for worker in self.local:
@@ -120,15 +131,17 @@ class Workers:
         return main_memory_info()
 
     def extension_facts(self) -> dict[str, tuple[tuple[Fault, ...], float]]:
-        """Return what of extensions failed in workers and what they cost an image, by name; of the first that
-        answers."""
+        """Return what of extensions failed in any worker and what they cost an image, by name; of a worker that does
+        not answer what it said before."""
         for worker in self.local:
             try:
                 found: dict[str, tuple[tuple[Fault, ...], float]] = worker.ask(Question.EXTENSIONS)
             except BusyError:
                 continue
-            return found
-        return {}
+            for name, (faults, image_s) in found.items():
+                earlier = self._extension_facts.get(name, ((), 0.0))[0]
+                self._extension_facts[name] = tuple(dict.fromkeys((*earlier, *faults))), image_s
+        return self._extension_facts
 
     def list_embeddings(self) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = self.local[0].ask(Question.EMBEDDINGS, wait_s=BEGINS_S)

@@ -61,6 +61,8 @@ class EngineHost:
                 self.engine.unload()
             case Question.RELOAD:
                 self.engine.reload()
+            case Question.MEASURE:
+                return self.engine.measure_again()
             case Question.MEMORY:
                 return self.engine.memory()
             case Question.EMBEDDINGS:

@@ -50,6 +50,8 @@ from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
 
+CHANGING = (Question.UNLOAD, Question.RELOAD, Question.MEASURE)
+
 STATUS_EVERY_S = 0.2
 REST_S = 5.0
 DEVICE_FAILED = 70
@@ -197,7 +199,7 @@ class WorkerLoop:
     def _answer(self, host: Host, command: Ask) -> None:
         try:
             answer = Answer(command.number, host.answer(command.question, command.arguments))
-            if command.question in (Question.UNLOAD, Question.RELOAD):  # who asked looks at the status next
+            if command.question in CHANGING:  # who asked looks at the status next
                 self._channel.send(say.EngineReport(host.status, host.hashing))
         except BaseException as error:
             found = failure_of(error)

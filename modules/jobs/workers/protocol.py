@@ -85,6 +85,7 @@ class Question(StrEnum):
 
     UNLOAD = "unload"  # when the model is freed
     RELOAD = "reload"  # when what was loaded or unloaded last is there again
+    MEASURE = "measure"  # see `Engine.measure_again`
     MEMORY = "memory"  # `devices.memory_info` of the worker
     EMBEDDINGS = "embeddings"  # see `Engine.list_embeddings`
     ESTIMATE = "estimate"  # see `Planner.planned`

@@ -45,7 +45,7 @@ class CodesFormat:
         if data.device.type == "cpu":
             return self.floats.decode(data.view(self.floats.dtype), scale, out)
         codes, wide = data.reshape(-1), out.view(-1)
-        table, step = _numbers(self.floats.dtype, out.dtype, data.device), decoded_at_once(data.device)
+        table, step = numbers_of(self.floats.dtype, out.dtype, data.device), decoded_at_once(data.device)
         for begin in range(0, len(codes), step):
             wide[begin : begin + step] = table.index_select(0, codes[begin : begin + step].int())
         return out if scale is None else out.mul_(by_row(scale, out.ndim))
@@ -70,7 +70,7 @@ def as_codes(storage: StorageFormat | None) -> StorageFormat | None:
 
 
 @cache
-def _numbers(stored: torch.dtype, dtype: torch.dtype, device: torch.device) -> Tensor:
+def numbers_of(stored: torch.dtype, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The numbers of all codes, in their order [256]."""
     with torch.inference_mode(False):
         return torch.arange(256, dtype=torch.uint8).view(stored).to(dtype).to(device)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-SMALLEST_TILE = 16  # latents
+SMALLEST_TILE = 8  # latents
 
 
 def decode_tiled(vae: Any, latent: Tensor, tile: int, few_tiles: bool = False) -> Tensor:
     """`latent` [B,4,h,w] as the VAE takes it, to images [B,3,8h,8w] on the same device.
 
-    A tile has the area of `tile` latents a side (at least 16), counted at the size of the image. What is no larger
+    A tile has the area of `tile` latents a side (at least 8), counted at the size of the image. What is no larger
     is decoded as a whole, with the very numbers of an untiled run. `few_tiles` computes only the largest tiles of each
     map, for those who ask what memory it takes.
     """

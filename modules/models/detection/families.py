@@ -5,9 +5,8 @@ Loading, downloads, the shelf of model files, model cards and extensions ask her
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from modules.models.detection.others import DENOISER, other_of
+from modules.models.detection.kinds import FOLDERS, HasShape, Kind, other_of
 
 PREFIX = "model.diffusion_model."
 """Before the names of a denoiser's tensors in a whole checkpoint."""
@@ -16,13 +15,6 @@ LEVELS = (f"{PREFIX}net.", PREFIX, "diffusion_model.", "net.", "model.", "module
 it."""
 UNET, TRANSFORMER = "unet", "transformer"
 """Folders of the denoiser in the diffusers layout."""
-
-
-class HasShape(Protocol):
-    """A tensor of a header, in whatever form."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
 
 Shapes = Mapping[str, HasShape]
@@ -42,6 +34,29 @@ class AdapterVersion:
     v2: str | None = None
 
 
+@dataclass(frozen=True)
+class Need:
+    """A part that models of a family cannot do without and that may be in a file of its own: its type (see
+    `parts.Part`), what people call it, and how wide its tokens are, or how many channels its latents have: `width` (0:
+    any), or as the tensor `width_of` of the denoiser says, which takes as many `states` side by side."""
+
+    type: str
+    title: str
+    width: int = 0
+    width_of: str = ""
+    states: int = 1
+
+    @property
+    def folder(self) -> str:
+        """The folder below `models/` where files of it belong."""
+        return FOLDERS[Kind.VAE if self.type.startswith("Autoencoder") else Kind.TEXT_ENCODER]
+
+    def width_in(self, header: Shapes) -> int | None:
+        """Return the width for the denoiser in a checkpoint's header; None for any."""
+        entry = header.get(f"{PREFIX}{self.width_of}") if self.width_of else None
+        return entry.shape[-1] // self.states if entry is not None and entry.shape else self.width or None
+
+
 @dataclass(frozen=True, kw_only=True)
 class FamilySigns:
     """A family, and how its models are known.
@@ -50,7 +65,7 @@ class FamilySigns:
     files; None: as `detects`. `in_folder`: a model in the diffusers layout, by the headers of its parts; `part` is the
     folder of its denoiser there, and `folder_signs` are tensors by which a single file in that layout is known.
     `width_of`: a tensor of the denoiser with as many rows as it is wide, where that tells models of the family apart.
-    `adapter_version`: None where model cards have no word for the family.
+    `adapter_version`: None where model cards have no word for the family. `needs`: the parts besides the denoiser.
     """
 
     name: str
@@ -62,6 +77,7 @@ class FamilySigns:
     part: str = TRANSFORMER
     width_of: str = ""
     adapter_version: AdapterVersion | None = None
+    needs: tuple[Need, ...] = ()
 
     def has_denoiser(self, header: Shapes) -> bool:
         """Return whether the denoiser in a checkpoint's header is of this family."""
@@ -124,6 +140,29 @@ FLUX2_FOLDER = ("double_stream_modulation_img.linear.weight", "single_transforme
 CHROMA = "distilled_guidance_layer.in_proj.weight"
 KREA2_FOLDER = "text_fusion.projector.weight"
 QWEN_IMAGE_SIGNS = ("txt_norm.weight", "transformer_blocks.0.img_mod.1.weight")
+CLIP_L = Need("clip", "CLIP-L (clip_l.safetensors, 768 wide, 0.25 GB in 16 bits)", 768)
+CLIP_G = Need("clip", "CLIP-G (clip_g.safetensors, 1280 wide, 1.4 GB in 16 bits)", 1280)
+FLUX_CLIP = Need("clip", "CLIP-L (768 wide, 0.25 GB in 16 bits)", 768, "vector_in.in_layer.weight")
+T5_XXL = Need("t5", "T5-XXL (4096 wide, 9.8 GB in 16 bits, 4.9 GB in 8)", 4096, "txt_in.weight")
+QWEN3_4B = Need("llm", "Qwen3-4B (2560 wide, 8.0 GB in 16 bits)", 2560, "cap_embedder.0.weight")
+QWEN3_06B = Need(
+    *("llm", "Qwen3-0.6B base (1024 wide, 1.2 GB in 16 bits)", 1024, "llm_adapter.blocks.0.cross_attn.k_proj.weight")
+)
+QWEN3 = Need(
+    "llm",
+    "Qwen3-4B (2560 wide, 8.0 GB in 16 bits) for klein 4B, or Qwen3-8B (4096 wide, 16.4 GB) for klein 9B",
+    width_of="txt_in.weight",
+    states=3,
+)
+QWEN3_VL = Need("vision_llm", "Qwen3-VL-4B (2560 wide, 8.9 GB in 16 bits)", 2560, "txtmlp.0.scale")
+QWEN25_VL = Need(
+    "vision_qwen2", "Qwen2.5-VL-7B (3584 wide, 16.6 GB in 16 bits, 9.4 GB in fp8)", 3584, "txt_norm.weight"
+)
+VAE_OF_UNETS = Need("AutoencoderKL", "a VAE of its family", 4)
+VAE_SD3 = Need("AutoencoderKL", "the VAE of SD3", 16)
+VAE_FLUX = Need("AutoencoderKL", "the VAE of FLUX.1 (ae.safetensors, 0.3 GB)", 16)
+VAE_FLUX2 = Need("AutoencoderKLFlux2", "the VAE of FLUX.2 (flux2-vae.safetensors, 0.3 GB)", 32)
+VAE_QWEN = Need("AutoencoderKLQwenImage", "the VAE of Qwen-Image (qwen_image_vae.safetensors, 0.25 GB)", 16)
 SDXL_ADAPTERS = AdapterVersion("SDXL", "sdxl", "stable-diffusion-xl")
 
 SD1 = FamilySigns(
@@ -142,6 +181,7 @@ SD1 = FamilySigns(
     folder_signs=UNET_SIGNS,
     part=UNET,
     adapter_version=AdapterVersion("SD1", "sd_v1", "stable-diffusion-v1", v2="False"),
+    needs=(Need("clip", "CLIP-L, its text encoder"), VAE_OF_UNETS),
 )
 SD2 = FamilySigns(
     name="sd2",
@@ -155,6 +195,7 @@ SD2 = FamilySigns(
     folder_signs=UNET_SIGNS,
     part=UNET,
     adapter_version=AdapterVersion("SD2", "sd_v2", "stable-diffusion-v2", v2="True"),
+    needs=(Need("clip", "OpenCLIP, its text encoder"), VAE_OF_UNETS),
 )
 SDXL = FamilySigns(
     name="sdxl",
@@ -165,6 +206,7 @@ SDXL = FamilySigns(
     folder_signs=UNET_SIGNS,
     part=UNET,
     adapter_version=SDXL_ADAPTERS,
+    needs=(CLIP_L, CLIP_G, VAE_OF_UNETS),
 )
 SDXL_REFINER = FamilySigns(
     name="sdxl_refiner",
@@ -175,6 +217,7 @@ SDXL_REFINER = FamilySigns(
     folder_signs=UNET_SIGNS,
     part=UNET,
     adapter_version=SDXL_ADAPTERS,
+    needs=(CLIP_G, VAE_OF_UNETS),
 )
 SD3 = FamilySigns(
     name="sd3",
@@ -182,6 +225,7 @@ SD3 = FamilySigns(
     detects=_has("x_embedder.proj.weight", lacks="y_embedder.y_proj.fc1.weight"),  # as PixArt has both
     in_folder=_folder(*SD3_FOLDER),
     folder_signs=SD3_FOLDER,
+    needs=(CLIP_L, CLIP_G, VAE_SD3),
 )
 Z_IMAGE = FamilySigns(
     name="z_image",
@@ -189,6 +233,7 @@ Z_IMAGE = FamilySigns(
     detects=_has("cap_pad_token"),
     in_folder=_folder("cap_pad_token"),
     folder_signs=("cap_pad_token", "all_x_embedder.2-1.weight"),
+    needs=(QWEN3_4B, VAE_FLUX),
 )
 ANIMA = FamilySigns(
     name="anima",
@@ -198,6 +243,7 @@ ANIMA = FamilySigns(
         "embed.weight" in parts.get("text_conditioner", {}) and "patch_embed.proj.weight" in parts.get(TRANSFORMER, {})
     ),
     folder_signs=("patch_embed.proj.weight", "time_embed.t_embedder.linear_1.weight"),
+    needs=(QWEN3_06B, VAE_QWEN),
 )
 FLUX1_SCHNELL = FamilySigns(
     name="flux1_schnell",
@@ -205,6 +251,7 @@ FLUX1_SCHNELL = FamilySigns(
     detects=_has(*FLUX, lacks=FLUX_GUIDANCE),
     in_folder=_folder(*FLUX_FOLDER, lacks=FLUX_FOLDER_GUIDANCE),
     folder_signs=FLUX_FOLDER,
+    needs=(FLUX_CLIP, T5_XXL, VAE_FLUX),
 )
 FLUX1_DEV = FamilySigns(
     name="flux1_dev",
@@ -212,6 +259,7 @@ FLUX1_DEV = FamilySigns(
     detects=_has(*FLUX, FLUX_GUIDANCE),
     in_folder=_folder(*FLUX_FOLDER, FLUX_FOLDER_GUIDANCE),
     folder_signs=(*FLUX_FOLDER, FLUX_FOLDER_GUIDANCE),
+    needs=(FLUX_CLIP, T5_XXL, VAE_FLUX),
 )
 FLUX2_KLEIN = FamilySigns(
     name="flux2_klein",
@@ -220,6 +268,7 @@ FLUX2_KLEIN = FamilySigns(
     in_folder=_folder(*FLUX2_FOLDER, lacks="time_guidance_embed.guidance_embedder.linear_1.weight"),
     folder_signs=FLUX2_FOLDER,
     width_of="img_in.weight",
+    needs=(QWEN3, VAE_FLUX2),
 )
 CHROMA1 = FamilySigns(
     name="chroma1",
@@ -227,6 +276,7 @@ CHROMA1 = FamilySigns(
     detects=_has(CHROMA, FLUX[0]),
     in_folder=_folder(CHROMA),
     folder_signs=(CHROMA, "transformer_blocks.0.attn.to_q.weight"),
+    needs=(T5_XXL, VAE_FLUX),
 )
 KREA2 = FamilySigns(
     name="krea2",
@@ -234,6 +284,7 @@ KREA2 = FamilySigns(
     detects=_has("txtfusion.projector.weight"),
     in_folder=_folder(KREA2_FOLDER),
     folder_signs=(KREA2_FOLDER, "time_mod_proj.weight"),
+    needs=(QWEN3_VL, VAE_QWEN),
 )
 QWEN_IMAGE = FamilySigns(
     name="qwen_image",
@@ -241,6 +292,7 @@ QWEN_IMAGE = FamilySigns(
     detects=_has(*QWEN_IMAGE_SIGNS),
     in_folder=_folder(*QWEN_IMAGE_SIGNS),
     folder_signs=QWEN_IMAGE_SIGNS,
+    needs=(QWEN25_VL, VAE_QWEN),
 )
 FAMILIES = (
     *(SD1, SD2, SDXL, SDXL_REFINER, SD3, Z_IMAGE, ANIMA),
@@ -253,13 +305,13 @@ which is what none of the others is."""
 def checkpoint_family(header: Shapes) -> FamilySigns | None:
     """Return the family whose checkpoints have this header, of names as in a whole checkpoint."""
     found = next((family for family in FAMILIES if family.detects(header)), None)
-    return None if found is None or other_of(header, DENOISER) else found
+    return None if found is None or other_of(header, Kind.DENOISER) else found
 
 
 def denoiser_family(header: Shapes) -> FamilySigns | None:
     """Return the family of the denoiser in a header of names as in a whole checkpoint."""
     found = next((family for family in FAMILIES if family.has_denoiser(header)), None)
-    return None if found is None or other_of(header, DENOISER) else found
+    return None if found is None or other_of(header, Kind.DENOISER) else found
 
 
 def folder_family(parts: Mapping[str, Shapes]) -> FamilySigns:
@@ -277,8 +329,9 @@ def whole_names(header: Shapes) -> Mapping[str, str] | None:
 
     Such a file has the names of a whole checkpoint without their beginning, or those of diffusers.
     """
+    text = "\n".join(("", *header))
     for level in LEVELS:
-        if level != PREFIX and any(key.startswith(level) for key in header):
+        if level != PREFIX and f"\n{level}" in text:
             names = {key: f"{PREFIX}{key.removeprefix(level)}" if key.startswith(level) else key for key in header}
             if denoiser_family({names[key]: entry for key, entry in header.items()}):
                 return names

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from modules.models.detection.families import HasShape, Shapes
-from modules.models.detection.others import VAE, other_of
+from modules.models.detection.families import Shapes
+from modules.models.detection.kinds import HasShape, Kind, other_of
 
 Entry = TypeVar("Entry")
 LEVEL = "model."
@@ -204,7 +204,7 @@ FIRST_OF_DECODER = ("decoder.conv_in.weight", "decoder.conv1.weight")
 def vae_signs(header: Shapes) -> tuple[VaeSigns, bool] | None:
     """Return the type of VAE that a file without the names of a checkpoint holds, and whether it has the names of
     diffusers; None for other files."""
-    if other_of(header, VAE):
+    if other_of(header, Kind.VAE):
         return None
     for vae in VAES:
         for signs, is_diffusers in ((vae.original, False), (vae.diffusers, True)):

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from modules.errors import CheckpointError
 from modules.models.autoencoders.autoencoder import Autoencoder
-from modules.models.detection.families import PREFIX, FamilySigns
+from modules.models.detection.families import PREFIX, VAE_QWEN, FamilySigns, Need
 from modules.models.detection.parts import own_channels
 from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.families.denoiser_context import ModelInputs
@@ -80,9 +80,8 @@ class ExternalTextEncoder:
 
     `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
     layout of its family says what its tensors are called in a whole one. One that is no part has the names of a whole
-    checkpoint, and is added to it. Such a file is known by its `type` (see `detection.parts`) and the `width` of tokens
-    that the denoiser in a header takes, where these are given; of several the one whose name begins with `stem` is
-    taken first. `title` says for people which encoder that is.
+    checkpoint, and is added to it. Such a file is known by what its family `need`s, where that is given; of several the
+    one whose name begins with `stem` is taken first.
     """
 
     stem: str
@@ -90,9 +89,21 @@ class ExternalTextEncoder:
     any_ending: bool = False
     is_optional: bool = False
     is_part: bool = False
-    type: str = ""
-    width: Callable[[Header], int | None] | None = None
-    title: str = ""
+    need: Need | None = None
+
+    @property
+    def type(self) -> str:
+        """The type of the encoder, see `detection.parts.Part`; "" where files of it are known by name alone."""
+        return "" if self.need is None or not self.is_part else self.need.type
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return "" if self.need is None else self.need.title
+
+    def width(self, header: Header) -> int | None:
+        """Return how wide its tokens are for the denoiser in a header; None for any."""
+        return None if self.need is None else self.need.width_in(header)
 
     @property
     def hint(self) -> str:
@@ -105,21 +116,18 @@ class ExternalTextEncoder:
 
 @dataclass(frozen=True)
 class ExternalVae:
-    """The VAE of a family whose models come as a denoiser alone: the name of its type in `autoencoders.registry`, the
-    channels of its own latents, what names of such files begin with (of several that fit, the first named so is
-    taken), and what people call it."""
+    """The VAE of a family whose models come as a denoiser alone: what the family needs, and what names of such files
+    begin with (of several that fit, the first named so is taken)."""
 
-    type: str
-    channels: int
+    need: Need
     stems: tuple[str, ...]
-    title: str
 
     @property
     def hint(self) -> str:
         """What to do where it is missing."""
         return (
-            f"It needs {self.title}: put its file into models/VAE, where it is found by itself, or choose it in VAE / "
-            "Text encoder."
+            f"It needs {self.need.title}: put its file into models/VAE, where it is found by itself, or choose it in "
+            "VAE / Text encoder."
         )
 
 
@@ -376,11 +384,11 @@ def _vae_component(autoencoder: Autoencoder, header: Header, external: ExternalV
     """Make the VAE on the meta device. Raises `CheckpointError` for one whose latents the denoiser does not take."""
     component = autoencoder.component()
     held = own_channels(header)
-    if held is not None and held != external.channels:
+    if held is not None and held != external.need.width:
         path = next((e.file for key, e in header.items() if key.startswith(component.prefixes) and e.file), None)
         raise CheckpointError(
             f"its VAE{f' {path.name}' if path else ''} has latents of {held} channels, and the model takes "
-            f"{external.channels}. {external.hint}"
+            f"{external.need.width}. {external.hint}"
         )
     return replace(component, missing_hint=external.hint)
 
@@ -398,6 +406,4 @@ def usual_by_name(
     return lambda denoiser, name: named if any(word in name.lower() for word in words) else others
 
 
-QWEN_IMAGE_VAE = ExternalVae(
-    "AutoencoderKLQwenImage", 16, ("qwen_image", "wan"), "the VAE of Qwen-Image (qwen_image_vae.safetensors, 0.25 GB)"
-)
+QWEN_IMAGE_VAE = ExternalVae(VAE_QWEN, ("qwen_image", "wan"))

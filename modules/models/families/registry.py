@@ -2,7 +2,7 @@
 
 from modules.errors import CheckpointError
 from modules.models.detection.families import checkpoint_family, denoiser_family
-from modules.models.detection.unknown import describe_unknown
+from modules.models.detection.files import detected
 from modules.models.families.anima.family import FAMILY as ANIMA
 from modules.models.families.chroma.family import FAMILY as CHROMA
 from modules.models.families.family import ModelFamily
@@ -15,6 +15,8 @@ from modules.models.families.sd2.family import FAMILY as SD2
 from modules.models.families.sd3.family import FAMILY as SD3
 from modules.models.families.sdxl.family import BASE, REFINER
 from modules.models.families.z_image.family import FAMILY as Z_IMAGE
+from modules.models.files.header import ARCHITECTURE, Stored
+from modules.models.files.header import Header as FileHeader
 from modules.models.files.tensor_source import TensorSource
 from modules.models.names.component import Header
 from modules.system.registry import Registry
@@ -40,8 +42,10 @@ def detect_family(file: TensorSource) -> ModelFamily:
     signs = checkpoint_family(file.entries)
     if signs is not None:
         return FAMILIES.get(signs.name)
+    tensors = {name: Stored(tuple(entry.shape), "") for name, entry in file.entries.items()}
+    found = detected(FileHeader("gguf" if ARCHITECTURE in file.metadata else "safetensors", tensors, file.metadata))
     known = ", ".join(family.label for _, family in FAMILIES.items())
     raise CheckpointError(
-        f"{file.path.name}: of no known model family: {describe_unknown(file.entries)}. Known: {known}. "
+        f"{file.path.name}: of no known model family: it {found.sentence}. Known: {known}. "
         "Choose a full checkpoint: one file, or a folder in the diffusers layout."
     )

@@ -22,19 +22,17 @@ from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.format import Encoded
 from modules.memory.formats.rotation import GROUP, can_rotate, rotate
+from modules.models.files.header import DECLARATIONS_KEY, GPTQ, NUNCHAKU, PACKED_KEY
 from modules.models.files.tensor_file import Closing, TensorEntry, TensorFile
 from modules.system.bounded import read_json
 
-MARKER, DECLARATIONS_KEY = ".comfy_quant", "_quantization_metadata"
+MARKER = ".comfy_quant"
 ATTENTION_HINT = ".comfy_attention.config"
 STATE = ".quant_state.bitsandbytes__"
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """E2M1 by its lower three bits; the fourth is the sign."""
 NVFP4_BLOCK, MXFP8_BLOCK = 16, 32
 TILE_ROWS, TILE_COLUMNS = 128, 4
-PACKED_KEY = "featherweight_packed"
-"""In the metadata of files that we write: {name: [block format, shape]} of weights that are there as their blocks."""
-NUNCHAKU, GPTQ = (".qweight", ".wscales"), (".qweight", ".qzeros")
 ABSMAX = ".absmax"
 
 

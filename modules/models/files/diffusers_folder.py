@@ -29,6 +29,18 @@ def is_diffusers_folder(path: Path) -> bool:
     return (path / MODEL_INDEX).is_file()
 
 
+def classes_in(folder: Path) -> Iterator[str]:
+    """Yield what a folder calls the classes of its pipeline and its denoiser."""
+    for path in (folder / MODEL_INDEX, *(folder / part / "config.json" for part in ("transformer", "unet"))):
+        try:
+            facts = read_json_file(path)
+        except (OSError, ValueError):
+            continue  # a file that cannot be read says nothing
+        name = facts.get("_class_name") if isinstance(facts, dict) else None
+        if isinstance(name, str):
+            yield name
+
+
 def components_in(folder: Path) -> tuple[str, ...]:
     """Names of the components that a folder has."""
     return tuple(name for name in COMPONENTS if (folder / name).is_dir())

@@ -14,7 +14,8 @@ from torch import Tensor
 from modules.errors import CheckpointError
 from modules.memory.formats.format import FORMATS, StorageFormat
 from modules.memory.formats.rowwise import E5M2_ROW
-from modules.models.files.coded_file import ATTENTION_HINT, COMFY, DECLARATIONS_KEY, MARKER
+from modules.models.files.coded_file import ATTENTION_HINT, COMFY, MARKER
+from modules.models.files.header import DECLARATIONS_KEY
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import TensorSource
 from modules.system.bounded import read_json

@@ -15,49 +15,13 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
-from modules.models.files.header import REMEDY, GgufHeader, GgufReader, GgufTensor
-from modules.models.files.tensor_file import Closing, TensorEntry, open_binary, read_exactly, refuse_overlaps
+from modules.models.files.header import GGUF_TYPES, REMEDY, GgufHeader, GgufReader, GgufTensor
+from modules.models.files.tensor_file import DTYPES, Closing, TensorEntry, open_binary, read_exactly, refuse_overlaps
 
-PLAIN_TYPES: Mapping[int, torch.dtype] = {
-    0: torch.float32,
-    1: torch.float16,
-    24: torch.int8,
-    25: torch.int16,
-    26: torch.int32,
-    27: torch.int64,
-    28: torch.float64,
-    30: torch.bfloat16,
-}
+PLAIN_TYPES: Mapping[int, torch.dtype] = {kind: DTYPES[name] for kind, name in GGUF_TYPES.items() if name in DTYPES}
 BLOCK_TYPES: Mapping[int, str] = {
-    2: "gguf_q4_0",
-    3: "gguf_q4_1",
-    6: "gguf_q5_0",
-    7: "gguf_q5_1",
-    8: "gguf_q8_0",
-    10: "gguf_q2_k",
-    11: "gguf_q3_k",
-    12: "gguf_q4_k",
-    13: "gguf_q5_k",
-    14: "gguf_q6_k",
-    20: "gguf_iq4_nl",
-    23: "gguf_iq4_xs",
+    kind: f"gguf_{name.lower()}" for kind, name in GGUF_TYPES.items() if f"gguf_{name.lower()}" in GGUF_BLOCKS
 }
-OTHER_TYPES: Mapping[int, str] = {
-    9: "Q8_1",
-    15: "Q8_K",
-    16: "IQ2_XXS",
-    17: "IQ2_XS",
-    18: "IQ3_XXS",
-    19: "IQ1_S",
-    21: "IQ3_S",
-    22: "IQ2_S",
-    29: "IQ1_M",
-    34: "TQ1_0",
-    35: "TQ2_0",
-    39: "MXFP4",
-    40: "NVFP4",
-}
-"""Types that exist and are not decoded."""
 
 
 class GgufFile(Closing):
@@ -120,7 +84,7 @@ def _entry(path: Path, reader: GgufReader, header: GgufHeader, tensor: GgufTenso
     elif kind in PLAIN_TYPES:
         size, dtype = count * PLAIN_TYPES[kind].itemsize, PLAIN_TYPES[kind]
     else:
-        label = OTHER_TYPES.get(kind, f"number {kind}")
+        label = GGUF_TYPES.get(kind, f"number {kind}")
         known = ", ".join(name.removeprefix("gguf_").upper() for name in BLOCK_TYPES.values())
         raise CheckpointError(
             f"{path.name}: {name!r} is of GGUF type {label}, which is not decoded. Known are F32, F16, BF16, "

@@ -9,7 +9,6 @@ The package `gguf` is no substitute: its reader needs the whole file, of which a
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import struct
@@ -27,8 +26,16 @@ MAX_HEADER_BYTES = 100_000_000  # the limit of the library of safetensors
 FRONT_BYTES = 1 << 16
 METADATA = "__metadata__"
 METADATA_FIRST = re.compile(rf'\s*{{\s*"{METADATA}"\s*:\s*')
+DECLARATIONS_KEY = "_quantization_metadata"
+"""In the metadata: what ComfyUI declares of layers' formats."""
+PACKED_KEY = "featherweight_packed"
+"""In the metadata of files that we write: {name: [block format, shape]} of weights that are there as their blocks."""
+NUNCHAKU, GPTQ = (".qweight", ".wscales"), (".qweight", ".qzeros")
+"""Ends of names in files whose codes are not read."""
 PICKLED = re.compile(rb"PK\x03\x04|\x80[\x02-\x05]")
 """How a pickle begins, in an archive as PyTorch writes it or alone."""
+ONNX = re.compile(rb"\x08[\x03-\x10]\x12")
+"""How an ONNX file begins: with its version and who made it."""
 
 GGUF_MAGIC = b"GGUF"
 ARCHITECTURE, ALIGNMENT = "general.architecture", "general.alignment"
@@ -44,6 +51,15 @@ ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 TEXT, ARRAY = 8, 9
 """Types of metadata in GGUF files."""
+VOCABULARY = "tokenizer."
+"""Before the names of what is long in the metadata."""
+GGUF_TYPES = {
+    **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K"},
+    **{12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S"},
+    **{20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"},
+    **{29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"},
+}
+"""Types of tensors in GGUF files."""
 
 Read = Callable[[int], bytes]
 """Reads the next bytes of a file; fewer at its end."""
@@ -58,13 +74,15 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a file: its format ("safetensors", "gguf", "pickle", "" for others), the tensors, the metadata, and
-    of a safetensors file the JSON. Of GGUF files only the architecture is read, of pickles nothing."""
+    """The header of a file: its format ("safetensors", "gguf", "pickle", "onnx", "" for others), the tensors, the
+    metadata, and of a safetensors file the JSON. Of GGUF files with a vocabulary only what is before it is read.
+    `is_whole`: whether all tensors are there."""
 
     format: str
     tensors: Mapping[str, Stored] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     raw: bytes = field(repr=False, default=b"")
+    is_whole: bool = True
 
     @property
     def architecture(self) -> str:
@@ -136,35 +154,13 @@ def _sides(shape: object) -> tuple[int, ...]:
 
 
 def format_of(start: bytes) -> str:
-    """Return the format of a file by its first bytes, nine at least where it has so many; what is neither GGUF nor a
-    pickle may be safetensors. The length of a header can begin as a pickle does, and "{" follows it."""
+    """Return the format of a file by its first bytes, nine at least where it has so many; what is neither GGUF, ONNX
+    nor a pickle may be safetensors. The length of a header can begin as a pickle or ONNX does, and "{" follows it."""
     if start.startswith(GGUF_MAGIC):
         return "gguf"
-    is_pickle = PICKLED.match(start) and start[LENGTH_BYTES : LENGTH_BYTES + 1] != b"{"
-    return "pickle" if is_pickle else "safetensors"
-
-
-def gguf_architecture(begins: bytes) -> str:
-    """Return the architecture that a GGUF file names in its first bytes; "" where they do not say it."""
-    try:
-        return GgufReader(io.BytesIO(begins).read, len(begins), "").architecture()
-    except CheckpointError:  # it is behind these bytes
-        return ""
-
-
-def header_of(path: Path) -> Header:
-    """Read the header of a file; an empty one for what cannot be read, as loading says what is wrong with that."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            found = format_of(file.read(LENGTH_BYTES + 1))
-            file.seek(0)
-            if found == "safetensors":
-                return as_header(read_raw(file.read, size, path.name), path.name)
-            architecture = GgufReader(file.read, size, path.name).architecture() if found == "gguf" else ""
-            return Header(found, metadata={ARCHITECTURE: architecture})
-    except (OSError, CheckpointError):
-        return Header("")
+    if start[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{":
+        return "safetensors"
+    return "pickle" if PICKLED.match(start) else "onnx" if ONNX.match(start) else "safetensors"
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -227,29 +223,48 @@ class GgufReader:
         self._read_bytes, self._size, self._label, self._wanted = read, size, label, wanted
         self._at = self._count = 0
 
-    def architecture(self) -> str:
-        """Return what the file says that its architecture is; "" where it does not say it."""
-        return next((value for key, value in self._pairs() if key == ARCHITECTURE and isinstance(value, str)), "")
+    def head(self) -> Header:
+        """Return the texts and numbers of the metadata before a vocabulary, and the tensors of a file without one; what
+        is there where the file, or the beginning of it, is cut off."""
+        metadata: dict[str, str] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        try:
+            self._collect(metadata, shapes, {}, VOCABULARY)
+            found = [self._tensor() for _ in range(self._count)]
+        except CheckpointError:
+            return Header("gguf", metadata=metadata, is_whole=False)
+        tensors = {one.name: Stored(shapes.get(one.name, one.shape), GGUF_TYPES.get(one.type, "")) for one in found}
+        return Header("gguf", tensors, metadata)
 
     def read(self) -> GgufHeader:
         """Read all of the header."""
         metadata: dict[str, str] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         lists: dict[str, list[object]] = {}
-        for key, value in self._pairs():
-            if key.startswith(ORIGINAL_SHAPE):
-                shapes[key.removeprefix(ORIGINAL_SHAPE)] = self._shape(key, value)
-            elif isinstance(value, str):
-                metadata[key] = value
-            elif isinstance(value, list) and key in self._wanted:
-                lists[key] = value
+        self._collect(metadata, shapes, lists)
         tensors = tuple(self._tensor() for _ in range(self._count))
         alignment = int(metadata.get(ALIGNMENT, DEFAULT_ALIGNMENT)) if _is_count(metadata.get(ALIGNMENT, "32")) else 0
         if not 0 < alignment <= MAX_ALIGNMENT:
             raise self.wrong(f"its alignment is {metadata[ALIGNMENT]}")
         return GgufHeader(tensors, metadata, lists, shapes, -(-self._at // alignment) * alignment)
 
-    def _pairs(self) -> Iterator[tuple[str, object]]:
+    def _collect(
+        self,
+        metadata: dict[str, str],
+        shapes: dict[str, tuple[int, ...]],
+        lists: dict[str, list[object]],
+        until: str | None = None,
+    ) -> None:
+        """Read the metadata into these tables; raises where a key begins with `until`."""
+        for key, value in self._pairs(until):
+            if key.startswith(ORIGINAL_SHAPE):
+                shapes[key.removeprefix(ORIGINAL_SHAPE)] = self._shape(key, value)
+            elif isinstance(value, str):
+                metadata[key] = value
+            elif isinstance(value, list) and key in self._wanted:
+                lists[key] = value
+
+    def _pairs(self, until: str | None) -> Iterator[tuple[str, object]]:
         """Yield the metadata, see `_value`; whole lists of the wanted."""
         if self._size < 24 or self._take(4) != GGUF_MAGIC:
             raise self.wrong("it does not begin as a GGUF file does")
@@ -263,6 +278,8 @@ class GgufReader:
             raise self.wrong(f"its header counts {self._count} tensors and {pairs} metadata, which it has no room for")
         for _ in range(pairs):
             key = self._text(MAX_NAME_BYTES)
+            if until is not None and key.startswith(until):
+                raise self.wrong("a vocabulary follows")
             kind = self._number("<I")
             yield key, self._list() if kind == ARRAY and key in self._wanted else self._value(kind)
 

@@ -32,6 +32,7 @@ from modules.models.names.component import Component
 from modules.models.names.keymap import KeyMap
 from modules.models.names.view import lies_in_one_row
 from modules.models.placing import Layer, Placed, PlacingRules, Way, format_in_file, placed
+from modules.system.devices import shares_main_memory
 
 CHECKED_AT_ONCE = 1 << 20  # elements
 NOT_ON_APPLE = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float64)
@@ -116,7 +117,7 @@ def fill(
         steps = _steps(file, _slots(file, assignments, targets), preparation)
         for slot, ready in preparation.in_order(steps, ahead):
             if ready is None:
-                ready = _read_and_encode(file, slot)
+                ready = _from_pages(file, slot, preparation) or _read_and_encode(file, slot)
             _count(report, file, slot)
             if slot.placed.format is None:
                 set_tensor(slot.module, slot.name, ready.data)
@@ -209,6 +210,21 @@ def _work_ahead(file: TensorSource, slot: _Slot, preparation: Preparation) -> Wo
         return partial(as_dtype, rows, dtype, partial(refuse_non_finite, file, slot.key))
     pages = mapped(rows, dtype) if target.map_files and target.rest is None else None
     return pages or partial(as_dtype, rows, dtype)
+
+
+def _from_pages(file: TensorSource, slot: _Slot, preparation: Preparation) -> Encoded | None:
+    """Copy a plain weight to a GPU whose memory is main memory from the pages of the file, so that it is nowhere twice;
+    None where it has to be read."""
+    target = slot.target
+    is_plain = slot.layer.scale is None and slot.placed.way is Way.PLAIN and target.rules.storage is None
+    if not (is_plain and target.map_files and target.rest is None and slot.shape_in_file is not None):
+        return None
+    dtype = file.entries[slot.key].dtype
+    is_there = target.device.type != "cpu" and shares_main_memory(target.device)
+    if not is_there or not dtype.is_floating_point or dtype.itemsize not in (2, 4):
+        return None
+    pages = mapped(preparation.rows(file, slot.key, slot.shape_in_file), dtype)
+    return pages and Encoded(pages.data.to(target.device).to(target.rules.dtype))
 
 
 def _read_and_encode(file: TensorSource, slot: _Slot) -> Encoded:

@@ -13,6 +13,7 @@ from torch import nn
 
 from modules.errors import CheckpointError
 from modules.memory.int8_matmul import Told, multiply_in_int8, share_inputs
+from modules.memory.layer import put_channels_last
 from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.streaming.streaming import StreamHandle
 from modules.models.autoencoders.files import VaeInfo
@@ -274,6 +275,8 @@ def _finish(matched: _Matched, reads: Callable[[str], bool]) -> StreamHandle | N
         component.module.eval().requires_grad_(False)
         if plan.mode is ComputeMode.INT8_MATMUL:
             share_inputs(component.module)
+        if plan.channels_last and plan.streaming is None:
+            put_channels_last(component.module)
     if matched.rest is None or plan.streaming is None:
         return None
     parts = {name: part for name, part in matched.parts.items() if reads(name)}

@@ -14,6 +14,7 @@ from modules.memory.block_decoding import DecodedWeights
 from modules.memory.graphs import DenoiserGraphs
 from modules.memory.layer import shape_of, stored_state
 from modules.memory.recovery import Recovery
+from modules.memory.spill import StepTimes
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.streaming import StreamHandle
 from modules.models.autoencoders.autoencoder import Autoencoder
@@ -59,6 +60,7 @@ class LoadedModel:
     hypernetworks: Any = None
     token: object = field(default_factory=object)  # another one for each model that was loaded
     step_bytes: int = 0  # the most that a step was seen to take on a GPU besides weights
+    step_times: StepTimes = field(default_factory=dict, repr=False)
     modules: tuple[nn.Module, ...] = field(init=False)
     _grey: Tensor | None = field(init=False, default=None, repr=False)
     recovery: Recovery = field(init=False)  # calls again what memory did not last for; a job puts its own here

@@ -55,6 +55,7 @@ class PrecisionPlan:
     )
     float8: bool = True  # the device has 8-bit floats; else their codes are kept, which decode to the same bits
     map_files: bool = True  # on the CPU, weights that the file has as they are used are pages of the file
+    channels_last: bool = False  # the weights of convolutions that lie on the device, as measured to be faster
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -118,6 +119,7 @@ class PrecisionPlan:
             self.with_optional,
             self.budget_bytes,
             self.map_files,
+            self.channels_last,
         )
 
     @property

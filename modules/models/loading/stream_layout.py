@@ -28,9 +28,9 @@ class StreamLayout:
     quota_bytes: int = field(default=50 << 30, compare=False)
 
     def level_of(self, component: str) -> Level:
-        """How finely "unet", "text_encoder", "vae" ... is streamed: with a GPU what is small takes turns as
-        a whole, which costs two transfers an image."""
-        return self.level if self.on_disk or component == "unet" else Level.COMPONENT
+        """How finely "unet", "text_encoder", "vae" ... is streamed. With a GPU the VAE, which is small and computes
+        tile by tile, takes turns as a whole."""
+        return Level.COMPONENT if component == "vae" and not self.on_disk else self.level
 
     @property
     def label(self) -> str:

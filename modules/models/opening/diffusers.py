@@ -16,13 +16,13 @@ from torch import Tensor
 from modules.errors import CheckpointError
 from modules.models.autoencoders.registry import autoencoder_type
 from modules.models.detection.families import FAMILIES as FAMILY_SIGNS
-from modules.models.detection.families import TRANSFORMER, UNET, folder_family
-from modules.models.detection.others import DENOISER, other_of, other_of_class
+from modules.models.detection.families import TRANSFORMER, folder_family
+from modules.models.detection.kinds import Kind, other_of, other_of_class
 from modules.models.families.diffusers_config import prediction_of
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.noise import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
 from modules.models.families.registry import FAMILIES, all_families
-from modules.models.files.diffusers_folder import COMPONENTS, components_in, weight_files
+from modules.models.files.diffusers_folder import COMPONENTS, classes_in, components_in, weight_files
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import open_tensors
 from modules.models.names.diffusers_names import left_out_layer, original_names
@@ -145,15 +145,9 @@ def _vae_names(parts: Headers) -> Callable[[Header], Names] | None:
 def _other(folder: Path, denoiser: Header, *, asks_class: bool = True) -> str:
     """Say what else a folder holds, by the tensors of its denoiser or by what diffusers calls its classes; "" for a
     model that neither knows."""
-    found = other_of(denoiser, DENOISER)
-    for path in (folder / "model_index.json", *(folder / part / "config.json" for part in (TRANSFORMER, UNET))):
-        if found is None and asks_class and path.is_file():
-            try:
-                facts = read_json_file(path)
-            except (OSError, ValueError):
-                continue  # a file that cannot be read says nothing
-            name = facts.get("_class_name") if isinstance(facts, dict) else None
-            found = other_of_class(name) if isinstance(name, str) else None
+    found = other_of(denoiser, Kind.DENOISER)
+    classes = classes_in(folder) if found is None and asks_class else ()
+    found = next(filter(None, map(other_of_class, classes)), found)
     return "" if found is None else f"is {found.sentence}"
 
 

@@ -197,7 +197,7 @@ def _near(draft: Draft, family: ModelFamily, chosen: Collection[str]) -> Iterato
 def _near_vae(checkpoint: Path, vae: ExternalVae) -> Path | None:
     """The file with this VAE in the folders for them: one that is named so, else the only one."""
     for folder in encoder_folders(checkpoint, VAE_FOLDERS):
-        fitting = [path for path in _files_below(folder) if part_in(path) == Part(vae.type, vae.channels)]
+        fitting = [path for path in _files_below(folder) if part_in(path) == Part(vae.need.type, vae.need.width)]
         named = [path for path in fitting if path.name.lower().startswith(vae.stems)]
         if named or len(fitting) == 1:
             return (named or fitting)[0]
@@ -216,7 +216,7 @@ def _fitting(folder: Path, item: ExternalTextEncoder, header: Header) -> Iterabl
     yield from (path for suffix in SUFFIXES if (path := folder / f"{item.stem}{suffix}").is_file())
     if not item.type:
         return
-    width = item.width(header) if item.width is not None else None
+    width = item.width(header)
     for path in sorted(_files_below(folder), key=lambda path: not path.name.lower().startswith(item.stem)):
         held = part_in(path)
         if held is not None and held.type == item.type and (width is None or held.width == width):

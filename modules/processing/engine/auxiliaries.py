@@ -93,15 +93,18 @@ class Auxiliaries:
             each.close()
         self._kept.clear()
 
-    def bytes_for(self, request: GenerationRequest, bits: float) -> int:
-        """Bytes on the device while a request is sampled: of those that are there, and of the files that it will ask
-        for, where 16 bits of a file become `bits`. Never waits."""
+    def bytes_for(self, request: GenerationRequest, bits: float, at_once: int | None = None) -> tuple[int, int]:
+        """Return the bytes on the device while a request is sampled, and those that wait elsewhere: of those that are
+        there, and of the files that it will ask for, where 16 bits of a file become `bits`. `at_once`: what is on the
+        device at once of a model that is streamed; None: they are not. Never waits."""
         here = list(self._kept.values())
-        total = sum(each.stored_bytes for each in here)
+        on_device, waiting = sum(each.stored_bytes for each in here), sum(each.offloaded_bytes for each in here)
         for path in self.wanted(request):
             if path.is_file() and all(each.path != path for each in here):
-                total += round(path.stat().st_size * bits / 16)
-        return total
+                size = round(path.stat().st_size * bits / 16)
+                on_device += size if at_once is None else min(size, at_once)
+                waiting += 0 if at_once is None else size
+        return on_device, waiting
 
 
 def auxiliary_fallbacks(model: LoadedModel, auxiliaries: Auxiliaries) -> list[Fallback]:

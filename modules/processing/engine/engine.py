@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,7 +35,7 @@ from modules.processing.engine.precision import Machine, PrecisionOptions, resol
 from modules.processing.engine.status import EngineState, EngineStatus, ModelFacts
 from modules.processing.engine.streaming_options import StreamOptions, finer_options
 from modules.processing.request.stages import Stage
-from modules.system.devices import Memory, collect_garbage, memory_info, release_memory
+from modules.system.devices import Memory, collect_garbage, describe, memory_info, release_memory, shares_main_memory
 from modules.system.lean_imports import without_garbage_collection
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
@@ -343,6 +343,17 @@ class Engine:
                 self._release()
             self._status = EngineStatus(EngineState.EMPTY, "The model was unloaded; the next image loads it again.")
 
+    def measure_again(self) -> dict[str, dict[str, Any]]:
+        """Measure the device again, free of models, and choose by it from now on. Returns seconds and problems by the
+        device's name. Waits for a running image."""
+        with self.lock:
+            if self.machine.again is None:
+                return {}
+            self.unload()
+            self._machine = self.machine.again()
+            measured = self._machine.measured
+            return {} if measured is None else {describe(self._machine.device): asdict(measured)}
+
     def close(self, timeout_s: float = 30.0) -> None:
         """Free everything and load nothing in the background any more; waits for a load that has begun."""
         self._closed = True
@@ -403,7 +414,7 @@ class Engine:
 
         device = self.machine.device
         if not self._moves(keep):
-            headroom = 0 if device.type == "cpu" else keep.headroom_bytes
+            headroom = 0 if shares_main_memory(device) else keep.headroom_bytes
             needed = info.size_bytes * self.machine.dtype.itemsize // 2 + SPARE_BYTES + headroom
             self._shelf.make_room(needed, lambda: free_bytes(device, False), self._release)
 
@@ -431,7 +442,7 @@ class Engine:
 
     def _moves(self, keep: KeepOptions) -> bool:
         """Whether models that are set aside leave the device."""
-        return keep.in_main_memory and self.machine.device.type != "cpu"
+        return keep.in_main_memory and not shares_main_memory(self.machine.device)
 
     def _set_aside(self, wanted: CheckpointInfo, keep: KeepOptions) -> None:
         """Keep the model for later if it is another file's than the wanted one, and there is room; else drop it."""

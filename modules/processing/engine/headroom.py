@@ -50,7 +50,7 @@ class GpuWatch:
         self._read = read
         self._clock = clock
         self._max_block_bytes = max_block_bytes
-        self._spill = SpillDetector()
+        self._spill = SpillDetector(model.step_times)
         self._began: float | None = None  # the call before, if it was of the denoiser too
         self._has_moved = False  # so that peaks no longer say what a step takes
         self._notices: dict[str, None] = {}

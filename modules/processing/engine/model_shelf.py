@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.settings.values import Settings
-from modules.system.devices import Memory, memory_info
+from modules.system.devices import Memory, memory_info, shares_main_memory
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ class KeepOptions:
 
     def max_bytes(self, device: torch.device) -> int | None:
         """How many bytes models may have that are not in use, with this device."""
-        return self.max_main_bytes if self.in_main_memory or device.type == "cpu" else self.max_device_bytes
+        return self.max_main_bytes if self.in_main_memory or shares_main_memory(device) else self.max_device_bytes
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def move_weights(model: LoadedModel, device: torch.device | str) -> None:
 def free_bytes(device: torch.device, in_main_memory: bool) -> int | None:
     """Free bytes where kept models lie: in main memory, or on the device. None where that cannot be found out."""
     memory = memory_info(device)
-    if in_main_memory or device.type == "cpu":
+    if in_main_memory or shares_main_memory(device):
         return _number(memory["ram"], "free")
     system = memory["cuda"].get("system")
     return _number(system, "free") if isinstance(system, dict) else None

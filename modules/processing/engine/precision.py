@@ -31,6 +31,7 @@ from modules.system.devices import (
     compute_dtype,
     has_float8,
     has_fp8_matmul,
+    is_available,
     needs_manual_casts,
     read_device,
     wide_dtype,
@@ -73,6 +74,8 @@ PRECISION_KEYS = frozenset(
     | OPTIONAL_ENCODERS
 )
 """The settings whose change means that the model is read again."""
+MEASURED_ON_CPUS = ("threads.json", "int8.json", "attention.json")
+"""Files of a cache folder that remember what was measured piece by piece, where it is first needed."""
 
 
 class PrecisionFlags(DeviceFlags, StreamingFlags, Protocol):
@@ -112,6 +115,7 @@ class Machine:
     read_memory: Callable[[torch.device], DeviceReading | None] = read_device
     threads: CpuThreads | None = None  # of a device that is the CPU
     measured: Probe | None = None  # what it computes fast, where that was measured
+    again: Callable[[], Machine] | None = None  # finds it out again; None: there is nowhere to remember it
 
 
 @dataclass(frozen=True)
@@ -160,11 +164,13 @@ def optional_encoders(settings: Settings) -> frozenset[str]:
     return frozenset(switch.key for switch in _ENCODER_SWITCHES if switch.of(settings))
 
 
-def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir: Path | None = None) -> Machine:
+def machine_of(
+    flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir: Path | None = None, measure: bool = False
+) -> Machine:
     """What the flags and this machine allow. Imports torch, and chooses how many threads compute on a CPU.
 
     `offload_dir`: where weights that are streamed from disk may be written, if no flag names a place. `cache_dir`:
-    where it is remembered what was measured.
+    where it is remembered what was measured; `measure`: the device is measured also where it was.
     """
 
     with without_garbage_collection():
@@ -174,6 +180,9 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
         from modules.memory.kernels.support import attention_support, keep_kernels_in
 
     device = choose_device(flags)
+    if measure and cache_dir is not None:
+        for name in MEASURED_ON_CPUS:
+            (cache_dir / name).unlink(missing_ok=True)
     threads = None
     if device.type == "cpu":
         remembered = cache_dir / "threads.json" if cache_dir is not None else None
@@ -185,7 +194,7 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
     if cache_dir is not None and device.type != "cpu":
         from modules.memory.device_probe import probe_of
 
-        probe = probe_of(device, cache_dir / "device.json")
+        probe = probe_of(device, cache_dir / "device.json", measure)
     measured = cache_dir / "int8.json" if cache_dir is not None else None
     attention = cache_dir / "attention.json" if cache_dir is not None else None
     own = AttentionFlags.of(flags)
@@ -205,7 +214,19 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir
         streaming=StreamFlags.of(flags, offload_dir),
         threads=threads,
         measured=probe,
+        again=None if cache_dir is None else partial(machine_of, flags, offload_dir, cache_dir, measure=True),
     )
+
+
+def with_gpu(machine: Machine) -> Machine:
+    """Return what to plan for as if there were a GPU: the machine's own, or NVIDIA's from the RTX 30 on, which computes
+    in fp16 and bf16."""
+    import torch
+
+    if machine.device.type != "cpu":
+        return machine
+    gpu, half, wide = torch.device("cuda"), torch.float16, torch.bfloat16
+    return Machine(gpu, half, half, wide_dtype=wide, attention=machine.attention, streaming=machine.streaming)
 
 
 def resolve(options: PrecisionOptions, machine: Machine, family: ModelFamily | None) -> PrecisionPlan:
@@ -253,6 +274,9 @@ def resolve(options: PrecisionOptions, machine: Machine, family: ModelFamily | N
         with_optional=optional is not None and optional.setting in options.optional,
         float8=machine.float8,
         map_files=options.map_files,
+        channels_last=machine.device.type == "cuda"
+        and machine.measured is not None
+        and machine.measured.channels_last(dtype),
         notes=tuple(notes),
     )
 
@@ -315,7 +339,8 @@ def _dtype(options: PrecisionOptions, machine: Machine, leaves_fp16: bool) -> to
         is_too_narrow = leaves_fp16 and machine.dtype == torch.float16
         return machine.wide_dtype or machine.dtype if is_too_narrow else machine.dtype
     dtype = names[options.compute_dtype]
-    if not works(machine.device, dtype):
+    is_here = machine.device.type == "cpu" or is_available(machine.device.type)  # else it is only planned for
+    if is_here and not works(machine.device, dtype):
         raise InvalidValueError(
             f"Compute dtype {options.compute_dtype}: this device ({machine.device.type}) cannot compute in it. "
             "Choose Automatic in Settings > Optimizations."

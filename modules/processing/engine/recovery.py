@@ -32,7 +32,7 @@ from modules.upscalers.limits import UpscalerLimits
 CPU = torch.device("cpu")
 SLICES = 64  # of images, heads and queries together
 TOKENS_AT_ONCE = 512
-TILE_SIDES_PX = (512, 256, 128)
+TILE_SIDES_PX = (512, 256, 128, 64)
 UPSCALER_TILES_PX = (256, 128, 64)
 AUXILIARY = "auxiliary "  # and the path: the name of an auxiliary model among the components
 ADVICE = (
@@ -171,7 +171,7 @@ def _tiles(model: LoadedModel) -> Fallback:
     runner = model.vae_runner
 
     def apply() -> Step | None:
-        smaller = [side for side in TILE_SIDES_PX if not 0 < runner.rules.tile_px <= side]
+        smaller = [side for side in TILE_SIDES_PX if not 0 < runner.tile_px <= side]
         if not smaller:
             return None
         old = runner.rules

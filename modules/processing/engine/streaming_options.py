@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from modules.settings.values import Settings
+from modules.system.devices import shares_main_memory
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,6 @@ LEVELS = {"Parts": "component", "Blocks": "block", "Layers": "layer"}
 """Words of the setting, and the names of their levels."""
 STREAM_KEYS = frozenset({"stream_weights", "stream_keep_gb"})
 GB = 1_000_000_000
-SHARED_MEMORY = ("cpu", "mps")  # main memory is the device's memory, so weights are stored on disk
 
 
 class StreamingFlags(Protocol):
@@ -99,7 +99,7 @@ def stream_layout(
 
     return StreamLayout(
         level=Level(level),
-        on_disk=flags.on_disk or device.type in SHARED_MEMORY,
+        on_disk=flags.on_disk or shares_main_memory(device),  # main memory is the device's memory
         folder=flags.folder,
         kept_bytes=round(options.keep_gb * GB),
         quota_bytes=round(options.quota_gb * GB),

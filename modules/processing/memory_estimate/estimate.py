@@ -20,7 +20,7 @@ from modules.memory.planning import Corrections
 from modules.models.autoencoders.tiny_vae_files import DECODER, ENCODER
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.model_shelf import headroom_bytes
-from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
+from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve, with_gpu
 from modules.processing.memory_estimate.step_time import StepWork
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage, reference_size
@@ -37,7 +37,8 @@ from modules.processing.request.stages import (
 from modules.processing.request.texts import prepare_text
 from modules.sampling.catalog import SAMPLERS
 from modules.settings.sections.stable_diffusion import FULL, TINY
-from modules.system.devices import autocast, describe
+from modules.settings.values import Settings
+from modules.system.devices import autocast, describe, held_of_main_memory, is_available, shares_main_memory
 from modules.system.threads import start_loop
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from modules.models.loading.meta_model import MetaModel
     from modules.models.loading.precision import PrecisionPlan
     from modules.processing.engine.engine import Engine
+    from modules.processing.engine.precision import Machine
     from modules.processing.request.result import Result
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,10 @@ MAX_META_MODELS = 2
 MAX_DRY_RUNS = 256
 PROGRAM_BYTES = 700_000_000
 """What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
+DRIVER_BYTES = 500_000_000
+"""What driver, libraries and a desktop take of a GPU's memory."""
+SYSTEM_BYTES = 2_500_000_000
+"""What a desktop system takes of the main memory, with what it can put away."""
 OUTPUT_ONLY = ("sdp", "sdp-no-mem", "xformers", "int8")
 """Ways of attention that never hold the scores."""
 KERNELS_ON_TOP = {"cpu": 0.35}
@@ -161,9 +167,17 @@ class _Case:
 class MemoryEstimator:
     """Plans jobs and learns from them. Thread safe; plans one at a time. Never waits for a running job."""
 
-    def __init__(self, engine: Engine, configs_dir: Path, learnt: Path | None = None, yaml: Path | None = None) -> None:
-        """`learnt`: the file with what was learnt; None: in memory only. `yaml` as the engine's default YAML."""
-        self._engine = engine
+    def __init__(
+        self,
+        engine: Engine,
+        configs_dir: Path,
+        learnt: Path | None = None,
+        yaml: Path | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        """`learnt`: the file with what was learnt; None: in memory only. `yaml` as the engine's default YAML.
+        `machine`: what to plan for in the engine's place; it need not be here."""
+        self._engine, self._machine_in_place = engine, machine
         self._configs_dir = configs_dir
         self._yaml = yaml
         self._corrections = Corrections(learnt)
@@ -177,6 +191,20 @@ class MemoryEstimator:
         self._observation: tuple[GenerationRequest, Result] | None = None  # the next, in the background
         self._closed = False
         self._auxiliary_left = (0, 0)  # what the last job has left in memory, as `_Auxiliary.bytes`
+
+    def with_gpu(self) -> MemoryEstimator:
+        """Return what plans as if there were a GPU, and knows nothing of one yet."""
+        return MemoryEstimator(self._engine, self._configs_dir, None, self._yaml, with_gpu(self._engine.machine))
+
+    def bytes_of_gpu(self, total_bytes: int, settings: Settings) -> int:
+        """Return what a job may use of a GPU, or of a machine whose GPU has the main memory, with so much."""
+        if shares_main_memory(self._machine.device):
+            return max(0, total_bytes - SYSTEM_BYTES)
+        return max(0, total_bytes - DRIVER_BYTES - headroom_bytes(settings))
+
+    @property
+    def _machine(self) -> Machine:
+        return self._machine_in_place or self._engine.machine
 
     def plan(self, request: GenerationRequest, available_bytes: int | None = None) -> MemoryEstimate:
         """What the job will need, and whether it is there: `available_bytes`, or else what is free now.
@@ -195,7 +223,7 @@ class MemoryEstimator:
                     need, left = own.after(left), own.held_bytes
                     needs[need.stage] = _most(needs.get(need.stage, need), need)
             free = self._available(device, request) if available_bytes is None else available_bytes
-            main = None if device.type == "cpu" else available(_main_memory())
+            main = None if shares_main_memory(device) else available(_main_memory())
             count = self._corrections.count(_keys(case, Stage.SAMPLE)[0])
             return MemoryEstimate(describe(device), tuple(needs.values()), weights, free, count, main)
 
@@ -223,8 +251,8 @@ class MemoryEstimator:
 
     def _available(self, device: torch.device, request: GenerationRequest) -> int | None:
         """What this process could hold at most on `device`; of a GPU without the headroom for other programs."""
-        now = self._engine.machine.read_memory(device)
-        if now is None:
+        now = self._machine.read_memory(device)
+        if now is None or held_of_main_memory(device) is not None:
             return available(device)
         return max(0, now.free + now.reserved - headroom_bytes(request.settings))
 
@@ -233,12 +261,14 @@ class MemoryEstimator:
         the memory that it holds now. False where that is not known, or cannot be estimated."""
         from modules.memory.timeline import read_memory
 
-        device = self._engine.machine.device
+        device = self._machine.device
         there, now = self._available(device, request), read_memory(device)
         if there is None:
             return False
         with self._lock:
-            held = (now.rss or 0) - self._program(device) if device.type == "cpu" else now.allocated or 0
+            held = now.allocated or 0
+            if shares_main_memory(device):
+                held = (now.rss or 0) + (held_of_main_memory(device) or 0) - self._program(device)
         try:
             return self.plan(request, there - max(0, held)).fits
         except FeatherweightError:
@@ -253,8 +283,10 @@ class MemoryEstimator:
         extra = round(predicted * KERNELS_ON_TOP.get(device.type, 0.0))
         on_device, in_main = (sum(both) for both in zip(self._held(case, stage), auxiliary, strict=True))
         needs = on_device + self._corrections.correct(_keys(case, stage), predicted, extra)
-        if device.type == "cpu":
-            yield StageNeed(stage, program + needs, program + needs, program + on_device)
+        if shares_main_memory(device):  # what both need is there once
+            held = program + in_main + on_device
+            needs += program + in_main + (_copied_bytes(case) if stage is Stage.LOAD else 0)
+            yield StageNeed(stage, needs, needs, held)
             return
         main = self._corrections.correct((_main_key(device, stage),), _main_bytes(case, stage, predicted))
         yield StageNeed(stage, needs, program + in_main + main, on_device)
@@ -379,7 +411,7 @@ class MemoryEstimator:
     def _case(self, request: GenerationRequest, checkpoint: str | None) -> _Case:
         from modules.processing.engine.attention import choose_attention
 
-        settings, machine = request.settings, self._engine.machine
+        settings, machine = request.settings, self._machine
         info = self._engine.catalogue.default(checkpoint)
         options = PrecisionOptions.of(settings)
         info = replace(info, modules=self._engine.modules.paths(options.modules))
@@ -516,7 +548,7 @@ class MemoryEstimator:
         return path.stat().st_size + run
 
     def _vae_bytes(self, case: _Case, height: int, width: int, encode: bool = False) -> int:
-        tile_px = case.request.settings.vae.vae_tile_size
+        tile_px = _tile_px(case)
         key = ("vae", *_model_key(case), case.plan.vae_dtype, height, width, tile_px, encode)
         return self._remember(key, lambda: self._dry_run_vae(case, height, width, tile_px, encode))
 
@@ -536,8 +568,8 @@ class MemoryEstimator:
         give a call of it with inputs of `shape` (rows, height, width)."""
         from modules.memory.dry_run import MetaRun
 
-        unet, device, family = case.meta_model.module("unet"), case.plan.device, case.meta_model.family
-        meta_run, dry_run = MetaRun(device) if on_meta else None, self._kept_dry_run()
+        unet, device, family = case.meta_model.module("unet"), _run_on(case), case.meta_model.family
+        meta_run, dry_run = MetaRun(case.plan.device) if on_meta else None, self._kept_dry_run()
         if meta_run is not None:
             meta_run.place(unet, dtype)
         else:
@@ -555,19 +587,19 @@ class MemoryEstimator:
         from modules.models.loading.meta_model import few_blocks
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
-        unet, device, denoiser = case.meta_model.module("unet"), case.plan.device, case.meta_model.family.denoiser
+        unet, denoiser = case.meta_model.module("unet"), case.meta_model.family.denoiser
         on_meta = denoiser.runs_on_meta and case.attention in OUTPUT_ONLY and not _autocasts(case.plan)
         meta_run, call = self._denoiser_call(case, (rows, height, width), case.plan.offload_dtype, on_meta)
 
         def run() -> object:
-            with autocast(device, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
+            with autocast(_run_on(case), case.plan.compute_dtype, enabled=_autocasts(case.plan)):
                 return call().float()
 
         split = using_split_feed_forward(unet, _split(case), few_pieces=True)
         with few_blocks(unet, denoiser.blocks.stacked), _attending(case, unet), split:
             if meta_run is not None:
                 return meta_run.measure(run)
-            return self._kept_dry_run().measure(run).get(device.type, 0)
+            return self._measured(case, run)
 
     def _count_unet(self, case: _Case, rows: int, height: int, width: int) -> Work:
         """Count what a call of the denoiser with all of its blocks computes."""
@@ -581,7 +613,7 @@ class MemoryEstimator:
         return counter.work
 
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile_px: int, encode: bool) -> int:
-        dry_run, device, dtype = self._kept_dry_run(), case.plan.device, case.plan.vae_dtype
+        dry_run, device, dtype = self._kept_dry_run(), _run_on(case), case.plan.vae_dtype
         vae: Any = case.meta_model.module("vae")
         dry_run.place(vae, device, dtype)
         scale, autoencoder = case.meta_model.downscale, case.meta_model.architecture.autoencoder
@@ -595,19 +627,25 @@ class MemoryEstimator:
             return autoencoder.encode(vae, image.to(dtype), tile_px, few_tiles=True)
 
         with _attending(case, vae):
-            return dry_run.measure(encode_image if encode else decode).get(device.type, 0)
+            return self._measured(case, encode_image if encode else decode)
 
     def _dry_run_tiny(self, case: _Case, path: Path, height: int, width: int, tile: int, half: str) -> int:
         from modules.models.autoencoders.tiny_vae import build_meta_tiny
 
-        dry_run, device, dtype = self._kept_dry_run(), case.plan.device, case.plan.vae_dtype
+        dry_run, device, dtype = self._kept_dry_run(), _run_on(case), case.plan.vae_dtype
         scale = case.meta_model.downscale
         channels = case.meta_model.architecture.autoencoder.channels
         tiny = build_meta_tiny(path, half, channels, scale)
         dry_run.place(tiny.module, device, dtype)
         shape = (1, channels, height, width) if half == DECODER else (1, 3, height * scale, width * scale)
         x = dry_run.tensor(*shape, dtype=dtype, device=device)
-        return dry_run.measure(lambda: tiny.compute(x, tile).float()).get(device.type, 0)
+        return self._measured(case, lambda: tiny.compute(x, tile).float())
+
+    def _measured(self, case: _Case, run: Callable[[], object]) -> int:
+        """Measure the most bytes that `run` has on the device at once."""
+        device = case.plan.device.type
+        cpu_is = device if _run_on(case).type == "cpu" else "cpu"
+        return self._kept_dry_run().measure(run, cpu_is).get(device, 0)
 
     def _kept_dry_run(self) -> DryRun:
         if self._dry_run is None:
@@ -615,6 +653,12 @@ class MemoryEstimator:
 
             self._dry_run = DryRun()
         return self._dry_run
+
+
+def _run_on(case: _Case) -> torch.device:
+    """Return where the tensors of a dry run are: on the CPU, which stands for a GPU that is not here."""
+    device = case.plan.device
+    return device if is_available(device.type) else _main_memory()
 
 
 @contextmanager
@@ -660,11 +704,13 @@ class _Auxiliary:
         self._engine, self._device = engine, device
         self._upscaler = self._restorer = ""
         self._plan = plan
-        self._beside = sum(each.stored_bytes for each in engine.auxiliaries.here)
+        here = engine.auxiliaries.here
+        self._beside = sum(each.stored_bytes for each in here), sum(each.offloaded_bytes for each in here)
 
     @property
     def bytes(self) -> tuple[int, int]:
-        on_device, in_main = self._beside, 0
+        streaming = self._plan.streaming
+        on_device, in_main = self._beside[0], 0 if streaming is not None and streaming.on_disk else self._beside[1]
         found = (
             self._engine.upscalers.weights_bytes(self._upscaler),
             self._engine.faces.weights_bytes(self._restorer),
@@ -679,11 +725,21 @@ class _Auxiliary:
     def enter(self, stage: Stage, request: GenerationRequest) -> None:
         """A stage begins; what it uses stays."""
         if stage.samples:
-            self._beside = self._engine.auxiliaries.bytes_for(request, _bits(self._plan))
+            at_once = _at_once(self._plan)
+            self._beside = self._engine.auxiliaries.bytes_for(request, _bits(self._plan), at_once)
         elif stage is Stage.ENLARGE:
             self._upscaler = upscaler_of(request)
         elif stage is Stage.FACES:
             self._restorer = request.settings.face_restoration.face_restoration_model
+
+
+def _at_once(plan: PrecisionPlan) -> int | None:
+    """Return what of a model that is streamed as this plan says is on the device at once: two groups at most. None for
+    one that is there as a whole."""
+    from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level
+
+    streaming = plan.streaming
+    return None if streaming is None or streaming.level is Level.COMPONENT else 2 * MAX_BLOCK_BYTES
 
 
 def _bits(plan: PrecisionPlan) -> float:
@@ -696,6 +752,12 @@ def _model_key(case: _Case) -> tuple[object, ...]:
     return case.meta_model.info.path, case.meta_model.info.mtime_ns, case.plan.device, case.attention, case.upcast
 
 
+def _tile_px(case: _Case) -> int:
+    from modules.models.autoencoders.running import tile_side_px
+
+    return tile_side_px(case.plan.device, case.plan.vae_dtype, case.request.settings.vae.vae_tile_size)
+
+
 def _autocasts(plan: PrecisionPlan) -> bool:
     return plan.mode.value == "autocast"
 
@@ -706,7 +768,7 @@ def _keys(case: _Case, stage: Stage) -> tuple[str, ...]:
     dtype = plan.vae_dtype if stage is Stage.DECODE else plan.compute_dtype
     shared = "/".join((describe(plan.device), str(dtype).removeprefix("torch."), stage))
     if stage is Stage.DECODE:
-        own = "tiled" if case.request.settings.vae.vae_tile_size else "whole"
+        own = "tiled" if _tile_px(case) else "whole"
         if case.request.settings.vae.sd_vae_decode_method == TINY:
             own, shared = f"{own}/tiny", f"{shared}/tiny"
     else:
@@ -753,6 +815,14 @@ def _main_bytes(case: _Case, stage: Stage, predicted: int) -> int:
     return predicted if stage in IN_MAIN_MEMORY else 0
 
 
+def _copied_bytes(case: _Case) -> int:
+    """Return what a tensor takes in main memory on its way to a GPU that shares it: nothing where that copies from the
+    pages of the file."""
+    if case.plan.device.type == "cpu" or (case.plan.map_files and not case.plan.is_low_precision):
+        return 0
+    return case.meta_model.max_tensor_bytes
+
+
 def _main_key(device: torch.device, stage: Stage) -> str:
     return f"{describe(device)}/main memory/{stage}"
 
@@ -767,12 +837,12 @@ def available(device: torch.device) -> int | None:
     from modules.system.devices import memory_info
 
     now = read_memory(device)
-    if device.type == "cpu":
+    if shares_main_memory(device):
         free = memory_info(device)["ram"].get("free")
         if not isinstance(free, int) or now.rss is None:
             return None
         left = container_bytes()
-        return now.rss + (free if left is None else min(free, left))
+        return now.rss + (held_of_main_memory(device) or 0) + (free if left is None else min(free, left))
     system = memory_info(device)["cuda"].get("system")
     return system["free"] + (now.reserved or 0) if isinstance(system, dict) else None
 

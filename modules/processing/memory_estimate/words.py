@@ -41,11 +41,14 @@ def plan_reply(plan: MemoryEstimate, proposals: tuple[Proposal, ...]) -> dict[st
 
 def why_nothing_fits(plan: MemoryEstimate) -> str:
     """A sentence for a job for which there is no proposal."""
-    needs, weights = plan.needs_bytes / GB, plan.weights_bytes / GB
+    worst = max(plan.stages, key=lambda stage: stage.needs_bytes)
+    needs, weights = worst.needs_bytes / GB, worst.held_bytes / GB
+    missing = f"{needs:.1f} GB at the stage '{worst.stage}', {weights:.1f} GB of it weights"
+    if plan.available_bytes is None or plan.needs_bytes <= plan.available_bytes:
+        missing = f"{_of(plan.main_bytes, plan.main_available_bytes)} of main memory, where weights wait for the GPU"
     return (
         "It does not fit, and no smaller size or saving setting was found with which it would: it needs "
-        f"{needs:.1f} GB at the stage '{plan.worst}', {weights:.1f} GB of it weights. Free memory, make a smaller "
-        "image, or choose a smaller model."
+        f"{missing}. Free memory, make a smaller image, or choose a smaller model."
     )
 
 

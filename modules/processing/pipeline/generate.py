@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from modules.errors import Interrupted, Skipped
+from modules.memory.scratch import release_scratch
 from modules.memory.timeline import MemoryTimeline
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.engine import Engine
@@ -172,6 +173,7 @@ class StageClock(ForwardedEvents):
         return dict(self._seconds)
 
     def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
+        release_scratch()
         release_memory(torch.device("cpu"))
         self._count()
         self._stage = stage

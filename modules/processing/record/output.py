@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from PIL import Image
@@ -53,12 +54,14 @@ class Output:
         What hooks change on the way goes into the file alone. `on_path`: see `save_image`.
         """
         is_grid = image.role is ImageRole.GRID
-        file = FileToSave(image.image, {INFOTEXT: image.infotext}, is_grid)
+        folder = self._folder(request, is_grid)
+        unsaved = Unsaved(folder, request.settings, context, image.infotext, is_grid, suffix, {}, self.task_id)
+        file = FileToSave(
+            image.image, {INFOTEXT: image.infotext}, is_grid, expected=partial(unsaved.expected_path, image.image)
+        )
         hooks.before_saving(file)
         items = {name: text for name, text in file.infos.items() if name != INFOTEXT}
-        infotext = file.infos.get(INFOTEXT, "")
-        folder = self._folder(request, is_grid)
-        unsaved = Unsaved(folder, request.settings, context, infotext, is_grid, suffix, items, self.task_id)
+        unsaved = replace(unsaved, infotext=file.infos.get(INFOTEXT, ""), items=items)
         path, problem = self.put(file.image, unsaved, on_path)
         if problem is None:
             file.path = path

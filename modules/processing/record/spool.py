@@ -22,7 +22,7 @@ from PIL import Image
 from modules.errors import OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
-from modules.images.saving import OnPath, check_folder, save_image
+from modules.images.saving import OnPath, check_folder, expected_path, save_image
 from modules.processing.record.private_folder import is_own_file, make_private, why_not_private
 from modules.settings.values import Settings
 from modules.system.atomic_files import write_atomic
@@ -61,6 +61,12 @@ class Unsaved:
             suffix=self.suffix,
             items=self.items,
             on_path=on_path,
+        )
+
+    def expected_path(self, image: Image.Image) -> Path:
+        """Return where it would be written now."""
+        return expected_path(
+            image, self.folder, self.settings, self.context, self.infotext, is_grid=self.is_grid, suffix=self.suffix
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@ stand behind it (`modules.scripts.hooks`). Nothing here knows of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -112,7 +112,8 @@ class Overlay:
 
 @dataclass
 class FileToSave:
-    """An image on its way into a file. Before saving, image and infos may be replaced; after it `path` is set.
+    """An image on its way into a file. Before saving, image and infos may be replaced, and `expected` says where it
+    would be written now; after it `path` is set.
 
     `infos` are the text entries: "parameters" is the infotext, others become text chunks of a PNG.
     """
@@ -121,6 +122,7 @@ class FileToSave:
     infos: dict[str, str]
     is_grid: bool = False
     path: Path | None = None
+    expected: Callable[[], Path] = Path
 
 
 @dataclass

@@ -160,11 +160,12 @@
     packages.replaceChildren();
     if (state.may_change && state.optional_packages.length) {
       packages.append(
-        fw.element("span", { textContent: fw.t`Packages that many extensions want:` }), " ",
+        fw.element("span", { textContent: fw.t`What the reference UI brings, and its extensions take for granted:` }), " ",
         own("code", state.optional_packages.join(", ")), " ",
         button(fw.t`Install packages`, () => act("packages", { name: "" }, "Install"), state.optional_packages.join(", ")),
       );
     }
+    if (state.may_undo_packages) packages.append(button(fw.t`Take back`, () => act("packages/undo", {}), fw.t`the packages that were installed last`));
     const mine = state.extensions.filter((one) => !one.is_built_in);
     const ours = state.extensions.filter((one) => one.is_built_in);
     const gone = (state.removed || []).map((name) => fw.element("li", {}, own("strong", name), " ", button(fw.t`Take back`, () => act("restore", { name }), name)));

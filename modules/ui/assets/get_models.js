@@ -275,6 +275,9 @@
     return reply;
   }
 
+  const isMisplaced = ({ kind, found }) =>
+    found.folder && found.folder !== kind && !["VAE", "text_encoder"].every((name) => [kind, found.folder].includes(name));
+
   function onShelf(file) {
     const way = file.folder ? `${file.folder}/${file.name}` : file.name;
     const others = disk.files.filter((one) => file.doubles.includes(one.key)).map((one) => one.name);
@@ -282,7 +285,8 @@
     return row(
       way,
       [
-        named("span", gb(file.size_bytes)),
+        named("span", `${gb(file.size_bytes)} · ${file.found.refusal || file.found.line}`),
+        isMisplaced(file) && line(fw.t`It goes into the folder ${file.found.folder}.`, "fw-bad"),
         file.used_at ? line(fw.t`Used last on ${day(file.used_at)}`) : line(fw.t`No image of the history was made with it; here since ${day(file.added_at)}`),
         others.length && line(fw.t`The same bytes as ${others.join(", ")}`),
         file.missing.length && line(fw.t`It needs parts that are not here: ${file.missing.map((one) => one.label).join("; ")}`, "fw-bad"),

@@ -143,6 +143,11 @@
       await fw.post("sdapi/v1/reload-checkpoint", {});
       say(fw.t`The model is loaded.`);
     },
+    async measure() {
+      say(fw.t`The device is measured ...`);
+      await fw.post("featherweight/v1/measure-device", {});
+      say(fw.t`The device was measured. Images are made by it from now on.`);
+    },
     async notify() {
       if (!window.Notification) throw new Error(fw.t`This browser shows notifications only on this machine, or over https.`);
       const answer = await Notification.requestPermission();

@@ -178,6 +178,8 @@ def _add(
     except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
         script.failed("ui", error)
         return ()
+    if script.is_foreign:
+        script.built, script.pasted = list(built), fields
     begin = len(components) + 1  # behind the dropdown
     components.extend(built)
     places.append((script, begin, begin + len(built)))

@@ -58,7 +58,8 @@ NO_TEXTS = frozenset(
         *("NegPiP", "Never OOM Integrated", "Perturbed-Attention Guidance", "Regional Prompter"),
         *("Rescaled CFG", "Self-Attention Guidance", "Skip-Layer Guidance", "StyleAlign", "Tiled Diffusion"),
         *("Tiled VAE", "Backbone 1", "Backbone 2", "Skip 1", "Skip 2", "Blur sigma", "Interpolate phi"),
-        *("Rescale phi", "Bias", "Momentum", "Exponent", "Sigma", "lg secondary"),
+        *("Rescale phi", "Bias", "Momentum", "Exponent", "Sigma", "lg secondary", "Tau", "Seed Variance"),
+        "Normalized Attention Guidance",
         *("4 GB", "6 GB", "8 GB", "12 GB", "16 GB", "VAEs"),
     }
 )

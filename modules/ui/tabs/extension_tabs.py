@@ -1,12 +1,9 @@
 """Tabs of extensions: what their `on_ui_tabs` callbacks return, one broken tab less where one is broken."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import gradio as gr
-from gradio.context import Context
 
 from modules.scripts.callbacks import Callbacks, Moment
+from modules.scripts.library import outside_of_the_page
 
 ExtensionTab = tuple[gr.Blocks, str, str]
 """Contents, title, element id."""
@@ -17,7 +14,7 @@ def make_extension_tabs(callbacks: Callbacks) -> list[ExtensionTab]:
     tabs: list[ExtensionTab] = []
     for entry in callbacks.at(Moment.UI_TABS):
         try:
-            with _outside_of_the_page():
+            with outside_of_the_page():
                 made = callbacks.run(entry) or ()
             for block, title, name in made:
                 if not isinstance(block, gr.Blocks):
@@ -26,17 +23,6 @@ def make_extension_tabs(callbacks: Callbacks) -> list[ExtensionTab]:
         except (Exception, SystemExit) as error:  # somebody else's code must not cost the page
             entry.failed(error)
     return tabs
-
-
-@contextmanager
-def _outside_of_the_page() -> Iterator[None]:
-    """Blocks that are made inside stand by themselves, also while a page is being built."""
-    before = Context.root_block, Context.block
-    Context.root_block = Context.block = None
-    try:
-        yield
-    finally:
-        Context.root_block, Context.block = before
 
 
 def place_extension_tabs(tabs: list[ExtensionTab]) -> None:

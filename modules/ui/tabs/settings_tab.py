@@ -35,6 +35,9 @@ ACTIONS = """
   <button type="button" data-act="unload" title="Free the memory of the model; the next image loads it again"
     >Unload the model</button>
   <button type="button" data-act="load" title="Read the model from its file again">Load the model again</button>
+  <button type="button" data-act="measure"
+    title="Measure what the device computes fast, and choose by it: up to 20 s, after the running image"
+    >Measure the device again</button>
   <button type="button" data-act="notify" title="The browser says when images are done while the page is not in sight"
     >Allow browser notifications</button>
 </div>

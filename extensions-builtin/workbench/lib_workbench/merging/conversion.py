@@ -30,9 +30,10 @@ from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.noise import V_KEY, ZERO_SNR_KEY
 from modules.models.families.registry import denoiser_family_of, detect_family
 from modules.models.files.catalogue import CheckpointInfo, sha256_of
-from modules.models.files.coded_file import DECLARATIONS_KEY, PACKED_KEY, read_rotated
+from modules.models.files.coded_file import read_rotated
 from modules.models.files.eight_bits import read_scale, refuse_non_finite, widened
 from modules.models.files.gguf_file import read_packed
+from modules.models.files.header import DECLARATIONS_KEY, PACKED_KEY
 from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.budget import plan_budget
 from modules.models.loading.load_model import architecture_of

@@ -20,8 +20,9 @@ from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.format import Encoded, StorageFormat
 from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
 from modules.memory.formats.rowwise import E5M2_ROW, INT8_ROW
-from modules.models.files.coded_file import DECLARATIONS_KEY, MARKER, PACKED_KEY
+from modules.models.files.coded_file import MARKER
 from modules.models.files.gguf_writer import GgufWriter
+from modules.models.files.header import DECLARATIONS_KEY, PACKED_KEY
 from modules.models.files.tensor_source import TensorSource
 from modules.models.files.tensor_writer import TensorWriter
 from modules.models.loading.matching import Assignment

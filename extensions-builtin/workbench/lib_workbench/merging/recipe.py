@@ -12,7 +12,7 @@ from typing import Any
 from lib_workbench.merging.conversion import METADATA_KEY
 from lib_workbench.merging.request import MergeRequest
 from modules.models.files.catalogue import CheckpointInfo, old_hash
-from modules.models.files.coded_file import DECLARATIONS_KEY
+from modules.models.files.header import DECLARATIONS_KEY
 from modules.system.bounded import read_json
 from modules.version import PROGRAM_VERSION
 

@@ -28,12 +28,6 @@ SKIP = (r"^patch_embed\.", r"^time_embed\.", r"^norm_out\.", r"^proj_out$")
 """Small layers at the ends, which 8-bit formats leave alone."""
 
 
-def source_width(header: Header) -> int | None:
-    """How wide the language model's states are that the adapter in a header takes; None for other files."""
-    entry = header.get(f"{ADAPTER}blocks.0.cross_attn.k_proj.weight")
-    return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
-
-
 def adapter_component(name: str, header: Header) -> Component:
     """The adapter on the meta device. Raises `CheckpointError` for one that is not whole."""
     try:

@@ -1,9 +1,9 @@
 """Anima (CircleStone Labs 2026): NVIDIA's Cosmos-Predict2 transformer (arXiv:2503.14492), which predicts a flow, behind
 an adapter that joins a language model's states and T5's tokens."""
 
-from modules.models.detection.families import ANIMA
+from modules.models.detection.families import ANIMA, QWEN3_06B
 from modules.models.families.anima.conditioning import ENCODER, STATES, AdaptedTexts
-from modules.models.families.anima.denoiser import DENOISER, TOKENS, source_width
+from modules.models.families.anima.denoiser import DENOISER, TOKENS
 from modules.models.families.anima.layout import ENCODER_PREFIX, FOLDER
 from modules.models.families.family import (
     QWEN_IMAGE_VAE,
@@ -17,20 +17,13 @@ from modules.models.families.family import (
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.llm import llm_component
 
-QWEN = ExternalTextEncoder(
-    "qwen3_06b",
-    ENCODER_PREFIX,
-    is_part=True,
-    type="llm",
-    width=source_width,
-    title="Qwen3-0.6B base (1024 wide, 1.2 GB in 16 bits)",
-)
+QWEN = ExternalTextEncoder("qwen3_06b", ENCODER_PREFIX, is_part=True, need=QWEN3_06B)
 FAMILY = ModelFamily(
     signs=ANIMA,
     denoiser=DENOISER,
     texts=Texts(
         encoders=(
-            lambda header, *_: llm_component(ENCODER, header, ENCODER_PREFIX, STATES, QWEN.hint, source_width(header)),
+            lambda header, *_: llm_component(ENCODER, header, ENCODER_PREFIX, STATES, QWEN.hint, QWEN.width(header)),
         ),
         conditioning=AdaptedTexts,
         tokens=TOKENS,

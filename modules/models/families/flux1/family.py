@@ -6,7 +6,7 @@ input; FLUX.1 schnell was distilled to few steps, has no such input and half the
 
 from functools import partial
 
-from modules.models.detection.families import FLUX1_DEV, FLUX1_SCHNELL, PREFIX, FamilySigns
+from modules.models.detection.families import FLUX1_DEV, FLUX1_SCHNELL, FLUX_CLIP, T5_XXL, VAE_FLUX, FamilySigns
 from modules.models.families.family import (
     ExternalTextEncoder,
     ExternalVae,
@@ -19,35 +19,14 @@ from modules.models.families.family import (
 )
 from modules.models.families.flux1.conditioning import CLIP, T5, ClipAndT5
 from modules.models.families.flux1.denoiser import DENOISER
-from modules.models.families.flux1.layout import CLIP_PREFIX, T5_PREFIX, VECTOR, folder
-from modules.models.names.component import Header
+from modules.models.families.flux1.layout import CLIP_PREFIX, T5_PREFIX, folder
 from modules.models.text_encoders.clip import separate_clip_component
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.t5 import t5_component
 
-
-def _clip_width(header: Header) -> int | None:
-    entry = header.get(f"{PREFIX}{VECTOR}")
-    return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
-
-
-CLIP_ENCODER = ExternalTextEncoder(
-    "clip_l",
-    CLIP_PREFIX,
-    is_part=True,
-    type="clip",
-    width=_clip_width,
-    title="CLIP-L (768 wide, 0.25 GB in 16 bits)",
-)
-T5_ENCODER = ExternalTextEncoder(
-    "t5xxl",
-    T5_PREFIX,
-    is_part=True,
-    type="t5",
-    width=context_width,
-    title="T5-XXL (4096 wide, 9.8 GB in 16 bits, 4.9 GB in 8)",
-)
-VAE = ExternalVae("AutoencoderKL", 16, ("ae", "flux"), "the VAE of FLUX.1 (ae.safetensors, 0.3 GB)")
+CLIP_ENCODER = ExternalTextEncoder("clip_l", CLIP_PREFIX, is_part=True, need=FLUX_CLIP)
+T5_ENCODER = ExternalTextEncoder("t5xxl", T5_PREFIX, is_part=True, need=T5_XXL)
+VAE = ExternalVae(VAE_FLUX, ("ae", "flux"))
 LATENTS = Latents("taef1", "vaeapprox-f1", VAE, multiple=2)
 
 
@@ -58,7 +37,7 @@ def _family(signs: FamilySigns, config_name: str, tokens: int) -> ModelFamily:
         texts=Texts(
             encoders=(
                 lambda header, *_: separate_clip_component(
-                    CLIP, header, CLIP_PREFIX, CLIP_ENCODER.hint, _clip_width(header)
+                    CLIP, header, CLIP_PREFIX, CLIP_ENCODER.hint, CLIP_ENCODER.width(header)
                 ),
                 lambda header, *_: t5_component(T5, header, T5_PREFIX, T5_ENCODER.hint, context_width(header)),
             ),

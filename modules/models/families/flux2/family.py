@@ -3,7 +3,7 @@ flow, with a language model as its text encoder. It edits: an image to start fro
 
 from functools import partial
 
-from modules.models.detection.families import FLUX2_KLEIN
+from modules.models.detection.families import FLUX2_KLEIN, QWEN3, VAE_FLUX2
 from modules.models.families.family import (
     ExternalTextEncoder,
     ExternalVae,
@@ -16,7 +16,6 @@ from modules.models.families.family import (
 )
 from modules.models.families.flux2.denoiser import DENOISER
 from modules.models.families.flux2.layout import ENCODER_PREFIX, FOLDER, LARGER_ENCODER
-from modules.models.names.component import Header
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.llm import HiddenStates, llm_component
 from modules.models.text_encoders.llm_texts import LlmRecipe
@@ -30,20 +29,8 @@ TEXTS = LlmRecipe(
 )
 
 
-def _encoder_width(header: Header) -> int | None:
-    width = context_width(header)
-    return None if width is None else width // len(STATES.numbers)
-
-
-ENCODER = ExternalTextEncoder(
-    "qwen",
-    ENCODER_PREFIX,
-    is_part=True,
-    type="llm",
-    width=_encoder_width,
-    title="Qwen3-4B (2560 wide, 8.0 GB in 16 bits) for klein 4B, or Qwen3-8B (4096 wide, 16.4 GB) for klein 9B",
-)
-VAE = ExternalVae("AutoencoderKLFlux2", 32, ("flux2", "flux.2"), "the VAE of FLUX.2 (flux2-vae.safetensors, 0.3 GB)")
+ENCODER = ExternalTextEncoder("qwen", ENCODER_PREFIX, is_part=True, need=QWEN3)
+VAE = ExternalVae(VAE_FLUX2, ("flux2", "flux.2"))
 FAMILY = ModelFamily(
     signs=FLUX2_KLEIN,
     denoiser=DENOISER,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError
-from modules.models.detection.families import PREFIX
+from modules.models.detection.families import PREFIX, QWEN3_VL
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
 from modules.models.families.krea2.layout import PROJECTOR, transformer_keymap
@@ -42,15 +42,9 @@ class WideNorm(nn.Module):
         return F.rms_norm(x.float(), gain.shape, gain, NORM_EPS).to(x.dtype)
 
 
-def text_width(header: Header) -> int | None:
-    """How wide the states of the language model are that the denoiser in a header takes; None for other files."""
-    entry = header.get(f"{PREFIX}txtmlp.0.scale")
-    return entry.shape[0] if entry is not None and len(entry.shape) == 1 else None
-
-
 def context_width(header: Header) -> int | None:
     """The same of all its states side by side."""
-    entry, width = header.get(f"{PREFIX}{PROJECTOR}"), text_width(header)
+    entry, width = header.get(f"{PREFIX}{PROJECTOR}"), QWEN3_VL.width_in(header)
     return entry.shape[1] * width if entry is not None and width is not None and len(entry.shape) == 2 else None
 
 

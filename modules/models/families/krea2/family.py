@@ -3,9 +3,9 @@ twelve layers of a language model."""
 
 from functools import partial
 
-from modules.models.detection.families import KREA2
+from modules.models.detection.families import KREA2, QWEN3_VL
 from modules.models.families.family import QWEN_IMAGE_VAE, ExternalTextEncoder, Latents, ModelFamily, Texts
-from modules.models.families.krea2.denoiser import DENOISER, context_width, text_width
+from modules.models.families.krea2.denoiser import DENOISER, context_width
 from modules.models.families.krea2.layout import ENCODER_PREFIX, FOLDER
 from modules.models.families.packing import PATCH
 from modules.models.text_encoders.counting import TokenCounting
@@ -21,14 +21,7 @@ TEXTS = LlmRecipe(
     keeps_end=True,
     dropped=DESCRIBED_SYSTEM_TOKENS,
 )
-ENCODER = ExternalTextEncoder(
-    "qwen3vl_4b",
-    ENCODER_PREFIX,
-    is_part=True,
-    type="vision_llm",
-    width=text_width,
-    title="Qwen3-VL-4B (2560 wide, 8.9 GB in 16 bits)",
-)
+ENCODER = ExternalTextEncoder("qwen3vl_4b", ENCODER_PREFIX, is_part=True, need=QWEN3_VL)
 FAMILY = ModelFamily(
     signs=KREA2,
     denoiser=DENOISER,

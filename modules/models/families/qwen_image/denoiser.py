@@ -64,12 +64,6 @@ def _rotations(positions: Tensor) -> Tensor:
     return torch.polar(torch.ones_like(turns), turns)
 
 
-def text_width(header: Header) -> int | None:
-    """How wide the tokens are that the denoiser in a header takes; None for other files."""
-    entry = header.get(f"{PREFIX}txt_norm.weight")
-    return entry.shape[0] if entry is not None and len(entry.shape) == 1 else None
-
-
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole or another model."""
     if f"{PREFIX}{LAYERED}" in header:

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from modules.models.detection.families import PREFIX, QWEN_IMAGE
+from modules.models.detection.families import PREFIX, QWEN25_VL, QWEN_IMAGE
 from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.families.family import (
     QWEN_IMAGE_VAE,
@@ -20,7 +20,7 @@ from modules.models.families.family import (
     is_left_over,
 )
 from modules.models.families.packing import PATCH
-from modules.models.families.qwen_image.denoiser import DENOISER, is_distilled, text_width
+from modules.models.families.qwen_image.denoiser import DENOISER, is_distilled
 from modules.models.families.qwen_image.layout import ENCODER_PREFIX, FOLDER
 from modules.models.files.tensor_source import TensorSource
 from modules.models.text_encoders.counting import TokenCounting
@@ -33,14 +33,7 @@ TOKENS = 512
 TEXTS = LlmRecipe(
     HiddenStates((-1,)), DESCRIBED, most=DESCRIBED_SYSTEM_TOKENS + TOKENS, dropped=DESCRIBED_SYSTEM_TOKENS
 )
-ENCODER = ExternalTextEncoder(
-    "qwen_2.5_vl_7b",
-    ENCODER_PREFIX,
-    is_part=True,
-    type="vision_qwen2",
-    width=text_width,
-    title="Qwen2.5-VL-7B (3584 wide, 16.6 GB in 16 bits, 9.4 GB in fp8)",
-)
+ENCODER = ExternalTextEncoder("qwen_2.5_vl_7b", ENCODER_PREFIX, is_part=True, need=QWEN25_VL)
 SHIFTS = ((256, 0.5), (8192, 0.9))
 """Tokens of an image, and the exponent of its shift: between and beyond them a straight line."""
 TERMINAL = 0.02
@@ -74,7 +67,7 @@ FAMILY = ModelFamily(
     texts=Texts(
         encoders=(
             lambda header, *_: llm_component(
-                "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, text_width(header)
+                "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, ENCODER.width(header)
             ),
         ),
         conditioning=lambda parts: partial(TEXTS.conditioner, parts),

@@ -1,5 +1,7 @@
 """The text encoders of SD3 files: CLIP-L, and OpenCLIP bigG with transformers' names."""
 
+from modules.models.detection.families import CLIP_G as NEEDS_CLIP_G
+from modules.models.detection.families import CLIP_L as NEEDS_CLIP_L
 from modules.models.families.family import ExternalTextEncoder
 from modules.models.families.sd3.layout import CLIP_G_PREFIX, CLIP_L_PREFIX
 from modules.models.names.component import Component, Header
@@ -11,8 +13,8 @@ CLIP_L_PROJECTION = f"{CLIP_L_PREFIX}.pooled_projection"
 CLIP_G_PROJECTION = f"{CLIP_G_PREFIX}.text_projection"
 
 
-CLIP_L = ExternalTextEncoder("clip_l", CLIP_L_PREFIX, title="CLIP-L (clip_l.safetensors, 768 wide, 0.25 GB in 16 bits)")
-CLIP_G = ExternalTextEncoder("clip_g", CLIP_G_PREFIX, title="CLIP-G (clip_g.safetensors, 1280 wide, 1.4 GB in 16 bits)")
+CLIP_L = ExternalTextEncoder("clip_l", CLIP_L_PREFIX, need=NEEDS_CLIP_L)
+CLIP_G = ExternalTextEncoder("clip_g", CLIP_G_PREFIX, need=NEEDS_CLIP_G)
 
 
 def clip_l_component(header: Header) -> Component:

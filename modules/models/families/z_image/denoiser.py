@@ -26,12 +26,6 @@ first one's dtype, too."""
 TRAINED_TIMESTEPS = 1000.0
 
 
-def context_width(header: Header) -> int | None:
-    """How wide the tokens are that the denoiser in a header takes; None for other files."""
-    entry = header.get(f"{PREFIX}cap_embedder.0.weight")
-    return entry.shape[0] if entry is not None and len(entry.shape) == 1 else None
-
-
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)

@@ -3,7 +3,7 @@ predicts a flow, with a language model as its text encoder."""
 
 from functools import partial
 
-from modules.models.detection.families import Z_IMAGE
+from modules.models.detection.families import QWEN3_4B, VAE_FLUX, Z_IMAGE
 from modules.models.families.family import (
     ExternalTextEncoder,
     ExternalVae,
@@ -13,23 +13,14 @@ from modules.models.families.family import (
     ModelFamily,
     Texts,
 )
-from modules.models.families.z_image.denoiser import DENOISER, MOST_TOKENS, context_width
+from modules.models.families.z_image.denoiser import DENOISER, MOST_TOKENS
 from modules.models.families.z_image.layout import ENCODER_PREFIX, FOLDER
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.llm import HiddenStates, llm_component
 from modules.models.text_encoders.llm_texts import LlmRecipe
 
-ENCODER = ExternalTextEncoder(
-    "qwen3_4b",
-    ENCODER_PREFIX,
-    is_part=True,
-    type="llm",
-    width=context_width,
-    title="Qwen3-4B (2560 wide, 8.0 GB in 16 bits)",
-)
-FLUX_VAE = ExternalVae(
-    "AutoencoderKL", 16, ("ae", "flux", "z_image", "z-image"), "the VAE of FLUX.1 (ae.safetensors, 0.3 GB)"
-)
+ENCODER = ExternalTextEncoder("qwen3_4b", ENCODER_PREFIX, is_part=True, need=QWEN3_4B)
+FLUX_VAE = ExternalVae(VAE_FLUX, ("ae", "flux", "z_image", "z-image"))
 LAYERS = "layers."
 """Where the blocks that LoRAs are trained for are; trainers leave the refiners in front of them alone."""
 TEXTS = LlmRecipe(HiddenStates((-2,)), "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", most=MOST_TOKENS)
@@ -39,7 +30,7 @@ FAMILY = ModelFamily(
     texts=Texts(
         encoders=(
             lambda header, *_: llm_component(
-                "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, context_width(header)
+                "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, ENCODER.width(header)
             ),
         ),
         conditioning=lambda parts: partial(TEXTS.conditioner, parts),

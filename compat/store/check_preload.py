@@ -1,0 +1,7 @@
+"""Imports of every look at an extension, made once for all of them."""
+
+import torch  # noqa: F401
+
+import modules.api.app
+import modules.assembly
+import modules.ui.tabs.extension_tabs  # noqa: F401

@@ -144,14 +144,14 @@ def plans(case: Case, root: Path) -> Iterator[dict[str, Any]]:
 
 
 def cell(row: dict[str, Any]) -> str:
-    """A plan in a few words."""
+    """Return a plan in a few words."""
     if not row["fits"]:
         return "does not fit"
-    return f"{row['needs_gb']:.1f}: {row['change'] or 'as it is'}"
+    return f"{row['needs_gb']:.1f}, {(row['change'] or 'as it is').removeprefix('stream weights: ')}"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The lines of the document's table."""
+    """Return the lines of the document's table."""
     heads = ["family", "weights, 16 bits", *(f"{budget} GB" for budget in BUDGETS_GB)]
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for family in dict.fromkeys(row["family"] for row in rows):

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class CFGDenoiserParams:
-    """Before an evaluation of the model; tensors may be replaced by others of their shapes.
+    """Before a model call; tensors may be replaced by others of their shapes.
 
-    `image_cond` is what an inpainting model sees alongside the latents, `vector` what is added to the time embedding;
+    `image_cond` is what an inpainting model sees besides the latents, `vector` what is added to the time embedding;
     None for other models. `extra`, with a row for each of `x`, is passed to the denoiser by the names of its arguments.
     """
 
@@ -43,7 +43,7 @@ class CFGDenoiserParams:
 
 @dataclass
 class CFGDenoisedParams:
-    """After an evaluation, before guidance; `x` may be replaced."""
+    """After a model call, before guidance; `x` may be replaced."""
 
     x: Tensor
     sampling_step: int
@@ -185,7 +185,7 @@ class _GuidanceCallbacks:
         self.told.tell(Moment.CFG_DENOISER, params)
         inputs.x, inputs.sigma, inputs.image, inputs.vector = params.x, params.sigma, params.image_cond, params.vector
         inputs.text_cond, inputs.text_uncond = params.text_cond, params.text_uncond
-        if self.told.listens(Moment.CFG_DENOISED):  # what came out of a call is told with its negative half
+        if self.told.listens(Moment.CFG_DENOISED):  # what came out of a call is reported with its negative half
             self.use.needs_uncond = True
 
     def _after_call(self, outputs: Denoised) -> None:

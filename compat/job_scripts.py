@@ -96,7 +96,7 @@ class JobScripts:
         self._call_again("postprocess", p, processed)
 
     def _call_again(self, hook: str, p: StableDiffusionProcessing, *objects: Any) -> None:
-        """Call a hook of the other extensions of the user's, as one does around jobs that it makes inside of another,
+        """Call a hook of the other user extensions, as one does around jobs that it makes inside of another,
         so that they take off what they put on the model. Scripts of ours leave nothing on it. One that fails is
         noted at its extension."""
         author = acting_now()

@@ -74,7 +74,7 @@ class _HiresTexts:
         return _HiresTexts(list(self.kept), list(self.shown))
 
     def texts(self, text: str, own: Sequence[str]) -> list[str]:
-        """The list, made anew of the job's one text or the images' own prompts as long as nobody has changed it."""
+        """The list, made again from the job's one text or the images' own prompts as long as nobody has changed it."""
         if self.kept == self.shown:
             self.shown = [text or prompt for prompt in own]
             self.kept = list(self.shown)
@@ -490,7 +490,7 @@ class Processed(OwnProcessed):
         self._infotexts = list(texts)
 
     def _show(self) -> None:
-        """Hand the lists out anew where nobody changed them and the images are others by now."""
+        """Hand the lists out again where nobody changed them and the images are others by now."""
         now = self._standing()
         if self._shown != now and self._shown == (tuple(map(id, self._images)), tuple(self._infotexts)):
             self._images[:] = [image.image for image in self.generated]

@@ -1,4 +1,4 @@
 """The program's name and version, as infotexts and replies carry them."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 PROGRAM_VERSION = f"Featherweight {VERSION}"

@@ -4,6 +4,9 @@ comparison of precisions.
 `python -m recipes.screenshots tabs` saves a sheet of each tab in both themes at three widths in `docs/images/tabs`, to
 be looked at; `tabs FOLDER` saves them there, and every picture by itself.
 
+`python -m recipes.screenshots demo` records `docs/images/demo.webp`: a prompt is typed, an image made in 16 bits and
+again in fp8 with the same seed, and both are compared.
+
 Run `python -m recipes.screenshots` (needs Chromium and the packages of requirements-test.txt). A server of its own
 with the bundled model is started, its page is used as a user would, and what stands there is saved.
 """
@@ -51,6 +54,7 @@ def show_memory(page: Page) -> None:
 
 def inpaint(page: Page) -> None:
     """The circle of `make_image` painted over on img2img, and the star that came there."""
+    page.click("#txt2img_image_tools [data-menu]")
     page.click("#txt2img_send_to_inpaint")
     page.wait_for_selector("[data-canvas=inpaint].fw-canvas-filled")
     page.fill("#img2img_prompt textarea", "a large yellow star on a blue background")
@@ -83,6 +87,7 @@ def inpaint(page: Page) -> None:
 def use_canvas(page: Page) -> None:
     """The image of `make_image` on the canvas, expanded by a result, with room below it and a region."""
     page.evaluate("featherweight.showTab('txt2img')")
+    page.click("#txt2img_image_tools [data-menu]")
     page.click("#txt2img_send_to_canvas")
     page.wait_for_selector(".fw-layers-list li >> nth=1")
     page.wait_for_selector("#img2img_notice:has-text('filled in')")
@@ -157,6 +162,88 @@ def show_tabs(browser: Browser, address: str, folder: Path) -> None:
         _sheet({key[1:]: shot for key, shot in shots.items() if key[0] == tab}).save(folder / f"{tab}.webp", quality=70)
 
 
+DEMO_PX = (880, 550)
+DEMO_PROMPT = "a large yellow star on a purple background"
+FRAME_MS = 250
+
+
+class Reel:
+    """Frames of the page and how long each is shown, for an animated image."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._frames: list[Image.Image] = []
+        self._durations: list[int] = []
+
+    def show(self, milliseconds: int) -> None:
+        """Add the page as it is now."""
+        with Image.open(io.BytesIO(self._page.screenshot())) as shot:
+            frame = shot.convert("RGB").resize(DEMO_PX, Image.Resampling.LANCZOS)
+        if self._frames and frame.tobytes() == self._frames[-1].tobytes():
+            self._durations[-1] += milliseconds
+            return
+        self._frames.append(frame)
+        self._durations.append(milliseconds)
+
+    def until(self, selector: str, frames: int = 6) -> None:
+        """Add frames until something is on the page, at most so many, and then one more."""
+        shown = 0
+        while not self._page.locator(selector).first.is_visible():
+            if shown < frames:
+                self.show(FRAME_MS)
+                shown += 1
+            self._page.wait_for_timeout(FRAME_MS)
+        self.show(FRAME_MS)
+
+    def save(self, path: Path) -> None:
+        """Write the frames as an animated WebP."""
+        first, *rest = self._frames
+        first.save(path, save_all=True, append_images=rest, duration=self._durations, loop=0, quality=55, method=6)
+
+
+def record_demo(page: Page) -> None:
+    """Type a prompt, generate, switch fp8 on, generate with the same seed, and compare both images."""
+    reel = Reel(page)
+    page.fill("#txt2img_seed input", str(SEED))
+    reel.show(1000)
+    page.focus("#txt2img_prompt textarea")
+    for begin in range(0, len(DEMO_PROMPT), 5):
+        page.keyboard.type(DEMO_PROMPT[begin : begin + 5])
+        reel.show(120)
+    page.keyboard.press("Escape")
+    _generate(page, reel, "#txt2img_messages:has-text('Time taken')")
+    reel.show(2500)
+    page.click("#setting_fp8_storage input")
+    reel.show(700)
+    page.get_by_role("option", name="Enable", exact=True).click()
+    reel.show(700)
+    page.wait_for_timeout(SETTLE_MS)
+    _generate(page, reel, "#txt2img_messages:has-text('FP8'), .fw-strip > :nth-child(2)")
+    reel.show(2500)
+    page.evaluate("featherweight.showTab('history')")
+    page.locator(".fw-history-item").nth(1).wait_for()
+    reel.show(1000)
+    page.locator(".fw-history-item").first.click()
+    page.get_by_role("button", name="Choose to compare").click()
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("button", name="Compare with the chosen one").click()
+    box = page.locator("#fw_history_compare")
+    box.locator("[role=status]", has_text="PSNR").wait_for()
+    box.get_by_role("button", name="Side by side").click()
+    page.wait_for_timeout(SETTLE_MS)
+    reel.show(6500)
+    reel.save(IMAGES / "demo.webp")
+
+
+def _generate(page: Page, reel: Reel, done: str) -> None:
+    """Press *Generate* and record until the image is there."""
+    page.click("#txt2img_generate")
+    reel.until(done)
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(SETTLE_MS)
+    reel.show(FRAME_MS)
+
+
 def _sheet(shots: Mapping[tuple[str, int], bytes]) -> Image.Image:
     """The pictures of a tab: a row for each theme, a column for each width."""
     sheet = Image.new("RGB", (sum(WIDTHS) + GAP_PX * (len(WIDTHS) - 1), 2 * max(WIDTHS.values()) + GAP_PX), "gray")
@@ -176,7 +263,7 @@ def _save(shot: bytes, name: str) -> None:
 
 
 def main(words: Sequence[str] = ()) -> None:
-    """Make those of `docs/images`; with the words `tabs FOLDER`, all tabs into that folder."""
+    """Make the pictures of `docs/images`; with `tabs FOLDER` all tabs into that folder, with `demo` the recording."""
     with program() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=list(ARGUMENTS))
         if words[:1] == ["tabs"]:
@@ -188,12 +275,16 @@ def main(words: Sequence[str] = ()) -> None:
                     for sheet in kept.glob("*.webp"):
                         shutil.copy(sheet, IMAGES / "tabs" / sheet.name)
             return
-        page = browser.new_page(viewport={"width": 1440, "height": 900}, locale="en-US", color_scheme="light")
+        width, height = (1280, 800) if words[:1] == ["demo"] else (1440, 900)
+        page = browser.new_page(viewport={"width": width, "height": height}, locale="en-US", color_scheme="light")
         page.set_default_timeout(LIMIT_MS)
         page.goto(address)
         page.wait_for_selector("#txt2img_generate")
         page.wait_for_timeout(3000)
         page.keyboard.press("Escape")  # the tour of a first visit
+        if words[:1] == ["demo"]:
+            record_demo(page)
+            return
         make_image(page)
         show_memory(page)
         inpaint(page)

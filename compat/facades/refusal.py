@@ -6,7 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-TABLE = "docs/extensions.md has the table of supported names"
+TABLE = "compat/README.md has the table of supported names"
 
 _SHARED = "modules.shared"
 PASSED_ON: dict[str, tuple[str, str]] = {

@@ -31,12 +31,12 @@ __all__ = [
 
 
 def on_cfg_denoiser(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(CFGDenoiserParams)`: before each evaluation of the model."""
+    """`callback(CFGDenoiserParams)`: before each model call."""
     register_callback(Moment.CFG_DENOISER, callback, name)
 
 
 def on_cfg_denoised(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(CFGDenoisedParams)`: after each evaluation, before guidance."""
+    """`callback(CFGDenoisedParams)`: after each model call, before guidance."""
     register_callback(Moment.CFG_DENOISED, callback, name)
 
 

@@ -22,7 +22,7 @@ from modules.scripts.acting import acting
 
 SENTENCE = (
     "torchvision is not installed next to the program's PyTorch. Its functions between PIL images and tensors are "
-    "there (docs/extensions.md has their names); models, data sets and video are not."
+    "there (compat/README.md has their names); models, data sets and video are not."
 )
 Pixels = Any
 """A PIL image, or a tensor [..., H, W]."""

@@ -1,4 +1,4 @@
-"""Habits of Gradio 3 and 4, understood while code of an extension of the user's runs, and only then.
+"""Habits of Gradio 3 and 4, understood while code of a user extension runs, and only then.
 
 Gradio's own classes are wrapped once; each wrapper looks whose code runs (`modules.scripts.acting`) and does nothing
 for the program's own, so that mistakes of our page stay errors.
@@ -75,7 +75,7 @@ def install() -> None:
     describe_block = blocks.Block.get_config
 
     def get_config(self: Any, cls: type | None = None) -> Any:
-        """Return what the page is told of a component: its arguments, by the signature of Gradio's own class."""
+        """Return what the page receives of a component: its arguments, by the signature of Gradio's own class."""
         made = type(self)
         return describe_block(self, cls or (None if is_gradios(made) else next(filter(is_gradios, made.__mro__))))
 
@@ -163,7 +163,7 @@ ROWS_BY_ID = {
 
 def layouts_of(elem_id: str | None) -> list[str]:
     """The ids of the reference UI's rows and columns that stand around a control; extensions build what is theirs where
-    they are told of one."""
+    they receive one."""
     tab, _, name = str(elem_id or "").partition("_")
     found = [f"{tab}_{row}" for row in ROWS.get(name, ())] if tab in ("txt2img", "img2img") else []
     return [*found, *([ROWS_BY_ID[elem_id]] if elem_id in ROWS_BY_ID else [])]

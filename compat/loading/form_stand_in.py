@@ -1,4 +1,4 @@
-"""The controls of the image tabs as extensions of the user's await them before their `ui` is called, made where there
+"""The controls of the image tabs as user extensions await them before their `ui` is called, made where there
 is no page: a worker builds a script's components for their defaults alone."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTROLS = (
 
 
 def tell_of_form(script: Script) -> None:
-    """Tell a script of the user's, and the callbacks of its extension, of stand-ins for the controls of both tabs, in
+    """Tell a user script, and the callbacks of its extension, of stand-ins for the controls of both tabs, in
     the layout that is open now. Nothing happens where the page has told its extension already. Raises what they
     raise."""
     author = script.acting

@@ -185,7 +185,7 @@ def _writes(flags: Any) -> bool:
 
 @contextmanager
 def unpatched_torch(report: Callable[[str], None]) -> Iterator[None]:
-    """While open, code may patch classes of `WATCHED` as it likes: at the end they are as before, and `report` is told
+    """While open, code may patch classes of `WATCHED` as it likes: at the end they are as before, and `report` receives
     which attributes were replaced. Nothing where PyTorch is not loaded."""
     nn = sys.modules.get("torch.nn")
     classes = [getattr(nn, name) for name in WATCHED] if nn is not None else []

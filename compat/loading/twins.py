@@ -35,6 +35,6 @@ def instead_of(name: str, loaded: set[str]) -> str:
 
 
 def twin_of(name: str, loaded: set[str]) -> str:
-    """Which of the loaded extensions does the work of one of the user's; "" where none does."""
+    """Which of the loaded extensions does the work of a user extension; "" where none does."""
     ours = TWINS.get(name.lower(), "")
     return ours if ours in loaded else ""

@@ -1,4 +1,4 @@
-"""Files that extensions of the user's bring for the page: their scripts, loaded by address after the page's own, and
+"""Files that user extensions bring for the page: their scripts, loaded by address after the page's own, and
 what these ask for as `file=extensions/NAME/...`. Nothing outside of an extension's folder is given."""
 
 import re
@@ -60,7 +60,7 @@ PLACES |= {"settings": ("setting_", "settings"), "controlnet": ("controlnet",)}
 
 
 def places_wanted(library: ScriptLibrary) -> list[str]:
-    """The parts of the page that scripts of the user's extensions name."""
+    """The parts of the page that scripts of user extensions name."""
     files = (file for file in library.page_scripts if not library.extension_of(file).is_built_in)
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
     return [place for place, words in PLACES.items() if any(word in text for text in texts for word in words)]

@@ -41,7 +41,7 @@ ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ..
     (lokr.read_lokr, lokr.ENDS),
     (glora.read_glora, glora.ENDS),
     (oft.read_oft, oft.ENDS),
-    (full.read_full, full.ENDS),  # last: a change of the bias may stand alongside any other algorithm
+    (full.read_full, full.ENDS),  # last: a change of the bias may be next to any other algorithm
 )
 """How each is read, and the ends of its tensors' names. A new one is a file in `algorithms` and a line here."""
 
@@ -146,7 +146,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_adapter(factors: Factors) -> Adapter | None:
     """The change that a layer's tensors describe, or None for tensors of no known algorithm.
 
-    Raises `InvalidValueError` for factors that cannot be, and for tensors alongside a known algorithm that mean nothing
+    Raises `InvalidValueError` for factors that cannot be, and for tensors next to a known algorithm that mean nothing
     here: without them the change would be another one than was trained.
     """
     for read, ends in ALGORITHMS:

@@ -245,7 +245,7 @@ class AdapterApplier:
         """Have those adapters work on the UNet that hold when the sampler has reported this step (from 0) of `steps`,
         and no others. Text encoders, which have read the prompt by then, stay as they are.
 
-        In mode exact this takes milliseconds, in the others the layers concerned are merged anew."""
+        In mode exact this takes milliseconds, in the others the layers concerned are merged again."""
         uses, mode, keep = self._current
         held = tuple(use.steps.holds(reported, steps) for use in uses)
         if held == self._held:
@@ -597,7 +597,7 @@ def _dtype_of(layer: nn.Module) -> torch.dtype:
 
 def _fits(branch: SideBranch, layer: nn.Module) -> bool:
     """Whether the branch takes all of the layer's input channels (a UNet for inpainting has more than its LoRAs), and
-    is no convolution alongside a matrix."""
+    is no convolution next to a matrix."""
     shape = shape_of(layer, "weight")
     if shape is None or len(shape) < 2 or branch.down.shape[1] != shape[1]:
         return False

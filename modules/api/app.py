@@ -95,7 +95,7 @@ def _close_the_rest(app: FastAPI) -> None:
 
 
 class NearRoute(BaseRoute):
-    """A route for requests that no other takes, but nearly: another method is told the right ones, a
+    """A route for requests that no other takes, but nearly: another method receives the right ones, a
     slash behind the path leads to the route without it."""
 
     path = f"/{CATCH_ALL}"

@@ -2,13 +2,11 @@
 
 import argparse
 import os
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from modules.assembly import ROOT
-from modules.cli.running import flags_of, run_guarded
+from modules.cli.running import StatusLine, flags_of, run_guarded
 from modules.downloads.downloads import DownloadRequest, Downloads
 from modules.downloads.known import KnownModel
 from modules.downloads.transport import TOKENS_FILE, FileTransport, Tokens
@@ -20,7 +18,6 @@ from modules.models.files.catalogue import HashCache
 from modules.system.paths import resolve_paths
 
 GB = 1e9
-SHOWN_EVERY_S = 1.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -94,23 +91,14 @@ def _look(downloads: Downloads, request: DownloadRequest) -> int:
 
 
 def _get(downloads: Downloads, request: DownloadRequest) -> None:
-    rate, shown = Rate(), 0.0
-
-    def show(done: int, total: int) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - shown < SHOWN_EVERY_S and done < total:
-            return
-        shown = now
-        print(f"\r{rate.words(done, total):<60}", end="", file=sys.stderr, flush=True)
-
-    there = downloads.get(request, show)
-    print(file=sys.stderr)
+    rate, line = Rate(), StatusLine()
+    there = downloads.get(request, lambda done, total: line.show(lambda: rate.words(done, total)))
+    line.end()
     state = "was there already" if there.was_there else "is there"
     print(f"{there.path} {state}, {there.size_bytes / GB:.2f} GB, sha256 {there.sha256}")
 
 
 def _listed(model: KnownModel) -> str:
     parts = f" Needs: {', '.join(model.parts)}." if model.parts else ""
-    good_for = f" {model.good_for.capitalize()}." if model.good_for else ""
-    return f"{model.name:<16} {model.size_gb:6.2f} GB  {model.label}.{good_for} Licence: {model.licence}.{parts}"
+    good_for = f" {model.good_for}." if model.good_for else ""
+    return f"{model.name:<16} {model.size_gb:6.2f} GB  {model.label}.{good_for} License: {model.licence}.{parts}"

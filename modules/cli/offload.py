@@ -17,7 +17,7 @@ GB = 1_000_000_000
 def main(argv: Sequence[str]) -> int:
     """Say what the folder holds, and delete what was unused for longest. Exit code 0, or 1 for errors.
 
-    A program that streams from there at the moment fails with its next image, and writes anew what it needs.
+    A program that streams from there at the moment fails with its next image, and writes again what it needs.
     """
     arguments = _parser().parse_args(argv)
     return run_guarded(lambda: _run(arguments))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from modules.assembly import build_services
 from modules.cli.parameters import add_parameter_options, request_values
-from modules.cli.running import flags_of, run_guarded
+from modules.cli.running import StatusLine, flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
 from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_job_words(parser: argparse.ArgumentParser) -> None:
-    """Add what every command that makes images understands alongside the parameters."""
+    """Add what every command that makes images understands besides the parameters."""
     parser.add_argument("--output", type=Path, help="file to write; with several images a number is added")
     parser.add_argument(
         "--reference",
@@ -144,27 +144,28 @@ def script_of(arguments: argparse.Namespace, services: Services, is_img2img: boo
 
 def _watch(job: Job, quiet: bool) -> None:
     """Show a bar until the job ends; Ctrl+C stops it within a step and keeps what is finished."""
+    line = StatusLine()
     while True:
         try:
             ended = job.wait(REFRESH_S)
             if not quiet:
-                _show(job)
+                _show(job, line)
             if ended:
                 break
         except KeyboardInterrupt:
             job.interrupt()
             print("\nInterrupting ...", file=sys.stderr)
     if not quiet:
-        print(file=sys.stderr)
+        line.end()
 
 
-def _show(job: Job) -> None:
+def _show(job: Job, line: StatusLine) -> None:
     progress = job.progress()
     full = round(progress.fraction * BAR_WIDTH)
     eta = f", {progress.eta_s:.0f} s left" if progress.eta_s is not None else ""
     steps = f"{progress.step}/{progress.total_steps}" if progress.total_steps else progress.phase
     bar = "█" * full + "░" * (BAR_WIDTH - full)
-    print(f"\r{progress.fraction:4.0%} {bar} {steps}{eta}   ", end="", file=sys.stderr, flush=True)
+    line.show(lambda: f"{progress.fraction:4.0%} {steps}{eta}", bar=f"{bar} ")
 
 
 def _deliver(result: Result, output: Path | None, with_grids: bool = False) -> int:

@@ -83,7 +83,7 @@ def _forgets(path: Path, name: str, value: str) -> None:
 @dataclass(frozen=True)
 class Downloads:
     """Gets files into the model folders of `paths`; threads may share it. `remember` keeps the hash ("sha256") and the
-    address ("source") of what came; `on_done` is told when a file is there."""
+    address ("source") of what came; `on_done` is called when a file is there."""
 
     paths: Paths
     transport: FileTransport

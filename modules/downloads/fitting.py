@@ -12,9 +12,6 @@ SPARE_GB = 1.5
 """Beside the weights: activations, the VAE's, the program itself."""
 HALVED = ("fp8", "int8")
 """In a file's name: it is in 8 bits already."""
-COST_PER_CORE = 8.0
-"""Image cost that a core of a CPU does in a few minutes; more is called slow."""
-
 CORE_SECONDS = 80.0
 """Seconds of one core per unit of image cost, in fp32 with AVX2; about half of that with VNNI."""
 
@@ -38,7 +35,6 @@ class Fitting:
     needs_gb: float
     download_gb: float
     is_streamed: bool
-    is_slow: bool
     seconds: int
 
 
@@ -66,6 +62,5 @@ def _fitting(model: KnownModel, known: Mapping[str, KnownModel], machine: Machin
         round(needs, 1),
         round(model.size_gb + sum(part.size_gb for part in parts), 1),
         needs > machine.memory_gb,
-        not machine.has_gpu and model.image_cost > COST_PER_CORE * machine.cores,
         0 if machine.has_gpu else math.ceil(model.image_cost * CORE_SECONDS / machine.cores),
     )

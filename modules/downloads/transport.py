@@ -227,7 +227,7 @@ class Connection:
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Learn of the socket when it is connected, before a handshake or a request; httpx calls this."""
         if event == "connection.connect_tcp.complete":
-            # A descriptor of our own stays that of the connection where encryption is put around the first.
+            # A descriptor of our own stays that of the connection where encryption wraps the first.
             self._socket = info["return_value"].get_extra_info("socket").dup()
 
     def break_off(self) -> None:

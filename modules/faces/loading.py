@@ -48,7 +48,7 @@ class SpandrelFaceModel:
         """[1,3,H,W] in 0..1 to the same."""
         network = self.descriptor.model
         if self.type == GFPGAN:
-            # Its noise is drawn anew at each call unless it is told not to: the same image gives the same face.
+            # Its noise is drawn again at each call unless asked not to: the same image gives the same face.
             found: Tensor = (network(unit * 2 - 1, return_rgb=False, randomize_noise=False)[0] + 1) / 2
         elif self.type == CODEFORMER:
             found = (network(unit * 2 - 1, weight=weight)[0] + 1) / 2

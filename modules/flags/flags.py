@@ -165,7 +165,7 @@ class Flags:
         DEFAULT_PORT,
         whole_number(1, 65535),
     )
-    api: bool = switch(SERVER, "serve the API alongside the page")
+    api: bool = switch(SERVER, "serve the API next to the page")
     nowebui: bool = switch(SERVER, "serve the API without the page")
     api_auth: str | None = value(
         SERVER, "user:password[,...] for the API (default: the page's users)", None, credentials_text, metavar="AUTH"
@@ -293,14 +293,20 @@ def flag_name(name: str) -> str:
 
 def add_arguments(parser: ArgumentParser, groups: Iterable[str] = GROUPS) -> None:
     """Add the flags of `groups` to any parser, those without effect last, in a group of their own; flags that were not
-    given stay out of its namespace."""
+    given stay out of its namespace. A parser with some of them names their groups in its help, which the whole list
+    would bury."""
+    groups = tuple(groups)
+    is_whole = groups == GROUPS
+    if not is_whole:
+        parser.epilog = f"The flags for {', '.join(groups)} are accepted too: launch.py --help lists them."
     sections = {name: parser.add_argument_group(name) for name in groups}
     appendix = parser.add_argument_group("accepted from the reference UI, without effect here")
     for field in fields(Flags):
         option = option_of(field)
         if option.group in sections:
             section = appendix if field.name in NO_EFFECT else sections[option.group]
-            section.add_argument(flag_name(field.name), dest=field.name, **_keywords(field))
+            keywords = _keywords(field) if is_whole else {**_keywords(field), "help": SUPPRESS}
+            section.add_argument(flag_name(field.name), dest=field.name, **keywords)
 
 
 def _keywords(field: "Field[Any]") -> dict[str, Any]:
@@ -352,7 +358,7 @@ _ADDED = re.compile(r"""add_argument\(\s*["'](--[\w-]+)["']""")
 
 
 def extension_options(namespace: Namespace) -> set[str]:
-    """The flags that `preload.py` of the user's extensions add, as their texts say; they read these themselves."""
+    """The flags that `preload.py` of user extensions add, as their texts say; they read these themselves."""
     folder = Path(getattr(namespace, "data_dir", None) or Path(__file__).parents[2]) / "extensions"
     texts = (file.read_text(encoding="utf-8", errors="replace") for file in folder.glob("*/preload.py"))
     return {name for text in texts for name in _ADDED.findall(text)}
@@ -413,7 +419,7 @@ def _check_together(flags: Flags) -> None:
     if (flags.tls_keyfile is None) != (flags.tls_certfile is None):
         raise UsageError("HTTPS needs both --tls-keyfile and --tls-certfile")
     if flags.farm and not flags.workers:
-        raise UsageError("--farm needs --workers N: how many workers the cluster shall run for this server")
+        raise UsageError("--farm needs --workers N: how many workers the cluster runs for this server")
 
 
 def without_effect(flags: Flags) -> dict[str, str]:

@@ -4,7 +4,7 @@ Whoever builds what a flag asks for removes its line. Standard library only.
 """
 
 _NO_LDSR = "LDSR is no upscaler here; ESRGAN, Real-ESRGAN, BSRGAN, DAT, HAT, ScuNET and SwinIR files are read"
-_NO_EXTENSIONS = "extensions are not installed or updated by the program; put their folders into extensions/"
+_NO_EXTENSIONS = "the tab Extensions installs and updates extensions"
 _NO_DOWNLOAD = "nothing is downloaded at start"
 _ONE_NAMING = "names are cut and cleaned so that every system takes them"
 _NOT_IN_REFERENCE = "it does nothing in the reference UI either"
@@ -31,7 +31,7 @@ NO_EFFECT: dict[str, str] = {
     "no_download_sd_model": _NO_DOWNLOAD,
     "do_not_download_clip": _NO_DOWNLOAD,
     "disable_safe_unpickle": "pickled checkpoints are read without running what is in them",
-    "api": "the API is always served alongside the page",
+    "api": "the API is always served next to the page",
     "no_prompt_history": "params.txt is not written; the Paste button asks the record of jobs",
     "unix_filenames_sanitization": _ONE_NAMING,
     "filenames_max_length": _ONE_NAMING,

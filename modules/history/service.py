@@ -25,7 +25,7 @@ MAX_PENDING = 10_000  # more are made when they are looked at
 
 @dataclass
 class HistoryService:
-    """An `ImageListener` of the queue. Thumbnails of new images are made in a thread, alongside the next image."""
+    """An `ImageListener` of the queue. Thumbnails of new images are made in a thread, while the next image is made."""
 
     history: History
     thumbnails: Thumbnails

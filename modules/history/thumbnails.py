@@ -26,7 +26,7 @@ class Thumbnails:
             self._db = _connect(path)
         except sqlite3.DatabaseError as error:
             assert path is not None
-            log.warning("The thumbnails (%s) are begun anew: %s", path, error)
+            log.warning("The thumbnails (%s) are begun again: %s", path, error)
             path.unlink(missing_ok=True)
             self._db = _connect(path)
 

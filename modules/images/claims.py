@@ -21,7 +21,7 @@ class Claim:
     published: bool = False
 
     def publish(self, name: str, data: bytes, before: Callable[[Path], None] = lambda path: None) -> Path:
-        """Write `data` and give it `name`; `before` is told of the path first. Raises OSError; FileExistsError if
+        """Write `data` and give it `name`; `before` receives the path first. Raises OSError; FileExistsError if
         someone used the name otherwise."""
         target = self.placeholder.with_name(name)
         write_and_sync(self.placeholder, data)

@@ -1,6 +1,6 @@
 """Masks of inpainting: read, blurred, cropped to their area, filled underneath, and pasted back over the result.
 
-A mask is an image of mode "L": 255 is painted anew, 0 is kept.
+A mask is an image of mode "L": 255 is repainted, 0 is kept.
 """
 
 from typing import NamedTuple
@@ -109,7 +109,7 @@ def fill_masked(image: Image.Image, mask: Image.Image) -> Image.Image:
 
 def overlay_of(image: Image.Image, mask: Image.Image) -> Image.Image:
     """Return what is kept of the image [RGBA of the same size]: transparent where the mask says that it is painted
-    anew."""
+    again."""
     return _kept(image, mask).convert("RGBA")
 
 
@@ -138,7 +138,7 @@ def placed(result: Image.Image, size_px: tuple[int, int], area: Box, scale: Scal
 
 
 def painted_part(result: Image.Image, mask: Image.Image) -> Image.Image:
-    """Return what of a result the mask ("L") has painted anew [RGBA]; transparent where it keeps the image."""
+    """Return what of a result the mask ("L") has repainted [RGBA]; transparent where it keeps the image."""
     fitting = resize_image(mask, *result.size, ResizeMode.RESIZE_AND_FILL).convert("L")
     return Image.composite(result.convert("RGBA").convert("RGBa"), Image.new("RGBa", result.size), fitting).convert(
         "RGBA"

@@ -63,7 +63,7 @@ def grown(image: Image.Image, margins: Margins, seed: int) -> Image.Image:
 
 
 def painted_mask(size: tuple[int, int], margins: Margins, inside: Image.Image | None = None) -> Image.Image:
-    """The mask ("L", 255 is painted anew) of a canvas of this size; `inside` is that of the image itself."""
+    """The mask ("L", 255 is repainted) of a canvas of this size; `inside` is that of the image itself."""
     mask = Image.new("L", size, 255)
     left, top, right, bottom = margins.kept(size)
     mask.paste(inside if inside is not None else 0, (left, top, right, bottom))

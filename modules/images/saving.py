@@ -76,7 +76,7 @@ def save_image(
     Subfolder, name and format follow from the settings, e.g. `2024-05-01/00000-SEED.png`; `suffix` ("-before-x") ends
     the name; grids are named `grid-0000`. `items` are further text chunks of a PNG. `stem` names the file instead of
     the settings, with a further number where that is taken; an empty one gives the number alone. What the chosen format
-    cannot hold is written as PNG. `on_path` is told where the file is about to appear. The file
+    cannot hold is written as PNG. `on_path` receives where the file is about to appear. The file
     appears complete or not at all. Raises OutputError (full disk, read-only folder).
     """
     target_folder, decoration, extension = _place(image, folder, settings, context, infotext, is_grid=is_grid)

@@ -1,4 +1,4 @@
-"""The images of jobs on record: where each is about to appear, that it is finished, and who is told of it."""
+"""The images of jobs on record: where each is about to appear, that it is finished, and who receives it."""
 
 import logging
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class ImageListener(Protocol):
         """Called in the thread that computes."""
 
     def saved_late(self, task_id: str, user: str, image: GeneratedImage, before: Path | None) -> None:
-        """An image that could not be saved is now where it belongs; it was told of with the path `before`, or, without
-        one, not at all. Called in a thread of its own."""
+        """An image that could not be saved is now where it belongs; it was announced with the path `before`, or not
+        at all without one. Called in a thread of its own."""
 
 
 class JobImages:
@@ -48,13 +48,13 @@ class JobImages:
         """Record an image and tell of it."""
         if not image.is_finished:
             return
-        self._tell(job.task_id, job.standing.user, image)  # first: what is not yet done is told again after a kill
+        self._tell(job.task_id, job.standing.user, image)  # first: what is not yet done is reported again after a kill
         self._store.images.done(job.task_id, image)
         job.standing.attempts = 0
 
     def made(self, task_id: str, user: str, recorded: Sequence[ImageRecord]) -> list[ImageRecord]:
         """List those of the recorded images that are there, also those whose file appeared in the last moment, which
-        are told now."""
+        are reported now."""
         made = [item for item in recorded if item.exists()]
         for item in made:
             if not item.is_done and (found := item.image.read()) is not None:
@@ -111,4 +111,4 @@ class JobImages:
             try:
                 listener.finished(task_id, user, image)
             except Exception:  # costs neither the job nor the other listeners
-                log.exception("%s was finished, and somebody who was told failed", image.path or task_id)
+                log.exception("%s was finished, and somebody who was notified failed", image.path or task_id)

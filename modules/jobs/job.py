@@ -1,4 +1,4 @@
-"""Entries of the queue: where it is, whether it shall stop, what came of it. Safe to read from any thread.
+"""Entries of the queue: where it is, whether it should stop, what came of it. Safe to read from any thread.
 
 `Entry` is what all work has in common; a `Job` makes images, a `modules.jobs.tasks.Task` everything else.
 """
@@ -77,7 +77,7 @@ class Standing:
 class WorkerLostError(FeatherweightError):
     """Who computed a job is no longer there: the job is tried again. The message says what happened, as a sentence.
 
-    `avoid` is the name of a worker that this job shall not be given to again; a try there does not count.
+    `avoid` is the name of a worker that this job is not given to again; a try there does not count.
     """
 
     status = 503
@@ -246,7 +246,7 @@ class Job(Entry):
         self.total_steps = 0  # what `plan` said
         self._done_steps = 0
         self._first_step_at: float | None = None
-        self._first_step = 0  # which one was told first: a job that goes on begins in the middle
+        self._first_step = 0  # which one was reported first: a job that goes on begins in the middle
         self._preview: Image.Image | None = None
         self._preview_id = 0
         self._preview_step = 0

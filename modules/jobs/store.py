@@ -393,7 +393,7 @@ class JobStore:
         )
 
     def note(self, task_id: str, key: str, data: Mapping[str, Any]) -> None:
-        """A task does something that a later try must know of, see `Task.note`; tries are counted anew."""
+        """A task does something that a later try must know of, see `Task.note`; tries are counted from 0 again."""
         self.file.put(
             Write("INSERT OR REPLACE INTO task_notes VALUES (?, ?, ?)", (task_id, key, json.dumps(data))),
             Write("UPDATE jobs SET attempts = 0 WHERE task_id = ?", (task_id,)),

@@ -22,7 +22,7 @@ class Product(Protocol):
     """Product of a task that is no JSON, such as images."""
 
     def begin(self, task: Task) -> None:
-        """The work begins, perhaps anew after its worker was lost: nothing of it is there."""
+        """The work begins, perhaps again after its worker was lost: nothing of it is there."""
 
     def add(self, item: Any) -> None:
         """The work has made this; it can be pickled."""
@@ -111,7 +111,7 @@ class Task(Entry):
         return self._spec
 
     def note(self, key: str, data: Mapping[str, Any]) -> None:
-        """Put on record what a later try of this work shall not do again, before it is done; after a restart it stands
+        """Put on record what a later try of this work must not do again, before it is done; after a restart it stands
         in `noted`."""
         self.on_note(self.task_id, key, data)
 

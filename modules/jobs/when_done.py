@@ -1,5 +1,5 @@
 """Actions when the line has been worked off: the model leaves memory, the server ends, the machine sleeps, or a
-command of the user's runs."""
+user's command runs."""
 
 import logging
 import shlex

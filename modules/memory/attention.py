@@ -29,7 +29,7 @@ MAX_SCORE_BYTES = 256 * MiB  # where the device does not say what is free
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionOptions:
-    """What the ways with slices may use; None lets them choose.
+    """The limits of sliced attention; None lets the implementation choose.
 
     `query_chunk` and `key_chunk` count tokens (sub-quadratic only). Where the scores take at most
     `threshold_percent` of the free memory, sub-quadratic attention leaves the keys in one piece (None: 70).
@@ -46,7 +46,8 @@ ATTENTIONS: Registry[Callable[[AttentionOptions], Attention]] = Registry("attent
 
 
 def upcast(attention: Attention) -> Attention:
-    """The same in float32 whatever the dtype, outside of autocast; the result has the query's dtype."""
+    """Wrap attention so that it computes in float32 whatever the dtype, outside of autocast; the result has the query's
+    dtype."""
 
     def in_fp32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         with autocast(query.device, torch.bfloat16, enabled=False):
@@ -148,7 +149,8 @@ def _sdp(options: AttentionOptions) -> Attention:
 
 @ATTENTIONS.register("sdp-no-mem")
 def _sdp_no_mem(options: AttentionOptions) -> Attention:
-    """The same without the memory-efficient kernel, whose backward and order of sums may vary from run to run."""
+    """Return SDP attention without the memory-efficient kernel, whose backward and order of sums may vary from run to
+    run."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]

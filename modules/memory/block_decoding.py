@@ -89,7 +89,7 @@ def decoded_peak_bytes(root: nn.Module, dtype: torch.dtype, known: Sequence[str]
 
 
 class DecodedWeights:
-    """What blocks of a model keep decoded, for as long as their stored weights are what they were."""
+    """The decoded weights that blocks of a model keep while their stored weights are unchanged."""
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[nn.Module, _Decoded] = WeakKeyDictionary()
@@ -111,7 +111,7 @@ class DecodedWeights:
             del self._kept[block]
 
     def get(self, block: nn.Module, prepared: _Prepared) -> _Decoded | None:
-        """What a block keeps; None: nothing, or of other weights, which is let go."""
+        """Return what a block keeps; None if it keeps nothing, or if it was of other weights, which is released."""
         decoded = self._kept.get(block)
         if decoded is not None and decoded.prepared is not prepared:
             del self._kept[block]
@@ -123,7 +123,7 @@ class DecodedWeights:
         self._kept[block] = decoded
 
     def prepared(self, block: nn.Module) -> _Prepared | None:
-        """What the weights that a block keeps were decoded from."""
+        """Return what the weights that a block keeps were decoded from."""
         decoded = self._kept.get(block)
         return None if decoded is None else decoded.prepared
 
@@ -215,7 +215,7 @@ def _room(count: int, dtype: torch.dtype) -> int:
 
 
 def _taken(sizes: Sequence[int], dtype: torch.dtype) -> tuple[list[int], int]:
-    """Of weights of these sizes (ascending) those that are decoded together, and their bytes."""
+    """Return the weights of these sizes (ascending) that are decoded together, and their bytes."""
     taken, held = list[int](), 0
     for count in sizes:
         size = _room(count, dtype) * dtype.itemsize
@@ -334,8 +334,8 @@ class _Batch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Prepared:
-    """What there is to decode for a block, and what that was found from. `others`: parameters that are not decoded so,
-    as long as they stay what they are."""
+    """The weights to decode for a block, and what that was found from. `others`: parameters that are not decoded this
+    way, as long as they stay unchanged."""
 
     layers: list[_SeenLayer]
     batches: list[_Batch]
@@ -467,7 +467,7 @@ class _BlockDecoding:
 
     @property
     def computes(self) -> tuple[object, ...]:
-        """What a recorded call depends on: where weights that are kept are."""
+        """Return what a recorded call depends on: the addresses of kept weights."""
         return ("what the block computes", *self.kept.addresses(self.module))
 
     @property
@@ -512,7 +512,7 @@ class _BlockDecoding:
         return decoded
 
     def _look(self) -> tuple[_Prepared, list[list[Tensor]]]:
-        """What there is to decode now, and the stored weights."""
+        """Return what to decode now, and the stored weights."""
         self.prepared = self.prepared or (self.kept.prepared(self.module) if self.keeps else None)
         stored = None if self.prepared is None else self.prepared.stored()
         if stored is None:

@@ -1,4 +1,4 @@
-"""What meets a stored layer's weights on their way to use: deltas on the weights, side branches of the layer."""
+"""Changes of a stored layer's weights when they are used: deltas on the weights, side branches of the layer."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class SideBranch:
 
 
 class LayerChange(Protocol):
-    """What one adapter does to one layer, at one strength."""
+    """The effect of one adapter on one layer, at one strength."""
 
     def branch(self) -> SideBranch | None:
         """The change as a branch, or None for algorithms that do not factor."""
 
     def weight_delta(self, weight: Tensor) -> Tensor | None:
-        """What is added to `weight` (float32), in its shape; None if the weight stays."""
+        """Return what is added to `weight` (float32), in its shape; None if the weight stays."""
 
     def bias_delta(self, bias: Tensor | None) -> Tensor | None:
-        """What is added to the bias; None if it stays."""
+        """Return what is added to the bias; None if it stays."""
 
     @property
     def sum_dtype(self) -> torch.dtype | None:

@@ -71,7 +71,7 @@ def stored_problem(module: nn.Module) -> str | None:
 
 @dataclass
 class CompiledBlocks:
-    """What was compiled, by class of blocks; kept over jobs. `problem`: why compiling failed."""
+    """The compiled blocks, by class; kept over jobs. `problem`: why compiling failed."""
 
     backend: str | Callable[..., Any] = "inductor"
     problem: str | None = None

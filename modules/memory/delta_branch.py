@@ -37,7 +37,7 @@ class DeltaBranch:
     _kept: Tensor | None = field(default=None)
 
     def delta(self, weight: Tensor) -> Tensor:
-        """What is added to this weight, in its dtype and on its device."""
+        """Return what is added to this weight, in its dtype and on its device."""
         if self._kept is not None and (self._kept.dtype, self._kept.device) == (weight.dtype, weight.device):
             return self._kept
         base = weight.float()
@@ -47,7 +47,7 @@ class DeltaBranch:
         return delta
 
     def bias_delta(self, layer: nn.Module, like: Tensor) -> Tensor | None:
-        """What is added to the layer's bias; None where nothing is."""
+        """Return what is added to the layer's bias; None if nothing is."""
         bias: Any = None if layer._parameters.get("bias") is None else layer.bias
         own: Tensor | None = None if bias is None else bias.float()
         changed = changed_bias(own, self.changes)

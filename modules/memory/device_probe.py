@@ -1,4 +1,4 @@
-"""What a device computes in how many seconds: measured once, remembered, and decided by, in place of its name.
+"""Measured speeds of a device, remembered, which decide instead of its name.
 
 Cards of one maker and generation differ by more than their names say: a GTX 16xx multiplies fp16 matrices at a fraction
 of fp32's speed and convolves them fast, cards before 2018 gain threefold by int8 products, and drivers give NaN in one
@@ -185,7 +185,7 @@ def _seconds(device: torch.device, make: Callable[[], Made]) -> float:
 
 
 def _works(device: torch.device) -> dict[str, Callable[[], Made]]:
-    """What is measured, by name."""
+    """Return what is measured, by name."""
     found: dict[str, Callable[[], Made]] = {}
     dtypes = (torch.float32, torch.bfloat16) if device.type == "cpu" else DTYPES  # CPUs are never asked for fp16
     for dtype in dtypes:

@@ -72,7 +72,7 @@ def _empty(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 class MetaRun:
-    """The same for modules that stay on one device: on tensors of the meta device, which is several times quicker.
+    """A dry run of modules that stay on one device: on tensors of the meta device, which is several times faster.
 
     Not for what asks a tensor for its device, or for autocast, which knows no meta device.
     """
@@ -119,8 +119,8 @@ Layout = tuple[torch.Size, tuple[int, ...], torch.dtype]  # shape, strides and d
 
 
 class Outcomes:
-    """What operations make of tensors on the meta device, remembered by shape: PyTorch decides it in Python for most of
-    them, and blocks of a model ask the same again and again. Operations that change or return what they were given are
+    """The results of operations on the meta device, remembered by shape: PyTorch computes them in Python for most
+    operations, and blocks of a model ask the same again and again. Operations that change or return their inputs are
     not remembered, and neither are their results."""
 
     def __init__(self) -> None:
@@ -182,8 +182,8 @@ def _makes_anew(func: Any) -> bool:
 
 
 def _key(value: Any) -> Any:
-    """The same for arguments that give the same shapes. Raises `TypeError` for tensors that are not on the meta device
-    and for special kinds of tensors."""
+    """Return a key that is equal for arguments that give equal shapes. Raises `TypeError` for tensors that are not on
+    the meta device and for special classes of tensors."""
     if isinstance(value, Tensor):
         if type(value) not in (Tensor, nn.Parameter) or not value.is_meta or value.layout is not torch.strided:
             raise TypeError(f"{type(value).__name__} on {value.device}")
@@ -266,8 +266,8 @@ CHANNEL_BLOCK = 16  # channels that lie side by side in the layout that convolut
 
 
 def _inside_bytes(func: Any, args: tuple[Any, ...], result: Any, device_of: Callable[[Tensor], str]) -> int:
-    """What a convolution on the CPU takes in addition to its output: it copies its input into a layout of its own,
-    computes in that, and copies the result out when the input's copy is missing (as measured with PyTorch 2.13).
+    """Return the bytes that a convolution on the CPU takes besides its output: it copies its input into a layout of its
+    own, computes in that, and copies the result out when the input's copy is missing (as measured with PyTorch 2.13).
     Products of one pixel at a time (kernels of size 1) need neither."""
     if func is not torch.ops.aten.convolution.default or device_of(result) != "cpu":
         return 0

@@ -5,8 +5,8 @@ A fast GPU is done with a small model's kernel before the next one is sent: it w
 them at once. It does exactly what was recorded, on the memory that was recorded; so a graph is used only where all of
 this holds, and everything else is computed as it is:
 
-- nothing is put around the model but what computes the same in another way (`HookOrder.COMPUTE`), and its weights, in
-  memory on the device, lie where they lay;
+- no hooks are registered on the model but those that compute the same in another way (`HookOrder.COMPUTE`), and its
+  weights, in memory on the device, stay in their places;
 - while the call was watched, it drew no random numbers, read no tensor of the CPU and no value of the GPU;
 - for two calls with different inputs the replay gave the same numbers as the model, to the bit.
 
@@ -43,7 +43,7 @@ SPARE_SHARE, SPARE_BYTES = 0.2, 2 << 30
 """Of the device, that must be unused before a graph is recorded, which keeps the memory of one call for itself."""
 LEFT_BYTES = 1 << 30
 """Of the device, that must be unused after it."""
-FOREIGN = "something else is put around a layer"
+FOREIGN = "a hook changes a layer"
 _DROPOUT = torch.ops.aten.dropout.default
 
 
@@ -56,7 +56,7 @@ class GraphMode(Enum):
 
 
 class Phase(Enum):
-    """What the next call of one kind does."""
+    """The action of the next call with one key."""
 
     BEGIN = "computes, so that libraries have made their choices"
     TIME = "computes, and is timed"
@@ -69,8 +69,8 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Computation:
-    """What a call depends on besides its inputs: `facts` are equal where it is the same. `objects` are kept, so that no
-    other can get the identity of one."""
+    """The things that a call depends on besides its inputs: `facts` are equal if it is the same. `objects` are kept, so
+    that no other can get the identity of one."""
 
     facts: tuple[Hashable, ...]
     objects: tuple[object, ...] = field(compare=False, repr=False)
@@ -107,8 +107,8 @@ class DenoiserGraphs:
         return self._recorder is not None
 
     def begin_job(self, mode: GraphMode, tell: Callable[[str], None] = log.info) -> None:
-        """What holds for the calls from now on. Graphs of the job before are used again where nothing has changed. With
-        `GraphMode.ON`, `tell` gets one sentence where calls are not recorded."""
+        """Set what holds for the calls from now on. Graphs of the job before are used again where nothing has changed.
+        With `GraphMode.ON`, `tell` gets one sentence where calls are not recorded."""
         self._mode, self._tell = mode, tell if mode is GraphMode.ON else log.info
         self.replays = 0
         if mode is GraphMode.OFF:
@@ -125,7 +125,7 @@ class DenoiserGraphs:
         self._kinds.clear()
 
     def pause(self) -> None:
-        """The same, and none in this job any more: memory has run out."""
+        """Drop all graphs, and record none in the rest of this job: memory has run out."""
         self.drop()
         self._mode = GraphMode.OFF
 
@@ -135,8 +135,8 @@ class DenoiserGraphs:
         return self._mode is not GraphMode.OFF and self._recorder is not None
 
     def run(self, module: nn.Module, call: Call, inputs: Sequence[Tensor], kind: Hashable) -> Tensor:
-        """What `call(inputs)` gives. It computes by `module`, whose weights are on the device; `kind` is all that it
-        depends on besides, apart from the shapes and dtypes of the inputs."""
+        """Return what `call(inputs)` gives. The call computes by `module`, whose weights are on the device; `kind` is
+        all that it depends on besides, apart from the shapes and dtypes of the inputs."""
         if not self.is_on or self._recorder is None or torch.is_grad_enabled():
             return call(inputs)
         computation = computation_of(module)
@@ -297,7 +297,7 @@ def _chain_facts(forward: object) -> list[object] | str:
     if not handles or module is None or has_foreign_forward(module):
         return FOREIGN
     if any(handle.order is not HookOrder.COMPUTE for handle in handles):
-        return "a script, an extension or token merging is put around a layer"
+        return "a script, an extension or token merging changes a layer"
     return [handle.hook for handle in handles]
 
 

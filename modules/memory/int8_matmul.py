@@ -67,7 +67,7 @@ PROBED_TOKENS, PROBED_ROWS, SPREAD = 32, 64, 0.5
 
 @dataclass
 class Told:
-    """What was said of the layers of a model that decode: each reason once, not for every layer."""
+    """The messages about decoding layers of a model: each reason once, not for every layer."""
 
     reasons: set[str] = field(default_factory=set)
 

@@ -63,7 +63,8 @@ class Int8Support:
 
 
 def int8_support(device: torch.device, dtype: torch.dtype, remembered: Path | None = None) -> Int8Support:
-    """What `device` can, beside a product in `dtype`. `remembered` is the file of earlier answers (None: none)."""
+    """Return what `device` supports, compared with a product in `dtype`. `remembered` is the file of earlier answers
+    (None: none)."""
     key = f"{name_of(device)}, PyTorch {torch.__version__}, {str(dtype).removeprefix('torch.')}"
     known = read_answers(remembered).get(key)
     if isinstance(known, dict) and isinstance(known.get("ratio"), int | float | None):
@@ -120,7 +121,7 @@ def name_of(device: torch.device) -> str:
 
 
 def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
-    """As the system calls it."""
+    """Return the name that the system gives the CPU."""
     try:
         lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # other systems than Linux
@@ -130,7 +131,7 @@ def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def read_answers(path: Path | None) -> dict[str, Any]:
-    """What was measured before, by machine; empty without a file."""
+    """Read earlier measurements, by machine; empty without a file."""
     try:
         found = read_json_file(path) if path is not None else {}
     except (OSError, ValueError):  # not there yet, or cut off: it is measured again

@@ -34,29 +34,29 @@ STATE = "_stored"
 
 
 class WeightChange(Protocol):
-    """What is added to a layer's weights on their way (a LoRA's delta); see `modules.memory.changes`."""
+    """A change that is added to a layer's weights when they are used (a LoRA's delta); see `modules.memory.changes`."""
 
     def add_to(self, name: str, weight: Tensor) -> Tensor:
         """The weight with the change. `weight` may be changed in place; `name` is "weight", "bias" ..."""
 
 
 class Delta(Protocol):
-    """What side branches come to when they are added to a layer's weight instead; on the CPU."""
+    """The sum of side branches when they are added to a layer's weight instead; on the CPU."""
 
     def delta(self, weight: Tensor) -> Tensor:
-        """What is added to a weight, as a matrix [out, -1] of its dtype in memory that is used again."""
+        """Return what is added to a weight, as a matrix [out, -1] of its dtype in memory that is used again."""
 
     def add_delta_to(self, weight: Tensor, out: Tensor) -> None:
         """Write the changed weight into `out`; both are contiguous, float32, and may be one tensor."""
 
 
 class SideBranches(Protocol):
-    """What is added to a layer's output, computed from its input; in one of four ways, whichever is best."""
+    """Branches that are added to a layer's output, computed from its input; in one of four ways, whichever is best."""
 
     def merging(self, layer: nn.Module, inputs: Tensor, shape: Sequence[int], has_product: bool) -> Delta | None:
-        """What to add to the layer's weight of this shape, decoded for these inputs only, where that costs less than to
-        compute side branches; else None. `has_product`: those could stand beside a product in 8 bits, which needs no
-        decoded weight."""
+        """Return what to add to the layer's weight of this shape, decoded for these inputs only, if that costs less
+        than computing side branches; else None. `has_product`: they could be next to a product in 8 bits, which needs
+        no decoded weight."""
 
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The output of a Linear with the branches."""
@@ -122,7 +122,7 @@ class Product(Protocol):
 
 @dataclass
 class Stored:
-    """What a managed layer knows about itself. Changed only through the functions here, between forward passes."""
+    """The state of a managed layer. Changed only through the functions here, between forward passes."""
 
     formats: dict[str, StorageFormat]
     compute_dtype: torch.dtype
@@ -256,7 +256,7 @@ def full_weight(layer: nn.Module) -> Tensor:
 
 
 def fetch_parts(parts: Sequence[Part]) -> dict[Part, Kept]:
-    """What of these is offloaded, brought here together, without the rest of its parameters; for `read_part`."""
+    """Bring those parts that are offloaded here together, without the rest of their parameters; for `read_part`."""
     brought: dict[Part, Kept] = {}
     asked: dict[int, tuple[Fetch, list[Part]]] = {}
     for part in parts:

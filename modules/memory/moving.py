@@ -69,7 +69,7 @@ def _put(layer: nn.Module, name: str, device: torch.device, dtype: torch.dtype |
 
 
 def _move_state(layer: nn.Module, device: torch.device, dtype: torch.dtype | None) -> list[Callable[[], None]]:
-    """What a managed layer holds besides its tensors."""
+    """Move what a managed layer holds besides its tensors."""
     state = stored_state(layer)
     if state is None:
         return []

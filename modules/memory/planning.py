@@ -1,4 +1,4 @@
-"""What a piece of work will need, learnt from what it needed before: corrections to predicted bytes, kept on disk.
+"""Corrections to predicted bytes, learned from what work needed before and kept on disk.
 
 A prediction counts tensors (`dry run`). What really comes on top (workspaces of kernels, blocks that the allocator
 cannot use again) depends on device and program, and is learnt from real runs: a straight line through what was
@@ -36,7 +36,7 @@ class Observation:
 class Corrections:
     """Observations by key (device, family, dtype, stage ...). Thread safe. `path` None: in memory only.
 
-    A file that cannot be read is started anew, one that cannot be written is only logged: a plan is never worth an
+    A file that cannot be read is started again, one that cannot be written is only logged: a plan is never worth an
     error.
     """
 
@@ -51,8 +51,8 @@ class Corrections:
             return len(self._known.get(key, ()))
 
     def correct(self, keys: Sequence[str], predicted: int, extra: int = 0) -> int:
-        """What work of `predicted` bytes will take, by the first of `keys` (the most similar first) that knows
-        anything. Without observations: `predicted` and `extra`."""
+        """Return the bytes that work of `predicted` bytes will take, by the first of `keys` (the most similar first)
+        that knows anything. Without observations: `predicted` and `extra`."""
         with self._lock:
             known = next((items for key in keys if (items := self._known.get(key))), ())
         return corrected(known, predicted) if known else predicted + extra
@@ -74,7 +74,7 @@ class Corrections:
 
 
 def corrected(known: Sequence[Observation], predicted: int) -> int:
-    """What `predicted` bytes become by what was observed; `known` is not empty."""
+    """Correct `predicted` bytes by what was observed; `known` is not empty."""
     close = [item.measured for item in known if abs(item.predicted - predicted) <= CLOSE * max(predicted, 1)]
     if close:
         recent = close[-3:]
@@ -102,5 +102,5 @@ def _read(path: Path) -> dict[str, list[Observation]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("%s cannot be read and is started anew: %s", path, error)
+        log.warning("%s cannot be read and is started again: %s", path, error)
         return {}

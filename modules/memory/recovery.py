@@ -62,7 +62,7 @@ class Taken:
 class Recovery:
     """Runs calls, and runs them again with less memory. Close it (or leave its `with`) to take all steps back.
 
-    `before` is told the stage of each call before it runs. `free` gives unused memory back to the device and the
+    `before` receives the stage of each call before it runs. `free` gives unused memory back to the device and the
     system; it runs before each further attempt. `advice` ends the message when nothing helped.
     """
 
@@ -82,14 +82,14 @@ class Recovery:
 
     @property
     def taken(self) -> tuple[Taken, ...]:
-        """What was done so far, in order; freeing alone is in it as "freed"."""
+        """Return the fallbacks so far, in order; freeing alone is in it as "freed"."""
         return tuple(self._taken)
 
     def run(self, stage: str, call: Callable[[], T], is_model: bool = True) -> T:
         """The result of `call`, after as many further attempts as it takes.
 
         First the same again with freed memory, then one fallback after the other. Raises `MemoryShortageError` when no
-        fallback is left, and every other error at once. With `is_model` off, for what is computed alongside the model,
+        fallback is left, and every other error at once. With `is_model` off, for what is computed next to the model,
         `before` is only told of further attempts.
         """
         attempts = 0

@@ -23,7 +23,7 @@ StepTimes = dict[object, list[float]]
 
 @dataclass(frozen=True)
 class Spill:
-    """What gave it away. `slower`: how many times as long as before a step took; None: it was seen by the bytes."""
+    """The signs of a spill. `slower`: how many times as long as before a step took; None: the bytes showed it."""
 
     reserved: int
     total: int
@@ -31,7 +31,7 @@ class Spill:
 
     @property
     def notice(self) -> str:
-        """What has happened, and what to do."""
+        """Return what has happened, and what to do."""
         size = f"{self.reserved / 1e9:.1f} GB are reserved on a GPU of {self.total / 1e9:.1f} GB"
         seen = size if self.slower is None else f"{size}, and a step took {self.slower:.0f} times as long as before"
         return (
@@ -42,7 +42,7 @@ class Spill:
 
 
 class SpillDetector:
-    """Detector that is told of steps, and says once what it has found."""
+    """Detector that receives steps, and says once what it has found."""
 
     def __init__(self, known: StepTimes | None = None) -> None:
         """`known`: of earlier jobs, so that one that is slow from its first step on is found; it is added to."""

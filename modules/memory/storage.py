@@ -28,7 +28,7 @@ SMALLEST_SCALED_ELEMENTS = 4096  # smaller weights are not worth a scale and an 
 
 @dataclass(frozen=True)
 class StorageRules:
-    """What is stored in which format. `storage` is the name of a format in `FORMATS`.
+    """The rules that say what is stored in which format. `storage` is the name of a format in `FORMATS`.
 
     Formats without scales take weight and bias of every Linear and convolution, as the reference UI does; those with
     scales take the weights (two dimensions or more) and leave biases and small tensors in the compute dtype.

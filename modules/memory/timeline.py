@@ -93,7 +93,7 @@ class MemoryRecord:
 class MemoryTimeline:
     """Records while it is open. `stage` may be called from the thread that works; the sampler has its own.
 
-    On a GPU each border of stages starts the allocator's count of the peak anew.
+    On a GPU each border of stages starts the allocator's count of the peak again.
     """
 
     def __init__(self, device: torch.device, interval_s: float = INTERVAL_S) -> None:
@@ -136,7 +136,7 @@ class MemoryTimeline:
             self._stage_begin = self._stage_most
 
     def record(self) -> MemoryRecord:
-        """What is known so far, with the present stage up to now."""
+        """Return what is known so far, with the present stage up to now."""
         with self._lock:
             stages = list(self._stages)
             if self._stage is not None:
@@ -191,7 +191,7 @@ class MemoryTimeline:
 
 
 def read_memory(device: torch.device) -> Reading:
-    """What this process holds now."""
+    """Read the memory that this process holds now."""
     rss = resident_bytes()
     gpu = read_device(device)
     return Reading(rss) if gpu is None else Reading(rss, gpu.allocated, gpu.reserved)

@@ -45,8 +45,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Speed:
-    """Of a device: operations of a matrix product, bytes that an operation reads and writes, and bytes that come from
-    main memory, each per second."""
+    """The speed of a device: operations of a matrix product, bytes that an operation reads and writes, and bytes that
+    come from main memory, each per second."""
 
     operations_per_s: float
     touched_bytes_per_s: float
@@ -96,7 +96,7 @@ class WorkCounter(TorchDispatchMode):
 
     @property
     def work(self) -> Work:
-        """What was counted so far."""
+        """Return the work that was counted so far."""
         return Work(self.operations, self.touched_bytes)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

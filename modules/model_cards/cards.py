@@ -37,7 +37,7 @@ class ModelFile:
 @dataclass(frozen=True)
 class OtherVersions:
     """Which cards are not shown at first next to a loaded model: with `hides`, those of files made for another version
-    of Stable Diffusion, and those of unknown versions alongside a model of one of the versions `without_unknown`."""
+    of Stable Diffusion, and those of unknown versions next to a model of one of the versions `without_unknown`."""
 
     hides: bool = False
     without_unknown: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ def import_libraries() -> None:
 
 
 def library_name(path: str) -> Any:
-    """What a module of the two libraries calls so: "diffusers.UNet2DConditionModel"."""
+    """Return an object of the two libraries by its name: "diffusers.UNet2DConditionModel"."""
     import torch
 
     module, _, name = path.rpartition(".")

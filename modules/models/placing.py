@@ -1,5 +1,5 @@
-"""What becomes of a tensor of a checkpoint: whether it stays as the file has it, the format in which it is stored, and
-how many bytes it takes.
+"""The placing of a checkpoint's tensor: whether it stays as the file has it, the format in which it is stored, and how
+many bytes it takes.
 
 Loading does it, the memory estimate adds it up, conversion writes it, and reports say it.
 """
@@ -65,8 +65,8 @@ class PlacingRules:
 
 @dataclass(frozen=True)
 class Placed:
-    """What becomes of a tensor: its way, its storage format (None: it has none), the bytes that it takes with its
-    scales, and the relative error that is to be expected of its weights (None: it depends on them)."""
+    """The placing of a tensor: its way, its storage format (None: it has none), the bytes that it takes with its
+    scales, and the expected relative error of its weights (None: it depends on them)."""
 
     way: Way
     format: StorageFormat | None

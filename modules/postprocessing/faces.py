@@ -1,4 +1,4 @@
-"""GFPGAN and CodeFormer: faces restored, and blended with the image as far as they shall be seen."""
+"""GFPGAN and CodeFormer: faces restored, and blended with the image as far as they should be seen."""
 
 from __future__ import annotations
 

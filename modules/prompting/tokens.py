@@ -22,7 +22,7 @@ from modules.prompting.vocabulary import (
 _WORD = regex.compile(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
 _ASCII_WORD = re.compile(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[a-z]+|[0-9]|[^\sa-z0-9]+", re.A)
 # Words and pieces of prompts remembered per tokenizer: encoding a word costs fifty times a look-up, and the texts of
-# an edited prompt share most of their pieces. Longer pieces than this are encoded anew.
+# an edited prompt share most of their pieces. Longer pieces than this are encoded again.
 _WORDS_REMEMBERED = 65_536
 _PIECES_REMEMBERED = 4_096
 _PIECE_LENGTH = 1_000

@@ -61,7 +61,7 @@ def v_denoise(denoiser: Denoiser, schedule: DiscreteSchedule, time_map: TimeMap 
 
 
 def edm_time(sigma: Tensor) -> Tensor:
-    """The time that models in the preconditioning of Karras et al. 2022 (arXiv:2206.00364, table 1) are told."""
+    """The time that models in the preconditioning of Karras et al. 2022 (arXiv:2206.00364, table 1) receive."""
     return sigma.log() / 4
 
 

@@ -183,8 +183,8 @@ def nearest_index(value: Tensor, ascending: Tensor) -> Tensor:
 def interpolate_index(value: Tensor, ascending: Tensor) -> Tensor:
     """Fractional index at which `ascending` [T], read as a piecewise linear curve, takes each value; clamped.
 
-    On the CPU numpy does it, to the same bits: each of its calls takes a quarter of the time of torch's, and this is
-    called for every evaluation of the model.
+    On the CPU numpy does it, to equal bits: each of its calls takes a quarter of the time of torch's, and this is
+    called for every model call.
     """
     if value.device.type == "cpu" and value.dtype == ascending.dtype:
         return torch.from_numpy(_interpolate_index_numpy(value.numpy(), ascending.numpy()))

@@ -50,6 +50,6 @@ def acting_now() -> Acting | None:
 
 
 def is_foreign_code() -> bool:
-    """Whether code of an extension of the user's runs in this thread."""
+    """Whether code of a user extension runs in this thread."""
     found = _ACTING.get()
     return found is not None and found.is_foreign

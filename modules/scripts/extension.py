@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from modules.errors import FeatherweightError
@@ -98,7 +100,19 @@ class Extension:
     start_s: float = 0.0  # what loading it took
     image_s: float = 0.0  # what its hooks took in the last job, per image
     replaced_by: str = ""
-    has_seen_form: bool = False  # whether its code was told of controls of the page that this process builds
+    has_seen_form: bool = False  # whether its code was shown controls of the page that this process builds
+
+    @cached_property
+    def about(self) -> dict[str, str]:
+        """Read its about.toml: a sentence about it ("about"), and the group of the form in which its folds stand
+        ("group": control, guidance or finishing). Empty without the file; one that cannot be read is a fault."""
+        file = self.folder / "about.toml"
+        try:
+            read = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except (OSError, ValueError) as error:
+            self.note(file.name, error)
+            return {}
+        return {name: str(value) for name, value in read.items()}
 
     def note(self, where: str, error: BaseException) -> Fault:
         """Keep what failed; the same fault is kept once."""

@@ -31,7 +31,7 @@ class Told(Protocol):
         """Return whether there is a callback for one of these moments."""
 
     def may_listen(self, hook: str) -> bool:
-        """Return whether a script of the user's has this hook, in which it may register callbacks."""
+        """Return whether a user script has this hook, in which it may register callbacks."""
 
 
 class ForeignLoading(Protocol):
@@ -50,7 +50,7 @@ class ForeignLoading(Protocol):
         """Name the loaded extension that does the work of this one where it fails; "" for none."""
 
     def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
-        """Run a file of an extension; `patched` is told what it replaced for all models. Raises what `run` raises."""
+        """Run a file of an extension; `patched` receives what it replaced for all models. Raises what `run` raises."""
 
     def limited(self, call: Callable[[], T]) -> T:
         """Return what code of an extension gives; raise what it raises, and an error where it takes too long."""

@@ -47,7 +47,7 @@ FIRST_HOOKS = ("setup", "before_process", "process", "on_model")
 
 class ScriptRunner:
     """All who take part in one job: always-on scripts with their arguments, and callbacks. One that fails is left out
-    of the rest of the job, with a notice. A script of the user's that the request does not name gets the defaults of
+    of the rest of the job, with a notice. A user script that the request does not name gets the defaults of
     its controls."""
 
     def __init__(
@@ -162,7 +162,7 @@ class ScriptRunner:
         )
 
     def may_listen(self, hook: str) -> bool:
-        """Whether a script of the user's has this hook, in which it may register callbacks."""
+        """Whether a user script has this hook, in which it may register callbacks."""
         scripts = [script for script, _ in self._scripts.values() if script.is_foreign]
         return any(getattr(type(script), hook) is not getattr(Script, hook) for script in scripts)
 

@@ -330,7 +330,7 @@ class Job:
         return FromNoise(tuple(self._source(image) for image in self.reference_images))
 
     def redrawing(self, image: Image.Image, mask: Image.Image) -> ImageJob:
-        """Return a job of one image that paints the white of `mask` ("L") in `image` anew, only the masked area, with
+        """Return a job of one image that repaints the white of `mask` ("L") in `image`, only the masked area, with
         the prompts and parameters of this one; it saves nothing. A hook of decoded images may make it while this job is
         being made: the images come back to it and are none of that job's, their steps are not counted, and the script
         itself does not take part.

@@ -72,7 +72,7 @@ class ScriptLibrary:
     has_told_before_ui: bool = False  # whether `on_before_ui` was called in this process
     _detectors: Detectors | None = None  # of an extension, once they were asked for
     _telling: str = ""  # the id of the control of a form that is being built
-    _is_img2img: bool = False  # the tab of what was told last
+    _is_img2img: bool = False  # the tab of what was announced last
 
     @classmethod
     def load(
@@ -285,7 +285,7 @@ class ScriptLibrary:
 
     @property
     def is_page_extended(self) -> bool:
-        """Whether extensions of the user's may listen to all components of the page, not to those of forms alone."""
+        """Whether user extensions may listen to all components of the page, not to those of forms alone."""
         return any(script.is_foreign for script in self.scripts) or any(
             one.acting is not None and one.acting.is_foreign
             for moment in (Moment.BEFORE_COMPONENT, Moment.AFTER_COMPONENT)
@@ -294,7 +294,7 @@ class ScriptLibrary:
 
     def page_component(self, component: Any, after: bool, facts: Mapping[str, Any]) -> None:
         """Tell the user's extensions of any component of the page, by the arguments that it is made of. Controls of a
-        form are told of by `component`."""
+        form are announced by `component`."""
         if not self._telling or facts.get("elem_id") != self._telling:
             self._tell(component, after, {**facts, "label": facts.get("label") or ""}, only_foreign=True)
 
@@ -378,7 +378,7 @@ class ScriptLibrary:
         self.operations += operations
 
     def _makes_room(self, script: Script, extension: Extension) -> bool:
-        """Whether a script of the user's is taken. One of ours with its title steps aside; where another extension of
+        """Whether a user script is taken. One of ours with its title steps aside; where another extension of
         the user's has that title, the first is kept."""
         title = script.title().lower()
         same = next((one for one in self.scripts if one.title().lower() == title), None)
@@ -394,7 +394,7 @@ class ScriptLibrary:
         return True
 
     def _made(self, made: type[Script], file: Path, loading: Loading) -> list[Script]:
-        """The objects of one class: of ours one for both tabs; of the user's one for each tab that it is on, as in the
+        """The objects of one class: of ours one for both tabs; for a user extension one for each of its tabs, as in the
         reference UI, because its scripts keep on `self` what belongs to a tab. A class without a title, from which
         others inherit, has none."""
         if not loading.is_foreign:
@@ -434,7 +434,7 @@ def is_built_in(folder: Path) -> bool:
 
 
 def _classes_in(module: ModuleType, base: type[C], extension: Extension) -> list[type[C]]:
-    """The subclasses that a file defines itself; those of the user's extensions may import them from their folder."""
+    """The subclasses that a file defines itself; those of user extensions may import them from their folder."""
     found = []
     for item in dict.fromkeys(one for one in vars(module).values() if inspect.isclass(one) and issubclass(one, base)):
         home = getattr(sys.modules.get(item.__module__), "__file__", None)

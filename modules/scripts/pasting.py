@@ -20,9 +20,17 @@ InfotextFields: TypeAlias = Sequence[tuple[Any, str | Callable[[Mapping[str, Any
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Value of a function in `infotext_fields` that could not take all of a text, and sentences that say what not."""
+
+    value: Any
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class PastedFields:
     """A script's components as `ui` returned them once, and what fills which. Kept from then, because `ui` is called
-    again for another page and says it anew."""
+    again for another page and says it again."""
 
     title: str
     components: tuple[Any, ...]
@@ -64,6 +72,9 @@ class PastedFields:
                 if isinstance(error, FeatherweightError):
                     refused.append(f"{self.title}: {error}")
                 continue
+            if isinstance(value, LeftOut):
+                refused += [f"{self.title}: {sentence}" for sentence in value.sentences]
+                value = value.value
             if value is not None:
                 values[places[id(component)]] = value
         return ReadFields(values, frozenset(looked.keys_found), tuple(dict.fromkeys(refused)))

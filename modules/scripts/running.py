@@ -151,7 +151,7 @@ USERS_MISTAKES = (TypeError, ValueError, IndexError, KeyError, AttributeError)
 
 
 class _Inside(ForwardedEvents):
-    """Events of a run inside of another: what happens and whether it shall stop, but neither steps nor images."""
+    """Events of a run inside of another: what happens and whether it should stop, but neither steps nor images."""
 
     def plan(self, total_steps: int) -> None:
         return

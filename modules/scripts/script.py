@@ -56,8 +56,8 @@ class ScriptHooks:
         """Before each pass: `x` and `noise` [B,C,h,w], which may be changed in place, `c` and `uc`, the prompts."""
 
     def on_model(self, p: Job, use: ModelUse, *args: Any) -> None:
-        """A pass is about to compute with `use.model`; called again for a refiner. What is put around it through `use`
-        is taken off after the pass. An error of the program's own (`modules.errors`) ends the job."""
+        """A pass is about to compute with `use.model`; called again for a refiner. What is registered through `use` is
+        taken off after the pass. An error of the program's own (`modules.errors`) ends the job."""
 
     def on_mask_blend(self, p: Job, mba: MaskBlendArgs, *args: Any) -> None:
         """Inpainting: at each model call and once at the end; `mba.blended_latent` may be replaced."""
@@ -111,7 +111,7 @@ class Script(ScriptHooks):
     fold_id: ClassVar[str] = ""
     """The id of its fold on the page, by which other extensions know it."""
     own_tab: bool | None = None
-    """Of the user's: whether this object is the one of img2img; None: one object serves both tabs."""
+    """For user extensions: whether this object is the one of img2img; None: one object serves both tabs."""
     name: str | None = None  # the title in lower case; this and those below are set by the program
     is_txt2img: bool = False  # for which tab `ui` is called
     is_img2img: bool = False
@@ -200,7 +200,7 @@ class Script(ScriptHooks):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is of an extension of the user's."""
+        """Whether it is of a user extension."""
         return self.acting is not None and self.acting.is_foreign
 
     def failed(self, where: str, error: BaseException) -> None:
@@ -247,7 +247,7 @@ class PostSampleArgs:
 
 class MaskBlendArgs:
     """The kept part of an image is about to be put back into `current_latent` [B,C,h,w]: `blended_latent` may be
-    replaced. `nmask` [C,h,w] is 1 where the image is painted anew and `mask` where it is kept, `init_latent` is clean;
+    replaced. `nmask` [C,h,w] is 1 where the image is repainted and `mask` where it is kept, `init_latent` is clean;
     `sigma` [B] is None at the last blend, where `is_final_blend` is True."""
 
     def __init__(

@@ -33,7 +33,7 @@ class Extras(TypedDict, total=False):
 
 
 class NumberExtras(Extras, total=False):
-    """Details that only numbers carry alongside `Extras`."""
+    """Details that only numbers carry besides `Extras`."""
 
     minimum: float
     maximum: float

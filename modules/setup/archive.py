@@ -1,6 +1,6 @@
 """A downloaded archive of the program (.zip, .tar.gz): checked, unpacked, put in place, and taken out again.
 
-Standard library only. Nothing is written outside of the program's folder, and nothing of the user's is touched.
+Standard library only. Nothing is written outside of the program's folder, and none of the user's files is touched.
 """
 
 import shutil

@@ -95,9 +95,9 @@ def _run(paths: Paths, measures: bool = False) -> int:
         found.fault(problem)
     print("\n".join(found.lines))
     if found.slow:
-        print("\nWorks, slower than it could:", *(f"  - {reason}" for reason in found.slow), sep="\n")
+        print("\nWorks, but slower than it could:", *(f"  - {reason}" for reason in found.slow), sep="\n")
     if not found.faults:
-        print("\nNothing is wrong.")
+        print("\nNothing is broken." if found.slow else "\nNothing is wrong.")
         return 0
     print("\nWrong:")
     for fault in found.faults:
@@ -419,7 +419,9 @@ def _data(found: Findings, paths: Paths, has_numba: bool) -> None:
         found, "int8 products", paths.cache_dir / "int8.json", partial(_ratio_lines, "a product in the compute dtype")
     )
     if not has_numba:
-        found.fact("attention in int8", "not used: numba is not installed (pip install -r requirements-kernels.txt)")
+        found.fact(
+            "attention in int8", "not used: numba is not installed (.venv: pip install -r requirements-kernels.txt)"
+        )
     else:
         _measured(found, "attention in int8", paths.cache_dir / "attention.json", partial(_ratio_lines, "PyTorch's"))
     _measured(found, "speed of the device", paths.cache_dir / "device.json", _probe_lines)

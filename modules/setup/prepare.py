@@ -36,7 +36,7 @@ KERNELS_SIZE = "64 MB to download, 210 MB on disk"
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Needs of a launch: which PyTorch, whether to install it anew, the test tools and xformers too, and words on the
+    """Needs of a launch: which PyTorch, whether to install it again, the test tools and xformers too, and words on the
     device."""
 
     request: TorchRequest = field(default_factory=TorchRequest)
@@ -159,7 +159,7 @@ class _Setup:
         self.pip.install(f"installing {file_name}", (*options, *wanted, "-c", str(self._write_constraint())))
 
     def _install_kernels(self, file_name: str) -> None:
-        """Install the compiler of the CPU's kernels where they pay. A failure is told, and the start goes on."""
+        """Install the compiler of the CPU's kernels where they pay. A failure is reported, and the start goes on."""
         if not gains_by_kernels(self._facts):
             return
         self.tell(f"this CPU computes faster with compiled kernels: their compiler is numba ({KERNELS_SIZE})")

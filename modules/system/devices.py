@@ -74,7 +74,7 @@ def list_devices() -> list[str]:
 
 
 def gpu_count(flags: DeviceFlags) -> int:
-    """How many CUDA GPUs images may be made on; 0 where the command line names one, or none shall be used."""
+    """How many CUDA GPUs images may be made on; 0 where the command line names one, or none is used."""
     if {"all", "sd"} & set(flags.use_cpu) or flags.device_id is not None or flags.use_ipex:
         return 0
     return _count("cuda")
@@ -364,7 +364,7 @@ def tune_allocator() -> None:
 
     Left alone, glibc raises the size from which it does so with the blocks that are freed, and keeps what is smaller:
     the same image takes more memory the longer the program runs, and no plan can know how much. Blocks that come
-    fresh from the system cost time; huge pages, which PyTorch asks for where it is told to, win that back. Of smaller
+    fresh from the system cost time; huge pages, which PyTorch asks for where it is asked to, win that back. Of smaller
     blocks up to 16 MB stay at the end of the heap: as soon as one of the two numbers is set, glibc's own for what stays
     is 128 KB, and every buffer of some megabytes that comes and goes would come fresh from the system.
     """
@@ -581,7 +581,7 @@ class TorchGpu:
         return torch.Generator(device)
 
     def new_stream(self, device: torch.device) -> Any:
-        """A queue of work alongside the present one."""
+        """A queue of work next to the present one."""
         return self._module.Stream(device=device)
 
     def current_stream(self, device: torch.device) -> Any:

@@ -152,7 +152,7 @@ def walk(
 ) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
     """Every directory below `root` with its entries. Links to directories are followed, after the directories
     themselves; each real directory is listed once, and a link that leads above `root` not at all, so that a walk
-    always ends. `failed` is told what cannot be listed."""
+    always ends. `failed` receives what cannot be listed."""
     real_root = os.path.realpath(root)
     seen = set(map(str, Path(real_root).parents))
     pending, linked = [(str(root), real_root)], list[tuple[str, str]]()

@@ -45,7 +45,7 @@ UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may g
 
 @dataclass(frozen=True)
 class BuiltPage:
-    """The page, and what of the user's files was left out of it."""
+    """The page, and the user's files that were left out of it."""
 
     blocks: gr.Blocks
     faults: tuple[str, ...]

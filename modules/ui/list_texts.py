@@ -35,7 +35,7 @@ def _config(services: Services) -> dict[str, Any]:
 
 
 def _run(name: str, part: str | None, foreign: ForeignProgram | None) -> int:
-    with tempfile.TemporaryDirectory() as folder:  # nothing of the user's is opened or changed
+    with tempfile.TemporaryDirectory() as folder:  # none of the user's files is opened or changed
         services = build_services(Flags(data_dir=folder), foreign=foreign)
         try:
             texts = page_texts(_config(services))

@@ -101,9 +101,7 @@ def test_a_loaded_model_is_sampled_as_its_family_usually_is(
 ) -> None:
     info = services.catalogue.get("tiny-sd1")
     usual = "Steps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1, Distilled CFG Scale: 2.5"
-    facts = ModelFacts(
-        info.title, "toy", 1, 1, 1, "fp32", "cpu", default_size_px=96, usual=usual, takes_references=True
-    )
+    facts = ModelFacts(info.title, "toy", 1, 1, 1, "fp32", "cpu", default_size_px=96, usual=usual)
     status = EngineStatus(EngineState.READY, "", facts)
     monkeypatch.setattr(type(services.models), "status", property(lambda self: status))
     api.images.generate(prompt="x")

@@ -16,7 +16,7 @@ from tests.fakes import fake_services, mounted_page
 
 Route = tuple[str, str, dict[str, Any]]
 STOPS = re.compile(r"/server-(stop|kill|restart)$")
-OPEN = {"settings", "metadata", "loaded", "skipped", "options", "parameters", "items", "records"}
+OPEN = {"settings", "metadata", "loaded", "skipped", "options", "parameters", "items", "records", "presets"}
 """Objects whose keys depend on what there is."""
 
 

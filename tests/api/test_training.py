@@ -219,7 +219,7 @@ def test_captions_are_edited(services: Services, tmp_path: Path, monkeypatch: py
     assert save_captions(services, str(tmp_path), rows) == 2
     assert (tmp_path / "0.txt").read_text(encoding="utf-8") == "a dog, red\na dog\n"
     assert (tmp_path / "1.txt").read_text(encoding="utf-8") == "a bird\n"
-    with pytest.raises(InvalidValueError, match="not in the folder"):
+    with pytest.raises(InvalidValueError, match="no longer in the folder"):
         save_captions(services, str(tmp_path), [["../../etc/passwd", "x"]])
 
 

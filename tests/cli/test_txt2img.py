@@ -33,6 +33,7 @@ def test_an_image_is_written_with_its_infotext(tmp_path: Path, capsys: pytest.Ca
     shown = capsys.readouterr()
     assert str(target) in shown.out
     assert "100%" in shown.err and "2/2" in shown.err
+    assert "\r" not in shown.err and "█" not in shown.err, "what is no terminal gets plain lines"
 
 
 def test_several_images_are_numbered(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/extensions.md has the table of the names that extensions of the reference UI can import, made from the facades;
+"""compat/README.md has the table of the names that extensions of the reference UI can import, made from the facades;
 each function and class of a facade says what it stands for. `python -m tests.compat.test_documentation` writes it."""
 
 import inspect
@@ -15,7 +15,7 @@ import compat.facades
 from compat.finder import SHARED
 from tests.cases import for_each
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "extensions.md"
+DOCUMENT = Path(__file__).parents[2] / "compat" / "README.md"
 BEGIN, END = "<!-- the table of names begins -->", "<!-- the table of names ends -->"
 INNER: tuple[str, ...] = (
     "refusal",

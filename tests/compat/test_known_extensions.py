@@ -251,37 +251,32 @@ def test_routes_and_files_of_an_extension(services: Services) -> None:
 
 
 def document() -> str:
-    """The rows as a page of the documentation."""
-    counted = {verdict: sum(row["verdict"] == verdict for row in ROWS.values()) for verdict in VERDICTS}
+    """Return the rows as a page of the documentation."""
     seen = [row for row in ROWS.values() if "seen" in row]
     worked = sum(row["verdict"] == "works" for row in seen)
     lines = [
-        "# Extensions that people have",
+        "# Known extensions",
         "",
-        "What to expect of 71 widely used extensions of the reference UI, put into `extensions/` as they are. What",
-        "each of them uses is tried by `tests/compat/test_known_extensions.py`; the extensions themselves are not",
-        "part of this program and are not run by the tests. Packages are those that they import and that are not",
-        "installed with the program: the Extensions tab shows and installs what can be installed.",
+        "What to expect of 71 widely used extensions of A1111, copied into `extensions/` unmodified.",
+        "`tests/compat/test_known_extensions.py` tries the names that each uses. The source of those with a check mark",
+        f"was run too: {worked} of {len(seen)} work. `tests/compat/known_extensions.toml` has what was seen,",
+        "and the packages that each needs; the tab *Extensions* installs them.",
         "",
-        f"Works: {counted['works']}. In part: {counted['part']}. The program does it itself: {counted['built in']}. "
-        f"No: {counted['no']}. The real source of {len(seen)} was run; {worked} of these work.",
-        "",
-        "Where the last column says what was seen, its real source ran in the program and was used there, as it is or",
-        "without parts off that way (large lists, downloads). Where it is empty, only its names were tried.",
-        "",
-        "*Loads* is what the newest source of each gave when all of them were loaded into one program, with the set of",
-        "packages that the Extensions tab offers (`launch.py extensions --packages`) and few of those that they ask",
-        f"for themselves: {sum(text.startswith(GIVEN) for text in CHECKED.values())} of {len(CHECKED)}. "
-        "`launch.py extensions --check FOLDER` says the same of those that you have.",
-        "",
-        "| extension | here | loads | what differs | packages | seen |",
-        "|---|---|---|---|---|---|",
+        "The newest source of each was loaded into one program, with the packages of "
+        "`launch.py extensions --packages`: "
+        f"{sum(text.startswith(GIVEN) for text in CHECKED.values())} of {len(CHECKED)} loaded. "
+        "`launch.py extensions --check FOLDER` tries yours.",
     ]
-    said = {"works": "works", "part": "in part", "built in": "built in", "no": "no"}
-    for name, row in sorted(ROWS.items(), key=lambda item: item[0].lower()):
-        packages = ", ".join(f"`{one}`" for one in row.get("packages", ()))
-        cells = (name, said[row["verdict"]], CHECKED.get(name, ""), row.get("why", ""), packages, row.get("seen", ""))
-        lines.append(f"| {' | '.join(cells)} |")
+    said = {"works": "Work", "part": "Work in part", "built in": "Are built in", "no": "Do not work"}
+    for verdict, title in said.items():
+        rows = sorted(
+            (item for item in ROWS.items() if item[1]["verdict"] == verdict), key=lambda item: item[0].lower()
+        )
+        chosen = {name + (" ✓" if "seen" in row else ""): row.get("why", "") for name, row in rows}
+        lines += ["", f"## {title} ({len(chosen)})", ""]
+        plain = [name for name, why in chosen.items() if not why]
+        lines += [f"- {', '.join(plain)}"] if plain else []
+        lines += [f"- **{name}**: {why}" for name, why in chosen.items() if why]
     return "\n".join(lines) + "\n"
 
 

@@ -135,7 +135,7 @@ def test_models_for_a_machine() -> None:
     small = Machine(25.0, has_gpu=False, cores=2)
     assert names(small) == ["sd15-hyper", "sd15-lcm", "sd-turbo"], "what a CPU makes soonest"
     first, *rest = fitting_models(known_models(CONFIGS), small)
-    assert 5 <= first.seconds <= 10 and not first.is_slow and all(one.seconds >= first.seconds for one in rest)
+    assert 5 <= first.seconds <= 10 and all(one.seconds >= first.seconds for one in rest)
     card = fitting_models(known_models(CONFIGS), Machine(8.0, has_gpu=True, cores=8))
     assert all(one.seconds == 0 for one in card), "not known for GPUs"
     assert [one.is_streamed for one in card] == [False] * 3 and card[0].model.name == "z-image-turbo"

@@ -1,4 +1,4 @@
-"""A GPU for tests on machines without one, see docs/fake-gpu.md: `fake_gpu` makes it."""
+"""A GPU for tests on machines without one, see README.md here: `fake_gpu` makes it."""
 
 from tests.fake_gpu.card import CardFacts, FakeCard, fake_gpu
 

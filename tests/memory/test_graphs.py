@@ -161,7 +161,7 @@ def test_nothing_is_recorded_with_a_script_around_a_layer() -> None:
     handle = register_hook(run.denoiser.first, around, HookOrder.ADAPTER)  # type: ignore[arg-type]
     run.make(3)
     assert run.graphs.replays == 1
-    assert run.told and "put around a layer" in run.told[0]
+    assert run.told and "changes a layer" in run.told[0]
     handle.remove()
     run.make(1)
     assert run.graphs.replays == 2
@@ -174,7 +174,7 @@ def test_nothing_is_recorded_with_a_hook_or_a_forward_of_somebody_else() -> None
     handle.remove()
     run.denoiser.first.forward = run.denoiser.first.forward  # type: ignore[union-attr]
     run.make(4)
-    assert run.recorder.recorded == 0 and "put around a layer" in run.told[0]
+    assert run.recorder.recorded == 0 and "changes a layer" in run.told[0]
 
 
 def test_what_computes_the_same_in_another_way_is_recorded() -> None:

@@ -150,7 +150,7 @@ def test_few_weights_and_many_threads_start_nothing(monkeypatch: pytest.MonkeyPa
 
 def test_what_encodes_rows_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_support, "row_encoding_problem", lambda: "this CPU has no f16c")
-    assert row_support.what_encodes_rows() == "encoded by PyTorch: this CPU has no f16c"
+    assert row_support.what_encodes_rows() == "encoded by PyTorch, because this CPU has no f16c"
 
 
 @compiled

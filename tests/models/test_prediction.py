@@ -12,7 +12,7 @@ from torch import Tensor
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading import load_model as loading
 from modules.models.loading.load_model import load_model, predicts_v
-from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel, unused_parameters
 from modules.models.loading.precision import PrecisionPlan
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
@@ -80,6 +80,7 @@ def test_another_file_of_that_name_is_tried_again(
     model = load()
     assert model.architecture.prediction_type == "epsilon"
     assert model.default_size_px == 512 * model.downscale // 8
+    assert set(unused_parameters(model)) == {"distilled_cfg_scale", "image_cfg_scale", "references"}
 
 
 def test_a_hash_and_a_fact_of_a_file_do_not_lose_each_other(tmp_path: Path) -> None:

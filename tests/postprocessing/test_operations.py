@@ -37,7 +37,7 @@ class Note(ScriptPostprocessing):
 class Doubles(ScriptPostprocessing):
     """Adds a wider image, and one that nobody works on any more."""
 
-    name, order = "Doubles", 50
+    name, order = "Duplicates", 50
 
     def process(self, pp: PostprocessedImage, **args: Any) -> None:
         pp.extra_images.append(Image.new("RGB", (20, 8)))
@@ -79,7 +79,7 @@ def test_the_order_is_their_own_unless_a_setting_says_otherwise() -> None:
 def test_added_images_go_on_through_later_operations_unless_they_are_kept_out() -> None:
     notes: list[str] = []
     operations = Operations([Note("late", 99, notes), Doubles()])
-    found = operations.run(PostprocessedImage(picture(8, 8)), {"late": {}, "Doubles": {}})
+    found = operations.run(PostprocessedImage(picture(8, 8)), {"late": {}, "Duplicates": {}})
     assert [one.image.width for one in found] == [8, 20, 8]
     assert notes == ["first late", "late 0.5 8", "late 0.5 20"]
     suffixes: dict[str, int] = {}

@@ -71,7 +71,7 @@ def test_the_verdict_says_what_is_won_and_lost() -> None:
     rows = [row("fp16", 100, 2_000_000, 0.1), row("a", 101, 1_000_000, 0.12), row("b", 130, 1_000_000, 0.1)]
     assert verdict(rows) == (
         "a comes closest to fp16: its weights need 1.0 MB instead of 2.0 MB, 50% less; no difference to be seen "
-        "(PSNR 48.1 dB); a step takes 20% longer. b strays furthest: another image (PSNR 18.6 dB)."
+        "(PSNR 48.1 dB); a step takes 20% longer. b differs most: another image (PSNR 18.6 dB)."
     )
     assert "nothing to compare" in verdict(rows[:1])
     assert "No other format is smaller" in verdict([rows[1], rows[0]])

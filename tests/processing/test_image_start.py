@@ -35,6 +35,7 @@ from modules.processing.request.source_images import (
     whole_mask,
 )
 from modules.sampling.types import StepInfo
+from modules.version import PROGRAM_VERSION
 from tests.processing.recorded import levels_apart, request_of
 from tests.recordings import REFERENCE, cases
 from tests.thorough import usually
@@ -143,7 +144,7 @@ def test_the_recorded_image_is_made_again(
             )
     ours, theirs = (parse_infotext(text) for text in (result.samples[0].infotext, case["info"]["infotexts"][0]))
     for key, value in theirs.items():
-        same = "Featherweight 0.1.0" if key == "Version" else value
+        same = PROGRAM_VERSION if key == "Version" else value
         assert str(ours[key]).removesuffix(".0") == str(same).removesuffix(".0"), key
     assert ours.keys() - theirs.keys() <= OURS
 

@@ -22,6 +22,7 @@ from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.result import Result
 from modules.sampling.plan import SamplingRun
+from modules.version import PROGRAM_VERSION
 from tests.processing.recorded import CHAOTIC, levels_apart, request_of, txt2img_cases
 from tests.recordings import REFERENCE
 from tests.thorough import usually
@@ -127,7 +128,7 @@ OF_GUIDANCE = ("s-min-uncond/", "cond/pad_cond_uncond", "skip-early-cond/")
 
 def assert_recorded(name: str, result: Result) -> None:
     for image, recorded in zip(result.samples, CASES[name]["info"]["infotexts"], strict=True):
-        assert image.infotext == recorded.replace("Version: 1.10.1", "Version: Featherweight 0.1.0"), name
+        assert image.infotext == recorded.replace("Version: 1.10.1", f"Version: {PROGRAM_VERSION}"), name
 
 
 def test_infotexts_have_the_recorded_fields_in_order(

@@ -116,6 +116,12 @@ def test_fields_that_a_text_does_not_have_stay(services: Services) -> None:
     assert [component.label for component, update in own if "value" in update] == ["Field"]
 
 
+def test_a_name_that_a_list_does_not_have_is_left_out_and_said(services: Services) -> None:
+    fields, parsed = panel(services), pasted_fields(f"{HEAD}, Toy kind: plane", services)
+    assert values_of(of_toys(fields, fields.pasted(parsed)))[3] is None
+    assert "Toy: Kind 'plane' is not here: what was chosen before is used." in fields.read(parsed)[1]
+
+
 def test_junk_in_a_field_leaves_it_and_fills_the_others(services: Services) -> None:
     text = f"{HEAD}, Toy strength: lots, Toy count: 4"
     fields = panel(services)

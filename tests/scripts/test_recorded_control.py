@@ -180,7 +180,10 @@ def test_a_unit_has_a_map_for_each_pass_whichever_it_takes_part_in(option: str, 
     found = fields_of_reply(reply)
     assert "Hr Option" not in parts_of(found["ControlNet 0"])
     assert found.get("ControlNet 0 Hr Option", "Both") == option
-    pasted = json.loads(str(library("page").pasted_units(found)))
+    program: Any = SimpleNamespace(folders=lambda name: (CONTROL / "models" / name,))
+    units = library("page").pasted_units(program, False, found)
+    assert "give unit 0 its own" in " ".join(units.sentences)
+    pasted = json.loads(units.value)
     assert pasted[0].get("hr_option", "Both") == option and pasted[0]["model"] == "tiny_canny [7425000e]"
     hidden = asked(client, unit, **HIRES, override_settings={"control_net_no_detectmap": True})
     assert [image.tolist() for image in images_of(hidden)] == [images_of(reply)[0].tolist()]

@@ -188,9 +188,22 @@ def open_page(page: sync_api.Page, address: str) -> None:
 
 
 def wait_until_open(page: sync_api.Page) -> None:
-    page.wait_for_selector("#txt2img_generate")
+    page.wait_for_selector("#txt2img_generate", state="attached")  # a reload shows the tab that was shown
     page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
     page.wait_for_function("featherweight.tab('txt2img').hasKeptForm !== undefined")
+
+
+def send_to(page: sync_api.Page, name: str) -> None:
+    """Send the image of txt2img to another tab, by the menu in the row under it."""
+    page.click("#txt2img_image_tools [data-menu]")
+    page.click(f"#txt2img_send_to_{name}")
+
+
+def open_group(page: sync_api.Page, name: str, tab: str = "txt2img") -> None:
+    """Unfold a group of folds: control, guidance, finishing, or more."""
+    head = page.locator(f"#{tab}_group_{name} .fw-group-head")
+    if head.get_attribute("aria-expanded") == "false":
+        head.click()
 
 
 def until(page: sync_api.Page, happened: Callable[[], bool], seconds: float = WAIT_MS / 1000) -> None:

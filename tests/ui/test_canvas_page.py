@@ -158,7 +158,7 @@ def test_masks_paint_and_an_expanded_frame_are_sent_and_a_result_becomes_a_layer
     assert page.is_hidden(".fw-layers-results")
     press(page, "Undo (Ctrl+Z)")
     assert page.inner_text(".fw-layers-which") == "2 of 2", "the results wait again"
-    press(page, "Throw all away")
+    press(page, "Discard all")
 
 
 def test_a_picture_is_not_dropped_before_it_is_in_the_document(canvas: sync_api.Page) -> None:
@@ -184,7 +184,7 @@ def test_layers_are_renamed_moved_and_hidden(canvas: sync_api.Page, requests: li
     page.wait_for_function("featherweight.tab('img2img').form.batch_count === 1")
     start = sent(page, requests).start
     assert isinstance(start, FromImage) and start.margins == (32, 0, 0, 0), "the frame stayed"
-    press(page, "Throw away")
+    press(page, "Discard")
     press(page, "Fill")
     page.locator(".fw-layers input[type=color]").fill("#00ff00")
     page.evaluate(RESIZED)

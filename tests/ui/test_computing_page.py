@@ -22,7 +22,7 @@ from modules.flags.flags import Flags
 from modules.images.metadata import read_metadata
 from modules.services import Services
 from tests.recordings import TINY
-from tests.ui.browser import needs_browser, served, visit
+from tests.ui.browser import needs_browser, open_group, served, visit
 from tests.ui.test_page import IMAGE, PROMPT
 
 pytestmark = needs_browser
@@ -222,18 +222,22 @@ def test_wrong_values_of_an_axis_are_said_on_the_page(page: sync_api.Page) -> No
     page.wait_for_selector(".fw-error:has-text('no whole number')")
 
 
-def unit_of_page(page: sync_api.Page) -> Any:
-    """The first unit of ControlNet as the form has it."""
-    return json.loads(page.input_value("#txt2img_controlnet_units textarea, #txt2img_controlnet_units input"))[0]
+SENT = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
+
+
+def unit_of_page(page: sync_api.Page, number: int = 0) -> Any:
+    """Return a unit of ControlNet as the form has it."""
+    return json.loads(page.input_value("#txt2img_controlnet_units textarea, #txt2img_controlnet_units input"))[number]
 
 
 def test_a_unit_previews_its_map_and_takes_an_edited_pose(page: sync_api.Page) -> None:
     open_tab(page, "txt2img")
     for field in ("txt2img_width", "txt2img_height"):
         page.fill(f"#{field} input[type=number]", str(SIDE))
+    open_group(page, "control")
     page.click("button.label-wrap:has-text('ControlNet'):visible")
     page.locator(".controlnet-units[data-tab=txt2img]").scroll_into_view_if_needed()
-    unit = page.locator(".controlnet-units[data-tab=txt2img] details").first
+    unit = page.locator(".controlnet-units[data-tab=txt2img] [role=tabpanel]").first
     unit.get_by_role("button", name="Preview").click()
     unit.get_by_text("This unit has no image to look at.").wait_for()
     content = io.BytesIO()
@@ -292,6 +296,7 @@ def test_a_unit_previews_its_map_and_takes_an_edited_pose(page: sync_api.Page) -
     assert pixels.shape == (80, 120, 3) and pixels.any()
     np.testing.assert_array_equal(pixels, wanted)
 
+    unit.locator("summary").click()
     unit.get_by_role("button", name="Paint mask").click()
     dialog = page.get_by_role("dialog", name="Where the unit counts")
     dialog.get_by_role("img", name="Painted mask").click(position={"x": 20, "y": 20})
@@ -323,6 +328,69 @@ def test_a_unit_previews_its_map_and_takes_an_edited_pose(page: sync_api.Page) -
     unit.get_by_role("button", name="Clear").click()
     assert "image" not in unit_of_page(page)
     unit.get_by_label("Enable").uncheck()
+
+
+GIVE = """([kind, bytes]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([new Uint8Array(bytes)], "given.png", { type: "image/png" }));
+  const place = document.querySelector("#txt2img_controlnet_unit_1 .fw-canvas-drop");
+  place.querySelector("input").focus();
+  const event = kind === "paste" ? new ClipboardEvent(kind, { clipboardData: data, bubbles: true, cancelable: true })
+    : new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true });
+  place.dispatchEvent(event);
+}"""
+
+
+def test_a_unit_takes_images_that_are_dropped_pasted_or_sent_and_says_what_it_lacks(page: sync_api.Page) -> None:
+    open_tab(page, "txt2img")
+    units = page.locator(".controlnet-units[data-tab=txt2img]")
+    if not units.count():
+        page.click("button.label-wrap:has-text('ControlNet'):visible")
+    units.scroll_into_view_if_needed()
+    units.get_by_role("tab", name="Unit 0").click()
+    page.keyboard.press("ArrowRight")
+    unit = units.get_by_role("tabpanel", name="Unit 1")
+
+    def given() -> bytes:
+        return base64.b64decode(str(unit_of_page(page, 1)["image"]).partition(",")[2])
+
+    for kind, color in (("drop", "red"), ("paste", "blue")):
+        content = io.BytesIO()
+        Image.new("RGB", (SIDE, SIDE), color).save(content, "PNG")
+        page.evaluate(GIVE, [kind, list(content.getvalue())])
+        page.wait_for_function(
+            "text => document.querySelector('#txt2img_controlnet_unit_1 img').src.endsWith(text)",
+            arg=base64.b64encode(content.getvalue()).decode(),
+        )
+        assert given() == content.getvalue()
+    assert unit.get_by_label("Enable").is_checked()
+    unit.get_by_text("The unit needs a control model.").wait_for()
+    unit.get_by_role("button", name="Get models").wait_for()
+    unit.get_by_label("Control weight").fill("1.5")
+    assert unit.locator("input[type=range]").nth(1).input_value() == "1.5"
+    before = unit_of_page(page, 1)["image"]
+    page.evaluate("featherweight.tab('txt2img').showImages([], 0)")
+    unit.get_by_role("button", name="Use the result").click()
+    unit.get_by_text("There is no image on the stage yet.").wait_for()
+    page.evaluate("url => featherweight.send('controlnet', { url })", SENT)
+    page.wait_for_function("() => document.querySelector('#txt2img_controlnet_unit_1 img').src.includes('image/gif')")
+    assert unit_of_page(page, 1)["image"] != before
+    keep(page, "unit")
+    unit.get_by_label("Enable").uncheck()
+
+
+def test_a_pasted_unit_whose_model_is_not_here_stays_off_and_is_named(page: sync_api.Page) -> None:
+    open_tab(page, "txt2img")
+    page.fill(
+        "#txt2img_prompt textarea",
+        'a cat\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, ControlNet 0: "Module: canny, '
+        'Model: control_v11p_sd15_canny [d14c016b], Weight: 1"',
+    )
+    page.click("#paste")
+    page.wait_for_selector(
+        "#txt2img_notice:has-text(\"Control model 'control_v11p_sd15_canny [d14c016b]' is not here\")"
+    )
+    assert page.input_value("#txt2img_controlnet_units textarea, #txt2img_controlnet_units input") == ""
 
 
 def test_a_precision_report_is_made_and_found_again_after_a_reload(page: sync_api.Page, services: Services) -> None:

@@ -11,7 +11,7 @@ from playwright import sync_api
 from modules.images.encode import encode_image
 from modules.services import Services
 from tests.thorough import thoroughly
-from tests.ui.browser import needs_browser
+from tests.ui.browser import needs_browser, send_to
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
@@ -119,7 +119,7 @@ def test_a_file_dropped_on_the_gallery_is_shown_and_sent(page: sync_api.Page) ->
     page.wait_for_selector("#txt2img_infotext:has-text('a dog')")
     for name in ("#save_txt2img", "#save_zip_txt2img", "#txt2img_upscale", "#txt2img_delete"):
         assert page.locator(name).is_hidden(), "the server knows nothing of this image"
-    page.click("#txt2img_send_to_txt2img")
+    page.click("#txt2img_image_tools [data-do=paste]")
     page.wait_for_function(f"document.querySelector('{PROMPT}').value === 'a dog'")
     assert page.input_value("#txt2img_seed input") == "42"
     drop(page, "#txt2img_gallery", b"no image", "text/plain")
@@ -148,7 +148,7 @@ def test_an_image_goes_into_a_sub_tab_of_img2img_with_its_parameters_and_its_own
 ) -> None:
     text = INFOTEXT.replace("192x256", "96x128")  # as hires fix records it: the first pass was smaller
     drop(page, "#txt2img_gallery", image_file(text))
-    page.click(f"#txt2img_send_to_{name}")
+    send_to(page, name)
     page.wait_for_selector("#img2img_prompt textarea", state="visible")
     page.wait_for_function("document.querySelector('#img2img_prompt textarea').value === 'a dog'")
     page.wait_for_function(f"featherweight.tab('img2img').mode() === '{name}'")
@@ -160,5 +160,5 @@ def test_an_image_goes_into_a_sub_tab_of_img2img_with_its_parameters_and_its_own
 
 def test_an_image_goes_to_extras_as_if_it_were_dropped_there(page: sync_api.Page) -> None:
     drop(page, "#txt2img_gallery", image_file())
-    page.click("#txt2img_send_to_extras")
+    send_to(page, "extras")
     page.wait_for_function("document.querySelector('#extras_image img')?.naturalWidth === 192")

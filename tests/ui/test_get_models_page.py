@@ -47,7 +47,7 @@ def test_a_file_is_looked_at_then_got(tab: sync_api.Page, fakes: Services) -> No
         found = tab.locator(f"{TAB} .fw-models-found .fw-models-row")
         sync_api.expect(found).to_contain_text("a LoRA, kohya names, fp16, 0.00 B parameters")
         sync_api.expect(found).to_contain_text("It goes into the folder Lora.")
-        found.locator("button:has-text('Get it')").click()
+        found.locator("button:has-text('Download')").click()
         row = tab.locator(f"{TAB} .fw-models-downloads .fw-models-row:has-text('style.safetensors')")
         sync_api.expect(row).to_contain_text("Is in the folder Lora, as style.safetensors.")
         tab.wait_for_selector(f"{TAB} .fw-models-disk .fw-models-row:has-text('style.safetensors')")
@@ -64,9 +64,9 @@ def test_a_download_is_paused_gone_on_with_and_cancelled(tab: sync_api.Page, fak
         tab.click(f"{TAB} [data-do=get]")
         sync_api.expect(row).to_contain_text("of 8.4 MB")
         row.locator("button:has-text('Pause')").click()
-        sync_api.expect(row).to_contain_text("Paused. What came is kept.")
+        sync_api.expect(row).to_contain_text("Paused. The downloaded part is kept.")
         assert part.stat().st_size > 0 and not target.exists()
-        row.locator("button:has-text('Go on')").click()
+        row.locator("button:has-text('Resume')").click()
         sync_api.expect(row.locator("button:has-text('Pause')")).to_be_visible()
         row.locator("button:has-text('Cancel')").click()
         sync_api.expect(row).to_have_count(0)
@@ -86,7 +86,7 @@ def test_a_checkpoint_is_judged_then_got(tab: sync_api.Page, fakes: Services, mo
         tab.press("#fw_models_source", "Enter")
         found = tab.locator(f"{TAB} .fw-models-found .fw-models-row")
         sync_api.expect(found.locator(".fw-fits")).to_have_text("It fits: needs 1 of 8 GB.")
-        found.locator("button:has-text('Get it')").click()
+        found.locator("button:has-text('Download')").click()
         row = tab.locator(f"{TAB} .fw-models-downloads .fw-models-row:has-text('whole')")
         sync_api.expect(row).to_contain_text("Is in the folder Stable-diffusion, as whole.safetensors.")
     assert (fakes.paths.checkpoint_dirs[0] / "whole.safetensors").read_bytes() == body
@@ -131,7 +131,7 @@ def test_doubles_are_found(tab: sync_api.Page, fakes: Services) -> None:
 def test_three_models_are_offered_for_this_machine(tab: sync_api.Page) -> None:
     offers = tab.locator(f"{TAB} .fw-models-fitting .fw-models-row")
     sync_api.expect(offers).to_have_count(3)
-    assert all(re.search(r"Get it \([\d.]+ GB\)", text) for text in offers.all_inner_texts())
+    assert all(re.search(r"Download \([\d.]+ GB\)", text) for text in offers.all_inner_texts())
 
 
 def test_after_the_first_image_a_real_model_is_offered(page: sync_api.Page) -> None:

@@ -72,7 +72,7 @@ def test_images_are_dragged_on_a_board_that_is_renamed_and_deleted(tab: sync_api
     board.click()
     sync_api.expect(board).to_have_attribute("aria-pressed", "true")
     sync_api.expect(tab.locator(".fw-history-item")).to_have_count(3)
-    drag(cell, tab.locator(".fw-board", has_text="On no board"))
+    drag(cell, tab.locator(".fw-board", has_text="Not on a board"))
     sync_api.expect(tab.locator(".fw-history-item")).to_have_count(2)
     tab.once("dialog", lambda asked: asked.accept("Lanterns"))
     tab.click(".fw-boards button:has-text('Rename')")
@@ -101,7 +101,7 @@ def test_arrows_go_from_image_to_image(tab: sync_api.Page) -> None:
     tab.keyboard.press("ArrowLeft")  # moves in the text
     sync_api.expect(title(tab)).to_contain_text(names[1])
     tab.click(f"{DIALOG} button:has-text('Save tags')")
-    sync_api.expect(tab.locator(f"{DIALOG} [role=status]")).to_have_text("The tags are kept.")
+    sync_api.expect(tab.locator(f"{DIALOG} [role=status]")).to_have_text("Tags saved.")
     tab.keyboard.press("Escape")
     tab.fill("#fw_history_search", "lantern tag:warm")
     sync_api.expect(tab.locator(".fw-history-item")).to_have_count(1)
@@ -127,23 +127,23 @@ def test_two_images_are_compared(tab: sync_api.Page) -> None:
     tab.wait_for_function("document.querySelector('.fw-compare-stage img').naturalWidth === 8")
     tab.keyboard.press("Escape")
     tab.keyboard.press("Escape")
-    tab.click("button:has-text('Choose none')")
+    tab.click("button:has-text('Clear selection')")
 
 
 def test_an_image_is_made_again_with_several_values(tab: sync_api.Page, fakes: Services) -> None:
     fakes.queue.pause()
     try:
         tab.locator(".fw-history-item").first.click()
-        tab.click(f"{DIALOG} button:has-text('Again with')")
+        tab.click(f"{DIALOG} button:has-text('Vary a parameter')")
         tab.fill(f"{DIALOG} .fw-again input", "0, 3")
-        tab.click(f"{DIALOG} button:has-text('Put in line')")
+        tab.click(f"{DIALOG} button:has-text('Enqueue')")
         sync_api.expect(tab.locator(f"{DIALOG} .fw-bad")).to_contain_text("steps is 0; allowed is 1 to 1000")
         tab.fill(f"{DIALOG} .fw-again input", "2, 3 4")
-        tab.click(f"{DIALOG} button:has-text('Put in line')")
-        sync_api.expect(tab.locator(f"{DIALOG} [role=status]")).to_contain_text("In line: 3")
+        tab.click(f"{DIALOG} button:has-text('Enqueue')")
+        sync_api.expect(tab.locator(f"{DIALOG} [role=status]")).to_contain_text("Queued: 3")
         tab.select_option(f"{DIALOG} .fw-again select[aria-label=Parameter]", label="Sampling method")
         tab.select_option(f"{DIALOG} .fw-again select[multiple]", label="Heun")
-        tab.click(f"{DIALOG} button:has-text('Put in line')")
+        tab.click(f"{DIALOG} button:has-text('Enqueue')")
         sync_api.expect(tab.locator(f"{DIALOG} [role=status]")).to_contain_text("waiting")
         jobs = [entry.request for entry in fakes.queue.first(10) if isinstance(entry, Job)]
         assert [(job.steps, job.sampler, job.seed) for job in jobs[:3]] == [(n, "Euler", 1) for n in (2, 3, 4)]
@@ -182,7 +182,7 @@ def test_delete_goes_by_the_search_that_is_typed(tab: sync_api.Page, fakes: Serv
         tab.dispatch_event("#fw_history_search", "input")
     sync_api.expect(said).to_have_text("kite.png is in the trash.")
     tab.fill("#fw_history_search", "kites")
-    sync_api.expect(said).to_have_text("Nothing is found.")
+    sync_api.expect(said).to_have_text("Nothing found.")
     assert not (tmp_path / "kite.png").exists()
 
 

@@ -156,18 +156,18 @@ TABS += ("queue", "history", "extensions")
 
 VERDICT = (
     "a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; details differ (PSNR 26.5 dB); "
-    "a step takes 6% less time. c strays furthest: another image (PSNR 9.5 dB)."
+    "a step takes 6% less time. c differs most: another image (PSNR 9.5 dB)."
 )
 VERDICT_SHOWN = (
     "⟦a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; ⟦details differ⟧ (PSNR 26.5 dB); "
-    "⟦a step takes 6% less time⟧.⟧ ⟦c strays furthest: ⟦another image⟧ (PSNR 9.5 dB).⟧"
+    "⟦a step takes 6% less time⟧.⟧ ⟦c differs most: ⟦another image⟧ (PSNR 9.5 dB).⟧"
 )
 
 REPORT = "#precision_result .fw-outcome"
 
 FOLDER_REPORT = "#train_captions_report"
 
-SETTINGS_PAGES = ("Defaults", "Actions", "Sysinfo", "Licences", "Show all pages")
+SETTINGS_PAGES = ("Defaults", "Actions", "Sysinfo", "Licenses", "Show all pages")
 
 UNTRANSLATED = """([names, within]) => {
   const root = document.querySelector(within);
@@ -193,8 +193,11 @@ UNTRANSLATED = """([names, within]) => {
 }"""
 
 
-OPEN_FOLDS = """() => document.querySelectorAll("#tab_txt2img .fw-script button.label-wrap:not(.open)").forEach(
-  (fold) => fold.checkVisibility() && fold.click())"""
+OPEN_FOLDS = """() => {
+  document.querySelectorAll("#tab_txt2img .fw-group:not([data-open]) .fw-group-head").forEach((head) => head.click());
+  document.querySelectorAll("#tab_txt2img .fw-script button.label-wrap:not(.open)").forEach(
+    (fold) => fold.checkVisibility() && fold.click());
+}"""
 """But for those with nothing in them to be seen, which are hidden."""
 
 CHOICES = """() => {

@@ -89,6 +89,33 @@ def test_the_form_survives_a_reload_and_a_job_that_the_server_forgot_is_named(
     assert page.is_checked("#txt2img_enable_hr input")
 
 
+def test_the_tab_and_the_sub_tab_that_were_shown_come_back(page: sync_api.Page) -> None:
+    page.click("#tab_img2img-button")
+    page.click("#img2img_img2img_sketch_tab-button")
+    page.wait_for_selector("#img2img_img2img_sketch_tab")
+    page.reload()
+    page.wait_for_selector("#img2img_img2img_sketch_tab")
+    page.wait_for_function(f"{FORM.replace('txt2img', 'img2img')}.mode === 'sketch'")
+
+
+SHIFTED = """() => new Promise((done) => {
+  let sum = 0;
+  const add = (list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) sum += one.value; };
+  const observer = new PerformanceObserver(add);
+  observer.observe({ type: "layout-shift" });
+  window.shifted = () => { add({ getEntries: () => observer.takeRecords() }); observer.disconnect(); return sum; };
+  done();
+})"""
+
+
+def test_nothing_jumps_while_a_job_runs_and_its_image_comes(page: sync_api.Page) -> None:
+    page.evaluate(SHIFTED)
+    start_slow_job(page, "nothing jumps", 40)
+    page.wait_for_selector("#txt2img_infotext:has-text('nothing jumps')")
+    page.wait_for_function("!featherweight.tab('txt2img').isRunning()")
+    assert page.evaluate("shifted()") < 0.05
+
+
 def test_escape_is_not_lost_while_the_form_is_on_its_way(page: sync_api.Page) -> None:
     forms: list[sync_api.Route] = []
 

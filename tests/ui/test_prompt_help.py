@@ -4,7 +4,7 @@ import pytest
 from playwright import sync_api
 
 from modules.services import Services
-from tests.ui.browser import needs_browser
+from tests.ui.browser import needs_browser, open_group
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
@@ -57,6 +57,7 @@ def test_prompts_are_completed_by_keys(page: sync_api.Page) -> None:
 
 
 def test_the_fields_of_dynamic_prompts_are_sent_with_the_form(page: sync_api.Page, fakes: Services) -> None:
+    open_group(page, "control")
     page.click("#txt2img_settings button:has-text('Dynamic prompts')")
     page.click("label:has-text('All combinations') input")
     page.wait_for_selector("#txt2img_settings .label-wrap [data-state='All combinations']")

@@ -232,7 +232,7 @@ class TestInTheBrowser:
         page.fill("#settings_search", "clip skip")
         assert page.is_visible("#setting_CLIP_stop_at_last_layers") and not page.is_visible("#setting_samples_save")
         page.fill("#settings_search", "")
-        page.click("#settings_list button:has-text('Licences')")
+        page.click("#settings_list button:has-text('Licenses')")
         page.wait_for_selector("#settings_licences td:has-text('torch')")
 
     def test_the_page_is_small_on_the_wire(self, address: str) -> None:

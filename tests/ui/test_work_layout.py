@@ -69,7 +69,7 @@ def test_jobs_are_put_in_line_moved_edited_and_followed(page: sync_api.Page, ser
     page.wait_for_function(f"document.querySelector('{PROMPT}').value === 'two <lora:balloon:1>'")
     page.wait_for_function("document.querySelectorAll('#fw_line li[draggable=true]').length === 2")
     page.locator("#fw_line .fw-line-running button").click()
-    page.wait_for_selector("#fw_line:has-text('Nothing is in line.')")
+    page.wait_for_selector("#fw_line:has-text('The queue is empty.')")
     page.wait_for_selector("#txt2img_infotext:has-text('three')")  # the one before it may be shown for an instant only
 
 

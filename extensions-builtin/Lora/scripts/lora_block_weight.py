@@ -23,7 +23,7 @@ _TAG = re.compile(r"<(lora|lyco):([^<>]+)>", re.IGNORECASE)
 
 
 class BlockWeights(scripts.Script):
-    """The script; it shows nothing on the page, where presets are a file of the user's."""
+    """The script; it shows nothing on the page, where presets are a user's file."""
 
     def title(self) -> str:
         return TITLE

@@ -1,5 +1,7 @@
-// The editor of poses: a dialog in which the 18 body points of people are dragged by mouse, finger or arrow keys.
-// `featherweight.editPose({ pose, size: [width, height], image })` resolves to the pose, or to null when it is closed.
+// The editor of poses: a dialog in which the 18 body points of people are dragged by mouse, finger or arrow keys. It
+// opens in `place`, and over the whole page when more room is wanted.
+// `featherweight.editPose({ pose, size: [width, height], image, place })` resolves to the pose, or to null when it is
+// closed.
 (() => {
   const fw = window.featherweight;
   const { element } = fw;
@@ -253,7 +255,7 @@
     }
   }
 
-  fw.editPose = ({ pose, size, image }) =>
+  fw.editPose = ({ pose, size, image, place }) =>
     new Promise((done) => {
       const editor = new Editor(pose ? readPose(pose) : { size, people: [] }, image);
       const dialog = element("dialog", { className: "controlnet-pose", attributes: { "aria-labelledby": "controlnet_pose_title" } });
@@ -263,6 +265,14 @@
         dialog.close();
       });
       use.classList.add("controlnet-primary");
+      let isMoving = false; // to the whole page
+      const larger = editor.button(fw.t`Larger`, () => {
+        isMoving = true;
+        dialog.close();
+        larger.remove();
+        document.body.append(dialog);
+        dialog.showModal();
+      });
       dialog.append(
         element("h2", { id: "controlnet_pose_title", textContent: fw.t`Edit the pose` }),
         element("p", { textContent: fw.t`Drag points, or move the chosen one by arrow keys (Shift: ten pixels). A limb drags its person.` }),
@@ -270,15 +280,22 @@
         element("div", { className: "controlnet-row" }, editor.button(fw.t`Add person`, () => editor.addPerson()), editor.remove, editor.hide),
         element("details", {}, element("summary", { textContent: "JSON" }), editor.json, editor.button(fw.t`Read this JSON`, () => editor.readJson())),
         editor.status,
-        element("footer", { className: "controlnet-row" }, editor.button(fw.t`Cancel`, () => dialog.close()), use),
+        element("footer", { className: "controlnet-row" }, larger, editor.button(fw.t`Cancel`, () => dialog.close()), use),
       );
+      dialog.addEventListener("keydown", (event) => {
+        if (event.key !== "Escape") return;
+        event.stopPropagation(); // it would interrupt a running job
+        event.preventDefault();
+        dialog.close();
+      });
       dialog.addEventListener("close", () => {
+        if (isMoving) return (isMoving = false);
         editor.resized.disconnect();
         dialog.remove();
         done(result);
       });
-      document.body.append(dialog);
-      dialog.showModal();
+      place.append(dialog);
+      dialog.show();
       editor.build();
       if (!editor.pose.people.length) editor.addPerson();
     });

@@ -195,7 +195,7 @@ def layer_weights(unit: Unit, unet: Any, name: str) -> dict[Any, float]:
 
 
 def build_encoder(file: TensorSource, model: Any) -> AuxiliaryParts:
-    """A `Builder` of CLIP's vision models, sizes from the settings alongside the file or from its tensors."""
+    """A `Builder` of CLIP's vision models, sizes from the settings next to the file or from its tensors."""
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     settings = file.path.with_name("config.json")

@@ -72,7 +72,7 @@ class Noise:
 
 
 def correct_predictions(prepared: Sequence[Any], use: ModelUse, pixels: dict[int, Any]) -> None:
-    """Put around the model what works on its prediction: kept parts of inpaint maps, colors of tiles."""
+    """Register on the model what works on its prediction: kept parts of inpaint maps, colors of tiles."""
     corrections: list[Callable[[Tensor, Tensor], Tensor]] = []
     for each in sorted(filter(_corrects, prepared), key=_keeps):  # what is kept is kept last
         image = encoded(each.unit, pixels[each.number], use)

@@ -1,4 +1,4 @@
-"""Detail Daemon: the model is told of less noise than there is, so that it leaves more detail.
+"""Detail Daemon: the model receives less noise than there is, so that it leaves more detail.
 
 How much less follows a curve over the steps. Arguments and the curve's parameters are those of the extension of this
 name.

@@ -1,4 +1,4 @@
-"""All detectors by name: faces and eyes by the program's own, everything else by files of the user's."""
+"""All detectors by name: faces and eyes by the program's own, everything else by the user's files."""
 
 from __future__ import annotations
 

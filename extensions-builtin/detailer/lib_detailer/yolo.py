@@ -1,4 +1,4 @@
-"""Detectors of the user's, which run on the CPU: ONNX files of YOLOv8 and its like, for boxes or with outlines, with
+"""The user's detectors, which run on the CPU: ONNX files of YOLOv8 and its like, for boxes or with outlines, with
 onnxruntime, which is optional; and the files of YOLOv8 itself (`yolo_file`).
 
 The layout of both is that of the exports: input [1,3,h,w] red first in 0 to 1, the image in the middle of grey; output

@@ -61,12 +61,12 @@ class DetailerSettings(SettingsGroup):
     section = Section(id="ADetailer", title="ADetailer", category="Extensions")
 
     ad_bbox_sortby = choice(
-        "Order of what was found",
+        "Order of detections",
         AS_FOUND,
         (AS_FOUND, FROM_LEFT, FROM_MIDDLE, BY_AREA),
-        hint="It decides which prompt of several, separated by [SEP], is whose.",
+        hint="The order in which prompts separated by [SEP] are used.",
     )
-    ad_same_seed_for_each_tab = flag("The same seed for everything found in an image", False)
+    ad_same_seed_for_each_tab = flag("Use one seed for all detections in an image", False)
 
 
 script_callbacks.on_ui_settings(lambda settings: settings.add(DetailerSettings))
@@ -328,7 +328,7 @@ class Detailer(scripts.Script):
             skips = gr.Checkbox(
                 False,
                 label="Skip img2img",
-                info="The image itself is detailed, without being made anew first.",
+                info="Details the given image, without img2img first.",
                 visible=is_img2img,
                 elem_id=f"{prefix}_ad_skip_img2img",
             )
@@ -369,7 +369,7 @@ class Detailer(scripts.Script):
         if entry.low is not None and entry.high is not None:
             low, high = entry.slider or (entry.low, entry.high)
             return gr.Slider(low, high, step=entry.step, **common)
-        hint = "Separate prompts for several with [SEP]; [SKIP] leaves one as it is." if "prompt" in entry.name else ""
+        hint = "Separate prompts with [SEP]; [SKIP] leaves a detection unchanged." if "prompt" in entry.name else ""
         return gr.Textbox(placeholder=hint, lines=1, **common)
 
     def process(self, p: Any, *args: Any) -> None:
@@ -457,7 +457,7 @@ class Detailer(scripts.Script):
         job.override_settings["face_restoration"] = unit["ad_restore_face"]
 
     def _detail(self, p: Any, pp: Any, unit: Unit) -> bool:
-        """Paint anew what a unit finds in `pp.image`. False: the user has stopped it."""
+        """Repaint what a unit finds in `pp.image`. False: the user has stopped it."""
         image = pp.image
         order = DetailerSettings(p.settings)
         found = self.program.detect(image, unit["ad_model"], unit["ad_confidence"])

@@ -20,7 +20,7 @@ PROGRAM = program_now()
 TEMPLATE, NEGATIVE_TEMPLATE, HIRES_TEMPLATE = "Template", "Negative Template", "Hires Template"
 SYNTAX = "{a|b}, {2$$a|b|c}, {0.5::a|b}, __wildcard__"
 MAX_IMAGES = 1000
-RESULT, FROM_TEMPLATE = "The prompt that came of it", "The template"
+RESULT, FROM_TEMPLATE = "The final prompt", "The template"
 
 
 class DynamicPromptSettings(SettingsGroup):
@@ -51,8 +51,8 @@ class DynamicPrompts(scripts.Script):
         gr.HTML(f"<p><code>{SYNTAX}</code></p>")  # an `info` would show underscores as bold text
         return [
             gr.Checkbox(True, label="Choices and wildcards"),
-            gr.Checkbox(False, label="All combinations", info="An image for each; the batch count follows."),
-            gr.Slider(0, MAX_IMAGES, value=0, step=1, label="At most", info="Images of all combinations; 0: all."),
+            gr.Checkbox(False, label="All combinations", info="One image for each; sets the batch count."),
+            gr.Slider(0, MAX_IMAGES, value=0, step=1, label="At most", info="Maximum number of combinations; 0: all."),
             gr.Checkbox(False, label="One seed for all images"),
         ]
 

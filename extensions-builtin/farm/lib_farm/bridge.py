@@ -231,7 +231,7 @@ class _Bridge:
                 answer, asked_at = asking.submit(self._is_same_cluster), time.monotonic()
             elif answer is not None and answer.done():
                 if answer.exception() is not None or not answer.result():
-                    self._end(f"is gone: the cluster ({self._head}) was begun anew")
+                    self._end(f"is gone: the cluster ({self._head}) was started again")
                 answer = None
             elif answer is not None and waited_s > ANSWER_S:
                 self._end(f"is gone: the cluster ({self._head}) does not answer; it is asked until it does")

@@ -126,7 +126,7 @@ class Graph:
 
     def size(self, sampler: Node) -> str | None:
         """Return the size of the latents that a sampler begins with. Nodes of conditions have sizes of their own: the
-        size that SDXL is told, or that for which Flux shifts its sigmas; they count where no other node has one."""
+        size that SDXL receives, or that for which Flux shifts its sigmas; they count where no other node has one."""
         given = next((sampler["inputs"][name] for name in BEFORE_SAMPLING if name in sampler["inputs"]), None)
         start = self.linked(given)
         for node in (*(self.before(start) if start is not None and not is_sampler(start) else ()), sampler):

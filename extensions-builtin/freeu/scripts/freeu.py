@@ -137,7 +137,7 @@ class FreeU(FieldScript):
         ),
         Field(
             name="stages", label="Stages as JSON", default="", elem_id="freeu_stages", infotext="FreeU Stages",
-            hint="Instead of the factors above: a list of up to three stages",
+            hint="Replaces the factors above: a list of up to three stages",
         ),
     )  # fmt: skip
     infotext_switch = "FreeU Stages"

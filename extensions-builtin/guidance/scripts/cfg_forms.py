@@ -32,7 +32,7 @@ class CfgZero(FieldScript):
         switch("cfg_zero"),
         Field(
             name="steps", label="Zero steps", default=1, elem_id="cfg_zero_steps", low=0, high=20, step=1,
-            infotext="cfg_zero_steps", hint="Flow models only: so many first steps do nothing",
+            infotext="cfg_zero_steps", hint="Flow models only: number of first steps that do nothing",
         ),
     )  # fmt: skip
     infotext_switch = "cfg_zero_enabled"

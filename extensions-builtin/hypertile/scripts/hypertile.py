@@ -35,7 +35,7 @@ BLOCK = "BasicTransformerBlock"
 """Blocks whose `attn1` is self-attention over the tokens of the image."""
 MIN_TILE_PX = 128
 LATENT_PX = 8
-DEPTH_HINT = "0: the layers of the full resolution only; 3: also those where the image is an eighth of it."
+DEPTH_HINT = "0: only layers at full resolution; 3: also those at an eighth of it."
 
 
 class HypertileSettings(SettingsGroup):
@@ -77,7 +77,7 @@ class HypertileSettings(SettingsGroup):
         maximum=64,
         step=1,
         infotext="Hypertile U-Net swap size",
-        hint="Among so many sizes of tiles a layer changes.",
+        hint="The number of tile sizes between which a layer changes.",
     )
     hypertile_enable_vae = flag("Enable Hypertile VAE", False, infotext="Hypertile VAE")
     hypertile_max_depth_vae = whole(
@@ -150,7 +150,7 @@ class LayerPlace:
 class PassState:
     """The pass that runs now, what its denoiser was given last, and the generator of tiles.
 
-    An evaluation whose answer is known from an earlier try does not reach the UNet; `next_evaluation` tells how many of
+    A model call whose answer is known from an earlier try does not reach the UNet; `next_call` tells how many of
     them have to be made up for with their draws, so that the image is the same.
     """
 
@@ -160,8 +160,8 @@ class PassState:
     first: Tiling | None = None  # None: not in the first pass
     second: Tiling | None = None
     places: list[LayerPlace] = field(default_factory=list)  # of the UNet's layers, in the order of their calls
-    evaluation: int = 0
-    next_evaluation: int = 0
+    call: int = 0
+    next_call: int = 0
 
     @property
     def tiling(self) -> Tiling | None:
@@ -170,7 +170,7 @@ class PassState:
 
     def begin_pass(self, is_hires: bool) -> None:
         """A pass begins."""
-        self.is_hires, self.evaluation, self.next_evaluation = is_hires, 0, 0
+        self.is_hires, self.call, self.next_call = is_hires, 0, 0
 
     def counts(self, place: LayerPlace, tiling: Tiling) -> tuple[int, int]:
         """The tiles of the layer that is called now, see `Tiling.counts`."""
@@ -182,11 +182,11 @@ class PassState:
         sample: Tensor = args[0] if args else kwargs["sample"]
         self.latent_size = (sample.shape[-2], sample.shape[-1])
         tiling = self.tiling
-        for _ in range(self.next_evaluation, self.evaluation if tiling else 0):
+        for _ in range(self.next_call, self.call if tiling else 0):
             for place in self.places:
                 if tiling is not None and place.depth <= tiling.max_depth:
                     self.counts(place, tiling)
-        self.next_evaluation = max(self.next_evaluation, self.evaluation + 1)
+        self.next_call = max(self.next_call, self.call + 1)
         return inner(*args, **kwargs)
 
 
@@ -353,7 +353,7 @@ class Hypertile(scripts.Script):
 
     def on_model(self, p: Job, use: ModelUse, *args: Any) -> None:
         def count(inputs: Any) -> None:
-            HOOKS.state.evaluation = inputs.step
+            HOOKS.state.call = inputs.step
 
         use.before_call.append(count)
 

@@ -104,7 +104,7 @@ class Loopback(Script):
             if chain[-1].interrupted:
                 break
         whole = Processed.joined(runs)
-        if whole.generated:  # each is told as the chain that it comes of: from the first image, in so many loops
+        if whole.generated:  # each is reported as the chain that it comes of: from the first image, in so many loops
             first = whole.generated[0].infotext
             whole.generated = [replace(image, infotext=first) for image in whole.generated]
         if len(whole.generated) > 1:

@@ -172,7 +172,7 @@ def source_fields(sources: Sources, side: int, services: Services) -> dict[str, 
     scale = min(1.0, side / math.sqrt(image.width * image.height))
     width, height = (max(round(px * scale / SIDE_STEP_PX), 1) * SIDE_STEP_PX for px in image.size)
     model = services.models.status.model
-    strength = REFERENCE_STRENGTH if model is not None and model.takes_references else EDIT_STRENGTH
+    strength = REFERENCE_STRENGTH if model is not None and "references" not in model.unused else EDIT_STRENGTH
     fields: dict[str, Any] = {"init_images": [first], "reference_images": others or None, "resize_mode": CROP}
     fields |= {"width": width, "height": height, "denoising_strength": strength}
     if sources.mask is None:

@@ -23,7 +23,7 @@ class SplitOversized(ScriptPostprocessing):
             low=0.0,
             high=1.0,
             step=0.05,
-            hint="Only images are split that show less than this share of themselves when cropped",
+            hint="Split images that would keep less than this share when cropped",
         ),
         Field(
             name="overlap_ratio",

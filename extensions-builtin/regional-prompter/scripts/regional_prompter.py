@@ -113,7 +113,7 @@ class RegionalPrompter(FieldScript):
         ),
         Field(
             name="mask", label="Mask of regions as data URL", default="", elem_id="rp_mask",
-            hint="A picture whose region k has the hue 0, 1/2, 1/4, 3/4, 1/8 ...",
+            hint="An image whose region k has the hue 0, 1/2, 1/4, 3/4, 1/8 ...",
         ),
         Field(
             name="words", label="Regions of words", default=SHARED, elem_id="rp_words", choices=(SHARED, COVERED),

@@ -447,7 +447,7 @@ class RemoteWorker:
         return info.sha256 if info is not None else None
 
     def _look(self) -> bool:
-        """Ask the server once, and wait; False when it shall be asked no more."""
+        """Ask the server once, and wait; False when it is not asked any more."""
         if self._closing.is_set():
             return False
         self._look_now.clear()

@@ -1,5 +1,5 @@
 """SD upscale: the image is enlarged by an upscaler, cut into tiles of the job's width and height that overlap, each is
-made anew by img2img, and they are joined with fading borders."""
+made again by img2img, and they are joined with fading borders."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class SdUpscale(Script):
     def ui(self, is_img2img: bool) -> list[Any]:
         import gradio as gr
 
-        info = gr.HTML(
-            "<p>Enlarges the image by the scale, and makes it anew in tiles of the selected width and height.</p>"
-        )
+        info = gr.HTML("<p>Enlarges the image by the scale and redraws it in tiles of the selected size.</p>")
         overlap = gr.Slider(0, 256, value=64, step=16, label="Tile overlap", elem_id="script_sd_upscale_overlap")
         scale = gr.Slider(1, 4, value=2, step=0.05, label="Scale Factor", elem_id="script_sd_upscale_scale_factor")
         upscaler = gr.Dropdown(

@@ -1,4 +1,4 @@
-"""Soft inpainting: a mask's grey values say how strongly a place is painted anew, and the result is blended with the
+"""Soft inpainting: a mask's grey values say how strongly a place is repainted, and the result is blended with the
 original where it did not change.
 
 At each model call the kept latents fade out with the noise level (schedule bias, preservation strength), blended so

@@ -12,8 +12,8 @@ from modules.ui.common.messages import error_box
 
 IMPORT = """
 <h3>Coming from another program</h3>
-<p>Takes over models by their paths, styles, settings, defaults of the forms, and images into the history.
-Nothing there is changed, and nothing here is overwritten.</p>
+<p>Takes over models by path, styles, settings, defaults and images.
+Nothing there is changed, nothing here is overwritten.</p>
 """
 
 
@@ -22,7 +22,7 @@ def build_takeover(services: Services) -> None:
     gr.HTML(IMPORT)
     with gr.Row(equal_height=True):
         folder = gr.Textbox(
-            label="Folder of the reference UI or of Forge",
+            label="Folder of A1111 or Forge",
             placeholder="/home/me/stable-diffusion-webui",
             elem_id="settings_import_folder",
             scale=4,

@@ -117,7 +117,7 @@ class ReferenceFolder:
             return
         if not lies_in(path, (self.folder,)):
             self.faults.append(
-                f"{path} leads to {path.resolve()}, outside of the folder. If its models shall be read, write it into "
+                f"{path} leads to {path.resolve()}, outside of the folder. If its models should be read, write it into "
                 f"{MODEL_FOLDERS_FILE} of the data folder."
             )
             return

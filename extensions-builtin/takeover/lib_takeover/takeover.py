@@ -215,7 +215,7 @@ def _left_out(setting: Setting, value: object) -> str:
         return f"{setting.section.title} is set here only, because it says what the program may do on this machine"
     text = value.replace("\\", "/") if isinstance(value, str) else ""
     if setting.key in DIRECTORY_KEYS and (is_path_elsewhere(text) or ".." in text.split("/")):
-        return f"{value} lies outside of the folder; choose it in the settings if images shall be saved there"
+        return f"{value} lies outside of the folder; choose it in the settings if images are to be saved there"
     if setting.key == "font" or (setting.key == "localization" and "/" in text):
         return f"{value} names a file by its path; choose it in the settings"
     return ""

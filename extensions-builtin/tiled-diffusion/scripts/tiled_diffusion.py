@@ -93,7 +93,7 @@ class TiledDiffusion(FieldScript):
         ),
         Field(
             name="inverts", label="Noise inversion", default=False, elem_id="tiled_diffusion_noise_inverse",
-            hint="img2img only, by Euler: begins with the noise that the image comes of",
+            hint="img2img with Euler: starts from the noise that the image came from",
         ),
         Field(
             name="inversion_steps", label="Inversion steps", default=10, elem_id="tiled_diffusion_noise_inverse_steps",
@@ -101,7 +101,7 @@ class TiledDiffusion(FieldScript):
         ),
         Field(
             name="retouch", label="Retouch", default=1.0, elem_id="tiled_diffusion_noise_inverse_retouch",
-            low=1.0, high=100.0, step=0.1, hint="Above 1 less noise is found, and the image gets smoother",
+            low=1.0, high=100.0, step=0.1, hint="Above 1: less noise, a smoother image",
         ),
         Field(
             name="renoise_strength", label="Renoise strength", default=1.0,

@@ -39,7 +39,7 @@ class TiledVae(FieldScript):
         ),
         Field(
             name="decoder", label="Decoder tile size", default=96, elem_id="tiled_vae_decoder", low=4, high=512,
-            slider_low=16, step=4, hint="In cells of the latents, which are 8 pixels",
+            slider_low=16, step=4, hint="In latent cells of 8 pixels",
         ),
         Field(name="to_gpu", label="Move VAE to GPU", default=True, elem_id="tiled_vae_to_gpu"),
         Field(

@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--describe", action="store_true", help="print a configuration with every key, and stop")
     parser.add_argument("--check", action="store_true", help="look at the images and estimate memory, and stop")
     parser.add_argument("--find-rate", action="store_true", help="twenty steps that say which learning rate fits")
-    parser.add_argument("--restart", action="store_true", help="begin anew, not from the state of a training cut off")
+    parser.add_argument("--restart", action="store_true", help="start again, not from the state of a training cut off")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help="as training.steps=500"
     )
@@ -104,7 +104,7 @@ def _run(arguments: argparse.Namespace, flags: Flags, foreign: ForeignProgram | 
         if arguments.check:
             report = read_folders(config.data, config.data.resolution or 0)
             print(f"{len(report.samples)} images.")
-            print("\n".join(report.problems or ("Nothing is wrong with them.",)))
+            print("\n".join(report.problems or ("No problems found.",)))
             return 0
         shown = Shown()
         if arguments.find_rate:

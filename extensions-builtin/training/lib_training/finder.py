@@ -68,7 +68,7 @@ def proposal(losses: Sequence[tuple[float, float]]) -> RateSearch:
     rate = _rounded(best / SAFETY)
     said = page_text(f"{rate:g}: the loss was lowest ({lowest:.3f}) at {best:.1e}.")
     if best == finite[-1][0] and len(finite) == len(losses):
-        said += page_text(" It was still falling there, so a higher one may do.")
+        said += page_text(" The loss was still falling there, so a higher rate may work.")
     return RateSearch(tuple(losses), rate, said)
 
 

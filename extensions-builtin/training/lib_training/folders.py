@@ -101,7 +101,7 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
                 )
             )
     if broken:
-        problems.append(page_text(f"Left out because they cannot be read ({len(broken)}): {_some(broken)}."))
+        problems.append(page_text(f"Unreadable and left out ({len(broken)}): {_some(broken)}."))
     if not any(not sample.is_regularization for sample in samples):
         where = ", ".join(folder.path for folder in data.folders)
         found = f" {problems[-1]}" if broken else ""
@@ -115,7 +115,7 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
             )
         )
     if doubles:
-        problems.append(page_text(f"There twice ({len(doubles)}): {_some(doubles)}. Delete one of each."))
+        problems.append(page_text(f"Duplicates ({len(doubles)}): {_some(doubles)}. Delete one of each."))
     if alike:
         problems.append(page_text(f"Images that look alike ({len(alike)}): {_some(alike)}. They count double."))
     if small:

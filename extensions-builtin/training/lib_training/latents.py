@@ -31,7 +31,7 @@ class LatentCache:
     _masks: dict[View, Tensor] = field(default_factory=dict)
 
     def fill(self, model: LoadedModel, views: Iterable[View], on_image: Callable[[int], None] | None = None) -> int:
-        """Encode what is not known; returns how many were. `on_image` is told how many views are ready."""
+        """Encode what is not known; returns how many were. `on_image` receives how many views are ready."""
         encoded = 0
         for index, view in enumerate(dict.fromkeys(views)):
             if view not in self._known:

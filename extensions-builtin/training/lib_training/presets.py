@@ -34,7 +34,7 @@ class Preset:
 PRESETS: Mapping[str, Preset] = {
     "character": Preset(
         "Character",
-        "One person or figure, recognisable in other clothes and places. 15 to 40 images, from all sides.",
+        "One person or figure, recognizable in other clothes and places. 15 to 40 images, from all sides.",
         {
             "adapter": {"rank": 16, "text_rank": 0},
             "data": {"shuffle_tags": True, "keep_tokens": 1, "caption_dropout": 0.05},

@@ -185,7 +185,7 @@ def training_routes(services: Services) -> APIRouter:
         """Train an embedding, and wait until it is done. Options of the reference UI that mean nothing here are
         ignored; `data_root` holds images with captions in which the embedding's name stands, or gets it put before."""
         if not body.embedding_name:
-            raise InvalidValueError("embedding_name is missing: which embedding shall be trained?")
+            raise InvalidValueError("embedding_name is missing: which embedding should be trained?")
         task = await asyncio.to_thread(lambda: work.start(embedding_config(body)))
         await wait_for(task, request, services.queue, stays=True)
         outcome = task.result()

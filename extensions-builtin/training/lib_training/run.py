@@ -96,7 +96,7 @@ class TrainingRun:
 
     def __init__(self, config: TrainingConfig, places: Places, report: Report) -> None:
         if not config.output.name:
-            raise InvalidValueError("output.name is missing: how shall the file be called?")
+            raise InvalidValueError("output.name is missing: what is the file called?")
         self.config, self._places, self._report = config, places, report
         self.history = History()
         self.notices: list[str] = []
@@ -439,8 +439,8 @@ def overfitting(history: History) -> str:
         return ""
     return page_text(
         f"Overfitting: the loss on held-out images was lowest at step {best[0]} and has risen by "
-        f"{later[-1][1] / best[1] - 1:.0%} since: the images are being learnt by heart. Take the file of step "
-        f"{best[0]}, or give more images, fewer steps, or a lower rank."
+        f"{later[-1][1] / best[1] - 1:.0%} since: the model memorizes the images. Take the file of step "
+        f"{best[0]}, or use more images, fewer steps, or a lower rank."
     )
 
 

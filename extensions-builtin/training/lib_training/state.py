@@ -73,12 +73,12 @@ def read_state(path: Path, trainer: Trainer, identity: str) -> tuple[Place, Hist
     except Exception as error:  # torch raises whatever the damage leads to
         aside = keep_aside(path)
         raise TrainingError(
-            f"The state {path.name} is damaged and was kept as {aside.name}. Start again: the training begins anew."
+            f"The state {path.name} is damaged and was kept as {aside.name}. Start again: the training starts again."
         ) from error
     if data["identity"] != identity or data["version"] != VERSION:
         raise TrainingError(
             f"{path.name} is the state of a training with other options, images or base. Give output.name another "
-            "name, set output.resume to false to begin anew, or put back what was changed."
+            "name, set output.resume to false to start again, or put back what was changed."
         )
     for parameter, known in zip(trainer.parameters, parameters, strict=True):
         parameter.copy_(known)

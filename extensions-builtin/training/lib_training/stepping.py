@@ -60,7 +60,7 @@ class StepResult:
 
 
 class Trainer:
-    """Trained values alongside a loaded model, and their optimizer. `close` takes them off the model."""
+    """Trained values next to a loaded model, and their optimizer. `close` takes them off the model."""
 
     def __init__(
         self, model: LoadedModel, config: TrainingConfig, encoder: CaptionEncoder, latent_size: tuple[int, int]
@@ -99,7 +99,7 @@ class Trainer:
 
     @property
     def trains_text(self) -> bool:
-        """Whether captions are encoded anew at each step."""
+        """Whether captions are encoded again at each step."""
         return bool(self.words) or any(each.is_text for each in self.layers)
 
     def begin_with(self, path: Path) -> None:
@@ -161,7 +161,7 @@ class Trainer:
         return loss, fused.norm
 
     def gradients(self, batches: Sequence[Batch], seed: int) -> float:
-        """Fill the parameters' gradients anew; returns the mean weighted loss."""
+        """Fill the parameters' gradients again; returns the mean weighted loss."""
         self.optimizer.zero_grad(set_to_none=True)
         generator = torch.Generator().manual_seed(seed)
         total = 0.0

@@ -32,7 +32,7 @@ from modules.ui.tabs.image_tab import HIDDEN_EVENT
 from modules.ui.tabs.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 1.5
-BUDGETS = {"As it is": None, "4 GB": 4.0, "6 GB": 6.0, "8 GB": 8.0, "12 GB": 12.0, "16 GB": 16.0}
+BUDGETS = {"No limit": None, "4 GB": 4.0, "6 GB": 6.0, "8 GB": 8.0, "12 GB": 12.0, "16 GB": 16.0}
 EMPTY = "Choose what you train, and the folder with its images. The rest follows from them."
 MAX_TABLE = 500
 TAGS_SHOWN = 40
@@ -54,10 +54,10 @@ def _build_training(services: Services, when_opened: WhenOpened) -> None:
     fields: Fields = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=3):
-            _build_form(fields)
-            with gr.Row():
+            with gr.Row(elem_classes=["fw-go"]):
                 pause = gr.Button("Pause", elem_id="train_pause", variant="stop", interactive=False)
                 start = gr.Button("Start", elem_id="train_start", variant="primary")
+            _build_form(fields)
             _build_details(fields)
             find = fields.pop("find")
         with gr.Column(scale=4, elem_id="train_results_panel"):
@@ -125,7 +125,7 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
     name = str(values["name"] or "").strip()
     folder = str(values["folder"] or "").strip()
     if not name:
-        raise InvalidValueError("Give the adapter a name.")
+        raise InvalidValueError("Enter a name for the adapter.")
     count = count_images(folder)
     if not count:
         raise InvalidValueError(f"There are no images in {folder or 'the folder'}. Name the folder that holds them.")
@@ -182,7 +182,7 @@ _WHOLE = frozenset({"rank", "text_rank", "steps", "batch", "resolution"})
 
 def _build_form(fields: Fields) -> None:
     choices = [(preset.label, name) for name, preset in PRESETS.items()]
-    fields["preset"] = gr.Radio(choices, value="character", label="What is trained", elem_id="train_preset")
+    fields["preset"] = gr.Radio(choices, value="character", label="What to train", elem_id="train_preset")
     gr.HTML(
         "<dl class='fw-presets'>"
         + "".join(f"<dt>{preset.label}</dt><dd>{preset.says}</dd>" for preset in PRESETS.values())
@@ -201,16 +201,16 @@ def _build_form(fields: Fields) -> None:
         )
         fields["budget"] = gr.Dropdown(
             list(BUDGETS),
-            value="As it is",
+            value="No limit",
             label="Memory to use",
-            info="As it is: the base lies in 8 bits while it is trained on, whatever FP8 weight says.",
+            info="No limit: the base is stored in 8 bits during training, whatever FP8 weight says.",
             elem_id="train_budget",
         )
 
 
 def _build_details(fields: Fields) -> None:
     with gr.Accordion("More", open=False, elem_id="train_more"):
-        gr.HTML("<p>What is empty or 0 follows from the choice above.</p>")
+        gr.HTML("<p>Empty or 0: decided by the choice above.</p>")
         with gr.Row():
             fields["type"] = gr.Dropdown(
                 [("", ""), *((name, name) for name in ADAPTERS)], value="", label="Kind", elem_id="train_type"
@@ -232,7 +232,7 @@ def _build_details(fields: Fields) -> None:
             fields["shift"] = gr.Number(
                 None,
                 label="Flow shift",
-                info="Flow models: how far towards noise is trained; 1 means evenly.",
+                info="Flow models: shift of training towards noise; 1: none.",
                 elem_id="train_shift",
             )
             fields["find"] = gr.Button("Find a learning rate", elem_id="train_find_rate")
@@ -322,7 +322,7 @@ def look_at(services: Services, place: str) -> tuple[str, list[list[str]], list[
     tags = ", ".join(f"{html.escape(tag)} ({count})" for tag, count in found.tags[:TAGS_SHOWN])
     words = "".join(note_box(problem) for problem in found.problems)
     count = f"{len(found.samples)} {'image' if len(found.samples) == 1 else 'images'}"
-    said = f"<p>{count}</p>" if found.problems else page_text(f"<p>{count} · Nothing is wrong with them.</p>")
+    said = f"<p>{count}</p>" if found.problems else page_text(f"<p>{count} · No problems found.</p>")
     root = given_path(place)
     images = []
     for sample in found.samples[:MAX_TABLE]:
@@ -383,7 +383,7 @@ def _pairs(place: str, rows: list[list[str]]) -> list[tuple[Path, str]]:
     for row in rows:
         image = root / str(row[0])
         if not lies_in(image, (root,)) or not image.is_file():
-            raise InvalidValueError(f"{row[0]} is not in the folder any more. Look at it again.")
+            raise InvalidValueError(f"{row[0]} is no longer in the folder. Press Show again.")
         found.append((image, str(row[1] or "")))
     return found
 
@@ -392,7 +392,7 @@ def _check_folder(services: Services, place: str) -> None:
     allowed = services.history_folders
     folder = given_path(place).resolve()
     if not folder.is_dir():
-        raise InvalidValueError(f"{place or 'The folder'} is no folder. Name one with images.")
+        raise InvalidValueError(f"{place or 'The folder'} is not a folder. Enter one with images.")
     if allowed is not None and not lies_in(folder, allowed):
         raise InvalidValueError(
             f"{place} is outside of the folders that may be read while other machines reach this server."

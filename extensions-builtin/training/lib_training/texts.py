@@ -139,7 +139,7 @@ class CaptionCache:
             raise output_error(path.name, path.parent, error) from error
 
     def get(self, captions: Sequence[Caption]) -> list[Conditioning]:
-        """Return those that `fill` was told of."""
+        """Return those that `fill` received."""
         return [self._known[caption] for caption in captions]
 
     def _path(self, caption: Caption) -> Path | None:

@@ -132,7 +132,7 @@ class TrainingWork:
     def check(self, config: TrainingConfig) -> CheckpointInfo | None:
         """Check what can be known before the work. Raises `InvalidValueError`, `UnknownNameError`."""
         if not config.output.name:
-            raise InvalidValueError("output.name is missing: how shall the file be called?")
+            raise InvalidValueError("output.name is missing: what is the file called?")
         if not config.data.folders:
             raise InvalidValueError("No folder of images is given. Name one in data.folders.")
         if self.computing.history_folders is not None:
@@ -255,7 +255,7 @@ class _Shown:
     _samples: list[dict[str, Any]] = field(default_factory=list)
 
     def report(self, told: Progress) -> None:
-        """After each step. Raises `Interrupted` when the training shall pause."""
+        """After each step. Raises `Interrupted` when the training should pause."""
         for step, path in told.samples[len(self._samples) :]:
             self._samples.append({"step": step, "image": _thumbnail(path)})
         if told.history.loss or told.history.validation:

@@ -46,11 +46,11 @@ def build_merger_tab(place: TabPlace) -> None:
     fields: Fields = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=3):
-            description, refreshes, refresh_vae = _build_form(services, fields)
-            read = _build_metadata(fields)
-            with gr.Row():
+            with gr.Row(elem_classes=["fw-go"]):
                 cancel = gr.Button("Cancel", elem_id="modelmerger_cancel", variant="stop", interactive=False)
                 start = gr.Button("Merge", elem_id="modelmerger_merge", variant="primary")
+            description, refreshes, refresh_vae = _build_form(services, fields)
+            read = _build_metadata(fields)
         with gr.Column(scale=2, elem_id="modelmerger_results_panel"):
             result = gr.HTML(_shown(services), elem_id="modelmerger_result")
     timer = gr.Timer(LOOK_EVERY_S, active=False)

@@ -72,12 +72,17 @@ def build_precision_tab(place: TabPlace) -> None:
                 refresh = gr.Button("↻", elem_id="refresh_precision_checkpoint", scale=0, min_width=44)
             with gr.Tabs(elem_id="precision_tabs", overflow_behavior="wrap"):
                 with gr.Tab("Report", id="report"):
+                    report = gr.Button(
+                        "Create report", variant="primary", elem_id="precision_report", elem_classes=["fw-go"]
+                    )
                     report_fields = _storage_fields("report", EIGHT_BIT, services)
-                    report = gr.Button("Make the report", variant="primary", elem_id="precision_report")
                 with gr.Tab("Compare images", id="compare"):
+                    compare = gr.Button(
+                        "Compare", variant="primary", elem_id="precision_compare", elem_classes=["fw-go"]
+                    )
                     compare_fields = _comparison_fields(services)
-                    compare = gr.Button("Compare", variant="primary", elem_id="precision_compare")
                 with gr.Tab("Save as", id="convert"):
+                    convert = gr.Button("Save", variant="primary", elem_id="precision_convert", elem_classes=["fw-go"])
                     name = gr.Textbox(
                         label="File name",
                         placeholder="smaller.safetensors",
@@ -92,7 +97,6 @@ def build_precision_tab(place: TabPlace) -> None:
                         label="File layout",
                         elem_id="precision_layout",
                     )
-                    convert = gr.Button("Save", variant="primary", elem_id="precision_convert")
             cancel = gr.Button("Cancel", variant="stop", interactive=False, elem_id="precision_cancel")
         with gr.Column(scale=3, min_width=320):
             result = gr.HTML(_shown(services), elem_id="precision_result")
@@ -168,8 +172,8 @@ def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -
     with gr.Accordion("More", open=False):
         skip = gr.Textbox(
             settings.optimizations.fp8_skip,
-            label="Layers that stay",
-            info="Regular expressions, one on each line",
+            label="Layers to keep",
+            info="Regular expressions, one per line",
             lines=2,
             elem_id=f"precision_{prefix}_skip",
         )
@@ -181,7 +185,7 @@ def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -
         budget = gr.Number(
             0,
             label="Fit into (GB)",
-            info="0: the format above for all. Else each layer gets its own, with the least total error",
+            info="0: the format above for all. Otherwise each layer gets its own, with the least total error",
             minimum=0,
             maximum=MAX_BUDGET_GB,
             elem_id=f"precision_{prefix}_budget",
@@ -194,7 +198,7 @@ def _comparison_fields(services: Services) -> Fields:
     prompts = gr.Textbox(
         "\n".join(EXAMPLES[:2]) if shipped else "",
         label="Prompts",
-        info="One on each line, each makes an image in every format",
+        info="One per line; each makes an image in every format",
         lines=3,
         elem_id="precision_prompts",
     )

@@ -50,9 +50,7 @@ def _report(title: str, outcome: Mapping[str, Any]) -> str:
         for item in outcome["worst"]
     )
     saturated = (
-        page_text(
-            f"<p>{outcome['saturated']} weights lie beyond the format's range and are set to its largest number.</p>"
-        )
+        page_text(f"<p>{outcome['saturated']} weights exceed the format's range and are set to its largest value.</p>")
         if outcome["saturated"]
         else ""
     )

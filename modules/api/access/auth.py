@@ -55,7 +55,7 @@ class PasswordCheck:
         self._waiting = 0
 
     async def run(self, check: Callable[[str, str], Identity | None], name: str, password: str) -> Identity | None:
-        """What `check` says. Raises `TimeoutError` where too many wait already."""
+        """Return what `check` answers. Raises `TimeoutError` if too many requests wait already."""
         if self._waiting >= MAX_WAITING:
             raise TimeoutError
         self._waiting += 1
@@ -95,7 +95,7 @@ class Door:
         await (refusal or self._app)(scope, receive, send)
 
     async def _refusal(self, connection: HTTPConnection, path: str, rule: Rule) -> Response | None:
-        """What a request is answered that is not let in; else its state has the `Identity`."""
+        """Return the reply to a request that is refused; otherwise put the `Identity` into its state."""
         extensions: tuple[str, ...] = getattr(self._state, "extension_paths", ())
         zone = zone_of(path, extensions)
         identity = await self._identity(connection, zone, rule)
@@ -161,7 +161,7 @@ class Door:
         if asks_page and leads_in:
             root = connection.scope.get("root_path", "").rstrip("/")
             return RedirectResponse(f"{root}/login", 303, headers={"Cache-Control": "no-store"})
-        # A page that calls is told by its own script; the browser's own window for passwords would be in the way.
+        # A page that calls shows the answer by its own script; the browser's window for passwords would be in the way.
         is_script = access.page_is_closed and connection.headers.get("sec-fetch-mode") in ("cors", "same-origin")
         headers = None if is_script else {"WWW-Authenticate": "Basic"}
         return reply(401, "Unauthorized", NEEDED, headers=headers)

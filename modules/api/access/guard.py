@@ -37,7 +37,7 @@ OTHER_SITES = ("cross-site", "same-site")
 
 @dataclass(frozen=True)
 class Names:
-    """What this server may be called, from the flags."""
+    """The names that this server may have, from the flags."""
 
     host: str  # the address it listens on
     extra: frozenset[str] = frozenset()
@@ -128,7 +128,7 @@ class Guard:
 
     def _protect_page(self, message: Message, shown: tuple[str, ...]) -> None:
         """A page says what it may load and who may show it inside of another, unless its route has said so already.
-        `shown` are the sites whose frames extensions of the user's show in it."""
+        `shown` are the sites whose frames user extensions show in it."""
         headers = MutableHeaders(scope=message)
         if not headers.get("content-type", "").startswith("text/html"):
             return
@@ -139,7 +139,7 @@ class Guard:
             headers.setdefault("X-Frame-Options", "SAMEORIGIN")
 
     def _refusal(self, connection: HTTPConnection, address: str) -> Response | None:
-        """What a request is answered that is not let in."""
+        """Return the reply to a request that is refused, else None."""
         return (
             self._foreign(connection)
             or self._form(connection)

@@ -1,4 +1,4 @@
-"""What surrounds every request: limits on the body as it arrives, and the time it took."""
+"""Middleware around every request: limits on the body as it arrives, and the time it took."""
 
 import asyncio
 import json

@@ -77,7 +77,12 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /sdapi/v1/txt2img", "POST /sdapi/v1/img2img", "POST /sdapi/v1/extra-single-image"),
         *("POST /sdapi/v1/extra-batch-images", "POST /sdapi/v1/interrogate", "POST /sdapi/v1/plan"),
         *("POST /sdapi/v1/interrupt", "POST /sdapi/v1/skip", "POST /internal/extension-fault"),
-        *("POST /internal/token-count", "POST /internal/memory-estimate"),
+        *(
+            "POST /internal/token-count",
+            "POST /internal/memory-estimate",
+            "GET /internal/presets",
+            "POST /internal/presets",
+        ),
         *("POST /internal/upload", "GET /internal/upload/{key}"),
         *("GET /internal/batch", "POST /internal/stop-batch"),
         # what there is to choose from
@@ -264,7 +269,7 @@ UNLISTED = Rule(Role.ADMIN, is_listed=False)
 def rule_for(method: str, path: str, more: "tuple[OpenRoute, ...]" = ()) -> Rule:
     """The rule of a request: the first row that fits its method and its path. `more` are those of extensions.
 
-    For another method of a route of ours, or a slash behind it, whoever may use the route is let in: to be told of the
+    For another method of a route of ours, or a slash behind it, whoever may use the route is let in: to learn the
     right method (405), or sent there (307), which asks again.
     """
     found = _row_for(method, path, more)

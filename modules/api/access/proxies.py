@@ -1,4 +1,4 @@
-"""What reverse proxies say of a request (X-Forwarded-For, -Proto, -Host): heard only from addresses that a flag names.
+"""Headers of reverse proxies (X-Forwarded-For, -Proto, -Host), accepted only from addresses that a flag names.
 
 Whoever sends such a header otherwise could choose the address that wrong passwords are counted by, and the names in the
 page's own links.

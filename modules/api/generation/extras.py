@@ -67,7 +67,8 @@ def extras_routes(services: Services) -> APIRouter:
 
     @routes.post("/extra-batch-images", **documented(errors=EXTRAS_ERRORS))
     async def batch(body: ExtrasBatchBody, request: Request) -> ExtrasBatchReply:
-        """The same for several images. One that cannot be done is named in `failures`, and the others are done."""
+        """Upscale several images and restore their faces. Images that fail are named in `failures`; the others are
+        done."""
         names = unique_names([file.name for file in body.imageList])
         sources = [Source(name, data=file.data) for name, file in zip(names, body.imageList, strict=True)]
         wanted = ExtrasRequest(
@@ -112,13 +113,13 @@ def operations_from(body: ExtrasBody) -> dict[str, dict[str, Any]]:
 
 
 def html_of(found: ExtrasRun) -> str:
-    """What was done with the last image, as the reference UI puts it."""
+    """Return what was done with the last image, in A1111's form."""
     text = found.images[-1].infotext if found.images else ""
     return f"<p>{escape(text)}</p>"
 
 
 def _encoded(found: ExtrasImage, settings: Settings) -> str:
-    """As base64 text, with what was done and how the image was made inside."""
+    """Encode the image as base64 text, with what was done and how the image was made inside."""
     assert found.image is not None
     extension = settings.saving.samples_format.lower()
     extension = extension if extension in REPLY_FORMATS else "png"

@@ -17,7 +17,7 @@ MAX_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """What one image may take, redirects included."""
+    """The limits for one image, redirects included."""
 
     size_bytes: int = MAX_BYTES
     seconds: float = MAX_SECONDS

@@ -1,4 +1,5 @@
-"""What img2img starts from, out of a body: images decoded with limits, mask and numbers checked before a job begins."""
+"""The start of an img2img job, read from a body: images decoded with limits, mask and numbers checked before a job
+begins."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -56,7 +57,7 @@ def _mask(body: ImageBody, settings: Settings, parsed: Mapping[str, Any]) -> Mas
 
 
 def _values(body: ImageBody, rows: Iterable[Parameter], pasted: Mapping[str, Any]) -> dict[str, Any]:
-    """What the body says of these parameters, else what was pasted, by the names of their fields."""
+    """Return the values of these parameters, by the names of their fields: from the body, else from what was pasted."""
     given = body.given()
     return {
         row.name: pasted[row.name] if row.name in pasted and row.api not in given else row.from_api(body.value(row.api))

@@ -24,7 +24,7 @@ def interrogate_routes(services: Services) -> APIRouter:
 
     @routes.post("/interrogate", **documented(errors=ERRORS))
     async def interrogate(body: InterrogateBody, request: Request) -> InterrogateReply:
-        """What an image shows: a sentence (model clip) or tags (model deepbooru)."""
+        """Describe an image: a sentence (model clip) or tags (model deepbooru)."""
         if not body.image:
             raise UnknownNameError("Image not found: give one as base64 text in image.")
         if body.model.lower() not in NAMES:

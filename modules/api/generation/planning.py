@@ -1,4 +1,4 @@
-"""What a txt2img job will need, before it is sent."""
+"""The memory estimate of a txt2img job, before it is sent."""
 
 from fastapi import APIRouter, Query
 

@@ -106,7 +106,7 @@ def _scripts(body: GenerationBody, services: Services, parsed: Mapping[str, Any]
 
 
 def _values(body: GenerationBody, rows: Iterable[Parameter]) -> dict[str, Any]:
-    """What the body says of these parameters, by the names of the request's fields."""
+    """Return the body's values of these parameters, by the names of the request's fields."""
     return {row.name: row.from_api(body.value(row.api)) for row in rows if row.api}
 
 
@@ -117,7 +117,7 @@ def _left_out(rows: Iterable[Parameter], given: Collection[str]) -> list[Paramet
 
 
 def _pasted(values: Mapping[str, Any], rows: Iterable[Parameter]) -> dict[str, Any]:
-    """What an infotext gives for these parameters, with numbers as a body's would be: 5 is 5.0 where the API takes a
+    """Return an infotext's values for these parameters, with numbers as in a body: 5 is 5.0 where the API takes a
     fraction."""
     kept = {row.name: row for row in rows if row.name in values}
     return {

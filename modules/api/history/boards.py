@@ -34,7 +34,7 @@ class RenameBoardBody(BoardBody):
 
 
 class PutBody(Tolerant):
-    """Images by their numbers, and the board that they shall lie on; null: none."""
+    """Images by their numbers, and the board that they go to; null: none."""
 
     ids: list[int] = Field(max_length=MAX_CHOSEN, examples=[[1767225600000000]])
     board: int | None = Field(default=None, examples=[7])

@@ -90,8 +90,8 @@ def again_routes(services: Services) -> APIRouter:
 
     @routes.get("/parameters", **documented(errors={404: NO_IMAGE}))
     async def parameters(id: int, request: Request) -> list[ParameterItem]:
-        """What `again-with` takes for an image: its parameters and the settings that images depend on, with the values
-        that it was made with."""
+        """List what `again-with` takes for an image: its parameters and the settings that images depend on, with the
+        values that it was made with."""
         entry = access.entry(id, request)
         found = await asyncio.to_thread(request_of_image, entry, services)
         return [*parameter_items(found, services), *setting_items(found, services)]

@@ -95,7 +95,7 @@ def progress_routes(services: Services) -> APIRouter:
 
     @routes.get("/internal/notices", **documented([NOTICE]))
     def notices(request: Request) -> list[str]:
-        """What the user should know about this server: damaged files that were kept aside, doors that are open."""
+        """List what the user should know about this server: damaged files that were kept, doors that are open."""
         if not identity_of(request).is_admin:
             return []  # about files of the server's machine
         spool = (services.spool.notice,) if services.spool.notice else ()
@@ -111,7 +111,7 @@ def progress_routes(services: Services) -> APIRouter:
 
 
 def _task_progress(task: Task | None) -> ProgressReply:
-    """Of a task that makes images."""
+    """Return the progress of a task that makes images."""
     if task is None:
         return ProgressReply()
     state = task.state
@@ -123,7 +123,7 @@ def _task_progress(task: Task | None) -> ProgressReply:
     )
 
 
-STARTING = page_text("Next in line: the worker starts")
+STARTING = page_text("Next: the worker starts")
 TRYING_AGAIN = page_text("Trying again: the worker starts")
 
 

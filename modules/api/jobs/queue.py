@@ -91,7 +91,7 @@ class QueueId(Tolerant):
 
 
 class MoveBody(QueueId):
-    """Where a waiting job shall stand: before another one, or without one at the end."""
+    """Where a waiting job goes: before another one, or without one at the end."""
 
     before: str | None = Field(default=None, examples=["task(def)"])
 
@@ -115,7 +115,7 @@ class ChangeBody(QueueId):
 
 
 class WhenDoneBody(BaseModel):
-    """What happens once when the line is worked off."""
+    """The action that follows once when the queue is empty."""
 
     action: WhenDone = Field(examples=["unload"])
 
@@ -127,8 +127,8 @@ def queue_routes(services: Services) -> APIRouter:
 
     @routes.get("", **documented(EXAMPLE))
     def whole(request: Request, limit: int = 100) -> QueueReply:
-        """What runs, what waits in the order in which it will run, and what ended last: one's own work, for admins
-        everybody's."""
+        """List what runs, what is queued in the order in which it will run, and what finished last; for users their own
+        work, for admins everybody's."""
         who = identity_of(request)
         running = [entry_reply(entry) for entry in queue.running(who)]
         limit = max(0, min(limit, MAX_SHOWN))
@@ -174,7 +174,7 @@ def queue_routes(services: Services) -> APIRouter:
         **documented_image("jpeg", errors={404: "The job starts from no image."}),
     )
     def start_image(task_id: str, request: Request, whole: bool = False) -> Response:
-        """What a job of img2img that waits or runs starts from: made small, or the `whole` image as PNG."""
+        """Return the start image of a queued or running img2img job: made small, or the `whole` image as PNG."""
         who = identity_of(request)
         queue.record(task_id, who)
         entry = queue.known.find(task_id, who)
@@ -285,7 +285,7 @@ def worker_replies(services: Services) -> list[WorkerReply]:
 
 
 def changing(services: Services, parameters: dict[str, Any]) -> Any:
-    """What `Line.change` does with a request."""
+    """Return the change that `Line.change` makes to a request."""
     upscalers = services.engine.upscalers.catalogue.names
     return lambda request: with_api_values(request, parameters, services.catalogue, upscalers)
 
@@ -356,7 +356,7 @@ def entry_reply(entry: Entry) -> QueueEntry:
 
 
 def details_of(request: GenerationRequest) -> str:
-    """What tells jobs of one prompt apart: "512x768 · 20 steps · 4 images"."""
+    """Return what distinguishes jobs of one prompt: "512x768 · 20 steps · 4 images"."""
     width, height = request.size_px
     count = request.batch_count * request.batch_size
     size = f"{width}x{height}" + ("" if request.hires is None else " · hires")

@@ -1,4 +1,4 @@
-"""What this program is, runs on and was started with: for bug reports, and for clients that look for it."""
+"""Facts about the program, its machine and its start, for bug reports, and for clients that look for it."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ def about_routes(services: Services) -> APIRouter:
 
     @routes.get("/sysinfo-download", response_class=Response, responses=TEXT)
     def sysinfo_download() -> Response:
-        """The same as a file to save."""
+        """Download the same facts as a file."""
         return _sysinfo_reply(services, "attachment")
 
     return routes

@@ -52,7 +52,7 @@ class DownloadBody(Tolerant):
     allow_pickle: bool = False
 
     def request(self) -> DownloadRequest:
-        """As the work takes it."""
+        """Return the request in the form that the work takes."""
         return DownloadRequest(self.source, self.name, self.folder, self.allow_pickle)
 
 
@@ -124,7 +124,6 @@ def download_routes(services: Services) -> APIRouter:
                     needs_gb=one.needs_gb,
                     download_gb=one.download_gb,
                     is_streamed=one.is_streamed,
-                    is_slow=one.is_slow,
                     seconds=one.seconds,
                 )
                 for one in models

@@ -1,4 +1,4 @@
-"""What there is to choose from: models, samplers, upscalers, styles; empty lists where this version has none."""
+"""Lists to choose from: models, samplers, upscalers, styles; empty where this version has none."""
 
 from fastapi import APIRouter
 

@@ -132,7 +132,7 @@ def model_routes(services: Services) -> APIRouter:
 
 
 def put_notes(one: ShelfFile, about: About) -> None:
-    """What a source says, into the notes of a file where those say nothing."""
+    """Write what a source says into the notes of a file, without replacing what they say."""
     said = {"activation text": ", ".join(about.triggers), "sd version": about.base, "description": about.description}
     write_notes(one.path, {key: text for key, text in said.items() if text}, keeps=True)
 

@@ -21,7 +21,7 @@ TAGS = {
     "queue": "What runs, waits and has ended: its order, pausing, repeating.",
     "history": "Finished images: searching, marking, deleting, importing, comparing.",
     "agent scheduler": "The same queue by the routes of the Agent Scheduler extension.",
-    "tasks": "Long work alongside the images: how far it is, and stopping it.",
+    "tasks": "Long work next to the images: how far it is, and stopping it.",
     "models": "The model files on disk: kind, size, use, doubles, missing parts; moving and deleting.",
     "downloads": "Getting models: what there is, what a file will need here, downloading it.",
     "page": "What the page itself asks; may change between versions.",
@@ -58,7 +58,7 @@ def documented(reply: Any = None, errors: Mapping[int, str] | None = None) -> di
 
 
 def documented_image(subtype: str, errors: Mapping[int, str] | None = None) -> dict[str, Any]:
-    """What FastAPI documents of a route that answers with an image of this type, such as png."""
+    """Return what FastAPI documents for a route that answers with an image of this type, such as png."""
     reply = {"description": "The image.", "content": {f"image/{subtype}": {"example": f"({subtype.upper()})"}}}
     return {"responses": {200: reply, **_error_replies(errors or {})}}
 

@@ -1,16 +1,18 @@
-"""What the routes answer: models that type, check and document a reply at once, their examples at the fields.
+"""Replies of the routes: models that type, check and document a reply at once, their examples at the fields.
 
 Names and order of the fields are the reference UI's where it has the route.
 """
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from modules.version import PROGRAM_VERSION
+
 MODEL_HASH = "5fe1d58aba7e5a7cc64cc0ea1e0a1d1f4f0a1f6b7ec9ab6e1d2a6a0f4f6f3c11"
 MODEL_FILE = "models/Stable-diffusion/featherweight-scenes.safetensors"
 INFOTEXT = (
     "a large red circle on a blue background\nNegative prompt: blurry\nSteps: 20, Sampler: DPM++ 2M, "
     "Schedule type: Karras, CFG scale: 7.0, Seed: 1, Size: 128x128, Model hash: 5fe1d58aba, "
-    "Model: featherweight-scenes, Version: featherweight-0.1.0"
+    f"Model: featherweight-scenes, Version: {PROGRAM_VERSION}"
 )
 PROMPT = "a large red circle on a blue background"
 PNG = "iVBORw0KGgoAAAANSUhEUgAA..."
@@ -40,14 +42,14 @@ class Txt2ImgReply(Reply):
 
 
 class ExtrasSingleReply(Reply):
-    """What was done as HTML, and the image as base64 text."""
+    """The result as HTML, and the image as base64 text."""
 
     html_info: str = Field(examples=[EXTRAS_INFO])
     image: str = Field(examples=[PNG])
 
 
 class InterrogateReply(Reply):
-    """What an image shows."""
+    """The description of an image."""
 
     caption: str = Field(examples=[PROMPT])
 
@@ -60,7 +62,7 @@ class FailureItem(Reply):
 
 
 class ExtrasBatchReply(Reply):
-    """What was done as HTML, the images as base64 text, and which could not be done."""
+    """The result as HTML, the images as base64 text, and the images that failed."""
 
     html_info: str = Field(examples=[EXTRAS_INFO])
     images: list[str] = Field(examples=[[PNG]])
@@ -213,7 +215,7 @@ class CardHtmlReply(Reply):
 
 
 class FewStepsItem(Reply):
-    """What a file asks for that makes images in few steps. An empty name leaves what is set."""
+    """The settings that a few-step file asks for. An empty name leaves the current one."""
 
     method: str = Field(examples=["LCM"])
     steps: int = Field(examples=[6])
@@ -371,7 +373,7 @@ class ExtensionItem(Reply):
 
 
 class FaultItem(Reply):
-    """What failed of an extension."""
+    """A fault of an extension."""
 
     where: str = Field(examples=["scripts/mine.py"])
     reason: str = Field(examples=["It needs the package cv2, which is not installed."])
@@ -382,6 +384,7 @@ class InstalledExtension(Reply):
     """One folder of extensions."""
 
     name: str = Field(examples=["sd-webui-mine"])
+    about: str = Field(examples=["High CFG scales without burnt colors."], description="as its about.toml says")
     folder: str = Field(examples=["/home/me/featherweight/extensions/sd-webui-mine"])
     is_built_in: bool = Field(examples=[False])
     is_enabled: bool = Field(examples=[True], description="whether it was loaded at this start")
@@ -417,7 +420,7 @@ class ExtensionList(Reply):
 
 
 class ExtensionDone(Reply):
-    """What came of a change; it counts after the next start."""
+    """The result of a change, which takes effect at the next start."""
 
     name: str = Field(examples=["sd-webui-mine"])
     message: str = Field(examples=["sd-webui-mine is installed. Start the program again to load it."])
@@ -519,7 +522,7 @@ class PlanReply(Reply):
 
 
 class TaskItem(Reply):
-    """Long work alongside the images. Times are seconds, `fraction` is 0 to 1."""
+    """Long work next to the images. Times are seconds, `fraction` is 0 to 1."""
 
     id: str = Field(examples=["0f8fad5bd9cb469"])
     type: str = Field(examples=["precision-report"])
@@ -651,7 +654,7 @@ class DifferingValue(Reply):
 
 
 class HistoryPage(Reply):
-    """What a search finds, the newest first; `more`: there are older ones."""
+    """The results of a search, newest first; `more`: there are older ones."""
 
     images: list[HistoryItem]
     more: bool = Field(examples=[False])
@@ -705,7 +708,6 @@ class FittingItem(KnownModelItem):
     needs_gb: float = Field(examples=[7.7])
     download_gb: float = Field(examples=[20.7])
     is_streamed: bool = Field(examples=[False])
-    is_slow: bool = Field(examples=[False])
     seconds: int = Field(description="of one image on this CPU, roughly; 0 with a GPU", examples=[9])
 
 
@@ -770,7 +772,7 @@ class ModelFilesReply(Reply):
 
 
 class AboutReply(Reply):
-    """What the source of a model file says of it, now on its card. `has_preview`: an image was put there too."""
+    """The facts about a model file from its source, now on its card. `has_preview`: an image was added too."""
 
     source: str = Field(examples=["Civitai"])
     name: str = Field(examples=["Some style"])
@@ -781,7 +783,7 @@ class AboutReply(Reply):
 
 
 class LookReply(Reply):
-    """What a file is, before it is downloaded. `fits` null: that cannot be said yet."""
+    """The facts about a file before it is downloaded. `fits` null: unknown so far."""
 
     name: str = Field(examples=["z_image_turbo_bf16.safetensors"])
     line: str = Field(examples=["a denoiser of Z-Image, original names, bf16, 6.15 B parameters, 12.31 GB"])
@@ -801,7 +803,7 @@ class LookReply(Reply):
 
 
 class EngineReply(Reply):
-    """What the engine holds, and the settings that the page's script follows."""
+    """The state of the engine, and the settings that the page's script follows."""
 
     state: str = Field(examples=["ready"])
     message: str = Field(examples=[""])
@@ -815,8 +817,9 @@ class EngineReply(Reply):
         examples=["Steps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1"],
         description="what such models are usually sampled with, as an infotext; empty: nothing special",
     )
-    takes_references: bool | None = Field(
-        examples=[False], description="whether the model is shown reference images; null: none is loaded"
+    unused: list[str] | None = Field(
+        examples=[["distilled_cfg_scale", "references"]],
+        description="parameters of the form that the loaded model does not read; null: none is loaded",
     )
     switch_seconds: float | None = Field(examples=[2.31])
     settings: dict[str, object] = Field(examples=[{"show_progressbar": True, "live_preview_refresh_period": 1000}])

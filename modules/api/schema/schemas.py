@@ -28,7 +28,7 @@ class Tolerant(BaseModel):
 
 
 class GenerationBody(Tolerant):
-    """What is no parameter of an image but of the call. A field that is null or left out has its default."""
+    """The fields that belong to the call and not to the image. A field that is null or left out has its default."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=(), json_schema_extra={"example": EXAMPLE})
 
@@ -71,7 +71,7 @@ class GenerationBody(Tolerant):
 
 
 class ImageBody(GenerationBody):
-    """What img2img starts from. Images are base64 text or data URIs."""
+    """The start of an img2img request. Images are base64 text or data URIs."""
 
     init_images: list[str] | None = Field(default=None, examples=[["iVBORw0KGgo..."]])
     mask: str | None = None
@@ -93,12 +93,12 @@ def parameter_fields(rows: Iterable[Parameter]) -> dict[str, Any]:
 if TYPE_CHECKING:
 
     class Txt2ImgBody(GenerationBody):
-        """As below; mypy cannot read a class that is made."""
+        """The body of txt2img, as built below; mypy cannot read a class that is made."""
 
         def __init__(self, **fields: object) -> None: ...
 
     class Img2ImgBody(ImageBody):
-        """As below."""
+        """The body of img2img, as built below."""
 
         def __init__(self, **fields: object) -> None: ...
 else:
@@ -117,7 +117,7 @@ else:
 
 
 class ExtrasBody(Tolerant):
-    """What the two routes of Extras have in common, with the reference UI's defaults."""
+    """The common fields of the two routes of Extras, with A1111's defaults."""
 
     resize_mode: Literal[0, 1] = Field(default=0, description="0: by upscaling_resize, 1: to width and height")
     show_extras_results: bool = Field(default=True, description="Accepted; the images are always returned.")

@@ -421,7 +421,7 @@ def text_of(found: ExtrasImage, extension: str) -> str | None:
 
 
 def _save_caption(found: ExtrasImage, path: Path, request: ExtrasRequest, settings: Settings) -> None:
-    """Beside the image; a caption that stands alongside the source is treated as the setting says."""
+    """Beside the image; a caption that is next to the source is treated as the setting says."""
     caption = found.caption or ""
     action = settings.postprocessing.postprocessing_existing_caption_action
     source = next((one.path for one in request.sources if one.name == found.source), None)

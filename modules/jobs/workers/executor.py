@@ -107,14 +107,14 @@ class Transport(Protocol):
 class WorkerOptions:
     """Settings of workers, asked whenever it matters."""
 
-    grace_s: float = 60.0  # how long a job may take to notice that it shall stop; 0: for ever
+    grace_s: float = 60.0  # how long a job may take to notice that it should stop; 0: for ever
 
 
 @dataclass(frozen=True)
 class ServerSide:
     """Side of the server: what a worker gets from the server, and what the server hears of it. `settings`: what is sent
     to it; None: it has its own. `files` gives what is known of model files: where it differs, the worker looks again.
-    `loaded` is told of the title of each model that the worker has loaded; `after_task` is called when it has done a
+    `loaded` receives the title of each model that the worker has loaded; `after_task` is called when it has done a
     task, which may have written model files."""
 
     settings: Callable[[], Settings] | None = None
@@ -250,7 +250,7 @@ class WorkerExecutor:
             transport.end()
 
     def _supervise(self) -> bool:
-        """One life of the worker, and the pause after it; False when it shall not be there any more."""
+        """One life of the worker, and the pause after it; False when it should end."""
         if self._closing.is_set():
             return False
         self._starts += 1
@@ -411,7 +411,7 @@ class WorkerExecutor:
         return following.done.outcome
 
     def _following(self, entry: Job | Task, command: Callable[[bool], Command]) -> _Following:
-        """Send the command, which is told whether model files were added or removed, and follow until it is done."""
+        """Send the command, which receives whether model files were added or removed, and follow until it is done."""
         inbox: _Inbox = queue.SimpleQueue()
         before = self._running  # a task that lets this in
         self._inboxes.append(inbox)
@@ -526,7 +526,7 @@ class _Following:
             return False
 
     def _apply_or_stop(self, report: Report) -> None:
-        """Apply a report. Where that fails the worker is told to stop, and is followed until it has: what it still
+        """Apply a report. Where that fails the worker is asked to stop, and is followed until it has: what it still
         reports would else be taken for reports about the next job."""
         try:
             self._apply(report)

@@ -90,7 +90,7 @@ class Host(Protocol):
 
 
 class WorkerLoop:
-    """`run()` in the thread that shall compute, until `Stop` comes or nobody is there any more.
+    """`run()` in the thread that should compute, until `Stop` comes or nobody is there any more.
 
     `build` makes the host; it gets how files are saved. `give_up` is called when the server is gone or the device takes
     no more work, with an exit code, in the middle of whatever runs; it ends the process, or marks the actor as lost.
@@ -130,7 +130,7 @@ class WorkerLoop:
             host.executor.close()
 
     def _next(self, host: Host) -> RunJob | RunTask | Answer | None:
-        """The next command; a host that wants it is told that there is none for `REST_S`."""
+        """The next command; a host that wants it receives that there is none for `REST_S`."""
         while not self._rested:
             try:
                 return self._work.get(timeout=REST_S)

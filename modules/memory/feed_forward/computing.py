@@ -53,7 +53,7 @@ class Resolved:
 
     @property
     def layers(self) -> tuple[nn.Module, ...]:
-        """Those with weights."""
+        """Return the layers with weights."""
         return tuple(layer for layer in (self.activated, self.factor, self.down) if layer is not None)
 
     @property
@@ -63,7 +63,7 @@ class Resolved:
         return any(drop.training and getattr(drop, "p", 0.0) > 0 for drop in drops)
 
     def size(self, x: Tensor) -> CallSize:
-        """What a call with `x` [..., in] takes."""
+        """Return what a call with `x` [..., in] takes."""
         itemsize = x.element_size()
         down: Any = self.down
         width = x.shape[-1]
@@ -219,7 +219,7 @@ def _wide_product(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def _with_gradients(parts: Resolved, x: Tensor, pieces: Pieces, fp32_accumulation: bool) -> Tensor:
-    """The same for training: nothing of a piece is kept for the backward pass, which computes it again."""
+    """Compute the same for training: nothing of a piece is kept for the backward pass, which computes it again."""
     slices = hidden_slices(parts.pattern.hidden, pieces.splits)
 
     def share(tokens: Tensor, start: int, stop: int) -> Tensor:

@@ -56,7 +56,7 @@ class SplitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CallSize:
-    """What one call of a feed-forward takes.
+    """The memory and size of one call of a feed-forward.
 
     `bytes_per_activation` is for one hidden unit of one token, with all that is alive at the same time; `whole_bytes`
     the same where the hidden dimension is not sliced. `weight_bytes` is 0 for weights that need not be decoded.

@@ -90,7 +90,7 @@ class FeedForward:
         return True
 
     def finish(self, module: nn.Module, output: Tensor) -> Tensor:
-        """What comes after the second projection."""
+        """Apply what comes after the second projection."""
         for path in self.after:
             output = module.get_submodule(path)(output)
         return output

@@ -16,7 +16,7 @@ from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 
 @dataclass
 class SplitHandle:
-    """What `split_feed_forward` found, by path, and the way back."""
+    """The feed-forwards that `split_feed_forward` found, by path, and the way back."""
 
     root: nn.Module
     found: dict[str, FeedForward]

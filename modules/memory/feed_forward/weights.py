@@ -17,7 +17,7 @@ from modules.memory.layer import Kept, Part, SideBranches, read_part, read_weigh
 
 
 def is_readable(layer: nn.Module) -> bool:
-    """Whether what the layer computes can be told from its weights: nothing of others' hangs on its forward."""
+    """Whether what the layer computes can be seen from its weights: nothing of others' hangs on its forward."""
     if not is_plain_linear(layer) or has_hooks(layer):
         return False
     state = stored_state(layer)
@@ -71,22 +71,22 @@ class LayerReader:
     _whole: Tensor | None = None
 
     def row_parts(self, start: int, stop: int) -> list[Part]:
-        """What `rows` needs."""
+        """Return the parts of weights that `rows` needs."""
         return [Part(self.layer, name, 0, start, stop) for name in self.layer._parameters if self._has(name)]
 
     def column_parts(self, start: int, stop: int) -> list[Part]:
-        """What `columns` needs."""
+        """Return the parts of weights that `columns` needs."""
         return [Part(self.layer, "weight", 1, start, stop)]
 
     def rows(self, start: int, stop: int, brought: Brought) -> RowSlice:
-        """What computes outputs `start` to `stop`."""
+        """Return what computes outputs `start` to `stop`."""
         own = {part.name: self._read(part, brought) for part in self.row_parts(start, stop)}
         parts = tuple(replace(part, up=part.up[start:stop]) for part in self.branches)
         extra = self.branch_bias
         return RowSlice(own["weight"], own.get("bias"), parts, None if extra is None else extra[start:stop])
 
     def columns(self, start: int, stop: int, brought: Brought) -> ColumnSlice:
-        """What takes inputs `start` to `stop` to all outputs; the bias is left out."""
+        """Return what takes inputs `start` to `stop` to all outputs; the bias is left out."""
         (part,) = self.column_parts(start, stop)
         branches = tuple(replace(part, down=part.down[:, start:stop]) for part in self.branches)
         return ColumnSlice(self._read(part, brought), branches)
@@ -151,7 +151,7 @@ class ColumnSlice:
     branches: tuple[Branches, ...]
 
     def dtype(self) -> torch.dtype:
-        """What the products are computed in: autocast's dtype where that is on."""
+        """Return the dtype of the products: that of autocast if it is on."""
         device = self.weight.device.type
         is_on = device != "meta" and torch.is_autocast_enabled(device)
         return torch.get_autocast_dtype(device) if is_on else self.weight.dtype

@@ -159,7 +159,7 @@ for _spec in (
 
 
 def all_formats() -> tuple[str, ...]:
-    """What a file can be written in."""
+    """Return the formats that a file can be written in."""
     return tuple(FORMAT_SPECS)
 
 
@@ -169,26 +169,26 @@ def wide_formats() -> tuple[str, ...]:
 
 
 def chosen_formats() -> tuple[str, ...]:
-    """What settings and page offer: formats of fewer than 16 bits."""
+    """Return the formats that settings and page offer: those of fewer than 16 bits."""
     return tuple(name for name, spec in FORMAT_SPECS.items() if spec.is_chosen)
 
 
 def trainable_formats() -> tuple[str, ...]:
-    """What the frozen weights of a training may be stored in."""
+    """Return the formats for the frozen weights of a training."""
     return tuple(name for name, spec in FORMAT_SPECS.items() if spec.trainable)
 
 
 def formats_that_compute(product: Product) -> tuple[str, ...]:
-    """Those whose weights are multiplied in fp8 or int8 without being decoded."""
+    """Return the formats whose weights are multiplied in fp8 or int8 without being decoded."""
     return tuple(name for name, spec in FORMAT_SPECS.items() if spec.computes == product)
 
 
 def block_formats() -> tuple[str, ...]:
-    """What a weights budget chooses from, the most exact first."""
+    """Return the formats that a weights budget chooses from, the most exact first."""
     chosen = (spec for _, spec in FORMAT_SPECS.items() if spec.in_blocks and spec.is_chosen)
     return tuple(spec.name for spec in sorted(chosen, key=lambda spec: (-spec.bits, spec.error or 0.0)))
 
 
 def layout_facts(layout: str) -> dict[str, Facts]:
-    """By name of a format how files in this layout declare it; formats that they do not hold are not among them."""
+    """Return by name of a format how files in this layout declare it; formats that they do not hold are left out."""
     return {name: spec.layouts[layout] for name, spec in FORMAT_SPECS.items() if layout in spec.layouts}

@@ -63,7 +63,7 @@ def _pairs(device: torch.device) -> Tensor:
 
 @cache
 def _scales(device: torch.device) -> Tensor:
-    """What each byte of a block makes of the row's scale, float32 [256]."""
+    """Return the factor of each byte of a block on the row's scale, float32 [256]."""
     with torch.inference_mode(False):
         codes = torch.arange(256, device=device)
         below = torch.exp2(-((codes >> 2) & 31).float() / STEPS_PER_OCTAVE)

@@ -1,7 +1,7 @@
 """8-bit floats on devices that have no such dtype (Apple's GPUs, old builds for AMD's): their codes, as uint8.
 
 Each code is looked up in a table of all 256 numbers in the dtype that is asked for, which holds every one of them
-exactly. So a weight has the same bytes as elsewhere, under the same name, and decodes to the same bits.
+exactly. So a weight has the same bytes as elsewhere, under the same name, and decodes to equal bits.
 """
 
 from __future__ import annotations

@@ -101,13 +101,13 @@ class BestRowFormat:
         return Encoded(both.data.reshape(rows.shape), both.scale, storage=self.plain)
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
-        """Of weights that hold nothing; one that is there is decoded by what `Encoded.storage` says."""
+        """Decode a weight on the meta device; a real one is decoded by what `Encoded.storage` says."""
         assert data.is_meta, f"which of two formats a weight in {self.name} is in is known to its layer"
         return self.plain.decode(data, scale, out)
 
 
 class _Both:
-    """The plain encoding made alongside, with the sum of the squares of its errors."""
+    """The plain encoding made as well, with the sum of the squares of its errors."""
 
     def __init__(self, plain: RowFormat, rows: Rows) -> None:
         self.plain = plain

@@ -1,4 +1,4 @@
-"""What a storage format is: how a weight is kept in fewer bits, and how it becomes a weight again."""
+"""The interface of a storage format: how a weight is kept in fewer bits, and how it is decoded."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StorageFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """As settings, infotexts and file metadata call it."""
+        """The name in settings, infotexts and metadata of files."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -84,7 +84,7 @@ class StorageFormat(Protocol):
         """Keep a floating-point weight of any shape. Raises `InvalidValueError` for NaN and infinity."""
 
     def encode_rows(self, rows: Rows) -> Encoded:
-        """The same for a weight that is read in slices; never holds more of it than one slice."""
+        """Encode a weight that is read in slices; never hold more of it than one slice."""
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
         """Write the weight into `out` (contiguous, the shape of `data`, a floating dtype of 16 bits or more)."""
@@ -201,7 +201,7 @@ def checked_slices(rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
 
 
 def empty_rows(rows: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """What a weight will be stored in, [rows, width], and scales of 1, float32 [rows]."""
+    """Return empty storage for a weight, [rows, width], and scales of 1, float32 [rows]."""
     count, width = row_count(rows.shape), row_width(rows.shape)
     data = torch.empty((count, width), dtype=dtype, device=rows.device)
     return data, torch.ones(count, dtype=torch.float32, device=rows.device)

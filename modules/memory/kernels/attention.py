@@ -377,8 +377,8 @@ def _attend_head(query, key, value, out):  # type: ignore[no-untyped-def]
 
 
 def int8_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """As `modules.memory.attention` has it, for finite numbers on the CPU outside of autograd: [B,H,T,D] in query's
-    dtype. Computed with as many threads as PyTorch uses."""
+    """Compute attention as `modules.memory.attention` does, for finite values on the CPU outside of autograd: [B,H,T,D]
+    in query's dtype. Uses as many threads as PyTorch."""
     batch, heads, count, width = query.shape
     out = torch.empty(batch, count, heads, width).transpose(1, 2)
     threads = torch.get_num_threads()

@@ -1,5 +1,5 @@
-"""What lies around a product of int8 matrices on the CPU, in one compiled pass each: rounding its input, and scaling
-its sums.
+"""The work around a product of int8 matrices on the CPU, in one compiled pass each: rounding its input, and scaling its
+sums.
 
 PyTorch rounds a row in five passes, with two tensors that are made for it, and scales sums in three or four. Here a row
 is rounded while it lies in the first cache, and a sum is read once and written once. The numbers are those of

@@ -1,4 +1,4 @@
-"""What kernels that are written in LLVM's language share: their compiler, and constants as text.
+"""The common parts of kernels written in LLVM's language: their compiler, and constants as text.
 
 Importing this file imports llvmlite, the compiler that numba brings, and not numba, which takes longer to import.
 """

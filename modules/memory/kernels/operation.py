@@ -34,7 +34,7 @@ class Backend(Generic[Work]):
 
 @dataclass(frozen=True, eq=False)
 class Operation(Generic[Work]):
-    """What is computed, in words for people, and the backends that compute it."""
+    """An operation in words for people, and the backends that compute it."""
 
     name: str
     backends: tuple[Backend[Work], ...]

@@ -44,8 +44,8 @@ _STARTING = threading.Lock()
 
 
 def product_kernels(device: torch.device, dtype: torch.dtype, numbers: int) -> ProductKernels | None:
-    """What rounds, or scales, so many numbers from or to `dtype`; None where PyTorch shall. Nothing is imported before
-    `PAYS_FROM` numbers have been asked for."""
+    """Return what rounds, or scales, so many values from or to `dtype`; None if PyTorch should. Nothing is imported
+    before `PAYS_FROM` values have been asked for."""
     if device.type != "cpu" or dtype not in DTYPES or _COUNT.add(numbers) < PAYS_FROM:
         return None
     with _STARTING:  # LLVM is started once

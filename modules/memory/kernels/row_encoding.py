@@ -32,8 +32,8 @@ INFINITY = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80, torch.float32: 0x7F80
 
 
 def row_encoder_of(source: torch.dtype, target: torch.dtype) -> Callable[[Tensor, Tensor, Tensor], bool] | None:
-    """What encodes rows of float16, bfloat16 or float32 as e4m3fn or int8, compiled here, in 0.01 s; None for other
-    dtypes. Releases the GIL, as every function of `ctypes` does.
+    """Return what encodes rows of float16, bfloat16 or float32 as e4m3fn or int8, compiled here, in 0.01 s; None for
+    other dtypes. Releases the GIL, as every function of `ctypes` does.
 
     It takes numbers [rows, width] of `source`, and writes the codes [rows, width] of `target` and the scales [rows] in
     float32; both are contiguous, all three on the CPU. Returns whether all numbers were finite; if not, what was

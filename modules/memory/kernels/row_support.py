@@ -51,8 +51,8 @@ _STARTING = threading.Lock()
 
 
 def row_encoder(device: torch.device, source: torch.dtype, target: torch.dtype, weights: int) -> RowEncoder | None:
-    """What encodes so many weights of dtype `source` as rows of `target`; None where PyTorch shall. Nothing is imported
-    before `PAYS_FROM` weights have been asked for."""
+    """Return what encodes so many weights of dtype `source` as rows of `target`; None if PyTorch should. Nothing is
+    imported before `PAYS_FROM` weights have been asked for."""
     if device.type != "cpu" or torch.get_num_threads() > MOST_THREADS or _COUNT.add(weights) < PAYS_FROM:
         return None
     with _STARTING:  # LLVM is started once
@@ -63,7 +63,7 @@ def row_encoder(device: torch.device, source: torch.dtype, target: torch.dtype, 
 def row_encoding_problem() -> str | None:
     """Why the kernel cannot run here; None if it can. Imports llvmlite where it is installed."""
     if find_spec("llvmlite") is None:
-        return "numba is not installed (pip install -r requirements-kernels.txt)"
+        return "numba is not installed (.venv: pip install -r requirements-kernels.txt)"
     machine = platform.machine().lower()
     if machine not in ("x86_64", "amd64", "aarch64", "arm64"):
         return f"there is no kernel for {machine}"
@@ -81,7 +81,7 @@ def what_encodes_rows() -> str:
     if problem is None and _compiled(torch.float16, torch.int8) is None:
         problem = "the kernel could not be compiled, as the log says"
     if problem is not None:
-        return f"encoded by PyTorch: {problem}"
+        return f"encoded by PyTorch, because {problem}"
     only = " and only while loading, as more than two threads compute" if torch.get_num_threads() > MOST_THREADS else ""
     return f"encoded by a compiled kernel, after the first {PAYS_FROM / 1e6:.0f} million weights{only}"
 

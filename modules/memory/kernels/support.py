@@ -58,7 +58,9 @@ def keep_kernels_in(folder: Path, environment: MutableMapping[str, str] = os.env
 def numba_problem() -> str | None:
     """Why nothing can be compiled by numba, with what to do; None where it can. Imports nothing."""
     return (
-        None if find_spec("numba") is not None else "numba is not installed (pip install -r requirements-kernels.txt)"
+        None
+        if find_spec("numba") is not None
+        else "numba is not installed (.venv: pip install -r requirements-kernels.txt)"
     )
 
 

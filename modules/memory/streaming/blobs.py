@@ -84,7 +84,7 @@ class BlobStore:
         return source
 
     def release(self, source: BlobSource) -> None:
-        """What `keep` gave is not needed any more: its file may make room for others."""
+        """Release what `keep` gave: its file may make room for others."""
         with self._lock:
             self._users[source.name] -= 1
             if self._users[source.name] <= 0:
@@ -154,7 +154,7 @@ class BlobStore:
     def _complaint(self, path: Path, what: str) -> str:
         return (
             f"The file {path.name[:12]}… in {self.folder} {what}, and weights are streamed from it. "
-            "The next image loads the checkpoint again, which writes it anew."
+            "The next image loads the checkpoint again, which writes it again."
         )
 
 

@@ -60,8 +60,8 @@ class Piece:
 
 @dataclass(eq=False)
 class Group:
-    """What is brought in and let go together. `alone`: nothing is brought in ahead of it or with it.
-    `is_part`: of rows or columns of weights."""
+    """A group of weights that moves together. `alone`: nothing is brought in ahead of it or with it. `is_part`: of rows
+    or columns of weights."""
 
     index: int
     path: str
@@ -79,7 +79,7 @@ class Group:
         return sum(piece.size_bytes for piece in self.pieces)
 
     def arrange(self) -> None:
-        """Lay the weights out anew, in rows of up to `PIECE_BYTES` (a larger weight has its own)."""
+        """Lay the weights out again, in rows of up to `PIECE_BYTES` (a larger weight has its own)."""
         self.pieces = []
         for slot in self.slots:
             count = -(-size_bytes(slot.source) // ALIGNMENT) * ALIGNMENT
@@ -143,7 +143,7 @@ def make_groups(
 def regrouped(
     groups: Sequence[Group], name: str, root: nn.Module, level: Level, max_block_bytes: int | None = None
 ) -> list[Group]:
-    """`groups` with those of the component `root` cut anew, at `level`; of the very same slots."""
+    """`groups` with those of the component `root` cut again, at `level`; of the very same slots."""
     inside = {id(layer) for layer in root.modules()}
     others = [group for group in groups if id(group.slots[0].layer) not in inside]
     known = {(id(slot.layer), slot.name): slot for group in groups for slot in group.slots}

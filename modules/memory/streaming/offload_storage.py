@@ -62,7 +62,7 @@ class OffloadStorage:
         self._place(layer, name, shell, region)
 
     def file(self, path: WatchedFile) -> WatchedFile:
-        """The same file opened once."""
+        """Return the file, opened once."""
         key = str(path.path)
         if key not in self._files:
             self._files[key] = path.open()
@@ -75,7 +75,7 @@ class OffloadStorage:
         return RamSource(tensor.detach().to("cpu", copy=tensor.device.type == "cpu").contiguous())
 
     def let_go(self, source: Source) -> None:
-        """What `keep` gave is not needed any more."""
+        """Release what `keep` gave."""
         if isinstance(source, BlobSource) and self.store is not None:
             self.store.release(source)
 

@@ -39,7 +39,7 @@ class Order:
             before, now = now, after
 
     def forget(self) -> None:
-        """Start tracing anew."""
+        """Start tracing again."""
         self._after.clear()
         self._after_one.clear()
         self._before = self._now = None

@@ -32,7 +32,7 @@ class Runs:
 
     @property
     def size_bytes(self) -> int:
-        """Of all runs."""
+        """Return the bytes of all runs."""
         return self.length * self.count
 
 
@@ -41,7 +41,7 @@ class Source(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """As stored; may be narrower than the weight's own dtype (fp16 in a file, for a model in fp32)."""
+        """Return the stored dtype; it may be narrower than the weight's own (fp16 in a file, for a model in fp32)."""
 
     @property
     def shape(self) -> torch.Size:

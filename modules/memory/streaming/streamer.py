@@ -24,7 +24,7 @@ from modules.memory.streaming.transfer import CopyEngine, Transfer
 
 @dataclass
 class StreamCounts:
-    """What happened since streaming began."""
+    """Counts since streaming began."""
 
     uses: int = 0  # a group was needed that was not the one before
     ready: int = 0  # ... and was there, or on its way
@@ -136,12 +136,12 @@ class Streamer:
 
     @property
     def live_bytes(self) -> int:
-        """Of groups that are there or on their way."""
+        """Return the bytes of groups that are on the device or on their way."""
         return sum(group.size_bytes for group in {*self._live, *self._coming})
 
     @property
     def offloaded_bytes(self) -> int:
-        """Of all that is streamed, As stored; tied weights count once."""
+        """Return the stored bytes of all that is streamed; tied weights count once."""
         return sum({id(slot.source): size_bytes(slot.source) for slot, _ in self._slots.values()}.values())
 
     def let_go(self) -> None:
@@ -158,7 +158,7 @@ class Streamer:
 
     @property
     def kept_bytes(self) -> int:
-        """Of groups that stay once they are there."""
+        """Return the bytes of groups that stay on the device."""
         return sum(group.size_bytes for group in self._kept)
 
     def keep(self, kept_bytes: int) -> None:
@@ -404,8 +404,8 @@ def _follow_cast(slot: Slot) -> None:
 
 @cache
 def keep_out_of_graphs() -> None:
-    """What layers ask a streamer becomes a break in compiled graphs, which must ask every time and never trace it with
-    tensors that hold nothing. To be called before anything is compiled, and not before: it imports PyTorch's compiler,
-    a second of every start."""
+    """Make what layers ask a streamer a break in compiled graphs, which must ask every time and never trace it with
+    empty tensors. Call this before anything is compiled, and not before: it imports PyTorch's compiler, a second of
+    every start."""
     for name in ("__call__", "parts"):
         setattr(Streamer, name, torch.compiler.disable(getattr(Streamer, name)))  # type: ignore[no-untyped-call]

@@ -68,12 +68,12 @@ class StreamHandle:
 
     @property
     def counts(self) -> StreamCounts:
-        """What happened so far."""
+        """Return the counts so far."""
         return self.streamer.counts
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """What moves together."""
+        """Return the groups that move together."""
         return self.streamer.groups
 
     @property

@@ -27,7 +27,7 @@ class Transfer(Protocol):
         """Its bytes (uint8, at least as many as it has) on the device, for use in the present stream."""
 
     def discard(self) -> None:
-        """It is not needed after all."""
+        """Cancel a transfer that is not needed after all."""
 
 
 class CopyEngine(Protocol):
@@ -40,7 +40,7 @@ class CopyEngine(Protocol):
         """Begin to bring a piece; `ahead` of its use, this returns before the bytes are read."""
 
     def release(self, flat: Tensor) -> None:
-        """What `Transfer.wait` gave is not needed any more, for work that is not queued yet."""
+        """Release what `Transfer.wait` gave, for work that is not queued yet."""
 
     def close(self) -> None:
         """Wait for what is under way, and free what is held."""
@@ -132,8 +132,8 @@ Pin = Callable[[int], Tensor]
 
 
 def pinned_for(device: torch.device) -> Pin:
-    """What gives page-locked main memory, uint8 [count], from which a GPU copies by itself; it raises RuntimeError
-    where there is none."""
+    """Return a function that gives page-locked main memory, uint8 [count], from which a GPU copies by itself; it raises
+    RuntimeError if there is none."""
     return lambda count: pinned_memory(device, (count,), torch.uint8)
 
 
@@ -262,7 +262,7 @@ def _pinned_or_not(count: int, pin: Pin) -> Tensor:
 
 
 def taken_bytes(count: int) -> int:
-    """What PyTorch takes for `count` bytes of pinned memory: the next power of two."""
+    """Return the bytes that PyTorch takes for `count` bytes of pinned memory: the next power of two."""
     return 1 << max(0, count - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""What an autoencoder is to the rest of the program: images to scaled latents and back.
+"""The interface of an autoencoder: images to scaled latents and back.
 
 Scaled latents are what samplers work on: packed and normalised as the denoiser was trained with them. What the VAE's
 own module takes and gives ("own latents") is known in this folder only, and so are the classes of diffusers, what a
@@ -55,12 +55,12 @@ class Autoencoder(Protocol):
         """The module on the meta device, with the names of its tensors in a checkpoint."""
 
     def sized_by(self, header: Header) -> Autoencoder:
-        """The same with the sizes of the tensors in a checkpoint's header; unchanged where it holds none, or not all,
-        so that loading can list what is missing."""
+        """Return the autoencoder with the sizes of the tensors in a checkpoint's header; unchanged if it holds none, or
+        not all, so that loading can list what is missing."""
 
     def refined(self, folder: Path) -> Autoencoder:
-        """The same with the constants in the settings of a folder of diffusers. Raises `CheckpointError` that names a
-        setting which the tensors contradict or that is unknown."""
+        """Return the autoencoder with the constants in the settings of a diffusers folder. Raises `CheckpointError`
+        that names a setting which the tensors contradict or that is unknown."""
 
     def own_shape(self, height: int, width: int) -> tuple[int, ...]:
         """The shape, without the batch, of own latents for scaled latents of this height and width."""

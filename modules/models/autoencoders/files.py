@@ -95,7 +95,7 @@ class VaeCatalogue:
         return tuple(self._entries.values())
 
     def choices(self) -> list[str]:
-        """What the setting may be."""
+        """Return the values that the setting may have."""
         return [AUTOMATIC, BUILT_IN, *(info.name for info in self.entries)]
 
     def choose(self, options: VaeOptions, checkpoint: CheckpointInfo) -> VaeInfo | None:

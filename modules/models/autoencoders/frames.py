@@ -61,7 +61,7 @@ def encode_frame(vae: Any, images: Tensor, tile: int = 0, few_tiles: bool = Fals
 
 @dataclass(frozen=True)
 class _Flat:
-    """What a causal convolution is for one frame: the last slice of its kernel in time."""
+    """A causal convolution for one frame: the last slice of its kernel in time."""
 
     kernel_size: tuple[int, int]
     padding: tuple[int, int]
@@ -85,7 +85,7 @@ def _flat(convolution: Any) -> _Flat:
 
 
 class _Whole:
-    """As `Tiles`, on maps [B,C,H,W] in one piece."""
+    """The interface of `Tiles`, for maps [B,C,H,W] in one piece."""
 
     def convolve(
         self,
@@ -115,7 +115,7 @@ class _Whole:
 def _placed(
     x: Tensor, device: torch.device, tile: int, scale: int, few_tiles: bool, is_image: bool = False
 ) -> tuple[Any, Any]:
-    """What computes, and a map for it. What is no larger than a tile is computed as a whole."""
+    """Return what computes, and a map for it. Whatever is no larger than a tile is computed as a whole."""
     side = max(tile, SMALLEST_TILE)
     if not tile or max(x.shape[-2:]) <= (side * scale if is_image else side):
         return _Whole(), x

@@ -164,7 +164,7 @@ def _keymap(levels: int, blocks_per_level: int) -> KeyMap:
 
 
 def _pairs(levels: int, blocks_per_level: int) -> Iterator[ModulePair]:
-    """Blocks are in one row in the original; the decoder has one residual block more a level."""
+    """Blocks are in one list in the original; the decoder has one residual block more a level."""
     from modules.models.names.keymap import ModulePair
 
     def layers(original: str, ours: str, names: Mapping[str, str]) -> Iterator[ModulePair]:

@@ -22,8 +22,8 @@ AUTOENCODERS.add("AutoencoderKL", KL)
 
 
 def read_autoencoder(model: Mapping[str, Any]) -> Autoencoder:
-    """What `model.params` of a YAML says; any class that is not listed is one of Stable Diffusion's. Raises `KeyError`
-    and `ValueError` for entries that are missing or impossible."""
+    """Read the autoencoder from `model.params` of a YAML; any class that is not listed is one of Stable Diffusion's.
+    Raises `KeyError` and `ValueError` for entries that are missing or impossible."""
     target = str(model["first_stage_config"].get("target", "")).rpartition(".")[2]
     found = dict(AUTOENCODERS.items()).get(target, KL)
     autoencoder: Autoencoder = found.read(model)

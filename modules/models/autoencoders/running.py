@@ -35,7 +35,7 @@ class VaeRules:
 
     @classmethod
     def of(cls, settings: Settings) -> VaeRules:
-        """As the settings say: after NaN bfloat16 comes first where both dtypes are allowed."""
+        """Read the rules from the settings: after NaN bfloat16 comes first if both dtypes are allowed."""
         after_nan = []
         if settings.vae.auto_vae_precision_bfloat16:
             after_nan.append(torch.bfloat16)

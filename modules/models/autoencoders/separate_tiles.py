@@ -106,7 +106,7 @@ def tile_boxes(height: int, width: int, side: int, border: int) -> list[TileBox]
 
 
 def _span(place: int, side: int, border: int, length: int) -> tuple[int, int, int, int]:
-    """Of tile `place` along one axis: start and stop of what it sees, and of what is kept."""
+    """Return the range of tile `place` along one axis: start and stop of what it sees, and of what is kept."""
     start, stop = border + place * side, min(border + (place + 1) * side, length)
     kept = (start if start > border else 0, stop if stop < length - border else length)
     return max(0, start - border), min(length, stop + border), *kept

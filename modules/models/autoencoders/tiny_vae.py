@@ -38,7 +38,7 @@ LISTED_NAMES = 3
 
 @dataclass(frozen=True)
 class TinySizes:
-    """What the tensors say of one half. Stages are counted from its input; each holds some residual blocks."""
+    """The sizes of one half, from its tensors. Stages are counted from its input; each holds some residual blocks."""
 
     in_channels: int
     out_channels: int
@@ -83,8 +83,8 @@ class TinyHalf:
         return result.float().contiguous()
 
     def compute(self, x: Tensor, tile: int = 0) -> Tensor:
-        """The same where the model is and in its dtype; in tiles of `tile` latents a side, each with the border
-        that it depends on, or in one piece: a group norm depends on the whole image."""
+        """Run the model on its device and in its dtype; in tiles of `tile` latents a side, each with the border that it
+        depends on, or in one piece: a group norm depends on the whole image."""
         factor, border = self.sizes.factor, self.sizes.border(self.half)
         enters, leaves = (1, factor) if self.half == DECODER else (factor, 1)
         height, width = (side // enters for side in x.shape[-2:])
@@ -112,7 +112,7 @@ class TinyHalf:
 
 @dataclass
 class TinyVae:
-    """What a job uses instead of its model's VAE; None: the VAE itself."""
+    """The tiny halves that a job uses instead of its model's VAE; None: the VAE itself."""
 
     decoder: TinyHalf | None = None
     encoder: TinyHalf | None = None
@@ -134,7 +134,7 @@ def read_tiny(path: Path, half: str, latent_channels: int, factor: int) -> TinyH
 
 
 def build_meta_tiny(path: Path, half: str, latent_channels: int, factor: int) -> TinyHalf:
-    """The same without weights, on the meta device: only the header of a safetensors file is read."""
+    """Build a half without weights, on the meta device: only the header of a safetensors file is read."""
     with open_tensors(path) as file:
         return _on_meta(file, half, latent_channels, factor)[0]
 

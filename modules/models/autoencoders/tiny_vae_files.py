@@ -15,7 +15,7 @@ class TinyVaeFolders:
     """Finds files named `NAME_decoder` and `NAME_encoder`, or `NAME` for one with both halves.
 
     NAME is that of the checkpoint's file, for one made for it alone, or that of its family. The
-    folders are looked at anew each time, so that a file can be added while the program runs.
+    folders are looked at again each time, so that a file can be added while the program runs.
     """
 
     def __init__(self, folders: Iterable[Path] = (), approx: Iterable[Path] = ()) -> None:
@@ -39,7 +39,7 @@ class TinyVaeFolders:
         return _first(self._approx, (checkpoint.path.stem, family_name))
 
     def get(self, half: str, checkpoint: CheckpointInfo, family_name: str) -> Path:
-        """The same; raises `CheckpointError` that says which file to put where."""
+        """Return the file of a half; raises `CheckpointError` that says which file to put where."""
         path = self.find(half, checkpoint, family_name)
         if path is None:
             raise CheckpointError(f"{self.missing(half, family_name)} Or choose 'Full' as VAE type for {half[:2]}code.")

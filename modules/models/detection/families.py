@@ -11,7 +11,7 @@ from modules.models.detection.kinds import FOLDERS, HasShape, Kind, other_of
 PREFIX = "model.diffusion_model."
 """Before the names of a denoiser's tensors in a whole checkpoint."""
 LEVELS = (f"{PREFIX}net.", PREFIX, "diffusion_model.", "net.", "model.", "module.", "_orig_mod.", "dit.")
-"""Before the names of a denoiser in files of different programs, and where a module was saved with what was put around
+"""Before the names of a denoiser in files of different programs, and where a module was saved inside a wrapper
 it."""
 UNET, TRANSFORMER = "unet", "transformer"
 """Folders of the denoiser in the diffusers layout."""

@@ -91,7 +91,7 @@ class LdmArchitecture:
 
     @property
     def unet_sizes(self) -> UNetArchitecture:
-        """Of a model that has a UNet; raises `CheckpointError` for one that has none."""
+        """Return the sizes of the UNet; raises `CheckpointError` for a model that has none."""
         if self.unet is None:
             raise CheckpointError("this needs a model with a UNet, and this one's denoiser is a transformer.")
         return self.unet
@@ -141,7 +141,7 @@ def read_architecture(path: Path, usual: Path | None = None) -> LdmArchitecture:
 
 
 def _previews_in(path: Path, channels: int) -> dict[str, Any]:
-    """What a YAML says of previews of latents with so many channels, as it says it."""
+    """Return what a YAML says of previews of latents with so many channels, unchanged."""
     known = read_architecture(path).autoencoder
     if known.preview is None or known.channels != channels:
         return {}
@@ -153,7 +153,7 @@ def _denoiser(model: dict[str, Any]) -> Any:
 
 
 def _scaled_prediction(model: dict[str, Any]) -> str:
-    """What the later form says of the prediction: by the class that scales what the denoiser gives."""
+    """Read the prediction from the later form of a YAML: by the class that scales the denoiser's output."""
     denoiser = (model.get("denoiser_config") or {}).get("params") or {}
     scaling = str((denoiser.get("scaling_config") or {}).get("target", ""))
     return "v_prediction" if scaling.rpartition(".")[2] == "VScaling" else "epsilon"

@@ -1,4 +1,4 @@
-"""What a denoiser is given."""
+"""The inputs of a denoiser."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def single_references(stacked: Tensor, channels: int) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class DenoiserContext:
-    """What a denoiser is given alongside the noisy latents and the timestep, in rows of the batch.
+    """The inputs of a denoiser besides the noisy latents and the timestep, in rows of the batch.
 
     `crossattn` [N,tokens,width] is attended to, where `mask` [N,tokens], on the CPU, is True (None: everywhere): from
     the first token to the last of a text, and padding follows. `vector` [N,V] is
@@ -76,13 +76,13 @@ class ModelInputs:
 
     @property
     def kind(self) -> Hashable:
-        """What else a call depends on; inputs of one kind have tensors for the same."""
+        """Return what else a call depends on; inputs with equal keys have tensors for the same."""
         extra = tuple((name, None if isinstance(value, Tensor) else len(value)) for name, value in self.extra.items())
         mask = None if self.mask is None else (tuple(self.mask.shape), tuple(self.mask.flatten().tolist()))
         return self.vector is None, extra, mask
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> ModelInputs:
-        """The same with other tensors instead of `tensors`."""
+        """Return the inputs with other tensors instead of `tensors`."""
         left = iter(tensors)
         x, timesteps, crossattn = next(left), next(left), next(left)
         vector = None if self.vector is None else next(left)

@@ -22,8 +22,8 @@ FLOW = "flow_prediction"
 
 
 def prediction_of(folder: Path, is_flow: bool = False) -> tuple[str | None, bool]:
-    """What the scheduler says that the denoiser predicts ("epsilon", "v_prediction"; None: nothing), and whether its
-    noise ends in pure noise; of a flow model nothing. Raises `CheckpointError` for another prediction."""
+    """Read from the scheduler what the denoiser predicts ("epsilon", "v_prediction"; None: nothing is said), and
+    whether its noise ends in pure noise; nothing for a flow model. Raises `CheckpointError` for another prediction."""
     settings = settings_of(folder, SCHEDULER)
     prediction = settings.get("prediction_type")
     known = (FLOW,) if is_flow else PREDICTIONS
@@ -112,7 +112,7 @@ def _schedule(folder: Path, known: NoiseScheduleArchitecture) -> NoiseScheduleAr
 
 
 def _flow_schedule(folder: Path, known: NoiseScheduleArchitecture) -> NoiseScheduleArchitecture:
-    """Of a flow model, whose scheduler says how far its times are shifted towards noise."""
+    """Return the schedule of a flow model, whose scheduler says how far its times are shifted towards noise."""
     settings = settings_of(folder, SCHEDULER)
     if settings.get("use_dynamic_shifting") and known.shifts_by_size:
         return known

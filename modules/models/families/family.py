@@ -1,4 +1,4 @@
-"""What a model family is: everything that differs between the architectures of checkpoints.
+"""A model family: everything that differs between the architectures of checkpoints.
 
 Each family is in a folder of its own next to this file, and `registry.FAMILIES` lists them; no other code names one.
 """
@@ -44,7 +44,8 @@ LEFT_OVER = re.compile(
 
 @dataclass(frozen=True)
 class DenoiserInputSizes:
-    """What a denoiser takes: channels of x, width of the tokens it attends to, the vector's width (None: has none)."""
+    """The sizes of a denoiser's inputs: channels of x, width of the tokens it attends to, the vector's width (None: has
+    none)."""
 
     channels: int
     context_width: int
@@ -60,7 +61,7 @@ class OptionalEncoder:
     gives its tokenizer for a checkpoint and a number of tokens that the encoder knows, or raises `CheckpointError` that
     says which one belongs where;
     `missing` is what a user reads after the checkpoint's name, where no file holds the encoder. `adapter_names` are
-    the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is alongside them,
+    the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is next to them,
     in a whole checkpoint.
     """
 
@@ -98,7 +99,7 @@ class ExternalTextEncoder:
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         return "" if self.need is None else self.need.title
 
     def width(self, header: Header) -> int | None:
@@ -107,7 +108,7 @@ class ExternalTextEncoder:
 
     @property
     def hint(self) -> str:
-        """What to do where it is missing."""
+        """Return what to do if it is missing."""
         return (
             f"It needs {self.title}: put its file (safetensors or GGUF) into models/text_encoder, where it is found by "
             "itself, or choose it in VAE / Text encoder."
@@ -124,7 +125,7 @@ class ExternalVae:
 
     @property
     def hint(self) -> str:
-        """What to do where it is missing."""
+        """Return what to do if it is missing."""
         return (
             f"It needs {self.need.title}: put its file into models/VAE, where it is found by itself, or choose it in "
             "VAE / Text encoder."
@@ -133,7 +134,7 @@ class ExternalVae:
 
 @dataclass(frozen=True)
 class UsualSettings:
-    """What models of a family are usually sampled with; `distilled_cfg_scale`: None where it is no input."""
+    """The settings with which models of a family are usually sampled; `distilled_cfg_scale`: None if it is no input."""
 
     steps: int
     cfg_scale: float = 1.0
@@ -143,7 +144,7 @@ class UsualSettings:
 
     @property
     def infotext(self) -> str:
-        """As an infotext says it."""
+        """Return the settings as an infotext."""
         guidance = "" if self.distilled_cfg_scale is None else f", Distilled CFG Scale: {self.distilled_cfg_scale:g}"
         return (
             f"Steps: {self.steps}, Sampler: {self.sampler}, Schedule type: {self.scheduler}, "
@@ -164,9 +165,10 @@ class LoraNaming(Enum):
 
 @dataclass(frozen=True)
 class LoraBase:
-    """What the metadata of LoRAs calls the models that they were trained on: `ss_base_model_version`, and the beginning
-    of `modelspec.architecture`; `naming` is what their files call the layers. Trained are linear layers with one of
-    `blocks` in their path, but for those that scale and shift by the time. diffusers calls the denoiser `part`."""
+    """The names in the metadata of LoRAs for the models that they were trained on: `ss_base_model_version`, and the
+    beginning of `modelspec.architecture`; `naming` is what their files call the layers. Trained are linear layers with
+    one of `blocks` in their path, except those that scale and shift by the time. diffusers calls the denoiser
+    `part`."""
 
     version: str
     architecture: str
@@ -176,7 +178,7 @@ class LoraBase:
 
 
 class GuidanceType(Enum):
-    """How a denoiser is told how closely to follow the prompt."""
+    """How a denoiser receives how closely to follow the prompt."""
 
     CFG = "a second call with the negative prompt, see `processing.pipeline.guidance`; none at a CFG scale of 1"
     CFG_RESCALED = "as CFG; what comes of it is as long, token by token, as what the prompt alone predicts"

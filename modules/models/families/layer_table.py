@@ -59,7 +59,8 @@ class LayerTable:
         return self._layers
 
     def row_map(self, header: Header, prefix: str, width: int) -> RowMap:
-        """Of the tensors of a header behind `prefix`, whether fused ones are whole or appear part by part."""
+        """Return the row map of the tensors of a header behind `prefix`, whether fused ones are whole or appear part by
+        part."""
         sources: dict[str, Source] = {}
         for name, entry in header.items():
             if not name.startswith(prefix) or name.endswith((*SCALE_NAMES, *LEFT_OVER)):
@@ -94,7 +95,7 @@ class LayerTable:
             )
 
     def folder_names(self, header: Header, prefix: str) -> Names:
-        """What the tensors of a folder of diffusers are called in the original layout."""
+        """Return what the tensors of a diffusers folder are called in the original layout."""
         originals: dict[str, str] = {}
         for name, entry in header.items():
             template, number = _template(name)

@@ -75,7 +75,7 @@ class CheckpointInfo:
 
     @property
     def title(self) -> str:
-        """What selectors show: the name, with the short hash once it is known."""
+        """Return what selectors show: the name, with the short hash once it is known."""
         return f"{self.name} [{self.shorthash}]" if self.sha256 else self.name
 
     @property
@@ -98,8 +98,8 @@ class CheckpointInfo:
 
     @property
     def names(self) -> tuple[frozenset[str], ...]:
-        """What this file is called: names that no other file has first, then those with folders joined by underscores,
-        last the file's own name, which files in several folders may share."""
+        """Return the names of this file: names that no other file has first, then those with folders joined by
+        underscores, last the file's own name, which files in several folders may share."""
         joined = [self.model_name, *([f"{self.model_name} [{self.shorthash}]"] if self.sha256 else [])]
         own = [self.title, self.name, str(self.path), *([self.sha256, self.sha256[:10]] if self.sha256 else [])]
         return frozenset(own), frozenset(joined), frozenset((self.path.name, self.stem))
@@ -119,7 +119,7 @@ class HashCache:
         return self._fact(path, "sha256", size_bytes, mtime_ns)
 
     def fact(self, path: Path, name: str) -> str | None:
-        """What `remember` received for this file, if the file is unchanged."""
+        """Return what `remember` received for this file, if the file is unchanged."""
         stat = path.stat()
         return self._fact(path, name, stat.st_size, stat.st_mtime_ns)
 
@@ -178,7 +178,7 @@ class HashCache:
         return hash_of_files(path, hashes)
 
     def sha256(self, path: Path, on_read: Callable[[int], None] = lambda read_bytes: None) -> str:
-        """The file's sha256 in hex, computed at most once per content. `on_read` is told after each piece how many
+        """The file's sha256 in hex, computed at most once per content. `on_read` receives after each piece how many
         bytes were read so far; what it raises ends the computing."""
         stat = path.stat()
         known = self.lookup(path, stat.st_size, stat.st_mtime_ns)
@@ -205,8 +205,8 @@ class HashCache:
 
 
 def old_hash(path: Path) -> str:
-    """What infotexts before 2023 call the model hash ("autov1"): the first 8 hex digits of the sha256 of 64 KiB from
-    the first MiB on. "" for a folder, which has none."""
+    """Return the model hash that infotexts before 2023 record ("autov1"): the first 8 hex digits of the sha256 of 64
+    KiB from the first MiB on. "" for a folder, which has none."""
     if path.is_dir():
         return ""
     with path.open("rb") as file:

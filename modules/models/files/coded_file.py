@@ -2,7 +2,7 @@
 
 Two kinds of file: layers that ComfyUI declares (`NAME.comfy_quant`, `_quantization_metadata`; its QUANTIZATION.md and
 the `comfy-kitchen` package define the formats) as nvfp4, mxfp8 or rotated int8; and weights of bitsandbytes in 4 bits
-(Dettmers et al. 2023, arXiv:2305.14314, appendix E), with a table and block scales alongside. What else
+(Dettmers et al. 2023, arXiv:2305.14314, appendix E), with a table and block scales next to it. What else
 ComfyUI declares is left to `modules.models.files.eight_bits`.
 """
 

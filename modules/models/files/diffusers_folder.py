@@ -1,4 +1,4 @@
-"""Folders in the layout of the diffusers library: which files of one are read, and how it is told apart. Imports no
+"""Folders in the layout of the diffusers library: which files of one are read, and how it is identified. Imports no
 torch.
 
 `NAME/model_index.json` is next to one folder for each component (`unet/`, `vae/`, `text_encoder/` ...), with its

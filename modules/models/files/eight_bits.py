@@ -1,4 +1,4 @@
-"""What the 8-bit tensors of checkpoint files are: which formats, which scales next to them, which markers around them.
+"""The 8-bit tensors of checkpoint files: their formats, the scales next to them, the markers around them.
 
 Three ways are understood, and all are read as they are: bare e4m3fn or e5m2 weights (the reference UI's fp8, cast);
 `NAME.scale_weight` next to a weight (ComfyUI's first form, and ours); and `NAME.weight_scale` with the format named by

@@ -127,7 +127,7 @@ def _opened(path: Path) -> BufferedReader:
 
 
 def _load(path: Path, is_zip: bool) -> object:
-    """What the file holds; of one in zip form without the numbers, only with the places where they lie."""
+    """Load what the file holds; for a zip file without the values, only with their places."""
     allowed = [(Placeholder, name) for name in HARMLESS_NAMES]
     try:
         with torch.serialization.safe_globals(allowed):  # type: ignore[arg-type]
@@ -196,7 +196,8 @@ def _places(file: BufferedReader, path: Path, tensors: Mapping[str, Tensor]) -> 
 
 
 def _records(file: BufferedReader, path: Path) -> dict[int, int]:
-    """Of each uncompressed file in a zip the length by the byte where its content begins (PKWARE's APPNOTE, 4.3.7)."""
+    """Return the length of each uncompressed file in a zip, by the byte where its content begins (PKWARE's APPNOTE,
+    4.3.7)."""
     found = {}
     try:
         with zipfile.ZipFile(file) as directory:

@@ -227,7 +227,7 @@ class Machine:
 
 
 def _called(callee: object, arguments: object) -> object:
-    """What stands for the result of a call: a tensor or a dict where one is rebuilt, else an inert object."""
+    """Return the stand-in for a call's result: a tensor or a dict where one is rebuilt, else an inert object."""
     if not isinstance(callee, Global):
         return Inert("")
     match callee.name, arguments:

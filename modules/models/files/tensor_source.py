@@ -1,4 +1,4 @@
-"""What loading needs of a file of tensors, whichever form it has, and which reader a file gets."""
+"""The interface of a file of tensors, whichever form it has, and the choice of its reader."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,7 +28,7 @@ class TensorSource(Protocol):
 
     @property
     def has_offsets(self) -> bool:
-        """Whether `TensorEntry.begin` says where in the file the tensor's bytes lie in one row, where the entry does
+        """Whether `TensorEntry.begin` says where in the file the tensor's bytes are contiguous, where the entry does
         not say that it has none."""
 
     def read(self, name: str, into: Tensor | None = None) -> Tensor:
@@ -45,7 +45,7 @@ class TensorSource(Protocol):
 
 
 def has_offset(file: TensorSource, name: str) -> bool:
-    """Whether the tensor's bytes lie in one row from `TensorEntry.begin` on."""
+    """Whether the tensor's bytes are contiguous from `TensorEntry.begin` on."""
     return file.has_offsets and file.entries[name].has_offset
 
 

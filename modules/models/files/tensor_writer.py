@@ -53,11 +53,11 @@ class DeclaredWriter(ABC):
 
     @abstractmethod
     def _beginning(self) -> bytes:
-        """What stands before the data, with room for what is known at the end."""
+        """Return what comes before the data, with room for what is known at the end."""
 
     @abstractmethod
     def _completed(self) -> tuple[int, bytes]:
-        """What was left open in it, and at which byte. Raises `ValueError` where there is not enough room."""
+        """Return what was left open in the beginning, and its byte. Raises `ValueError` if there is not enough room."""
 
     def __enter__(self) -> Self:
         try:

@@ -1,4 +1,4 @@
-"""From a file of its own to a model that computes alongside the loaded one: a control model, an image encoder.
+"""From a file of its own to a model that computes next to the loaded one: a control model, an image encoder.
 
 Its weights are stored, placed and streamed by the plan of the model that it works for, as those of a denoiser.
 """
@@ -40,8 +40,8 @@ PART = "unet"
 
 @dataclass(frozen=True)
 class AuxiliaryParts:
-    """What a builder makes of an open file: an empty module on the meta device and how the file names its tensors;
-    `ignores` says which tensors of the file belong to nothing, `facts` is for the one who builds. `rows`: where a
+    """The result of a builder for an open file: an empty module on the meta device and how the file names its tensors;
+    `ignores` says which tensors of the file belong to nothing, `facts` is for the builder's caller. `rows`: where a
     tensor of the file holds several of the module's; the component's key map is then that of these rows."""
 
     component: Component
@@ -55,7 +55,7 @@ class AuxiliaryParts:
 
 
 Builder = Callable[[TensorSource, LoadedModel], AuxiliaryParts]
-"""(the open file, the model that it shall work for) -> what is to be filled. Raises `CheckpointError` for a file of
+"""(the open file, the model that it should work for) -> what is to be filled. Raises `CheckpointError` for a file of
 another kind or for another model."""
 
 

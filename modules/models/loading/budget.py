@@ -37,7 +37,7 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Choice:
-    """What one layer takes and loses in one format; None: it stays."""
+    """The bytes and the error of one layer in one format; None: it stays."""
 
     storage: str | None
     size_bytes: int
@@ -76,7 +76,7 @@ def plan_budget(
 ) -> BudgetPlan:
     """Choose. `rules_of` gives the rules of a component (as `StorageRules` of `SMALLEST`), or None where all stays.
 
-    Reads every weight that has a choice once, and encodes some of its rows. `progress` is told of each, and may raise.
+    Reads every weight that has a choice once, and encodes some of its rows. `progress` receives each, and may raise.
     Raises `InvalidValueError` that says what would fit.
     """
     plan = BudgetPlan(budget_bytes)
@@ -102,7 +102,7 @@ def plan_budget(
 
 
 def choices_of(weight: Tensor) -> list[Choice]:
-    """What a weight takes and loses in each format that can hold it, from 16 bits down."""
+    """Return the bytes and the error of a weight in each format that can hold it, from 16 bits down."""
     shape = tuple(weight.shape)
     choices = [Choice(None, 2 * weight.numel(), 0.0)]
     step = max(1, len(weight) // MEASURED_ROWS)

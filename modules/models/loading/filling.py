@@ -3,7 +3,7 @@
 Where the bytes lie in the file as the layer wants them, slices of them are read and encoded by one thread a core,
 ahead of their turn, so a load peaks at the size of the model as it is stored; elsewhere, and on a GPU, at
 that and one tensor. With fp8 on, no 16-bit copy of the model ever exists. Tensors that are fp8 in the file are kept as
-they are, with the scale that stands alongside them, see `modules.models.files.eight_bits`.
+they are, with the scale that is next to them, see `modules.models.files.eight_bits`.
 """
 
 from collections import Counter
@@ -90,9 +90,9 @@ class _Slot:
 
 @dataclass
 class FillReport:
-    """What happened on the way: by original name, how many weights were beyond their format's range; by format, how
-    many tensors stayed as the file has them in fewer bits; and by format in the file and in memory, and the expected
-    error, how many of those are in another one now."""
+    """The report of filling a model: by original name, how many weights were beyond their format's range; by format,
+    how many tensors stayed as the file has them in fewer bits; and by format in the file and in memory, and the
+    expected error, how many of those are in another one now."""
 
     saturated: dict[str, int] = field(default_factory=dict)
     kept: Counter[str] = field(default_factory=Counter)
@@ -260,8 +260,8 @@ def _read_and_encode(file: TensorSource, slot: _Slot) -> Encoded:
 
 
 def _unread_codes(file: TensorSource, slot: _Slot) -> Tensor | None:
-    """Of a weight that is streamed from where it is in the file, and whose codes are all numbers, so that nothing of it
-    has to be looked at: its shape and dtype. None: it is to be read."""
+    """Return shape and dtype of a weight that is streamed from its place in the file, and whose codes are all finite,
+    so that nothing of it has to be read. None: it is to be read."""
     entry, rest, shape = file.entries[slot.key], slot.target.rest, slot.shape_in_file
     if entry.dtype not in ALWAYS_FINITE or slot.placed.way is not Way.KEPT:
         return None
@@ -313,7 +313,7 @@ def _look_up_table(file: TensorSource, slot: _Slot) -> None:
 
 
 def _named_errors(file: TensorSource, slot: _Slot, storage: str, work: Work) -> Encoded:
-    """What `work` makes; a weight that it refuses becomes a `CheckpointError` that names the tensor."""
+    """Run `work`; a weight that it refuses becomes a `CheckpointError` that names the tensor."""
     try:
         return work()
     except InvalidValueError as error:

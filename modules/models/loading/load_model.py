@@ -67,7 +67,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint, every weight placed once on its device and in its final format.
 
-    `choose_plan` is told the family and says where, in which formats and dtypes. With `vae` the VAE comes from that
+    `choose_plan` receives the family and says where, in which formats and dtypes. With `vae` the VAE comes from that
     file, and what the checkpoint has of one is not read. Components of which `reads` does not say so are not read
     either: their modules stay on the meta device.
 
@@ -113,7 +113,7 @@ def load_model(
 
 @dataclass(frozen=True)
 class HeaderFacts:
-    """What the header of a checkpoint says of it, without a weight in memory."""
+    """The facts in the header of a checkpoint, without a weight in memory."""
 
     info: CheckpointInfo
     family: ModelFamily
@@ -284,7 +284,7 @@ def _finish(matched: _Matched, reads: Callable[[str], bool]) -> StreamHandle | N
 
 
 def _said(report: FillReport, matched: _Matched, info: CheckpointInfo) -> str:
-    """What the user should know of the weights; also into the log, with what was beyond the range of a format."""
+    """Return what the user should know about the weights; also log it, with what was beyond the range of a format."""
     note = " ".join(filter(None, (storage_note(report), matched.mixed.explained() if matched.mixed else "")))
     if note:
         log.info("%s: %s", info.name, note)
@@ -302,8 +302,8 @@ def _said(report: FillReport, matched: _Matched, info: CheckpointInfo) -> str:
 
 
 def storage_note(report: FillReport) -> str:
-    """What a file has in fewer than 16 bits, in one line: what is kept so, what is stored in another format now and
-    with which error. Empty for a file in 16 bits."""
+    """Describe in one line what a file has in fewer than 16 bits: what is kept so, what is stored in another format now
+    and with which error. Empty for a file in 16 bits."""
     if not report.kept and not report.encoded:
         return ""
     kept = ", ".join(f"{count} in {name}" for name, count in report.kept.most_common())

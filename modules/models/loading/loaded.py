@@ -23,7 +23,7 @@ from modules.models.autoencoders.running import VaeRunner
 from modules.models.autoencoders.tiny_vae import TinyHalf, TinyVae
 from modules.models.families.architecture import LdmArchitecture
 from modules.models.families.denoiser_context import REFERENCE, DenoiserContext, Extra, ModelInputs
-from modules.models.families.family import ModelFamily
+from modules.models.families.family import GuidanceType, ModelFamily
 from modules.models.files.catalogue import CheckpointInfo
 from modules.models.loading.matching import Assignment
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
@@ -136,7 +136,7 @@ class LoadedModel:
 
     @property
     def autoencoder(self) -> Autoencoder:
-        """What turns images into its latents and back."""
+        """Return what turns images into its latents and back."""
         return self.architecture.autoencoder
 
     @property
@@ -244,7 +244,7 @@ class LoadedModel:
         return self.encode_moments(images)[0] if tiny is None else self.run_tiny(tiny, images)
 
     def run_tiny(self, tiny: TinyHalf, x: Tensor) -> Tensor:
-        """What `tiny` makes of latents or images, where and in the dtype in which the VAE would run."""
+        """Run `tiny` on latents or images, on the device and in the dtype in which the VAE would run."""
         return self.recovery.run(f"{tiny.half[:2]}code", lambda: tiny.run(x, self.vae_runner))
 
     def decode_full(self, latent: Tensor) -> Tensor:
@@ -274,3 +274,15 @@ def _placed(value: Extra, device: torch.device, dtype: torch.dtype) -> Extra:
     if isinstance(value, Tensor):
         return value.to(device, dtype) if value.ndim != 1 else value.to(device)
     return tuple(item.to(device, dtype) for item in value)
+
+
+def unused_parameters(model: LoadedModel) -> tuple[str, ...]:
+    """List the keys of the request's parameters that its denoiser does not read."""
+    guidance = model.family.denoiser.guidance(model.unet)
+    is_read = {
+        "cfg_scale": guidance is not GuidanceType.NONE,
+        "distilled_cfg_scale": guidance is GuidanceType.DISTILLED,
+        "image_cfg_scale": model.edits_images,
+        "references": model.takes_references,
+    }
+    return tuple(name for name, reads in is_read.items() if not reads)

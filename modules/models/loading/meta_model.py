@@ -73,8 +73,8 @@ class MetaModel:
         return max((entry.size_bytes for entry in self.entries.values()), default=0)
 
     def loading_bytes(self, plan: PrecisionPlan) -> int:
-        """What loading takes at most on the device besides the weights that are there after it. On the CPU, where
-        several are read ahead, the largest tensor. On a GPU a tensor comes as the file has it and is converted or
+        """Return what loading takes at most on the device besides the weights that are there after it. On the CPU,
+        where several are read ahead, the largest tensor. On a GPU a tensor comes as the file has it and is converted or
         encoded there; of weights that stay, those that come later are not there yet, in the file's order."""
         if plan.device.type == "cpu":
             return self.max_tensor_bytes
@@ -161,7 +161,7 @@ class MetaModel:
         return sum(size + whole[key] for key, size in self.weights(plan)[name].items() if size < whole[key])
 
     def _groups(self, plan: PrecisionPlan, streaming: StreamLayout, name: str) -> tuple[int, list[int]]:
-        """Of a streamed component the bytes that stay on the device, and those of each group that moves."""
+        """Return the bytes of a streamed component that stay on the device, and those of each group that moves."""
         if (plan, name) not in self._cut:
             component = next(item for item in self.components if item.name == name)
             module, sources, stays = component.module, dict[tuple[int, str], Source](), 0
@@ -182,7 +182,7 @@ class MetaModel:
         return self._cut[plan, name]
 
     def _bytes_in_file(self, component: Component, key: str) -> int:
-        """Of a weight in 16 or 32 bits that can be read where it lies; else 0."""
+        """Return the bytes of a weight in 16 or 32 bits that can be read from its place in the file; else 0."""
         original = component.keymap.to_original(key)
         entry = self.entries.get(original) if original and self.has_offsets else None
         plain = entry is not None and entry.has_offset and entry.dtype.is_floating_point and entry.dtype.itemsize > 1
@@ -238,8 +238,8 @@ def _decodes_blocks(plan: PrecisionPlan, storage: str) -> bool:
 
 
 def _encoding_bytes(count: int, bits: float) -> int:
-    """What encoding a weight on a GPU takes besides the weight: a slice of it in float32, or, of formats that choose
-    codebooks for each block, what each of those would give."""
+    """Return what encoding a weight on a GPU takes besides the weight: a slice of it in float32, or, for formats that
+    choose codebooks for each block, what each of those would give."""
     return BLOCK_SEARCH_BYTES * min(count, ENCODED_AT_ONCE_ON_GPU) if bits < 8 else 4 * min(count, LARGE_SLICE_ELEMENTS)
 
 

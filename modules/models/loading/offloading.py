@@ -2,7 +2,7 @@
 
 A weight that the file holds as the model needs it, up to a conversion between 16 and 32 bits, is not even read: the
 layer learns where in the file it lies. All others (encoded to 8 bits, from another layout, from a pickle) are read,
-made what they shall be, and offloaded to main memory or in the offload folder.
+made what they should be, and offloaded to main memory or in the offload folder.
 """
 
 from __future__ import annotations

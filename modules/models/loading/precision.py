@@ -53,14 +53,15 @@ class PrecisionPlan:
     budget_bytes: int | None = (
         None  # of all weights; each layer gets a format of its own, see `modules.models.loading.budget`
     )
-    float8: bool = True  # the device has 8-bit floats; else their codes are kept, which decode to the same bits
+    float8: bool = True  # the device has 8-bit floats; else their codes are kept, which decode to equal bits
     map_files: bool = True  # on the CPU, weights that the file has as they are used are pages of the file
     channels_last: bool = False  # the weights of convolutions that lie on the device, as measured to be faster
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def offload_dtype(self) -> torch.dtype:
-        """What is not stored in a format of its own: under the CPU's autocast fp32, as that expects."""
+        """Return the dtype of what is not stored in a format of its own: under the CPU's autocast fp32, as that
+        expects."""
         if self.mode is ComputeMode.AUTOCAST and self.device.type == "cpu":
             return torch.float32
         return self.compute_dtype
@@ -105,7 +106,7 @@ class PrecisionPlan:
 
     @property
     def load_key(self) -> tuple[object, ...]:
-        """What the weights in memory depend on: another key means that the file must be read again."""
+        """Return what the weights in memory depend on: another key means that the file must be read again."""
         return (
             self.device,
             self.compute_dtype,

@@ -174,7 +174,7 @@ class Preparation(Closing):
 
 
 def mapped(rows: FileRows, dtype: torch.dtype) -> Encoded | None:
-    """A large weight that is in the file as it shall be, as pages of the file; None where it cannot be that."""
+    """A large weight that is in the file as it should be, as pages of the file; None where it cannot be that."""
     if rows.dtype != dtype or not rows.can_be_mapped or rows.size_bytes < SMALLEST_MAPPED_BYTES:
         return None
     weight = rows.mapped()

@@ -20,8 +20,8 @@ Header = Mapping[str, TensorEntry]
 
 
 INITIALISERS = frozenset({nn.init.constant_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})
-"""Those of PyTorch's initialisers that can be told apart from what they call; the others end in one of these, or in a
-method of a tensor without numbers."""
+"""Those of PyTorch's initialisers that can be distinguished from what they call; the others end in one of these, or
+in a method of a tensor without numbers."""
 
 
 class _WithoutValues(TorchFunctionMode):
@@ -74,7 +74,7 @@ class Component:
     unused: tuple[str, ...] = ()
 
     def missing_in(self, header: Header) -> str:
-        """What a user reads where a file has no tensor of this component; "" where it has some."""
+        """Return the message for a file that has no tensor of this component; "" if it has some."""
         if any(key.startswith(self.prefixes) for key in header):
             return ""
         return f"no {self.name} found (looked for {', '.join(self.prefixes)}*). {self.missing_hint}"

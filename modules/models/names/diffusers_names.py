@@ -1,4 +1,4 @@
-"""What the tensors of the diffusers layout are called in the original one: the key maps, read backwards.
+"""Original names of the tensors of the diffusers layout: the key maps, read backwards.
 
 Sizes follow from the names and shapes alone. UNets are the same in all families; the other parts are named by the
 family's `FolderLayout`, and the autoencoder by its type.

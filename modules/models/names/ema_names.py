@@ -1,6 +1,6 @@
 """Files of a training that hold the UNet only as its running mean ("EMA", Polyak and Juditsky 1992).
 
-The original programs keep it alongside the weights as `model_ema.` and the weight's name without its dots
+The original programs keep it next to the weights as `model_ema.` and the weight's name without its dots
 (`model_ema.diffusion_modelinput_blocks00weight`). Where a file has both, the plain weights are used, as in the
 reference UI; a file that was cut down to the mean has nothing else, and the dots are put back.
 """

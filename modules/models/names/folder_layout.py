@@ -67,18 +67,18 @@ def text_layers(header: Header) -> int:
 
 
 def clip_names(header: Header, prefix: str) -> Names:
-    """Of a CLIP text model that is at `prefix` in the original layout."""
+    """Return the names of a CLIP text model that is at `prefix` in the original layout."""
     return clip_text.clip_text_keymap(prefix=prefix), {name: level_down(name) for name in header}
 
 
 def open_clip_names(header: Header, prefix: str) -> Names:
-    """Of OpenCLIP's text model, without a projection."""
+    """Return the names of OpenCLIP's text model, without a projection."""
     keymap = open_clip_keymap(prefix, text_layers(header), with_projection=False)
     return keymap, {name: level_down(name) for name in header}
 
 
 def projected_open_clip_names(header: Header, prefix: str) -> Names:
-    """Of OpenCLIP's text model, with its projection."""
+    """Return the names of OpenCLIP's text model, with its projection."""
     keymap = open_clip_keymap(prefix, text_layers(header), with_projection=True)
     inner = {name: level_down(name) for name in header}
     return keymap, {

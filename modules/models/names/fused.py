@@ -53,7 +53,7 @@ class Origin:
 
 
 class KnowsRows(Protocol):
-    """What says which rows of a file's tensors are ours: a `ModelFamily`, for one."""
+    """An object that knows which rows of a file's tensors are ours, such as a `ModelFamily`."""
 
     def row_map_of(self, header: Header) -> RowMap | None:
         """None for files that it does not know."""
@@ -117,7 +117,7 @@ class LayoutWriter:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What goes into the header's `__metadata__`; set it before the end."""
+        """Return what goes into the header's `__metadata__`; set it before the end."""
         metadata: dict[str, str] = self._writer.metadata
         return metadata
 

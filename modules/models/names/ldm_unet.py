@@ -1,6 +1,6 @@
 """The UNet of the original latent-diffusion layout (`model.diffusion_model.*`) and diffusers' UNet2DConditionModel.
 
-The original numbers its blocks in one row (`input_blocks.7.1`); diffusers counts by resolution. The rows follow from
+The original numbers its blocks in one list (`input_blocks.7.1`); diffusers counts by resolution. The rows follow from
 three numbers: residual blocks a level, levels, and which levels have attention.
 """
 
@@ -22,7 +22,8 @@ RESNET_PARTS = {
 
 @dataclass(frozen=True)
 class UNetLayout:
-    """What the numbering of the original blocks follows from. Levels are counted from the finest resolution."""
+    """The facts that the numbering of the original blocks follows from. Levels are counted from the finest
+    resolution."""
 
     levels: int
     blocks_per_level: int

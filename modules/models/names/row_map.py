@@ -36,8 +36,8 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What it is called where the parts of fused tensors appear one by one: the rows are before the last part of
-        the key, so that `qkv.rows_0_64.weight` and `qkv.rows_0_64.bias` belong together."""
+        """Return the name where the parts of fused tensors appear one by one: the rows are before the last part of the
+        key, so that `qkv.rows_0_64.weight` and `qkv.rows_0_64.bias` belong together."""
         if self.rows is None:
             return self.key
         head, _, leaf = self.key.rpartition(".")
@@ -55,8 +55,8 @@ class Source:
 
 @dataclass(frozen=True)
 class RowMap:
-    """By our name of a parameter its source. `missing` are tensors that the converter looked for in vain; what it made
-    of them is in the map too, so that loading can name them."""
+    """The sources of parameters, by our names. `missing` are tensors that the converter looked for in vain; what it
+    made of them is in the map too, so that loading can name them."""
 
     sources: Mapping[str, Source]
     missing: tuple[str, ...] = ()

@@ -92,7 +92,8 @@ def _family(draft: Draft, parts: Parts) -> ModelFamily:
 
 
 def _places(draft: Draft, parts: Parts, layout: FolderLayout, markers: Iterable[str]) -> dict[str, Place]:
-    """By original names. `markers` are names of empty tensors that an original file would have (see `ldm.noise`)."""
+    """Return the places by original names. `markers` are names of empty tensors that an original file would have (see
+    `ldm.noise`)."""
     headers = _headers(draft, parts)
     places: dict[str, Place] = {}
     for (part, name), named in original_names(headers, layout, _vae_names(headers)).items():

@@ -1,4 +1,4 @@
-"""What other programs call the tensors of a whole checkpoint.
+"""Names of other programs for the tensors of a whole checkpoint.
 
 stable-diffusion.cpp puts the text encoders of a converted checkpoint under transformers' names.
 """

@@ -224,7 +224,7 @@ def _fitting(folder: Path, item: ExternalTextEncoder, header: Header) -> Iterabl
 
 
 def _missing(family: ModelFamily, names: Sequence[str]) -> list[str]:
-    """What to do about each part of the family that is not among these tensors of a checkpoint and its files."""
+    """Return what to do about each part of the family that is not among these tensors of a checkpoint and its files."""
     encoders = [item for item in family.texts.external if item.title and not item.is_optional]
     hints = [item.hint for item in encoders if not any(name.startswith(f"{item.prefix}.") for name in names)]
     vae = family.latents.external
@@ -280,7 +280,7 @@ def _described(source: TensorSource) -> str:
 
 
 def _named(family: ModelFamily, part: str, header: Header) -> Mapping[str, Named]:
-    """What the tensors of a text encoder are called as this part, without those that have no place in the model."""
+    """Return the names of the tensors of a text encoder as this part, without those that have no place in the model."""
     keymap, ours = family.folder.names[part](header)
     found: dict[str, Named] = {}
     for name, entry in header.items():

@@ -76,7 +76,8 @@ def separate_clip_component(
 
 
 def separate_clip_keymap(prefix: str, projection: str = "", level: str = "") -> KeyMap:
-    """Of a text model with transformers' names at `prefix`; `level` is before its parts in our module."""
+    """Return the key map of a text model with transformers' names at `prefix`; `level` is before its parts in our
+    module."""
     pairs = [ModulePair(f"{prefix}.text_model.{part}", f"{level}{part}") for part in clip_text.PARTS]
     return KeyMap([*pairs, ModulePair(projection, "text_projection")] if projection else pairs)
 

@@ -21,8 +21,9 @@ length."""
 
 @dataclass(frozen=True)
 class TokenCounting:
-    """What counts a model's prompts: a name of `COUNTS`, and how many tokens the model reads of a text; without a name
-    CLIP's chunks of 75. `files`: those that the model's text encoders came from, which may hold their tokenizer."""
+    """The counting of a model's prompts: a name of `COUNTS`, and how many tokens the model reads of a text; without a
+    name CLIP's chunks of 75. `files`: those that the model's text encoders came from, which may hold their
+    tokenizer."""
 
     tokenizer: str = ""
     limit: int = 0

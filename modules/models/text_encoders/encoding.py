@@ -1,4 +1,4 @@
-"""What text encoders have in common: what they are used with, what they are asked, and what they give."""
+"""The common interface of text encoders: their parts, their requests and their results."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class TextEncoder(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TextParts:
-    """What the texts of one loaded model are encoded with: its text encoders by component, the tokenizer of CLIP, the
-    device that computes, the path of the checkpoint, the width of the tokens that the denoiser takes, and the files
-    beside the checkpoint that parts came from."""
+    """The parts with which the texts of one loaded model are encoded: its text encoders by component, the tokenizer of
+    CLIP, the device that computes, the path of the checkpoint, the width of the tokens that the denoiser takes, and the
+    files next to the checkpoint that parts came from."""
 
     encoders: Mapping[str, Any]
     tokenizer: ClipTokenizer
@@ -68,8 +68,8 @@ class TextParts:
 
 @dataclass(frozen=True, eq=False)
 class TextRequest:
-    """What a job asks of the text encoders: embeddings by the width of an encoder, the options, all settings, and the
-    size of the image (width, height). With `has_gradients` CLIP's encodings can be trained through."""
+    """The request of a job to the text encoders: embeddings by the width of an encoder, the options, all settings, and
+    the size of the image (width, height). With `has_gradients` CLIP's encodings can be trained through."""
 
     embeddings: Mapping[int, EmbeddingTable]
     options: TextOptions

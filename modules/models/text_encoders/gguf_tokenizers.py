@@ -25,7 +25,7 @@ CONTROL, DEFINED, UNUSED = 3, 4, 5
 """Types of tokens: control and user-defined ones are one unit wherever they stand, unused ones fill up the table."""
 BYTE_PAIRS, UNIGRAM = "gpt2", "t5"
 WORDS = "qwen2"
-"""The name of the rule by which Qwen's words are told apart."""
+"""The name of the rule by which Qwen's words are separated."""
 PADDING = "<|endoftext|>"
 """What image models were trained to see behind a text; some files name another token for padding."""
 

@@ -70,7 +70,7 @@ class Rotation(nn.Module):
 
 
 def llm_keymap(prefix: str) -> KeyMap:
-    """Of transformers' model, whose level `model` files have."""
+    """Return the key map of transformers' model, whose level `model` files have."""
     return KeyMap(ModulePair(f"{prefix}.{LEVEL}{part}", part) for part in ("embed_tokens", "layers", "norm"))
 
 
@@ -83,8 +83,9 @@ def llm_names(header: Header, prefix: str) -> Names:
 
 
 def vision_llm_names(header: Header, prefix: str) -> Names:
-    """As `llm_names`, of a language model that sees: its names may be behind `model.language_model.` or one of these
-    levels, and those of what it sees with, which is kept apart at `prefix`.visual., behind `model.` too."""
+    """Return the names as `llm_names` does, for a language model that sees: its names may be behind
+    `model.language_model.` or one of these levels, and those of its vision part, which is kept separately at
+    `prefix`.visual., behind `model.` too."""
     parts = (*(f"{LEVEL}{part}" for part in ("embed_tokens", "layers", "norm")), VISION.rstrip("."), "lm_head")
     keymap = KeyMap(ModulePair(f"{prefix}.{name}", name) for name in parts)
     short = {key: key.removeprefix(LEVEL).removeprefix("language_model.") for key in header}
@@ -210,7 +211,7 @@ class LlmEncoder:
         return Encoding(torch.cat(parts)[:, self._dropped :], mask[:, self._dropped :])
 
     def _ids(self, text: str) -> list[int]:
-        """Those of a text in its template, cut off."""
+        """Return the token ids of a text in its template, cut off."""
         if not self._keeps_end or self._most is None:
             return self._tokenizer.ids(f"{self._before}{text}{self._after}")[: self._most]
         end = self._tokenizer.ids(self._after)

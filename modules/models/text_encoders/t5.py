@@ -32,7 +32,7 @@ TEXTS_PER_CALL = 32
 
 
 def t5_keymap(prefix: str) -> KeyMap:
-    """Of T5EncoderModel, whose table of tokens is the encoder's own."""
+    """Return the key map of T5EncoderModel, whose table of tokens is the encoder's own."""
     return KeyMap((ModulePair(f"{prefix}.shared", "encoder.embed_tokens"), ModulePair(f"{prefix}.encoder", "encoder")))
 
 
@@ -110,7 +110,7 @@ def t5_tokenizer(
 
 
 def t5_tokenizer_file(checkpoint: Path, own: str = "") -> Path | None:
-    """A tokenizer's file of the user's, see `t5_tokenizer`."""
+    """A user's tokenizer file, see `t5_tokenizer`."""
     if own and (checkpoint / own).is_file():
         return checkpoint / own
     for folder in encoder_folders(checkpoint):

@@ -100,11 +100,11 @@ class LlmTokenizer:
 
     @classmethod
     def standard(cls) -> LlmTokenizer:
-        """With the vocabulary that comes with the program. Raises `CheckpointError` if its files cannot be read."""
+        """Return the tokenizer with the included vocabulary. Raises `CheckpointError` if its files cannot be read."""
         return _standard_llm()
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a text; nothing is put around it."""
+        """The ids of a text; without a template."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def count(self, text: str) -> int:

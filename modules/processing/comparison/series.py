@@ -10,7 +10,7 @@ from PIL import Image
 
 @dataclass(frozen=True)
 class Measured:
-    """What an image took. Sizes in bytes; `fp16_bytes` is what the weights would be in 16 bits."""
+    """The cost of an image. Sizes in bytes; `fp16_bytes` is what the weights would take in 16 bits."""
 
     storage: str = ""  # how the weights lay in memory, in words
     weight_bytes: int = 0

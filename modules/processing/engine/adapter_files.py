@@ -43,9 +43,8 @@ class EffectKept:
 
 @dataclass(frozen=True)
 class LoadedAdapters:
-    """What `AdapterFiles.put_on` did. `hashes` are those of the files by the adapters' names, `missing` names that no
-    file answers to, `embeddings` the words that came inside of the files. `mode_matters`: the infotext should say it.
-    """
+    """The result of `AdapterFiles.put_on`. `hashes` are those of the files by the adapters' names, `missing` names
+    without a file, `embeddings` the words that came inside the files. `mode_matters`: the infotext should say it."""
 
     uses: tuple[AdapterUse, ...] = ()
     mode: str = ""

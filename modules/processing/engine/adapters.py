@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ActiveAdapters:
-    """What is on the model for a job: for the conditioning cache, the infotext and the user."""
+    """The adapters on the model for a job: for the conditioning cache, the infotext and the user."""
 
     uses: tuple[AdapterUse, ...] = ()
     mode: str = ""
@@ -45,7 +45,7 @@ class AdapterJob:
     """A job while its adapters are put on the model: what a type of tags may look at, and where it says what it did.
 
     `uses` and `mode` are part of what keys the cache of encoded prompts; the tags themselves are so without being
-    named here. `fields` go into the infotext, `notices` alongside the image, `embeddings` are words for this job.
+    named here. `fields` go into the infotext, `notices` next to the image, `embeddings` are words for this job.
     `added_tags` are tags that the prompt has not, because they come from settings: they are recorded at its end.
     """
 
@@ -81,7 +81,7 @@ class AdapterJob:
 
 
 class TagType(Protocol):
-    """What is done with the tags of one type. `aliases` are other names of the same type."""
+    """A type of tag in prompts, and what is done with its tags. `aliases` are other names of the type."""
 
     @property
     def name(self) -> str: ...

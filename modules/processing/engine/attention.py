@@ -1,4 +1,4 @@
-"""Which way of attention a job uses, by setting, flags and machine, and how diffusers' models are told to use it.
+"""Which way of attention a job uses, by setting, flags and machine, and how diffusers' models are asked to use it.
 
 While it is in use a way is a backend of diffusers' attention dispatch, so every transformer whose processors call the
 dispatch has it. Processors that call PyTorch's attention themselves (those of UNets and VAEs, and of joint attention

@@ -1,4 +1,4 @@
-"""What the command line says about attention. Imports no torch: it is read before the page is up."""
+"""The attention that the command line asks for. Imports no torch: it is read before the page is up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of extensions that compute alongside the loaded one, from files of their own: kept between images, counted by
+"""Models of extensions that compute next to the loaded one, from files of their own: kept between images, counted by
 the estimate, given less memory by the fallbacks."""
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def _none(request: GenerationRequest) -> Sequence[Path]:
 
 @dataclass
 class Auxiliaries:
-    """Those in memory, in the order of their last use. Used under the engine's lock, except for `bytes_for`.
+    """The auxiliary models in memory, in the order of their last use. Used under the engine's lock, except for
+    `bytes_for`.
 
     `limit` is how many stay for the next job; one job may use more. `wanted` says for the memory estimate which files
     a request will ask for; `fallbacks` make what extensions can do when memory runs out.
@@ -43,11 +44,11 @@ class Auxiliaries:
 
     @property
     def here(self) -> tuple[Auxiliary, ...]:
-        """Those in memory."""
+        """Return the models in memory."""
         return tuple(self._kept.values())
 
     def begin_job(self) -> None:
-        """Those that no later job asks for may leave."""
+        """Begin a job: models that no later job asks for may leave memory."""
         self._job += 1
 
     def get(
@@ -108,7 +109,8 @@ class Auxiliaries:
 
 
 def auxiliary_fallbacks(model: LoadedModel, auxiliaries: Auxiliaries) -> list[Fallback]:
-    """What auxiliary models can do with less: their weights come layer by layer. And what extensions have added."""
+    """Return what auxiliary models can do with less memory (their weights come layer by layer), and what extensions
+    have added."""
     from modules.memory.recovery import Fallback, Step
 
     def apply() -> Step | None:

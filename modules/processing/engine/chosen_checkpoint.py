@@ -30,7 +30,7 @@ class Wanted:
 
 
 def wanted_checkpoint(request: GenerationRequest, catalogue: CheckpointCatalogue) -> Wanted:
-    """What a request names stays as it is, there or not; else as `stored_checkpoint`."""
+    """Return the checkpoint that a request names, existing or not; else that of `stored_checkpoint`."""
     return Wanted(request.checkpoint) if request.checkpoint else stored_checkpoint(request.settings, catalogue)
 
 

@@ -68,7 +68,8 @@ class Lease(Protocol):
 
 @dataclass(frozen=True)
 class ExtraModels:
-    """What an engine finds beside checkpoints. Without upscalers or face restorers it has those that need no file."""
+    """The models that an engine finds besides checkpoints. Without upscalers or face restorers it has those that need
+    no file."""
 
     adapters: Adapters = field(default_factory=lambda: Adapters(()))
     vaes: VaeCatalogue = field(default_factory=VaeCatalogue)
@@ -226,7 +227,7 @@ class Engine:
             return self._model
 
     def look(self, wanted: str | None, options: PrecisionOptions) -> HeaderFacts:
-        """What the header of this checkpoint says of it; nothing is loaded. Raises `UnknownNameError` or
+        """Read the facts in a checkpoint's header; nothing is loaded. Raises `UnknownNameError` or
         `CheckpointError`."""
         from modules.models.loading.load_model import header_facts
 
@@ -262,7 +263,7 @@ class Engine:
         return True
 
     def auxiliary(self, path: Path, build: Builder, key: object = None, kept: int | None = None) -> Auxiliary:
-        """A model of an extension's from a file of its own, to compute alongside the model in use: in the same formats,
+        """A model of an extension's from a file of its own, to compute next to the model in use: in the same formats,
         streamed where that is, kept for later images, and given less memory by the same fallbacks. `build` makes its
         empty module; `key` is what else that depends on, `kept` how many such models stay in memory between jobs.
         Raises `CheckpointError`, and `InvalidValueError` while no model is loaded."""
@@ -492,6 +493,8 @@ class Engine:
         release_memory(self.machine.device)
 
     def _ready(self, model: LoadedModel) -> EngineStatus:
+        from modules.models.loading.loaded import unused_parameters
+
         plan, usual = model.plan, model.family.denoiser.usual_settings(model.unet, model.info.name)
         facts = ModelFacts(
             title=model.info.title,
@@ -508,12 +511,12 @@ class Engine:
             switch_seconds=model.switch_seconds,
             counting=replace(model.family.texts.counting, files=model.part_files),
             usual=usual.infotext if usual is not None else "",
-            takes_references=model.takes_references,
+            unused=unused_parameters(model),
         )
         said = (f"{model.info.title} is loaded.", model.stored_note, *plan.notes)
         return EngineStatus(EngineState.READY, " ".join(filter(None, said)), facts)
 
 
 def _fit_key(info: CheckpointInfo, options: PrecisionOptions) -> tuple[object, ...]:
-    """What a model's size in memory depends on."""
+    """Return what a model's size in memory depends on."""
     return info.path, info.mtime_ns, replace(options, lora_mode="", cache_fp16_weight=False)

@@ -18,7 +18,7 @@ MIN_BYTES = 4 * MiB  # smaller calls are left whole: there is nothing to save
 
 
 def split_options(setting: str) -> SplitOptions | None:
-    """What `split_feed_forward` in the settings means; None: nothing is cut. Raises `InvalidValueError`.
+    """Read the setting `split_feed_forward`; None: nothing is split. Raises `InvalidValueError`.
 
     A number cuts the hidden dimension into so many slices, summed in float32. Automatic keeps one feed-forward within
     a quarter of the free memory (256 MB where the device does not say), tokens first, which changes no number.

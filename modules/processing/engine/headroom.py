@@ -34,7 +34,7 @@ NOT_KEPT = (
 
 
 class GpuWatch:
-    """Is told of each call of one model in one job."""
+    """Receives each call of one model in one job."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class GpuWatch:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know, in order."""
+        """Return what the user should know, in order."""
         return tuple(self._notices)
 
     def begin_job(self) -> None:
@@ -161,6 +161,6 @@ def _on_the_way(handle: StreamHandle) -> int:
 
 
 def shortage(now: DeviceReading, headroom_bytes: int, step_bytes: int) -> int:
-    """By how many bytes less than the headroom is free while a step takes `step_bytes`, if the allocator keeps
+    """Return by how many bytes less than the headroom is free while a step takes `step_bytes`, if the allocator keeps
     nothing that it does not use."""
     return max(0, headroom_bytes - (now.free + now.reserved - now.allocated - step_bytes))

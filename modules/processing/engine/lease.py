@@ -98,7 +98,8 @@ class ModelInUse:
         return self._engine.catalogue.default(wanted).path == self.model.info.path
 
     def look(self, wanted: str | None) -> HeaderFacts:
-        """What the header of another checkpoint says, which this job may use later. Raises what `Engine.look` does."""
+        """Read the facts in the header of another checkpoint, which this job may use later. Raises what `Engine.look`
+        raises."""
         return self._engine.look(wanted, PrecisionOptions.of(self._request.settings))
 
     def use(self, wanted: str | None) -> None:
@@ -138,7 +139,7 @@ class ModelInUse:
 
     @contextmanager
     def in_pass(self, texts: PassTexts, facts: PassFacts, hooks: Hooks, progress: SamplerProgress) -> Iterator[None]:
-        """While open, what hooks put around a model is on whichever model is in use."""
+        """While open, what hooks register on a model is on whichever model is in use."""
         self._pass = (texts, facts, hooks, progress)
         try:
             yield
@@ -148,7 +149,7 @@ class ModelInUse:
 
     @property
     def script_use(self) -> ModelUse | None:
-        """What hooks have put around the model in use, for the pass that runs. The adapters of the pass must be on the
+        """Return the hooks on the model in use, for the pass that runs. The adapters of the pass must be on the
         model."""
         if self._use is None and self._pass is not None:
             texts, facts, hooks, progress = self._pass
@@ -218,13 +219,14 @@ class ModelInUse:
 
     @property
     def recovered(self) -> str | None:
-        """What was done when memory ran out, for the infotext; of all models of the job so far."""
+        """Return the fallbacks that were used when memory ran out, for the infotext; those of all models of the job so
+        far."""
         self._note_recovery()
         return ", ".join(self._recovered) or None
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know of how the models were run."""
+        """Return what the user should know about how the models were run."""
         self._note_recovery()
         unread = () if self._conditioner is None else self._conditioner.notices
         return tuple({**self._notices, **dict.fromkeys(unread)})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPARE_BYTES = 1 << 30
-"""What is left free alongside a model that is to be loaded: for its first image, and for other programs."""
+"""What is left free besides a model that is to be loaded: for its first image, and for other programs."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class ModelShelf:
 
 
 def headroom_bytes(settings: Settings) -> int:
-    """What of the GPU's memory shall stay free."""
+    """Return the bytes of the GPU's memory that stay free."""
     return round(settings.optimizations.vram_headroom_gb * 1e9)
 
 

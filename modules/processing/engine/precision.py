@@ -160,14 +160,14 @@ class PrecisionOptions:
 
 
 def optional_encoders(settings: Settings) -> frozenset[str]:
-    """Those of `OPTIONAL_ENCODERS` that are on."""
+    """Return those of `OPTIONAL_ENCODERS` that are on."""
     return frozenset(switch.key for switch in _ENCODER_SWITCHES if switch.of(settings))
 
 
 def machine_of(
     flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir: Path | None = None, measure: bool = False
 ) -> Machine:
-    """What the flags and this machine allow. Imports torch, and chooses how many threads compute on a CPU.
+    """Return what the flags and this machine allow. Imports torch, and chooses how many threads compute on a CPU.
 
     `offload_dir`: where weights that are streamed from disk may be written, if no flag names a place. `cache_dir`:
     where it is remembered what was measured; `measure`: the device is measured also where it was.
@@ -306,8 +306,8 @@ def measured_choices(options: PrecisionOptions, machine: Machine, leaves_fp16: b
 
 
 def storage_rules(storage: str, skip: tuple[str, ...] = ()) -> StorageRules:
-    """What a storage format takes of a model: all it can, but what `skip` and, for formats with scales, our own
-    defaults leave alone. Raises `UnknownNameError` and, for a pattern that is none, `InvalidValueError`."""
+    """Return what a storage format takes of a model: all it can, except what `skip` and, for formats with scales, our
+    own defaults leave alone. Raises `UnknownNameError` and, for a pattern that is none, `InvalidValueError`."""
     from modules.memory.skip import SkipRules
     from modules.memory.storage import StorageRules
 

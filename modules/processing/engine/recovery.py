@@ -1,4 +1,4 @@
-"""What a job does when memory runs out: the fallbacks for a diffusion model, and what is said about those applied.
+"""Fallbacks for a diffusion model when memory runs out, and the notices about those applied.
 
 In the order of what they cost: the other components wait in main memory, attention in slices, feed-forwards in slices,
 the batch in pieces, the VAE and the upscaler in tiles, weights streamed by blocks and then by layers, and in the end
@@ -55,8 +55,8 @@ def recovering(
     """While open, calls of `model` that run out of memory are made again with less; `attention` is the job's way, and
     `upscaling` what its upscalers are held to.
 
-    `auxiliaries` are the models that compute alongside it.
-    `watch` is told of each call before it is made. `leave_device` says whether components may go to main memory and
+    `auxiliaries` are the models that compute next to it.
+    `watch` receives each call before it is made. `leave_device` says whether components may go to main memory and
     compute there; by default on everything but the CPU. Afterwards the model is as it was.
     """
     leave = model.device.type != "cpu" if leave_device is None else leave_device
@@ -102,13 +102,14 @@ def recovering(
 
 
 def recovery_names(recovery: Recovery) -> str | None:
-    """What was done, for the infotext: "query slices, half batch"; None where freeing memory was all, or nothing."""
+    """Return the fallbacks used, for the infotext: "query slices, half batch"; None if freeing memory was all, or
+    nothing."""
     names = dict.fromkeys(item.fallback for item in recovery.taken if item.fallback != FREED)
     return ", ".join(names) or None
 
 
 def recovery_notices(recovery: Recovery) -> list[str]:
-    """What was done, one sentence a stage."""
+    """Describe the fallbacks used, one sentence per stage."""
     by_stage: dict[str, list[str]] = {}
     for item in recovery.taken:
         by_stage.setdefault(item.stage, []).append(item.text)
@@ -195,7 +196,7 @@ class _Streams:
         self._own: dict[str, StreamHandle] = {}  # by component: streamed since memory ran out
 
     def handle(self, name: str) -> StreamHandle | None:
-        """What streams a component now."""
+        """Return what streams a component now."""
         of_model = self._model.streaming
         return self._own.get(name, of_model if of_model is not None and name in of_model.components else None)
 
@@ -240,7 +241,7 @@ class _Streams:
 
 
 def _unet_on_cpu(model: LoadedModel, streams: _Streams, auxiliaries: Auxiliaries) -> Fallback:
-    """The denoiser, and what computes alongside it."""
+    """The denoiser, and what computes next to it."""
     runner = model.unet_runner
 
     def apply() -> Step | None:

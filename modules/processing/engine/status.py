@@ -1,4 +1,4 @@
-"""What the engine holds at the moment, in words and numbers that edges can show without knowing torch."""
+"""The state of the engine, in words and numbers that edges can show without knowing torch."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,7 +32,7 @@ class ModelFacts:
     adapter_version: str = ""  # what model cards call its family; "" where they have no word
     counting: TokenCounting = BY_CHUNKS  # of the tokens of a prompt
     usual: str = ""  # settings that such models are usually sampled with, as an infotext says them
-    takes_references: bool = False  # whether it is shown reference images
+    unused: tuple[str, ...] = ()  # keys of the form's parameters that it does not read
     threads: int = 0  # that compute, where the device is the CPU
     switch_seconds: float = 0.0  # until it was ready: read from its file, or taken back from those set aside
 

@@ -36,7 +36,8 @@ class StreamingFlags(Protocol):
 
 @dataclass(frozen=True)
 class StreamFlags:
-    """What the command line says. `folder` is where weights may be written; `on_disk`: they shall be on disk."""
+    """The streaming flags of the command line. `folder` is where weights may be written; `on_disk`: they are kept on
+    disk."""
 
     large_only: bool = False
     level: str | None = None
@@ -57,7 +58,7 @@ class StreamFlags:
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What the settings say."""
+    """The streaming settings."""
 
     weights: str = AUTOMATIC
     keep_gb: float = 0.0
@@ -74,8 +75,8 @@ class StreamOptions:
 
 
 def finer_options(options: StreamOptions, flags: StreamFlags) -> tuple[StreamOptions, ...]:
-    """What *Automatic* may go on to where a model does not fit, from whole parts to layers, beyond what the command
-    line asks for already; nothing where the user has chosen."""
+    """Return what *Automatic* may go on to for a model that does not fit, from whole parts to layers, beyond what the
+    command line asks for already; nothing if the user has chosen."""
     if options.weights != AUTOMATIC:
         return ()
     words = tuple(LEVELS)

@@ -1,4 +1,4 @@
-"""What a job changes about convolutions: a tiny autoencoder instead of the VAE, edges that wrap around."""
+"""Changes of convolutions for a job: a tiny autoencoder instead of the VAE, edges that wrap around."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager

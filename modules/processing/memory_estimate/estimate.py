@@ -1,5 +1,5 @@
-"""What a job will need, before it runs: its stages estimated by a dry run without memory, corrected by what jobs
-before it took."""
+"""The memory that a job will need: its stages estimated by a dry run without memory, corrected by what earlier jobs
+took."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ class StageNeed:
     held_bytes: int = 0
 
     def after(self, left_bytes: int) -> StageNeed:
-        """The same where the stage before has left so many bytes: streamed weights go when others are used."""
+        """Return the need after a stage that has left so many bytes: streamed weights go when others are used."""
         if left_bytes <= self.needs_bytes:
             return self
         return replace(self, needs_bytes=left_bytes, held_bytes=left_bytes)
 
     def share_in(self, available_bytes: int) -> float:
-        """Of the pixels, those with which it would be about as much as there is; 0 to 1."""
+        """Return the share of the pixels with which the stage would need about as much as there is; 0 to 1."""
         of_pixels = self.needs_bytes - self.held_bytes
         free = max(0, available_bytes - self.held_bytes)
         return 1.0 if free >= of_pixels else free / of_pixels
@@ -106,10 +106,10 @@ class StageNeed:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What a job needs. `needs_bytes` of `available_bytes`: of the device that computes, at the worst stage.
+    """The memory that a job needs. `needs_bytes` of `available_bytes`: of the device that computes, at the worst stage.
 
     On the CPU that is main memory, with everything that the program holds; with a GPU
-    `main_available_bytes` is what there is of main memory alongside it. `learnt_from` counts the jobs of this kind that
+    `main_available_bytes` is what there is of main memory next to it. `learnt_from` counts the jobs of this kind that
     the numbers are based on. None: not known.
     """
 
@@ -122,23 +122,23 @@ class MemoryEstimate:
 
     @property
     def needs_bytes(self) -> int:
-        """Of the worst stage."""
+        """Return the bytes of the worst stage."""
         return max(stage.needs_bytes for stage in self.stages)
 
     @property
     def main_bytes(self) -> int:
-        """Of main memory, at the stage that needs the most of it."""
+        """Return the bytes of main memory, at the stage that needs the most of it."""
         return max(stage.main_bytes for stage in self.stages)
 
     @property
     def missing_bytes(self) -> int:
-        """What is not there, of the device and of main memory."""
+        """Return the missing bytes, of the device and of main memory."""
         wanted = ((self.needs_bytes, self.available_bytes), (self.main_bytes, self.main_available_bytes))
         return sum(max(0, needs - there) for needs, there in wanted if there is not None)
 
     @property
     def share_of_pixels(self) -> float:
-        """Of the image's pixels, those with which the device would have about as much as every stage needs; 0 to 1."""
+        """Return the share of the image's pixels with which every stage would fit on the device; 0 to 1."""
         there = self.available_bytes
         return 1.0 if there is None else min(stage.share_in(there) for stage in self.stages)
 
@@ -207,7 +207,7 @@ class MemoryEstimator:
         return self._machine_in_place or self._engine.machine
 
     def plan(self, request: GenerationRequest, available_bytes: int | None = None) -> MemoryEstimate:
-        """What the job will need, and whether it is there: `available_bytes`, or else what is free now.
+        """Estimate what the job will need, and whether it is there: `available_bytes`, or else what is free now.
 
         Raises `FeatherweightError` for a checkpoint that is not there or cannot be used.
         """
@@ -228,8 +228,8 @@ class MemoryEstimator:
             return MemoryEstimate(describe(device), tuple(needs.values()), weights, free, count, main)
 
     def step_work(self, request: GenerationRequest) -> StepWork:
-        """What the denoiser computes in a step of the job's first pass, as models of its family are usually sampled.
-        Raises as `plan`."""
+        """Return what the denoiser computes in a step of the job's first pass, as models of its family are usually
+        sampled. Raises what `plan` raises."""
         from modules.models.families.family import GuidanceType
 
         with self._lock:
@@ -250,7 +250,8 @@ class MemoryEstimator:
             return StepWork(work, steps, item.width_px, item.height_px, each.plan.device, each.plan.compute_dtype)
 
     def _available(self, device: torch.device, request: GenerationRequest) -> int | None:
-        """What this process could hold at most on `device`; of a GPU without the headroom for other programs."""
+        """Return what this process could hold at most on `device`; for a GPU without the headroom for other
+        programs."""
         now = self._machine.read_memory(device)
         if now is None or held_of_main_memory(device) is not None:
             return available(device)
@@ -275,7 +276,8 @@ class MemoryEstimator:
             return False
 
     def _needs(self, case: _Case, item: StageOfJob, auxiliary: tuple[int, int]) -> Iterator[StageNeed]:
-        """Of one stage, with upscaler and face restorer in memory; nothing where it is not known to need any."""
+        """Yield the need of one stage, with upscaler and face restorer in memory; nothing if it is not known to need
+        any."""
         device, stage = case.plan.device, item.stage
         program, predicted = self._program(device), self._predicted(case, item)
         if predicted is None:
@@ -334,8 +336,8 @@ class MemoryEstimator:
                     self._corrections.learn((_main_key(device, stage),), _main_bytes(case, stage, predicted), main)
 
     def _held_in(self, case: _Case, record: MemoryRecord) -> dict[str, tuple[int, int]]:
-        """What was held in each stage of a job that has ended, as `_held`. Upscaler and face restorer: from the stage
-        that uses them on what is there now, until then what the job before had left."""
+        """Return what was held in each stage of a finished job, as `_held` does. Upscaler and face restorer: from the
+        stage that uses them on what is in memory now, until then what the job before had left."""
         now = _Auxiliary(self._engine, case.plan.device, case.plan).bytes
         before = (
             self._auxiliary_left if self._auxiliary_left[0] <= now[0] and self._auxiliary_left[1] <= now[1] else now
@@ -352,8 +354,8 @@ class MemoryEstimator:
         return found
 
     def learn_later(self, request: GenerationRequest, result: Result) -> None:
-        """The same in the background, so that the next job need not wait; what goes wrong is logged. Where jobs come
-        faster than they can be learnt from, the latest counts."""
+        """Learn from a job in the background, so that the next one need not wait; errors are logged. If jobs come
+        faster than they can be learned from, the latest counts."""
         with self._turn:
             self._observation = (request, result)
             if self._learning is None and not self._closed:
@@ -380,8 +382,8 @@ class MemoryEstimator:
         return True
 
     def _learn_program(self, record: MemoryRecord, held: dict[str, int], device: torch.device) -> int:
-        """What the process holds of main memory besides weights (`held`, by stage), as it was before its first job:
-        later ones find memory that earlier ones have left to the heap, and use it again."""
+        """Return what the process holds of main memory besides weights (`held`, by stage), as it was before its first
+        job: later ones find memory that earlier ones have left to the heap, and use it again."""
         first = next((item for item in record.stages if item.stage != Stage.LOAD), None)
         if self._program_bytes is None and first is not None and first.begin.rss is not None:
             self._program_bytes = max(0, first.begin.rss - held[first.stage])
@@ -481,7 +483,8 @@ class MemoryEstimator:
         return height + -(-rows // multiple) * multiple, width
 
     def _enlarging_bytes(self, request: GenerationRequest, item: StageOfJob) -> int | None:
-        """Of an upscaler file: the maps of one tile and the images, in float32; None for upscalers without a file."""
+        """Return the bytes of an upscaler file's run: the maps of one tile and the images, in float32; None for
+        upscalers without a file."""
         info = self._engine.upscalers.catalogue.find(upscaler_of(request))
         if info is None:
             return None
@@ -515,7 +518,7 @@ class MemoryEstimator:
         return self._remember(key, lambda: self._dry_run_unet(case, rows, height, width))
 
     def _preview_bytes(self, case: _Case, height: int, width: int) -> int:
-        """Of a preview between two steps; none where they are made from the latents directly."""
+        """Return the bytes of a preview between two steps; 0 if previews are made from the latents directly."""
         settings = case.request.settings
         method = settings.previews.show_progress_type
         if not settings.previews.live_previews_enable:
@@ -540,7 +543,7 @@ class MemoryEstimator:
         return self._vae_bytes(case, height, width, encode=True)
 
     def _tiny_bytes(self, case: _Case, height: int, width: int, half: str) -> int:
-        """With the weights, which are not among the model's."""
+        """Return the bytes of a tiny autoencoder, with its weights, which are not among the model's."""
         path = self._engine.tiny_vaes.get(half, case.meta_model.info, case.meta_model.family.latents.tiny_vae)
         tile = case.request.settings.vae.vae_tile_size // case.meta_model.downscale
         key = ("tiny", path, path.stat().st_mtime_ns, case.plan.device, case.plan.vae_dtype, height, width, tile, half)
@@ -796,7 +799,7 @@ def _split(case: _Case) -> str:
 
 
 def _most(first: StageNeed, second: StageNeed) -> StageNeed:
-    """Of one stage, with one model and with another."""
+    """Return the larger need of one stage, with one model and with another."""
     main = max(first.main_bytes, second.main_bytes)
     larger = max(first, second, key=lambda need: need.needs_bytes)
     return StageNeed(first.stage, larger.needs_bytes, main, larger.held_bytes)
@@ -809,7 +812,7 @@ def _main_memory() -> torch.device:
 
 
 def _main_bytes(case: _Case, stage: Stage, predicted: int) -> int:
-    """What a stage takes of main memory where a GPU computes; loading one tensor after the other."""
+    """Return what a stage takes of main memory if a GPU computes; loading takes one tensor after the other."""
     if stage is Stage.LOAD:
         return case.meta_model.max_tensor_bytes
     return predicted if stage in IN_MAIN_MEMORY else 0
@@ -848,7 +851,7 @@ def available(device: torch.device) -> int | None:
 
 
 def container_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What a container still allows its processes (cgroup version 2); None where there is no limit."""
+    """Return what a container still allows its processes (cgroup version 2); None if there is no limit."""
     try:
         limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
         used = int((cgroup / "memory.current").read_text(encoding="ascii"))

@@ -1,4 +1,4 @@
-"""What would make a job fit: changes from the cheapest to the dearest, each tried out by planning the changed job."""
+"""Changes that make a job fit, from the cheapest to the dearest, each tried by estimating the changed job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Change:
 
     @property
     def keys(self) -> frozenset[str]:
-        """What it sets. Of two changes that set the same, one takes the place of the other."""
+        """Return what the change sets. Of two changes that set the same, one replaces the other."""
         return frozenset((*self.settings, *self.fields))
 
     def may_help(self, plan: MemoryEstimate) -> bool:
@@ -141,12 +141,12 @@ def propose(
 
 
 def _strongest(choices: Sequence[Change]) -> list[Change]:
-    """Of changes that set the same things the last, which saves the most."""
+    """Return, of changes that set the same things, the last, which saves the most."""
     return list({change.keys: change for change in choices}.values())
 
 
 def _alone(tries: _Tries, choices: Sequence[Change], plan: MemoryEstimate, most: int) -> list[Proposal]:
-    """Of these changes the first ones, at most so many, with one of which the job fits."""
+    """Return the first of these changes, at most so many, each of which makes the job fit alone."""
     found: list[Proposal] = []
     for change in choices:
         if len(found) == most:
@@ -196,7 +196,7 @@ def _smaller_with(tries: _Tries, parts: list[Change], sizes: Sequence[Change], l
 
 
 def _without_idle(tries: _Tries, parts: list[Change], order: Sequence[Change]) -> Proposal:
-    """A sum that fits, without the changes that are not needed alongside the others, the last first; in this order."""
+    """A sum that fits, without the changes that are not needed next to the others, the last first; in this order."""
     for part in reversed(list(parts)):
         others = [other for other in parts if other is not part]
         if others and not part.is_smaller and tries.proposal(others):
@@ -209,7 +209,7 @@ def _without_idle(tries: _Tries, parts: list[Change], order: Sequence[Change]) -
 
 
 def changes(request: GenerationRequest) -> Iterator[Change]:
-    """What can be changed about this request, the cheapest first: the same image slower, then fewer bits for the
+    """Yield what can be changed about this request, the cheapest first: the same image slower, then fewer bits for the
     weights, then weights that come from elsewhere, then another image."""
     settings = request.settings
     if not settings.vae.vae_tile_size:

@@ -15,7 +15,7 @@ MINUTE_S, HOUR_S = 60, 3600
 
 @dataclass(frozen=True)
 class StepWork:
-    """What a step computes on `device`, and how many `steps` an image of this size takes."""
+    """The work of a step on `device`, and how many `steps` an image of this size takes."""
 
     work: Work
     steps: int
@@ -52,7 +52,7 @@ class StepTime:
 
     @property
     def reply(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the time as JSON."""
         return {
             "seconds": self.seconds,
             "steps": self.steps,

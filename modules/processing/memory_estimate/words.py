@@ -6,6 +6,8 @@ from modules.processing.memory_estimate.estimate import MemoryEstimate
 from modules.processing.memory_estimate.proposals import Proposal
 
 GB = 1_000_000_000
+WHOLE_FROM = 10
+"""From how many free gigabytes on their tenths, which change by themselves, are not said."""
 
 
 def plan_reply(plan: MemoryEstimate, proposals: tuple[Proposal, ...]) -> dict[str, Any]:
@@ -61,5 +63,6 @@ def plan_line(plan: MemoryEstimate) -> str:
 
 
 def _of(needs_bytes: int, available_bytes: int | None) -> str:
-    there = "" if available_bytes is None else f" of {available_bytes / GB:.1f}"
+    digits = 0 if (available_bytes or 0) >= WHOLE_FROM * GB else 1
+    there = "" if available_bytes is None else f" of {available_bytes / GB:.{digits}f}"
     return f"{needs_bytes / GB:.1f}{there} GB"

@@ -38,7 +38,7 @@ def _refusal(role: str, before: HeaderFacts, after: HeaderFacts, reason: str) ->
 
 
 def _latents(model: HeaderFacts) -> tuple[object, ...]:
-    """What tells one kind of latents from another."""
+    """Return what distinguishes one layout of latents from another."""
     autoencoder = model.architecture.autoencoder
     is_normalised = model.architecture.prediction_type == NORMALISED
     return model.family.latents.tiny_vae, autoencoder.channels, autoencoder.downscale, is_normalised

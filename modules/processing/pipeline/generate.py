@@ -168,7 +168,7 @@ class StageClock(ForwardedEvents):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """What each stage took so far, in all its stretches."""
+        """Return the seconds that each stage took so far, over all its parts."""
         self._count()
         return dict(self._seconds)
 

@@ -63,9 +63,9 @@ class GuidedDenoiser:
     [77,width] of the empty text, for padding; `image` [C,h,w] or one for each image [B,C,h,w] what an inpainting or
     editing model sees of the image; `image_cfg_scale` how strongly an editing model follows it (None: it is not guided
     by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
-    with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was put around the model for
-    this pass; `recover` makes calls again for which memory did not last; `patch`: the sides, in latents, of what the
-    model reads as one token."""
+    with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was registered on the model
+    for this pass; `recover` makes calls again for which memory did not last; `patch`: the sides, in latents, of what
+    the model reads as one token."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
@@ -82,7 +82,7 @@ class GuidedDenoiser:
 
 @dataclass(frozen=True)
 class RefinerSwitch:
-    """Another model that takes over in the middle: `should_switch(evaluation, total, sigma)` says when, `make`
+    """Another model that takes over in the middle: `should_switch(call, total, sigma)` says when, `make`
     loads it; nothing here refers to the old one any longer then. `info`: its file, where that is known."""
 
     should_switch: Callable[[int, int, float], bool]
@@ -155,7 +155,7 @@ class Guidance:
         return denoised
 
     def _forecast_or(self, x: Tensor, sigma: Tensor, parts: Sequence[_Part]) -> Tensor:
-        """What stands in for this step, or the step itself. Other prompts begin a new history."""
+        """Return the forecast for this step, or compute the step. Other prompts begin a new history."""
         if self._forecast is None:
             return self._step(x, sigma, parts)
         shown = (*(part.conditioning for part in parts), *self._negatives_now())
@@ -225,8 +225,8 @@ class Guidance:
         return self._rescale(x, _combine(cond, uncond, parts, 1.0), denoised)
 
     def uncond_denoised(self) -> Tensor:
-        """What the last evaluation predicted for the negative prompt, [B,C,h,w]."""
-        assert self._uncond is not None, "uncond_denoised before the first evaluation"
+        """Return what the last model call predicted for the negative prompt, [B,C,h,w]."""
+        assert self._uncond is not None, "uncond_denoised before the first model call"
         return self._uncond
 
     def _take(self, denoiser: GuidedDenoiser) -> None:
@@ -316,8 +316,8 @@ class Guidance:
         )
 
     def _images(self, rows: Sequence[int], batch: int) -> Tensor | None:
-        """What an inpainting or editing model sees in each row of a call; the last `batch` rows of an editing model,
-        which is guided by the image, see none."""
+        """Return what an inpainting or editing model sees in each row of a call; the last `batch` rows of an editing
+        model, which is guided by the image, see none."""
         if self._image is None:
             return None
         images = self._image.expand(batch, *self._image.shape[-3:])[rows]
@@ -326,7 +326,7 @@ class Guidance:
         return images
 
     def _shown_to(self, watching: Sequence[Callable[[Denoised], None]], x: Tensor) -> Tensor:
-        """What is left of `x` when all of these have seen it."""
+        """Return `x` after all of these have seen it and may have replaced it."""
         outputs = Denoised(x, self._evaluation, self._options.total_model_calls)
         for watch in watching:
             watch(outputs)
@@ -430,7 +430,7 @@ def _put(x: Tensor, rows: slice, values: Tensor) -> Tensor:
 
 
 def _prompts_only(cond: Tensor, parts: Sequence[_Part], count: int) -> Tensor:
-    """What stands for the negative prompts' predictions where there are none, [count,C,h,w]: the mean of each image's
+    """Return what replaces the negative prompts' predictions if there are none, [count,C,h,w]: the mean of each image's
     parts, by their weights. Where these add up to 1, as that of a single part does, `_combine` at scale 1 does not
     depend on it; several parts are averaged. Parts with negative weights have no share in the mean."""
     means = []

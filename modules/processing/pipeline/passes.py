@@ -44,7 +44,7 @@ from modules.sampling.catalog import SAMPLERS
 
 @dataclass(frozen=True)
 class SecondPass:
-    """What hires fix does. What its request leaves open is as in the first pass."""
+    """The second pass of hires fix. What its request leaves open is as in the first pass."""
 
     hires: HiresRequest
     settings: PassSettings
@@ -72,7 +72,7 @@ class SecondPass:
 
 @dataclass(frozen=True)
 class Passes:
-    """What is done for every batch of a job."""
+    """The work for every batch of a job."""
 
     request: GenerationRequest
     start: Start
@@ -131,7 +131,7 @@ def scaler_of(request: GenerationRequest, engine: Engine, in_use: ModelInUse, ev
 
 @dataclass(frozen=True)
 class BatchTools:
-    """What the passes of a job work with. None of it is theirs."""
+    """The tools of the passes of a job, which own none of them."""
 
     engine: Engine
     passing: PassTools
@@ -230,8 +230,8 @@ def _run(
 def _encode(
     texts: PassTexts, passes: Passes, tools: BatchTools, settings: PassSettings | None = None
 ) -> EncodedPrompts:
-    """By the model in use, with the adapters that are on it. Negative prompts that a pass with these `settings` does
-    not use are left for later; without settings they are encoded too."""
+    """Encode texts with the model in use and the adapters on it. Negative prompts that a pass with these `settings`
+    does not use are left for later; without settings they are encoded too."""
     tools.events.stage(Stage.ENCODE_TEXT)
     in_use, hooks = tools.passing.in_use, tools.passing.hooks
     return in_use.conditioner.encode(

@@ -77,7 +77,7 @@ class Previews:
         return self._tiny
 
     def _approximated(self, model: LoadedModel, latents: Tensor) -> list[Image.Image] | None:
-        """By the VAE-approx model of the model's family; None where there is none."""
+        """Decode latents with the VAE-approx model of the model's family; None if there is none."""
         path = self.folders.find_approx(model.info, model.family.latents.approx_vae)
         if path is None:
             return None

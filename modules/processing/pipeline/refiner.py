@@ -37,7 +37,7 @@ def refiner_switch(
 
 
 def refiner_fields(request: GenerationRequest) -> dict[str, object]:
-    """What the infotext says of a refiner that took part, alongside its name."""
+    """Return the infotext fields of a refiner that took part, besides its name."""
     fields: dict[str, object] = {"Refiner switch at": request.refiner_switch_at}
     if request.settings.compatibility.refiner_switch_by_sample_steps:
         fields["Refiner switch by sampling steps"] = True

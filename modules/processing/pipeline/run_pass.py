@@ -44,8 +44,8 @@ PREDICTIONS = {
 
 @dataclass(frozen=True)
 class PassTools:
-    """What passes work with: the model, who is told of steps, who takes part, and where the model's answers are kept
-    in case the process ends."""
+    """The tools of a pass: the model, the receiver of steps, those who take part, and where the model's outputs are
+    kept in case the process ends."""
 
     in_use: ModelInUse
     steps: StepProgress
@@ -195,7 +195,7 @@ def _telling(steps: StepProgress, recording: PassRecording, progress: SamplerPro
 
 
 def _showing(masked: MaskedStart, on_step: OnStep) -> OnStep:
-    """What a sampler tells of its steps, with what the mask keeps in place: a sampler that sees it at the denoiser's
+    """Wrap a sampler's reports so that they show what the mask keeps in place: a sampler that sees it at the denoiser's
     input does not predict it."""
 
     def shown(info: StepInfo) -> None:
@@ -208,7 +208,7 @@ def _showing(masked: MaskedStart, on_step: OnStep) -> OnStep:
 def _noised(
     sampling_run: SamplingRun, latents: Tensor | None, noise: Tensor, extra_noise: float, hooks: Hooks
 ) -> Tensor:
-    """What the sampler begins with, [B,C,h,w]."""
+    """Return what the sampler begins with, [B,C,h,w]."""
     if latents is None:
         return sampling_run.start(noise)
     x = sampling_run.start_from(latents, noise)
@@ -284,8 +284,8 @@ def guided_denoiser(
 
 
 def needs_negatives(settings: PassSettings, model: LoadedModel, reads_uncond: bool) -> bool:
-    """Whether the negative prompts are known to be used in a pass before anything is put around its model. Where they
-    are not, guidance has them encoded as soon as something asks for them."""
+    """Return whether a pass is known to use the negative prompts before anything is registered on its model. If not,
+    guidance has them encoded as soon as something asks for them."""
     if reads_uncond or model.edits_images:
         return True
     if model.family.denoiser.guidance(model.unet) is GuidanceType.NONE:
@@ -294,7 +294,7 @@ def needs_negatives(settings: PassSettings, model: LoadedModel, reads_uncond: bo
 
 
 def pass_facts(settings: PassSettings, texts: PassTexts, steps: int) -> PassFacts:
-    """What those who take part are told of a pass of so many steps."""
+    """Return the facts that participants of a pass of so many steps receive."""
     calls = 2 if settings.sampler.second_order else 1
     sizes = settings.size_px, steps
     return PassFacts(texts.prompts, texts.negatives, *sizes, settings.cfg_scale, settings.is_hires, calls)

@@ -1,4 +1,4 @@
-"""What the model answered, on disk: a pass that was cut off goes on where it was.
+"""Outputs of the model on disk, so that an interrupted pass continues where it was.
 
 A sampler is begun again from its first step, and each call of the model that was recorded is answered from the file.
 That costs the sampler's own arithmetic and makes every sampler continue exactly, whatever it keeps between steps: noise
@@ -58,7 +58,7 @@ class RecordingLimits:
 
     @classmethod
     def of(cls, request: GenerationRequest) -> RecordingLimits:
-        """What the settings of a job say."""
+        """Read the limits from the settings of a job."""
         system = request.settings.system
         return cls(system.queue_resume_after, system.queue_resume_every, system.queue_resume_megabytes * MIB)
 
@@ -97,7 +97,8 @@ class BatchRecorder:
 
 
 class PassRecording:
-    """Of one pass of sampling. A context manager: what is recorded is on disk when it ends, however it ends."""
+    """The recording of one pass of sampling. A context manager: what is recorded is on disk when it ends, however it
+    ends."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class PassRecording:
         self._frames: list[bytes] = []
         self._others_bytes = 0  # of other recordings
         self._written_bytes = 0
-        self._begun = 0  # evaluations by the model itself
+        self._begun = 0  # calls of the model itself
         self._first_at = self._second_at = 0.0
         self._due_at = clock() + limits.every_s
         self.replayed = 0
@@ -153,7 +154,7 @@ class PassRecording:
         return replace(denoiser, denoise=denoise)
 
     def counting(self, before_model_call: Callable[[], None]) -> Callable[[], None]:
-        """`before_model_call`, which is told before each evaluation, however many calls of the model that is."""
+        """`before_model_call`, which is called before each step, however many calls of the model that is."""
 
         def counted() -> None:
             before_model_call()
@@ -178,7 +179,7 @@ class PassRecording:
         return output
 
     def _evaluation(self) -> None:
-        """Another evaluation begins: decide whether the pass is long enough, as soon as that can be said. The first one
+        """Another model call begins: decide whether the pass is long enough, as soon as that can be said. The first one
         does not count, because it may wait for weights."""
         now = self._clock()
         self._begun += 1
@@ -203,7 +204,7 @@ class PassRecording:
             self._write()
 
     def _go_on(self) -> None:
-        """What was recorded ends here: record from here on."""
+        """Record from here on, after the end of what was recorded."""
         reader, self._reader = self._reader, None
         assert reader is not None and self._path is not None
         try:
@@ -245,7 +246,7 @@ class PassRecording:
 
     def _failed(self, error: OSError) -> None:
         log.warning(
-            "The steps of this image cannot be recorded (%s). It is made all the same; after a crash it begins anew.",
+            "The steps of this image cannot be recorded (%s). It is made all the same; after a crash it starts again.",
             error,
         )
         self._give_up()
@@ -282,7 +283,7 @@ class PassRecording:
 
 
 class _Reader:
-    """What an earlier try has recorded of a pass, frame by frame."""
+    """A reader of what an earlier try has recorded of a pass, frame by frame."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
@@ -305,7 +306,7 @@ class _Reader:
         return None
 
     def answer(self, asked: str) -> Tensor | None:
-        """What the model answered next, if it was asked just this."""
+        """Return the model's next recorded output, if its inputs were exactly these."""
         try:
             found = self._next()
             if found is None or found[0]["asked"] != asked:
@@ -373,7 +374,7 @@ def _digest(*parts: bytes | bytearray) -> bytes:
 
 
 def _inputs_digest(x: Tensor, sigma: Tensor, context: DenoiserContext) -> str:
-    """Of all that goes into the model."""
+    """Return the digest of all that goes into the model."""
     parts: dict[str, Extra | None] = {"x": x, "sigma": sigma, "crossattn": context.crossattn}
     parts |= {"vector": context.vector, "image": context.image, **context.extra}
     if context.mask is not None:

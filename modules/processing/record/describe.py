@@ -1,4 +1,4 @@
-"""What a job was made with, as infotext fields: everything that another run needs to make the same image."""
+"""The infotext fields of a job: everything that another run needs to make the same image."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ RECORDED_MODES = {
 
 @dataclass
 class Facts:
-    """What became known while the job ran and belongs into the infotext."""
+    """Facts that became known while the job ran and belong into the infotext."""
 
     used: Used = Used.NOTHING
     extra: dict[str, object] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def main_fields(
 
 
 def own_fields(request: GenerationRequest) -> dict[str, object]:
-    """What the request's own parameters record, those of the second pass last. Numbers are as they were given."""
+    """Return what the request's own parameters record, those of the second pass last. Numbers are as given."""
     fields = infotext_fields(request, rows_of(type(request)))
     if request.hires:
         fields |= _hires_names(request, request.hires) | infotext_fields(request.hires, HIRES_ROWS)

@@ -37,7 +37,7 @@ Made = Mapping[str, MadeImage]
 
 
 def made_in(made: Made, prefix: str) -> Made:
-    """Those whose keys begin with `prefix`, by what follows it."""
+    """Return the images whose keys begin with `prefix`, by the rest of the key."""
     return {key.removeprefix(prefix): image for key, image in made.items() if key.startswith(prefix)}
 
 

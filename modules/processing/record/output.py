@@ -37,7 +37,7 @@ class Output:
     samples_dir: Path | None = None
     allowed: tuple[Path, ...] | None = None
     spool: Spool | None = None  # keeps what cannot be saved; None: it is only in the result
-    recordings: Recordings | None = None  # where an image that is cut off is gone on with; None: it begins anew
+    recordings: Recordings | None = None  # where an image that is cut off is gone on with; None: it starts again
     task_id: str = ""  # of the job that is computed
 
     def save(
@@ -115,7 +115,7 @@ class Output:
 def name_context(
     request: GenerationRequest, checkpoint_name: str, checkpoint_hash: str, seeds: tuple[int, ...], began: datetime
 ) -> NameContext:
-    """What file name patterns may show, as far as it is the same for all images of a job."""
+    """Return what file name patterns may show, as far as it is the same for all images of a job."""
     width, height = request.size_px
     return NameContext(
         prompt=request.prompt,

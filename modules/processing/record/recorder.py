@@ -1,4 +1,4 @@
-"""What comes of a job while it runs: images with infotext, hashes and files, the grid, and in the end the result."""
+"""The results of a job while it runs: images with infotext, hashes and files, the grid, and in the end the result."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from modules.version import PROGRAM_VERSION
 
 
 class Finishing(Protocol):
-    """What a recorder asks a start for; see `Start`."""
+    """The part of a start that a recorder uses; see `Start`."""
 
     def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         """The finished image."""
 
     def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
-        """What else there is of an image as it was decoded."""
+        """Yield the other images of an image as it was decoded."""
 
 
 class Recorder:
-    """Of one job. Computes nothing of the images; is told what happened, and what was decoded.
+    """The recorder of one job. It computes nothing of the images; it receives what happened and what was decoded.
 
     `made`: what an earlier try has finished. Such an image is in the result as it was, and nothing is saved again.
     """
@@ -85,7 +85,7 @@ class Recorder:
         self._notices |= dict.fromkeys(notice for notice in notices if notice)
 
     def fields(self, fields: Mapping[str, object]) -> None:
-        """What belongs into the infotext of all images."""
+        """Add fields to the infotext of all images."""
         self._facts.extra |= fields
 
     def begin(self, batch: Batch) -> None:
@@ -368,7 +368,7 @@ class Recorder:
         )
 
     def _all_batches(self) -> list[Batch]:
-        """Those that have begun as they were made, the others as they were asked for."""
+        """Return the batches that have begun as they were made, the others as they were requested."""
         request = self._request
         numbers = range(request.batch_count)
         return [self._batches.get(number) or Batch.of(draft_of(request, number), request) for number in numbers]

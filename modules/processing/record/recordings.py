@@ -36,7 +36,8 @@ class RunRecording:
 
 @dataclass(frozen=True)
 class Recordings:
-    """Of all jobs, in a folder each. Nothing here raises: without a recording an image is made from its beginning."""
+    """The recordings of all jobs, in a folder each. Nothing here raises: without a recording an image is made from its
+    beginning."""
 
     folder: Path
 

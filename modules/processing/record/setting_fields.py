@@ -26,7 +26,8 @@ from modules.settings.values import Settings
 
 @dataclass(frozen=True)
 class SettingsCase:
-    """What decides whether a setting had an effect: the request, its prompt and negative prompt, and what was used."""
+    """The facts that decide whether a setting had an effect: the request, its prompt and negative prompt, and what was
+    used."""
 
     request: GenerationRequest
     texts: tuple[str, str]

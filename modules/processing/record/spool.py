@@ -38,7 +38,7 @@ TIMES = ("now", "job_timestamp")
 
 @dataclass(frozen=True)
 class Unsaved:
-    """What `save_image` needs once more."""
+    """The arguments with which `save_image` tries again."""
 
     folder: Path
     settings: Settings
@@ -195,7 +195,7 @@ class Spool:
 
     @property
     def notice(self) -> str:
-        """What people should know; "" when nothing is kept."""
+        """Return what people should know; "" if nothing is kept."""
         with self._condition:
             kept = len(self._kept)
             folders = ", ".join(sorted({str(item.unsaved.folder) for item in self._kept}))
@@ -276,8 +276,8 @@ class Spool:
             for listener in self._listeners:
                 try:
                     listener(SavedLate(kept.path, target, image, unsaved))
-                except Exception:  # it is saved, whoever could not be told
-                    log.exception("%s is saved, and somebody who was told failed", target)
+                except Exception:  # it is saved, whoever could not be notified
+                    log.exception("%s is saved, and somebody who was notified failed", target)
             if kept.path is not None:
                 for part in (kept.path.with_suffix(".json"), kept.path):
                     part.unlink(missing_ok=True)

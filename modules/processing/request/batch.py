@@ -69,8 +69,8 @@ def draft_of(request: GenerationRequest, number: int) -> BatchDraft:
 
 @dataclass(frozen=True)
 class PassTexts:
-    """What a pass encodes: a text per image, for `model_calls` of the first pass (and `hires_model_calls` of the
-    second) and an image of `size_px` (width, height)."""
+    """The texts that a pass encodes: a text per image, for `model_calls` of the first pass (and `hires_model_calls` of
+    the second) and an image of `size_px` (width, height)."""
 
     prompts: tuple[str, ...]
     negatives: tuple[str, ...]

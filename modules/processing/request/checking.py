@@ -1,5 +1,5 @@
-"""What a request names must exist, and what it composes be payable; edges call this before a job is queued, so that a
-typo is answered at once."""
+"""Checks that the names in a request exist and that its parts are affordable; edges call them before a job is queued,
+so that a typo is answered at once."""
 
 from collections.abc import Iterable, Iterator
 

@@ -22,7 +22,7 @@ class Events(Protocol):
         """Raise `Interrupted` or `Skipped` when the user asked for it; called before each call of the denoiser."""
 
     def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
-        """What happens from now on; `parts` where it is done in several."""
+        """Report what happens from now on; `parts` if it is done in several."""
 
     def plan(self, total_steps: int) -> None:
         """How many sampling steps the whole job will take, over all batches and passes."""

@@ -1,5 +1,5 @@
-"""What may take part in a running job, at which moments, and with what. Processing calls it; the scripts of extensions
-stand behind it (`modules.scripts.hooks`). Nothing here knows of them."""
+"""The hooks of a running job: at which moments they are called, and with what. Processing calls them; the scripts of
+extensions implement them (`modules.scripts.hooks`). Nothing here knows of scripts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BatchDraft:
 
 
 class PassComputing(Protocol):
-    """What a pass computes with, for those who compute with it themselves before its first step."""
+    """The tools of a pass, for those who compute with the model themselves before its first step."""
 
     @property
     def sigmas(self) -> Tensor:
@@ -77,8 +77,8 @@ class ExtraNoise:
 @dataclass
 class MaskedStart:
     """A start of which a mask keeps a part. `latents` [B,C,h,w] are clean, `painted` [C,h,w] is 1 where they are
-    painted anew. `overlays` (RGBA, for each image, or one for all) hold the kept pixels of the whole image;
-    `overlay_mask` ("L", 255 is painted anew) made them. `area` (left, top, right, bottom) is the part of the image that
+    repainted. `overlays` (RGBA, for each image, or one for all) hold the kept pixels of the whole image;
+    `overlay_mask` ("L", 255 is repainted) made them. `area` (left, top, right, bottom) is the part of the image that
     is made, where it is not all of it."""
 
     latents: Tensor
@@ -168,7 +168,7 @@ class Hooks:
         """Before the first step of a pass."""
 
     def on_model(self, use: ModelUse) -> None:
-        """A pass is about to compute with a model: what is put around it now holds for the pass. May raise a
+        """A pass is about to compute with a model: what is registered on it now holds for the pass. May raise a
         `FeatherweightError`, which ends the job."""
 
     def masked(self, start: MaskedStart) -> None:

@@ -1,4 +1,4 @@
-"""What those who take part in a job put around its model for one pass, and what they are told of each call of it.
+"""The changes that participants of a job make to its model for one pass, and what they receive of each call of it.
 
 A `ModelUse` is made for every pass and every model of it (a refiner gets its own), given to `Hooks.on_model`, and
 closed with the pass: all that was put on the model is then taken off. Nothing here knows who takes part.
@@ -51,7 +51,7 @@ class ModelCall:
     windows: tuple[Window, ...] | None = None
 
     def rows(self, chosen: Sequence[int]) -> ModelCall:
-        """The same with these of its rows, which may come several times."""
+        """Return the call with these of its rows, which may come several times."""
         windows = None if self.windows is None else tuple(self.windows[row] for row in chosen)
         return ModelCall(
             tuple(self.images[row] for row in chosen),
@@ -69,7 +69,7 @@ class ModelCall:
 
 @dataclass
 class DenoiserInputs:
-    """What the model is about to be given at one model call; each field may be replaced by another of its shape.
+    """The inputs of the model at one call; each field may be replaced by another of its shape.
 
     `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts; where an
     editing model is guided by its image, B more follow, for the negative prompts without the image;
@@ -96,7 +96,7 @@ class DenoiserInputs:
 
 @dataclass
 class Denoised:
-    """What came out of an evaluation: before guidance [N+B,C,h,w], or after it [B,C,h,w]; `x` may be replaced."""
+    """The outputs of a model call: before guidance [N+B,C,h,w], or after it [B,C,h,w]; `x` may be replaced."""
 
     x: Tensor
     step: int
@@ -143,7 +143,7 @@ class Guided:
 
 @dataclass(frozen=True)
 class PassFacts:
-    """What is known of a pass before its first step: its texts, an entry for each image, and its sizes."""
+    """The facts about a pass before its first step: its texts, an entry for each image, and its sizes."""
 
     prompts: tuple[str, ...]
     negative_prompts: tuple[str, ...]
@@ -254,7 +254,7 @@ class ModelUse:
         return self.reported_at(self.call.step)
 
     def reported_at(self, call: int) -> int:
-        """The same for the call that so many came before."""
+        """Return the step that was last reported after so many calls."""
         step, later = divmod(call, self.facts.calls_per_step)
         return step if later else max(step - 1, 0)
 
@@ -268,7 +268,7 @@ class ModelUse:
         return bool(self.before_guidance or self.after_guidance or self._guide)
 
     def guided(self, parts: Guided) -> Tensor:
-        """What the step predicts, [B,C,h,w]."""
+        """Return what the step predicts, [B,C,h,w]."""
         for change in self.before_guidance:
             change(parts)
         parts.denoised = self._guide[1](parts) if self._guide is not None else parts.combined()
@@ -277,7 +277,7 @@ class ModelUse:
         return parts.denoised
 
     def around(self, denoise: ConditionedDenoise) -> ConditionedDenoise:
-        """The denoiser with all that was put around it."""
+        """The denoiser with all that was registered on it."""
         for _, around in sorted(self._around, key=lambda entry: entry[0]):
             denoise = around(denoise)
         return denoise

@@ -1,4 +1,4 @@
-"""What a row of the table of parameters says, and how rows are read from the dataclasses of a request.
+"""Rows of the table of parameters, and how they are read from the dataclasses of a request.
 
 A row stands at the field that it describes: `steps: Annotated[int, Parameter(...)] = 20`. Name, type and default are
 the field's own, the rest is the row's. The form, the API's schema, the script object, the command line, pasting,
@@ -76,7 +76,7 @@ class Slider:
 @dataclass(frozen=True, kw_only=True)
 class Control:
     """How the form shows a parameter. In `elem_id`, `{tab}` stands for txt2img or img2img. Controls with the same
-    `line` of a section stand alongside each other.
+    `line` of a section are next to each other.
 
     `labels` are the words for the members of an enum in their order, or for False and True; the choice is shown as
     radio buttons then. `value` is what the form begins with, where that is not the default. `hint` is always shown;
@@ -171,7 +171,7 @@ class Parameter:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Of an enum or a flag: how form and infotext call the value of each number; empty for others."""
+        """Return, for an enum or a flag, what form and infotext call the value of each number; empty for others."""
         return self.control.labels if self.control else ()
 
     def elem_id(self, tab: str) -> str:
@@ -188,8 +188,8 @@ class Parameter:
             raise InvalidValueError(f"{self.message_name} is {value!r}; allowed is {self.low} to {self.high}.")
 
     def from_form(self, value: Any) -> Any:
-        """What a control gives, in the type of the field; an emptied one has the default. Raises ValueError and
-        `InvalidValueError`."""
+        """Convert the value of a control to the type of the field; an emptied one has the default. Raises ValueError
+        and `InvalidValueError`."""
         if self.is_optional:
             return None if value in (None, "", self.nothing) else self._typed(value)
         if value is None or value == "":
@@ -197,7 +197,7 @@ class Parameter:
         return self._typed(value)
 
     def from_api(self, value: Any) -> Any:
-        """What the API was sent, already of the right type; null has the API's default."""
+        """Convert a value of the API, already of the right type; null has the API's default."""
         if self.is_optional:
             return None if value in (None, "", self.nothing) else value
         if value is None:
@@ -209,7 +209,7 @@ class Parameter:
         return max(value, self.low) if self.is_clamped and self.low is not None else value
 
     def from_text(self, text: InfotextValue) -> Any:
-        """What an infotext says. Raises ValueError and TypeError for text that is no value."""
+        """Convert a value of an infotext. Raises ValueError and TypeError for text that is no value."""
         if self.is_optional and text in ("", self.nothing):
             return None
         return number(str(text)) if self.type is float else self._typed(text)
@@ -300,7 +300,7 @@ def check_values(owner: Any, prefix: str = "") -> None:
 
 
 def infotext_fields(owner: Any, rows: Iterable[Parameter]) -> dict[str, object]:
-    """What an image records of an object's fields, by infotext key; both sides of a size as one field."""
+    """Return what an image records of an object's fields, by infotext key; both sides of a size as one field."""
     found: dict[str, object] = {}
     for row in rows:
         if row.infotext is None or row.infotext.written is None or not row.infotext.written(owner):

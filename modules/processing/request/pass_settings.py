@@ -1,4 +1,4 @@
-"""What one pass of sampling is to do, and what the settings say to its schedule and sampler."""
+"""The settings of one pass of sampling, and those of its schedule and sampler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modules.settings.values import Settings
 
 
 class Used(Flag):
-    """What was done of what the options allow, for the infotext."""
+    """The options that had an effect, for the infotext."""
 
     NOTHING = 0
     PADDING = auto()
@@ -27,7 +27,7 @@ class Used(Flag):
 
 @dataclass(frozen=True, kw_only=True)
 class PassSettings:
-    """What one pass is to do; names are registered ones."""
+    """The settings of one pass; names are registered ones."""
 
     sampler: SamplerSpec
     scheduler: str

@@ -50,7 +50,8 @@ def with_schedule(values: dict[str, Any], parsed: Mapping[str, InfotextValue]) -
 
 
 def _is_before_1_9(version: str) -> bool:
-    """Of the reference UI, or of Forge, whose versions hold that of the reference UI: "f0.0.17v1.8.0rc"."""
+    """Return whether a version is before 1.9: of A1111, or of Forge, whose versions hold that of A1111:
+    "f0.0.17v1.8.0rc"."""
     found = _VERSION.match(version)
     return found is not None and (int(found[1]), int(found[2])) < (1, 9)
 

@@ -1,4 +1,4 @@
-"""What a caller asks for: frozen, checked for what one object can know about itself, and nothing computed.
+"""The request of a caller: frozen, checked for what one object can know about itself, and nothing computed.
 
 The fields carry the rows of the table of parameters (see `request.parameters`): everything that the form,
 the API, scripts, the command line and infotexts know about a parameter stands here, once.
@@ -179,7 +179,7 @@ class HiresRequest:
             title="denoising strength",
             control=Control(
                 elem_id="{tab}_denoising_strength",
-                help="How much is made anew. 0: nothing changes; 1: nothing of the image is left. 0.3 to 0.7 is usual.",
+                help="How much the image changes. 0: not at all; 1: nothing is left of it. 0.3 to 0.7 is usual.",
                 label="Denoising strength",
                 section=Section.HIRES,
                 line=1,
@@ -224,7 +224,7 @@ class HiresRequest:
                 help="Steps of the second pass. More: finer and slower. 0: as many as the first pass.",
                 label="Hires steps",
                 section=Section.HIRES,
-                hint="0: as many as above",
+                hint="0: same as above",
                 slider=Slider(lowest=0, highest=150, step=1),
             ),
             api="hr_second_pass_steps",
@@ -341,8 +341,8 @@ class GenerationRequest:
             choices=Choices.SAMPLERS,
             control=Control(
                 elem_id="{tab}_sampling",
-                help="How noise becomes an image step by step. DPM++ 2M and Euler are good beginnings; those with "
-                "an a never settle on one image.",
+                help="How noise becomes an image, step by step. DPM++ 2M and Euler are good first choices; names with "
+                "an a never converge.",
                 label="Sampling method",
                 section=Section.SAMPLING,
             ),
@@ -516,7 +516,7 @@ class GenerationRequest:
                 help="The number that the noise begins with: the same seed and parameters give the same image again.",
                 label="Seed",
                 section=Section.SEED,
-                hint="-1: a new one each time",
+                hint="-1: a new seed each time",
             ),
             api="seed",
             is_clamped=True,
@@ -640,7 +640,7 @@ class GenerationRequest:
                 "more.",
                 label="Switch at",
                 section=Section.REFINER,
-                hint="Fraction of steps after which it takes over (0.8: the last 20 %)",
+                hint="Share of steps before this checkpoint takes over (0.8: the last 20 %)",
                 slider=Slider(lowest=0.01, highest=1, step=0.01),
             ),
             api="refiner_switch_at",
@@ -673,7 +673,7 @@ class GenerationRequest:
         return self.width // 8 * 8 + more[0], self.height // 8 * 8 + more[1]
 
     def cut_to(self, multiple_px: int) -> "GenerationRequest":
-        """The same for a model whose images have sides that are multiples of `multiple_px`."""
+        """Return the request for a model whose images have sides that are multiples of `multiple_px`."""
         width, height = (max(side // multiple_px, 1) * multiple_px for side in self.size_px)
         more = self._grown_px
         return (
@@ -682,12 +682,13 @@ class GenerationRequest:
 
     @property
     def _grown_px(self) -> tuple[int, int]:
-        """By how much outpainting grows the canvas."""
+        """Return by how much outpainting grows the canvas."""
         return self.start.grown_px if isinstance(self.start, FromImage) else (0, 0)
 
     @property
     def token_merging_ratio(self) -> float:
-        """Of the first pass: in img2img that of its own setting, unless the caller gives the general one."""
+        """Return the ratio of the first pass: in img2img that of its own setting, unless the caller gives the general
+        one."""
         optimizations = self.settings.optimizations
         has_own = isinstance(self.start, FromImage) and not self.override_settings.get("token_merging_ratio")
         return (optimizations.token_merging_ratio_img2img if has_own else 0.0) or optimizations.token_merging_ratio

@@ -1,4 +1,4 @@
-"""What a job gives back: images with their infotexts, and the facts about how they were made."""
+"""The result of a job: images with their infotexts, and the facts about how they were made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ImageRole(StrEnum):
 
     SAMPLE = "sample"
     GRID = "grid"
-    MASK = "mask"  # of inpainting: white is painted anew
+    MASK = "mask"  # of inpainting: white is repainted
     CONTROL = "control"  # what a control model was shown
     MASK_COMPOSITE = "mask-composite"  # what was painted, transparent where the mask keeps the image
     BEFORE_COLOR_CORRECTION = "before-color-correction"

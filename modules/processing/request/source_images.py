@@ -1,4 +1,4 @@
-"""What a request starts from: noise alone, or images of the user's with or without a mask. Frozen, nothing computed.
+"""The start of a request: noise alone, or the user's images with or without a mask. Frozen, nothing computed.
 
 Images are equal when their contents are, so a request that holds some can be compared and used in the key of a cache.
 """
@@ -51,8 +51,8 @@ class SourceImage:
 
     @cached_property
     def pixel_hash(self) -> str:
-        """What an infotext names the image by: the first digits of the sha256 of its pixels as RGBA and of its size, so
-        that a copy in another mode or format has the same."""
+        """Return the name of the image in an infotext: the first digits of the sha256 of its pixels as RGBA and of its
+        size, so that a copy in another mode or format has the same."""
         header = f"{self.image.width}x{self.image.height}\n".encode()
         return hashlib.sha256(header + self.image.convert("RGBA").tobytes()).hexdigest()[:HASH_CHARS]
 
@@ -80,7 +80,7 @@ class SourceImage:
 
 
 class MaskedContent(IntEnum):
-    """What lies under the mask before sampling, with the numbers of the API field `inpainting_fill`."""
+    """The content under the mask before sampling, with the numbers of the API field `inpainting_fill`."""
 
     FILL = 0  # the colors around it, blurred
     ORIGINAL = 1
@@ -99,7 +99,7 @@ class Mask:
         Parameter(
             control=Control(
                 elem_id="{tab}_mask_mode",
-                help="Whether what you painted is made anew, or everything else.",
+                help="Whether to change the painted part or everything else.",
                 label="Mask mode",
                 section=Section.MASK,
                 line=1,
@@ -165,7 +165,7 @@ class Mask:
             title="only masked padding",
             control=Control(
                 elem_id="{tab}_inpaint_full_res_padding",
-                help="How much around the mask is seen too. Larger: fits better; smaller: more detail.",
+                help="How much around the mask the model sees. Larger: fits better; smaller: more detail.",
                 label="Only masked padding, pixels",
                 section=Section.MASK,
                 line=3,
@@ -183,7 +183,7 @@ class Mask:
         Parameter(
             control=Control(
                 elem_id="{tab}_inpainting_fill",
-                help="What lies below the mask at the start. Original keeps shapes; noise and nothing invent new ones.",
+                help="What is under the mask at the start. Original keeps shapes; noise and nothing invent new ones.",
                 label="Masked content",
                 section=Section.MASK,
                 line=2,
@@ -245,7 +245,7 @@ class FromImage:
             title="denoising strength",
             control=Control(
                 elem_id="{tab}_denoising_strength",
-                help="How much is made anew. 0: nothing changes; 1: nothing of the image is left. 0.3 to 0.7 is usual.",
+                help="How much the image changes. 0: not at all; 1: nothing is left of it. 0.3 to 0.7 is usual.",
                 label="Denoising strength",
                 section=Section.IMAGE,
                 line=1,
@@ -316,7 +316,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_left",
-                help="How many pixels are added on the left. More: more that is invented.",
+                help="How many pixels are added on the left; the model invents them.",
                 label="Outpaint left",
                 section=Section.OUTPAINT,
                 slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
@@ -335,7 +335,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_right",
-                help="How many pixels are added on the right. More: more that is invented.",
+                help="How many pixels are added on the right; the model invents them.",
                 label="Outpaint right",
                 section=Section.OUTPAINT,
                 slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
@@ -354,7 +354,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_up",
-                help="How many pixels are added at the top. More: more that is invented.",
+                help="How many pixels are added at the top; the model invents them.",
                 label="Outpaint up",
                 section=Section.OUTPAINT,
                 line=1,
@@ -374,7 +374,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_down",
-                help="How many pixels are added at the bottom. More: more that is invented.",
+                help="How many pixels are added at the bottom; the model invents them.",
                 label="Outpaint down",
                 section=Section.OUTPAINT,
                 line=1,
@@ -418,12 +418,12 @@ class FromImage:
 
     @property
     def margins(self) -> Margins:
-        """What the canvas has around the images."""
+        """Return the margins of the canvas around the images."""
         return Margins(self.outpaint_left, self.outpaint_right, self.outpaint_up, self.outpaint_down)
 
     @property
     def grown_px(self) -> tuple[int, int]:
-        """What the canvas has more than the images, in width and height."""
+        """Return by how much the canvas is larger than the images, in width and height."""
         return self.margins.size_of((0, 0))
 
 
@@ -464,7 +464,7 @@ def check_start(start: FromImage, batch_size: int) -> None:
 
 
 def whole_mask(mask: Mask, size_px: tuple[int, int]) -> Image.Image:
-    """The mask ("L", 255 is painted anew) over the first image, inverted and blurred as asked. One of another size is
+    """The mask ("L", 255 is repainted) over the first image, inverted and blurred as asked. One of another size is
     stretched where only the masked area is made, since that is found in the image's own pixels. Raises
     `InvalidValueError` where nothing would be painted."""
     found = to_mask(mask.image.image, mask.round)

@@ -20,7 +20,7 @@ OLD_PIXEL_COUNT = 512 * 512
 
 
 class Stage(StrEnum):
-    """What a job does at a moment. The values are for machines: reports, records, API."""
+    """The work of a job at a moment. The values are for machines: reports, records, API."""
 
     LOAD = "load"
     ADAPTERS = "adapters"
@@ -63,7 +63,7 @@ IN_MAIN_MEMORY = frozenset({Stage.LOAD, Stage.ADAPTERS, Stage.SAVE})
 
 
 class PartOf(StrEnum):
-    """What a part is a part of."""
+    """The whole that a part belongs to."""
 
     RUN = "run"  # one of the runs that a script makes of a job
     TILE = "tile"  # one of the tiles of a stage

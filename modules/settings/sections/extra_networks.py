@@ -72,5 +72,5 @@ class ExtraNetworkSettings(SettingsGroup):
         "Extra networks tab order",
         "",
         needs_reload=True,
-        hint="Names of tabs with commas between; those that are not named come after.",
+        hint="Names of tabs, separated by commas; the others follow.",
     )

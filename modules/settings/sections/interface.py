@@ -54,11 +54,11 @@ class CanvasHotkeySettings(SettingsGroup):
     canvas_hotkey_overlap = text("Canvas over the whole page, and back", "O")
     canvas_show_tooltip = flag("List the keys on the canvas", True)
     canvas_auto_expand = flag(
-        "Show the whole of a high image",
+        "Show all of a tall image",
         True,
-        hint="Off: it takes the width of the canvas, and the rest is scrolled to.",
+        hint="Off: the image fills the width of the canvas and scrolls.",
     )
-    canvas_blur_prompt = flag("Take the focus off the prompt where the pointer is on a canvas", False)
+    canvas_blur_prompt = flag("Take the focus off the prompt while the pointer is on a canvas", False)
     canvas_disabled_functions = many(
         "Functions of the canvas that are switched off",
         ("Overlap",),
@@ -79,7 +79,7 @@ class GallerySettings(SettingsGroup):
     js_modal_lightbox = flag("Full page image viewer: enable", True)
     js_modal_lightbox_initially_zoomed = flag("Full page image viewer: show images zoomed in by default", True)
     sd_webui_modal_lightbox_icon_opacity = number(
-        "Full page image viewer: opacity of its buttons where the mouse is elsewhere",
+        "Full page image viewer: opacity of its buttons while the mouse is elsewhere",
         1.0,
         minimum=0,
         maximum=1,
@@ -91,7 +91,10 @@ class GallerySettings(SettingsGroup):
         hint="By its stick or cross, left and right.",
     )
     js_modal_lightbox_gamepad_repeat = whole(
-        "Gamepad repeat period, in milliseconds", 250, minimum=50, hint="How fast it goes on while the stick is held."
+        "Gamepad repeat period, in milliseconds",
+        250,
+        minimum=50,
+        hint="How fast images change while the stick is held.",
     )
     open_dir_button_choice = choice(
         "What Open folder opens",
@@ -141,13 +144,11 @@ class InterfaceSettings(SettingsGroup):
     ui_layout = choice(
         "Layout",
         "Work",
-        ("Work", "Classic"),
+        ("Simple", "Work", "Classic"),
         hint="Work: form, image and line beside each other, each scrolling for itself, from 1200 pixels on. Classic: "
-        "as the reference UI has it, prompts on top and the form beside the image.",
+        "as the reference UI has it, prompts on top and the form beside the image. Simple: prompt, size and style.",
     )
-    enqueue_always = flag(
-        "Always show Enqueue", False, hint="It puts the form in line; otherwise it is there while a job runs."
-    )
+    enqueue_always = flag("Always show Enqueue", False, hint="Otherwise the button appears while a job runs.")
     ui_density = choice(
         "Density",
         "Comfortable",
@@ -182,7 +183,7 @@ class InfotextSettings(SettingsGroup):
         "Write infotext into the pixels of PNG images too",
         "None",
         ("None", "Alpha", "RGB"),
-        hint="It outlives services that drop the texts of files. Alpha: in the lowest bits of transparency, which the "
+        hint="Survives services that drop the texts of files. Alpha: in the lowest bits of transparency, which the "
         "image then has. RGB: in those of the colors.",
     )
     save_txt = flag("Create a text file with infotext next to every generated image", False)

@@ -29,13 +29,13 @@ class OptimizationSettings(SettingsGroup):
         maximum=15,
         step=0.01,
         infotext="NGMS",
-        hint="Below this noise level the negative prompt is left out on every second step. 0: never.",
+        hint="Below this noise level every second step skips the negative prompt. 0: never.",
     )
     s_min_uncond_all = flag(
         "Negative Guidance minimum sigma all steps",
         False,
         infotext="NGMS all steps",
-        hint="Leaves it out on all steps below that level.",
+        hint="Skips the negative prompt on all steps below that level.",
     )
     token_merging_ratio = number(
         "Token merging ratio",
@@ -71,8 +71,8 @@ class OptimizationSettings(SettingsGroup):
         maximum=1,
         step=0.05,
         infotext="Forecast steps",
-        hint="0: off. Some steps are computed from those before instead of by the model: 0.5 leaves out about two of "
-        "five of 20 steps. Samplers that add no noise and call the model once per step; the image changes a little.",
+        hint="0: off. Computes some steps from earlier ones instead of the model: 0.5 saves about two of five of 20 "
+        "steps. For samplers that add no noise and call the model once per step; the image changes a little.",
     )
     step_cache_threshold = number(
         "Step cache (EasyCache)",
@@ -81,20 +81,20 @@ class OptimizationSettings(SettingsGroup):
         maximum=0.3,
         step=0.01,
         infotext="Step cache",
-        hint="0: off. Flow models (FLUX, SD3, Z-Image ...): the model's last output is used again until its estimated "
-        "change reaches this share. Goes before Forecast steps, on the same samplers; the image changes a little.",
+        hint="0: off. For flow models (FLUX, SD3, Z-Image ...): reuses the last output of the model until its "
+        "estimated change reaches this share. Overrides Forecast steps; the image changes a little.",
     )
     pad_cond_uncond = flag(
         "Pad prompt/negative prompt",
         False,
         infotext="Pad conds",
-        hint="To the same length, so that both run in one batch. Changes the image a little.",
+        hint="Pads both to the same length, so that they run in one batch. Changes the image a little.",
     )
     pad_cond_uncond_v0 = flag(
         "Pad prompt/negative prompt (v0)",
         False,
         infotext="Pad conds v0",
-        hint="As versions before 1.6.0 did; it cuts a longer negative prompt. Wins over the option above.",
+        hint="As in versions before 1.6.0, which cut a longer negative prompt. Overrides the option above.",
     )
     persistent_cond_cache = flag("Persistent cond cache", True, hint="An unchanged prompt is not encoded again.")
     prompt_cache_mb = whole(
@@ -102,7 +102,7 @@ class OptimizationSettings(SettingsGroup):
         128,
         minimum=0,
         maximum=65536,
-        hint="A prompt that is used again after a restart does not run the text encoders. 0: none are kept.",
+        hint="Known prompts need no text encoder, also after a restart. 0: none are kept.",
     )
     batch_cond_uncond = flag(
         "Batch cond/uncond",
@@ -115,7 +115,7 @@ class OptimizationSettings(SettingsGroup):
         "Disable",
         FP8_CHOICES,
         infotext="FP8 weight",
-        hint="Keeps the weights of UNet and text encoders in 8 bits: half the memory. SDXL: and larger ones.",
+        hint="Keeps the weights of UNet and text encoders in 8 bits: half the memory. SDXL includes larger models.",
     )
     weights_budget_gb = number(
         "Fit weights into (GB)",
@@ -138,22 +138,22 @@ class OptimizationSettings(SettingsGroup):
         "Layers that FP8 leaves alone",
         "",
         infotext="FP8 skip",
-        hint="Regular expressions, one on each line or separated by ; , searched in layer names, e.g. ^conv_out$",
+        hint="Regular expressions for layer names, one per line or separated by ; such as ^conv_out$",
     )
     fp8_text_encoder = flag("FP8 for text encoders too", True, infotext="FP8 text encoder")
     cache_fp16_weight = flag(
         "Cache FP16 weight for LoRA",
         False,
         infotext="Cache FP16 weight for LoRA",
-        hint="Only for LoRAs that are merged into 8-bit weights: keeps 16-bit copies, in main memory, of what they "
-        "change. LoRA mode exact, which Automatic chooses on 8-bit weights, needs no copies.",
+        hint="For LoRAs merged into 8-bit weights: keeps 16-bit copies of the changed layers in main memory. LoRA "
+        "mode exact, which Automatic chooses on 8-bit weights, needs none.",
     )
     compute_dtype = choice(
         "Compute dtype",
         "Automatic",
         ("Automatic", "fp32", "fp16", "bf16"),
         infotext="Compute dtype",
-        hint="What layers compute in, however they are stored.",
+        hint="The dtype in which layers compute, however they are stored.",
     )
     compute_mode = choice(
         "Compute mode",
@@ -201,7 +201,7 @@ class OptimizationSettings(SettingsGroup):
         minimum=0,
         maximum=64,
         step=0.1,
-        hint="Of blocks or layers, on the device between steps: faster, more memory.",
+        hint="Blocks or layers that stay on the device between steps: faster, more memory.",
     )
     decoded_keep_gb = number(
         "GB of decoded weights that stay",
@@ -209,8 +209,8 @@ class OptimizationSettings(SettingsGroup):
         minimum=0,
         maximum=64,
         step=0.1,
-        hint="Of 8-bit weights, on an NVIDIA or AMD GPU between steps: faster, more memory. Only while memory is free. "
-        "The images stay the same.",
+        hint="Keeps decoded 8-bit weights on an NVIDIA or AMD GPU between steps, while memory is free: faster. The "
+        "images stay the same.",
     )
     vram_headroom_gb = number(
         "VRAM headroom (GB)",
@@ -218,11 +218,11 @@ class OptimizationSettings(SettingsGroup):
         minimum=0,
         maximum=64,
         step=0.1,
-        hint="Of the GPU's memory, left free for other programs: plans count with less, and where less is free before "
-        "a step, as many weights as needed wait in main memory. The images stay the same. No effect on the CPU.",
+        hint="GPU memory left free for other programs: estimates count with less, and weights move to main memory if "
+        "less is free before a step. The images stay the same. No effect on the CPU.",
     )
     offload_quota_gb = number(
-        "Most GB of weights written for streaming from disk",
+        "Maximum GB of weights written for streaming from disk",
         50.0,
         minimum=0,
         maximum=2000,
@@ -269,13 +269,13 @@ class CompatibilitySettings(SettingsGroup):
     no_dpmpp_sde_batch_determinism = flag(
         "Let DPM++ SDE depend on the batch size",
         False,
-        hint="The old behaviour: an image of a batch then differs from the same seed alone.",
+        hint="The old behavior: an image of a batch then differs from the same seed alone.",
         affects_image=True,
     )
     use_old_hires_fix_width_height = flag(
         "Hires fix: width and height are those of the final image",
         False,
-        hint="The old behaviour; else they are those of the first pass.",
+        hint="The old behavior; otherwise they are those of the first pass.",
         affects_image=True,
     )
     hires_fix_use_firstpass_conds = flag(

@@ -84,14 +84,14 @@ class PostprocessingSettings(SettingsGroup):
         (),
         "postprocessing",
         needs_reload=True,
-        hint="These stand among the scripts below the form, and work on each image before it is saved.",
+        hint="They appear among the scripts below the form, and run on each image before it is saved.",
     )
     postprocessing_operation_order = many(
         "Postprocessing operation order",
         (),
         "postprocessing",
         needs_reload=True,
-        hint="Those named here come first, in this order; the others follow in their own.",
+        hint="Named operations come first, in this order; the others follow.",
     )
     upscaling_max_images_in_cache = whole(
         "Maximum number of images in upscaling cache",

@@ -22,7 +22,7 @@ class ImageSavingSettings(SettingsGroup):
         "Saving the image to an existing file",
         "Replace",
         ("Replace", "Add number suffix"),
-        hint="Only without the number above; with it no name is ever used twice.",
+        hint="Without the number above; with it, no name is used twice.",
     )
     grid_save = flag("Always save all generated image grids", True)
     grid_format = choice("File format for grids", "png", FORMATS)
@@ -31,7 +31,7 @@ class ImageSavingSettings(SettingsGroup):
     grid_prevent_empty_spots = flag(
         "Prevent empty spots in grid",
         False,
-        hint="Where the row count is on automatic: as square as possible without a gap.",
+        hint="With an automatic row count: as square as possible without gaps.",
     )
     grid_zip_filename_pattern = text(
         "Archive filename pattern", "", hint=f"Empty: [datetime], [model_name], [seed]-[seed_last]. {PATTERN_HINT}"
@@ -48,7 +48,7 @@ class ImageSavingSettings(SettingsGroup):
     save_images_before_color_correction = flag(
         "Save a copy of image before applying color correction to img2img results", False
     )
-    save_mask = flag("For inpainting, save a copy of the greyscale mask", False)
+    save_mask = flag("For inpainting, save a copy of the grayscale mask", False)
     save_mask_composite = flag("For inpainting, save a masked composite", False)
     save_init_img = flag("Save init images when using img2img", False)
     jpeg_quality = whole("Quality for saved JPEG, WebP and AVIF images", 80, minimum=1, maximum=100, step=1)

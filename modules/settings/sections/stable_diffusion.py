@@ -28,7 +28,7 @@ class StableDiffusionSettings(SettingsGroup):
     )
     enable_batch_seeds = flag("Make the same images in a batch as when making a single image", True, hidden=True)
     enable_prompt_comments = flag(
-        "Enable comments", True, hint="Lines of a prompt from # on are left out.", affects_encoding=True
+        "Enable comments", True, hint="The rest of a prompt line after # is ignored.", affects_encoding=True
     )
     comma_padding_backtrack = whole(
         "Prompt word wrap length limit",
@@ -36,7 +36,7 @@ class StableDiffusionSettings(SettingsGroup):
         minimum=0,
         maximum=74,
         step=1,
-        hint="In tokens: text after the last comma moves to the next chunk of 75 whole, if it is shorter than this.",
+        hint="In tokens: text after the last comma moves whole to the next chunk of 75 if it is shorter than this.",
         affects_encoding=True,
     )
     CLIP_stop_at_last_layers = whole(
@@ -46,7 +46,7 @@ class StableDiffusionSettings(SettingsGroup):
         maximum=12,
         step=1,
         infotext="Clip skip",
-        hint="1: the last layer of the text encoder is used; 2: the last but one; and so on.",
+        hint="1: the last layer of the text encoder; 2: the second to last; and so on.",
         affects_encoding=True,
     )
     randn_source = choice(
@@ -72,7 +72,7 @@ class StableDiffusionSettings(SettingsGroup):
     upcast_attn = flag(
         "Upcast cross attention layer to float32",
         False,
-        hint="Against black images in 16 bits; slower.",
+        hint="Prevents black images in 16 bits; slower.",
         affects_image=True,
     )
     sd_checkpoints_limit = whole(
@@ -81,30 +81,30 @@ class StableDiffusionSettings(SettingsGroup):
         minimum=1,
         maximum=10,
         step=1,
-        hint="Changing back to one that is still loaded takes no time. When memory gets short, the one that was used "
-        "longest ago goes first.",
+        hint="Switching back to a loaded one takes no time. If memory is short, the least recently used one is "
+        "unloaded.",
     )
     sd_checkpoints_keep_in_cpu = flag("Only keep one model on device", True, hint="The others wait in main memory.")
     sd_checkpoints_ram_gb = number(
-        "Most GB of main memory for checkpoints that are not in use",
+        "Maximum GB of main memory for idle checkpoints",
         0.0,
         minimum=0,
         maximum=512,
         step=0.5,
-        hint="The one that was used longest ago goes first. 0: as much as is free.",
+        hint="The least recently used one is unloaded first. 0: as much as is free.",
     )
     sd_checkpoints_vram_gb = number(
-        "Most GB of the device's memory for checkpoints that are not in use",
+        "Maximum GB of device memory for idle checkpoints",
         0.0,
         minimum=0,
         maximum=512,
         step=0.5,
-        hint="Where more than one model is kept on the device. 0: as much as is free.",
+        hint="If more than one model is kept on the device. 0: as much as is free.",
     )
     sdxl_clip_l_skip = flag(
         "Clip skip SDXL",
         False,
-        hint="Clip skip decides for the first text encoder of SDXL too; without it, the last but one layer counts.",
+        hint="Applies Clip skip to the first text encoder of SDXL too; otherwise its second to last layer is used.",
         affects_encoding=True,
     )
 
@@ -143,7 +143,7 @@ class Sd3Settings(SettingsGroup):
         "Enable T5",
         False,
         infotext="T5",
-        hint="The third text encoder, where its file and its tokenizer are there; zeros take its place otherwise.",
+        hint="The third text encoder, if its file and tokenizer exist; otherwise zeros replace it.",
         affects_encoding=True,
     )
 
@@ -164,7 +164,7 @@ class VaeSettings(SettingsGroup):
         "VAE / Text encoder",
         (),
         "modules",
-        hint="Files with parts of the model: they take the place of what the checkpoint has, or add what it lacks.",
+        hint="Files with parts of the model: they replace parts of the checkpoint or add missing ones.",
         affects_image=True,
     )
     sd_vae_overrides_per_model_preferences = flag(
@@ -176,13 +176,13 @@ class VaeSettings(SettingsGroup):
     auto_vae_precision_bfloat16 = flag(
         "Automatically convert VAE to bfloat16",
         False,
-        hint="When it returned NaN in 16-bit floats; tried before 32 bits if both are on.",
+        hint="If the VAE returns NaN in 16-bit floats; tried before 32 bits if both are on.",
         affects_image=True,
     )
     auto_vae_precision = flag(
         "Automatically revert VAE to 32-bit floats",
         True,
-        hint="When it returned NaN; the image is decoded again. --no-half-vae computes it in 32 bits from the start.",
+        hint="If the VAE returns NaN, the image is decoded again. --no-half-vae uses 32 bits from the start.",
         affects_image=True,
     )
     vae_tile_size = whole(
@@ -191,8 +191,8 @@ class VaeSettings(SettingsGroup):
         minimum=0,
         maximum=4096,
         step=64,
-        hint="Pixels a side; images that are larger run through the VAE in tiles: the same image, little memory on "
-        "the GPU, slower. 0: only when memory did not last.",
+        hint="Pixels per side; larger images are decoded in tiles: the same image, less GPU memory, slower. 0: only "
+        "if memory runs out.",
         affects_image=True,
     )
     sd_vae_encode_method = choice(
@@ -233,7 +233,7 @@ class Img2ImgSettings(SettingsGroup):
         maximum=1,
         step=0.01,
         infotext="Conditional mask weight",
-        hint="Of inpainting checkpoints: 1 hides what the mask covers from the model, 0 shows it.",
+        hint="For inpainting checkpoints: 1 hides the masked part from the model, 0 shows it.",
     )
     initial_noise_multiplier = number(
         "Noise multiplier for img2img",
@@ -247,7 +247,7 @@ class Img2ImgSettings(SettingsGroup):
         "Apply color correction to img2img results to match original colors.",
         False,
         infotext="Color correction",
-        hint="The result gets the color distribution of the image it began with, and keeps its own light.",
+        hint="Gives the result the color distribution of the start image, and keeps its own brightness.",
     )
     img2img_fix_steps = flag(
         "With img2img, do exactly the amount of steps the slider specifies.",
@@ -269,18 +269,18 @@ class Img2ImgSettings(SettingsGroup):
     img2img_inpaint_sketch_default_brush_color = text(
         "Inpaint sketch initial brush color", "#ffffff", hint="As #rrggbb."
     )
-    return_mask = flag("For inpainting, include the greyscale mask in results for web", False)
+    return_mask = flag("For inpainting, include the grayscale mask in results for web", False)
     return_mask_composite = flag("For inpainting, include masked composite in results for web", False)
     img2img_batch_show_results_limit = whole(
         "Show the first N batch img2img results in UI",
         32,
         minimum=-1,
         maximum=1000,
-        hint="-1: all that the server still holds; 0: none.",
+        hint="-1: all that the server still has; 0: none.",
     )
     overlay_inpaint = flag(
         "Overlay original for inpaint",
         True,
         infotext="Overlay original",
-        hint="What the mask keeps is put back over the result, pixel for pixel.",
+        hint="Puts the unmasked pixels back over the result.",
     )

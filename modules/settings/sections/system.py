@@ -18,21 +18,21 @@ class SystemSettings(SettingsGroup):
     enable_console_prompts = flag("Print prompts to the console when a job starts", False)
     samples_log_stdout = flag("Print the infotext of every image to the console", False)
     queue_limit = whole(
-        "Most jobs that may wait in line",
+        "Maximum number of queued jobs",
         256,
         minimum=1,
         maximum=10000,
-        hint="Further ones are refused until the line is shorter.",
+        hint="More jobs are refused until the queue is shorter.",
     )
     queue_starts_paused = flag(
-        "Pause the queue at start where jobs of the last start wait", False, hint="Otherwise they go on at once."
+        "Pause the queue at start if it has jobs from before", False, hint="Otherwise they go on at once."
     )
     queue_retries = whole(
-        "How often a job is tried again after the server was killed while it ran",
+        "How often a job is tried again if the server was killed while it ran",
         2,
         minimum=0,
         maximum=1000,
-        hint="Counted anew after each finished image. Stopping the server in order does not count.",
+        hint="Counted again after each finished image. Stopping the server normally does not count.",
     )
     queue_groups_models = flag(
         "Run waiting jobs of the loaded model first",
@@ -40,45 +40,45 @@ class SystemSettings(SettingsGroup):
         hint="Fewer changes of model. No job is passed over more than a dozen times, and users take turns.",
     )
     queue_resume_after = whole(
-        "Seconds that an image takes from which on it can go on in the middle after a crash",
+        "Seconds of sampling from which an image can resume after a crash",
         30,
         minimum=0,
         maximum=100000,
-        hint="Of sampling, per pass; quicker images are made again from their first step.",
+        hint="Per pass; faster images start again from their first step.",
     )
     queue_resume_every = whole(
-        "Seconds between the moments that a long image is secured",
+        "Seconds between saves of a long image",
         10,
         minimum=0,
         maximum=100000,
-        hint="What was computed since is lost when the server is killed.",
+        hint="Later steps are lost if the server is killed.",
     )
     queue_resume_megabytes = whole(
-        "Megabytes on disk for securing long images",
+        "Maximum megabytes on disk for saves of long images",
         2048,
         minimum=0,
         maximum=1000000,
-        hint="Freed when an image is finished. 0: images are not secured.",
+        hint="Freed when an image is finished. 0: long images are not saved.",
     )
     queue_kept_jobs = whole(
-        "How many ended jobs the queue remembers",
+        "Number of finished jobs that the queue remembers",
         1000,
         minimum=0,
         maximum=100000,
-        hint="With the images that they began with. Bookmarked ones are kept in any case; images are not affected.",
+        hint="With their start images. Bookmarked jobs are always kept; images are not affected.",
     )
     worker_interrupt_grace = whole(
         "Seconds that a worker process may take to stop before it is ended",
         60,
         minimum=0,
         maximum=3600,
-        hint="With --workers. After Interrupt; finished images are kept, and the worker starts again. 0: for ever.",
+        hint="After Interrupt; finished images are kept, and the worker starts again. 0: no limit.",
     )
     queue_done_command = text(
         "Command that the queue may run when it is done",
         "",
-        hint="A program and its arguments, chosen in the Queue tab under When done. Only config.json takes it: write "
-        "it there while the server is ended.",
+        hint="A program and its arguments, chosen on the tab Queue under When done. Only config.json sets it: write "
+        "it there while the server is stopped.",
         api_writable=False,
         by_hand=True,
     )
@@ -86,8 +86,8 @@ class SystemSettings(SettingsGroup):
     disable_mmap_load_safetensors = flag(
         "Disable memmapping for loading .safetensors files.",
         False,
-        hint="Weights that the CPU uses as the file has them are pages of the file. Switch this on where files "
-        "are overwritten while they are in use.",
+        hint="By default the CPU uses pages of the file as weights. Switch this on if files are overwritten while in "
+        "use.",
     )
 
 
@@ -100,7 +100,7 @@ class ApiSettings(SettingsGroup):
         "Allow http:// and https:// URLs for input images in API",
         False,
         api_writable=False,
-        hint="The server then fetches images from where a caller of the API says: at most 64 MB, within 30 seconds.",
+        hint="The server then fetches images from URLs in API requests: at most 64 MB, within 30 seconds.",
     )
     api_forbid_local_requests = flag(
         "Forbid URLs to local resources",

@@ -167,7 +167,7 @@
         this.button(fw.t`Zoom out (-)`, "−", () => this.zoomBy(1 / ZOOM_STEP)),
         this.button(fw.t`Zoom in (+)`, "+", () => this.zoomBy(ZOOM_STEP)),
         this.button(fw.t`Show the whole image (R)`, "⤢", () => this.zoomBy(0)),
-        this.button(fw.t`Take the image away`, fw.t`✕ Image`, () => this.onFiles([])),
+        this.button(fw.t`Remove the image`, fw.t`✕ Image`, () => this.onFiles([]), "close"),
       );
       if (paints) this.bar.append(this.buildHelp());
       this.picture = element("img", { alt: fw.t`${this.label}: the image to start from`, draggable: false });
@@ -185,7 +185,7 @@
       this.size = element("input", { type: "range", min: MIN_BRUSH_PX, max: 100, value: 10, title: "Brush size ([ and ])" });
       this.size.setAttribute("aria-label", fw.t`${this.label}: brush size in pixels`);
       this.size.addEventListener("input", () => this.setBrush(Number(this.size.value)));
-      this.eraser = this.button(fw.t`Erase instead of painting (E)`, fw.t`Erase`, () => this.setErase(!this.erase));
+      this.eraser = this.button(fw.t`Erase instead of painting (E)`, fw.t`Erase`, () => this.setErase(!this.erase), "erase");
       this.eraser.setAttribute("aria-pressed", "false");
       this.undoButton = this.button(fw.t`Undo (Ctrl+Z)`, "↶", () => this.change(history.undo));
       this.redoButton = this.button(fw.t`Redo (Ctrl+Shift+Z)`, "↷", () => this.change(history.redo));
@@ -193,7 +193,7 @@
         this.undoButton,
         this.redoButton,
         this.eraser,
-        this.button(fw.t`Clear what is painted (Delete)`, fw.t`Clear`, () => this.change(history.clear)),
+        this.button(fw.t`Clear what is painted (Delete)`, fw.t`Clear`, () => this.change(history.clear), "delete"),
         this.size,
       );
       if (this.layer !== "color") return;
@@ -219,8 +219,8 @@
       return this.help;
     }
 
-    button(title, text, action) {
-      const made = element("button", { type: "button", title, textContent: text });
+    button(title, text, action, icon = "") {
+      const made = element("button", { type: "button", title, textContent: text, className: icon && `fw-icon fw-icon-${icon}` });
       made.setAttribute("aria-label", `${this.label}: ${title}`);
       made.addEventListener("click", action);
       return made;

@@ -42,7 +42,7 @@
     });
   }
 
-  const warn = (error) => console.warn(fw.t`The browser keeps no images over a reload: ${error?.message || error}`);
+  const warn = (error) => console.warn(fw.t`The browser cannot keep images over a reload: ${error?.message || error}`);
 
   fw.canvasStore = {
     // What was kept under a name; null where nothing was.

@@ -137,7 +137,7 @@
   function metadataOf(details, isOpen) {
     const text = Object.keys(details.metadata).length
       ? JSON.stringify(details.metadata, null, 2)
-      : fw.t`This file holds no metadata.`;
+      : fw.t`This file has no metadata.`;
     return element(
       "details",
       { open: isOpen },

@@ -266,7 +266,7 @@
     nothing() {
       const { folders, suffixes } = this.list || { folders: [], suffixes: [] };
       const text = this.cards.length
-        ? fw.t`Nothing here has all of these words.`
+        ? fw.t`No card matches all of these words.`
         : fw.t`No files yet. Put ${suffixes.join(", ")} files into ${folders[0]} and press ↻.`;
       return element("p", { className: "fw-cards-empty", textContent: text });
     }

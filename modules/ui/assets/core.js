@@ -60,6 +60,7 @@ window.featherweight = (() => {
       if (isError) box.setAttribute("role", "alert");
       box.textContent = text;
       this.find("messages")?.append(box);
+      if (isError) box.scrollIntoView?.({ block: "nearest" });
     }
 
     clearMessages() {
@@ -142,7 +143,7 @@ window.featherweight = (() => {
         try {
           store.setItem(`featherweight.${key}`, text);
         } catch (error) {
-          console.warn(fw.t`The browser keeps nothing over a reload: ${error.message}`); // full, or switched off
+          console.warn(fw.t`The browser cannot keep the form over a reload: ${error.message}`); // full, or switched off
         }
       }
     },

@@ -91,9 +91,9 @@
       return line;
     });
     made.push(...one.notices.map((text) => own("p", text, "fw-extensions-notice")));
-    if (one.packages.length) made.push(fw.element("p", {}, fw.element("span", { textContent: fw.t`Wants packages:` }), " ", own("code", one.packages.join(", "))));
+    if (one.packages.length) made.push(fw.element("p", {}, fw.element("span", { textContent: fw.t`Needs packages:` }), " ", own("code", one.packages.join(", "))));
     for (const [name, reason] of Object.entries(one.refused_packages)) {
-      made.push(fw.element("p", { className: "fw-bad" }, fw.element("span", { textContent: fw.t`Cannot be had:` }), " ", own("code", name), " ", own("span", reason)));
+      made.push(fw.element("p", { className: "fw-bad" }, fw.element("span", { textContent: fw.t`Not available:` }), " ", own("code", name), " ", own("span", reason)));
     }
     return made;
   }
@@ -124,8 +124,10 @@
       ...changes,
       own("span", costs(one), "fw-extensions-costs"),
     );
-    const hooks = one.hooks.length ? [own("p", one.hooks.join(", "), "fw-extensions-hooks")] : [];
-    const item = fw.element("li", {}, head, ...hooks, ...lines(one), fw.element("div", { className: "fw-extensions-buttons" }, ...buttons(one, mayChange)));
+    const about = one.about ? [fw.element("p", { textContent: fw.text(one.about) })] : [];
+    const summary = fw.element("summary", { textContent: fw.t`Takes part in` });
+    const hooks = one.hooks.length ? [fw.element("details", { className: "fw-extensions-hooks" }, summary, own("p", one.hooks.join(", ")))] : [];
+    const item = fw.element("li", {}, head, ...about, ...hooks, ...lines(one), fw.element("div", { className: "fw-extensions-buttons" }, ...buttons(one, mayChange)));
     item.dataset.extension = one.name;
     return item;
   }
@@ -160,16 +162,16 @@
     packages.replaceChildren();
     if (state.may_change && state.optional_packages.length) {
       packages.append(
-        fw.element("span", { textContent: fw.t`What the reference UI brings, and its extensions take for granted:` }), " ",
+        fw.element("span", { textContent: fw.t`Packages that many extensions need:` }), " ",
         own("code", state.optional_packages.join(", ")), " ",
         button(fw.t`Install packages`, () => act("packages", { name: "" }, "Install"), state.optional_packages.join(", ")),
       );
     }
-    if (state.may_undo_packages) packages.append(button(fw.t`Take back`, () => act("packages/undo", {}), fw.t`the packages that were installed last`));
+    if (state.may_undo_packages) packages.append(button(fw.t`Undo`, () => act("packages/undo", {}), fw.t`Remove the packages that were installed last`));
     const mine = state.extensions.filter((one) => !one.is_built_in);
     const ours = state.extensions.filter((one) => one.is_built_in);
     const gone = (state.removed || []).map((name) => fw.element("li", {}, own("strong", name), " ", button(fw.t`Take back`, () => act("restore", { name }), name)));
-    const empty = fw.element("p", { className: "fw-empty", textContent: fw.t`No extensions are installed. They are folders of the extensions folder.` });
+    const empty = fw.element("p", { className: "fw-empty", textContent: fw.t`No extensions are installed. Put them into the folder extensions.` });
     part("list").replaceChildren(
       ...(mine.length ? section(fw.t`Installed`, mine, state.may_change) : [empty]),
       ...(gone.length ? [fw.element("h3", { textContent: fw.t`Removed` }), fw.element("ul", {}, ...gone)] : []),

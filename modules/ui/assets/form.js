@@ -7,10 +7,23 @@
     const KEY = `form.${tab.prefix}`;
     const earlier = fw.kept(KEY) || "";
     let isOpening = false;
-    let begun = null; // the values of the page as it comes, while what was kept is put back
+    let begun = null; // the values of the page before others are put into it
+    let first = null; // those that the page came with
+    let asked = null; // what is to be put in now, and who waits for it
+    tab.others = []; // the values of scripts
+
+    // Put values into the form (see `keptForm`); a promise of the names among `fields` that it did not take.
+    tab.putIn = (kept, fields) =>
+      new Promise((done) => {
+        asked = { text: JSON.stringify(kept), fields, done };
+        begun = [...Object.values(tab.form), ...tab.others];
+        tab.press("restore");
+      });
+
+    tab.putBack = () => tab.putIn({ fields: fw.namedValues(tab.fields, first), others: first.slice(tab.fields.length) }, []);
 
     // What the page that stood here before kept, as JSON; empty where there is nothing.
-    tab.keptForm = () => earlier;
+    tab.keptForm = () => asked?.text ?? earlier;
 
     // The page stands: its fields are read, and what was kept comes back.
     tab.openForm = () => {
@@ -21,6 +34,7 @@
     // Called with the values of all fields: first those that the page begins with, then whenever something changed.
     tab.keepForm = (values) => {
       tab.form = fw.namedValues(tab.fields, values);
+      first ??= values;
       if (tab.hasKeptForm === undefined && earlier && !begun) {
         begun = values;
         tab.press("restore");
@@ -28,6 +42,7 @@
       }
       tab.hasKeptForm = earlier !== "";
       const others = values.slice(tab.fields.length).map((value) => (isFile(value) ? null : value));
+      tab.others = others;
       fw.keep(KEY, JSON.stringify({ fields: tab.form, others }));
       tab.describeForm();
       describeScripts(others);
@@ -41,15 +56,20 @@
       try {
         updates = JSON.parse(text);
       } catch {
-        tab.message(fw.t`The form of your last visit could not be put back.`, true); // the server did not answer
+        tab.message(fw.t`The form of your last visit could not be restored.`, true); // the server did not answer
       }
+      if (asked) asked.refused = asked.fields.filter((name) => !updates[tab.fields.indexOf(name)]);
       const isSame = (update, index) => Object.keys(update).join() === "value" && same(update.value, begun[index]);
       return updates.map((update, index) =>
         update && !isSame(update, index) ? { ...update, __type__: "update" } : undefined,
       );
     };
 
-    tab.restored = () => tab.press("keep");
+    tab.restored = () => {
+      asked?.done(asked.refused || []);
+      asked = null;
+      tab.press("keep");
+    };
 
     // Ask for the values of the fields, soon and once.
     let looking = 0;
@@ -98,6 +118,7 @@
         const head = sections[section]?.querySelector(".label-wrap > span");
         if (head) head.dataset.state = texts.join(", ");
       }
+      fw.describeGroups(tab);
     }
 
     function describe(name, text) {

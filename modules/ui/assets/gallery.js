@@ -14,6 +14,14 @@
     tab.selectedImage = () => items[selected] || null;
     tab.selectImage = select;
 
+    let empty = null; // what the stage says while there is no image
+
+    function fillStage(...nodes) {
+      const stage = tab.find("gallery", ".fw-stage");
+      empty ||= stage.querySelector(".fw-empty");
+      stage.replaceChildren(...(nodes.length || !empty ? nodes : [empty]));
+    }
+
     tab.showPreview = (uri) => {
       if (fw.settings.do_not_show_images) return;
       const stage = tab.find("gallery", ".fw-stage");
@@ -24,7 +32,7 @@
         preview = new Image();
         preview.className = "fw-preview";
         preview.alt = fw.t`Preview of the image being made`;
-        stage.replaceChildren(preview);
+        fillStage(preview);
       }
       preview.src = uri;
     };
@@ -38,7 +46,8 @@
       if (data.task && !data.error) tab.showTimeline(data.task);
       if (!data.images.length) {
         if (items.length) putOnStage(items[selected]); // instead of a preview
-        else tab.find("gallery", ".fw-stage")?.replaceChildren();
+        else if (tab.find("gallery", ".fw-stage")) fillStage();
+        if (data.error && items.length) tab.message(fw.t`That job made no image. The image above is an earlier one.`);
         return;
       }
       if (fw.settings.do_not_show_images) {
@@ -64,7 +73,7 @@
       if (items.length) return select(index);
       selected = 0;
       shown += 1;
-      tab.find("gallery", ".fw-stage").replaceChildren();
+      fillStage();
       for (const name of ["infotext", "image_tools", "send_tools"]) tab.find(name).hidden = true;
     }
 
@@ -127,7 +136,7 @@
       if (turn !== shown) return;
       const stage = tab.find("gallery", ".fw-stage");
       const hadFocus = stage.contains(document.activeElement);
-      stage.replaceChildren(button);
+      fillStage(button);
       if (hadFocus) button.focus({ preventScroll: true });
     }
 
@@ -149,7 +158,7 @@
       },
       paste: (item) => tab.take(item.infotext),
       async upscale(item) {
-        if (tab.isRunning()) throw new Error(fw.t`A job runs; wait until it is done, or interrupt it.`);
+        if (tab.isRunning()) throw new Error(fw.t`A job is running; wait until it is done, or interrupt it.`);
         const reply = await fw.post("internal/hires-image", { ...named(item), form: tab.form });
         enlarged = { task: reply.task, item };
         tab.follow(reply.task);

@@ -75,14 +75,14 @@
 
   async function look(body) {
     if (!body.source) {
-      say(fw.t`Write what to get: a name of the list, a repository and its file, or an address.`, true);
+      say(fw.t`Enter what to get: a name from the list, a repository and its file, or an address.`, true);
       return;
     }
     part("found").replaceChildren();
-    say(fw.t`Looking at the beginning of the file...`);
+    say(fw.t`Reading the header of the file...`);
     const found = await fw.post(`${ROUTE}/downloads/look`, { ...body, judges: false });
     say("");
-    const verdict = line(found.folder === "Stable-diffusion" ? fw.t`Working out whether it fits this machine...` : "");
+    const verdict = line(found.folder === "Stable-diffusion" ? fw.t`Checking whether it fits this machine...` : "");
     const parts = found.parts.map((one) => one.name);
     const size = found.parts.reduce((sum, one) => sum + one.size_gb, found.size_bytes / 1e9);
     part("found").replaceChildren(
@@ -96,10 +96,10 @@
         ],
         [
           ...(parts.length
-            ? [button(fw.t`Get it with its parts (${size.toFixed(1)} GB)`, fw.t`The model, its text encoders and its VAE`,
+            ? [button(fw.t`Download with its parts (${size.toFixed(1)} GB)`, fw.t`The model, its text encoders and its VAE`,
               () => get(body, ...parts.map((source) => ({ source }))), "fw-primary")]
             : []),
-          button(fw.t`Get it`, fw.t`Only this file`, () => get(body), parts.length ? "" : "fw-primary"),
+          button(fw.t`Download`, fw.t`Only this file`, () => get(body), parts.length ? "" : "fw-primary"),
         ],
       ),
     );
@@ -139,10 +139,10 @@
     const { name, folder, url } = one;
     return row(
       name,
-      [named("span", `${gb(one.done_bytes)} / ${gb(one.size_bytes)}`), line(fw.t`Paused. What came is kept.`)],
+      [named("span", `${gb(one.done_bytes)} / ${gb(one.size_bytes)}`), line(fw.t`Paused. The downloaded part is kept.`)],
       [
-        button(fw.t`Go on`, fw.t`Go on where it was`, () => get({ source: url, name, folder }), "fw-primary"),
-        button(fw.t`Cancel`, fw.t`Stop it and delete what came`, async () => {
+        button(fw.t`Resume`, fw.t`Resume the download`, () => get({ source: url, name, folder }), "fw-primary"),
+        button(fw.t`Cancel`, fw.t`Cancel and delete the downloaded part`, async () => {
           await fw.post(`${ROUTE}/downloads/discard`, { name, folder });
           await downloads();
         }),
@@ -158,21 +158,21 @@
     if (task.status === "queued") lines.push(line(fw.t`Waiting...`));
     if (task.status === "failed") lines.push(named("span", task.error, "fw-bad"));
     if (task.status === "done" && isDownload) {
-      lines.push(line(outcome.was_there ? fw.t`Was there already, as ${outcome.file}.` : fw.t`Is in the folder ${outcome.folder}, as ${outcome.file}.`));
+      lines.push(line(outcome.was_there ? fw.t`You already have it as ${outcome.file}.` : fw.t`Saved in ${outcome.folder} as ${outcome.file}.`));
     }
     if (task.status === "done" && !isDownload) lines.push(line("Done."));
-    const cancel = button(fw.t`Cancel`, fw.t`Stop it and delete what came`, async () => {
+    const cancel = button(fw.t`Cancel`, fw.t`Cancel and delete the downloaded part`, async () => {
       await fw.post(`${ROUTE}/downloads/cancel`, { task_id: task.id });
       await fw.post(`${ROUTE}/queue/remove`, { task_id: task.id });
       await downloads();
     });
-    const again = button(fw.t`Try again`, fw.t`Go on where it was`, async () => {
+    const again = button(fw.t`Try again`, fw.t`Resume the download`, async () => {
       await fw.post(`${ROUTE}/queue/again`, { task_id: task.id });
       await fw.post(`${ROUTE}/queue/remove`, { task_id: task.id });
       await downloads();
     }, "fw-primary");
     const buttons = {
-      running: [isDownload && button(fw.t`Pause`, fw.t`Stop it for now; what came is kept`, async () => {
+      running: [isDownload && button(fw.t`Pause`, fw.t`Pause; the downloaded part is kept`, async () => {
         await fw.post(`${ROUTE}/tasks/${encodeURIComponent(task.id)}/cancel`, {});
         await downloads();
       }), cancel],
@@ -194,8 +194,8 @@
   const costs = (model) => {
     const needs = model.is_streamed
       ? fw.t`Needs ${model.needs_gb} GB in 8 bits, more than there is: its weights are streamed.`
-      : fw.t`Fits in 8 bits: needs ${model.needs_gb} of ${fitting.memory_gb} GB.`;
-    const time = model.is_slow ? fw.t`Slow on this machine: minutes for an image.` : model.seconds && fw.t`About ${model.seconds} s per image on this CPU.`;
+      : fw.t`Fits in 8 bits: needs ${model.needs_gb} of ${fitting.memory_gb} GB ${fitting.has_gpu ? "VRAM" : "RAM"}.`;
+    const time = model.seconds && fw.t`About ${fw.duration(model.seconds)} per image on this CPU.`;
     return [line(needs, "fw-fits"), time && line(time)];
   };
 
@@ -204,8 +204,8 @@
       model.label,
       [named("span", model.good_for), ...costs(model), named("span", model.licence)],
       [
-        button(fw.t`Get it (${model.download_gb} GB)`, fw.t`The model, its text encoders and its VAE`, () => getAll(model), "fw-primary"),
-        button(fw.t`Inspect`, fw.t`Look at the beginning of the file`, () => look({ source: model.name })),
+        button(fw.t`Download (${model.download_gb} GB)`, fw.t`The model, its text encoders and its VAE`, () => getAll(model), "fw-primary"),
+        button(fw.t`Inspect`, fw.t`Read the header of the file`, () => look({ source: model.name })),
       ],
     );
   }
@@ -223,8 +223,8 @@
           named("span", model.licence),
         ],
         [
-          button(fw.t`Inspect`, fw.t`Look at the beginning of the file`, () => look({ source: model.name })),
-          button(fw.t`Get it`, fw.t`The model, its text encoders and its VAE`, () => getAll(model)),
+          button(fw.t`Inspect`, fw.t`Read the header of the file`, () => look({ source: model.name })),
+          button(fw.t`Download`, fw.t`The model, its text encoders and its VAE`, () => getAll(model)),
         ],
       )),
     );
@@ -257,7 +257,7 @@
     });
     const trash = disk.trash.map((one) => row(one.name, [named("span", `${gb(one.size_bytes)} · ${day(one.at)}`)], [
       button(fw.t`Restore`, fw.t`Put it back where it was`, () => change("restore", { id: one.id })),
-      button(fw.t`Delete for good`, fw.t`It cannot be restored then`, async () => {
+      button(fw.t`Delete for good`, fw.t`This cannot be undone`, async () => {
         if (window.confirm(fw.text(fw.t`Delete it for good?`))) await change("forget", { id: one.id });
       }),
     ]));
@@ -287,27 +287,27 @@
       [
         named("span", `${gb(file.size_bytes)} · ${file.found.refusal || file.found.line}`),
         isMisplaced(file) && line(fw.t`It goes into the folder ${file.found.folder}.`, "fw-bad"),
-        file.used_at ? line(fw.t`Used last on ${day(file.used_at)}`) : line(fw.t`No image of the history was made with it; here since ${day(file.added_at)}`),
+        file.used_at ? line(fw.t`Last used on ${day(file.used_at)}`) : line(fw.t`No image in the history uses it; added ${day(file.added_at)}`),
         others.length && line(fw.t`The same bytes as ${others.join(", ")}`),
-        file.missing.length && line(fw.t`It needs parts that are not here: ${file.missing.map((one) => one.label).join("; ")}`, "fw-bad"),
+        file.missing.length && line(fw.t`Missing parts: ${file.missing.map((one) => one.label).join("; ")}`, "fw-bad"),
       ],
       [
-        file.missing.length && button(fw.t`Get the parts (${missing_gb.toFixed(1)} GB)`, fw.t`Text encoders and VAE that it needs`,
+        file.missing.length && button(fw.t`Get missing parts (${missing_gb.toFixed(1)} GB)`, fw.t`Text encoders and VAE that it needs`,
           () => get(...file.missing.map((one) => ({ source: one.name }))), "fw-primary"),
-        file.saves_bytes > 0 && button(fw.t`Store in 8 bits (saves ${gb(file.saves_bytes)})`, fw.t`As a second file, beside this one`, async () => {
+        file.saves_bytes > 0 && button(fw.t`Save in 8 bits (saves ${gb(file.saves_bytes)})`, fw.t`As a second file next to this one`, async () => {
           await fw.post(`${ROUTE}/convert`, { checkpoint: way, alone: true, name: file.name.replace(/\.\w+$/, "-8bit.safetensors") });
           await downloads();
         }),
-        button(fw.t`Ask its source`, fw.t`Trigger words, base model and preview from Civitai or the Hub, onto its card`, async () => {
-          say(fw.t`Asking...`);
+        button(fw.t`Look it up`, fw.t`Trigger words, base model and preview from Civitai or the Hub, onto its card`, async () => {
+          say(fw.t`Looking it up...`);
           const about = await fw.post(`${ROUTE}/models/about`, { key: file.key });
           say(`${about.source}: ${[about.name, about.base, about.triggers.join(", ")].filter(Boolean).join(" · ")}`);
         }),
-        !file.is_part_of_program && button(fw.t`Move`, fw.t`Into another folder of its kind`, async () => {
-          const folder = window.prompt(fw.text(fw.t`Into which folder? Empty: the folder of its kind.`), file.folder);
+        !file.is_part_of_program && button(fw.t`Move`, fw.t`Move to another folder of its type`, async () => {
+          const folder = window.prompt(fw.text(fw.t`Which folder? Empty: the folder of its type.`), file.folder);
           if (folder !== null) await change("move", { key: file.key, folder });
         }),
-        !file.is_part_of_program && button(fw.t`Delete`, fw.t`Into the trash, from where it can be restored`, () => change("delete", { key: file.key })),
+        !file.is_part_of_program && button(fw.t`Delete`, fw.t`Move to the trash; it can be restored`, () => change("delete", { key: file.key })),
       ].filter(Boolean),
     );
   }
@@ -330,7 +330,7 @@
   fw.offerRealModel = (tab) => {
     if (document.body.classList.contains("fw-other-model") || fw.me.role !== "admin" || localStorage.getItem(OFFERED)) return;
     localStorage.setItem(OFFERED, "done");
-    const text = line(fw.t`This image was made by the small model in the box. The tab Get models has three that fit this machine.`);
+    const text = line(fw.t`This image was made by the small included model. The tab Get models has three that fit this machine.`);
     const open = fw.element("button", { type: "button", textContent: fw.t`Get a real model` });
     open.addEventListener("click", fw.getModels);
     const box = fw.element("div", { className: "fw-message fw-note fw-offer" }, text, open);

@@ -80,7 +80,7 @@
       if (!isMore) newest = page.images[0]?.id ?? null;
       find("[data-do=more]").hidden = !page.more;
       draw();
-      const saying = images.length ? "" : text ? fw.t`Nothing is found.` : shownBoard ? fw.t`This board is empty. Drag images here to put them on it.` : fw.t`Finished images appear here. Import a folder to have older ones too.`;
+      const saying = images.length ? "" : text ? fw.t`Nothing found.` : shownBoard ? fw.t`This board is empty. Drag images here to put them on it.` : fw.t`Finished images appear here. Import a folder to add older ones.`;
       const isAgain = askedFor === `${text}\n${user}\n${shown}`; // nobody asked: what was said of an image is not replaced
       if (!isAgain || find(".fw-history-status").textContent === found) say(saying);
       [askedFor, found] = [`${text}\n${user}\n${shown}`, saying];
@@ -130,7 +130,7 @@
     picture.draggable = false; // the tile is dragged, not the picture alone
     picture.src = address(image);
     picture.addEventListener("error", () => {
-      picture.replaceWith(fw.element("span", { className: "fw-history-gone", textContent: fw.t`${image.name}: the file is gone` }));
+      picture.replaceWith(fw.element("span", { className: "fw-history-gone", textContent: fw.t`${image.name}: the file is missing` }));
     });
     made.append(picture);
     if (image.starred) made.append(fw.element("span", { className: "fw-history-star", textContent: "★" }));
@@ -204,7 +204,7 @@
     const ids = [...chosen];
     const list = ids.map((id) => images.find((one) => one.id === id)).filter(Boolean);
     const isTrash = list.some(({ trashed }) => trashed);
-    const compare = button(fw.t`Compare`, fw.t`Two images with a slider, and what differs in how they were made`, () => fw.history.compare(list[0], list[1]));
+    const compare = button(fw.t`Compare`, fw.t`Compare two images with a slider and a list of differences`, () => fw.history.compare(list[0], list[1]));
     compare.disabled = list.length !== 2;
     const mine = list.every(({ user }) => fw.mayChange(user));
     const change = [
@@ -212,7 +212,7 @@
       button(fw.t`★ Star`, fw.t`Mark these images`, trying(async () => {
         merged(await fw.post(`${ROUTE}/star`, { ids, starred: !list.every(({ starred }) => starred) }));
       })),
-      button(isTrash ? fw.t`Restore` : fw.t`Delete`, isTrash ? fw.t`Bring the files back` : fw.t`Move the files to outputs/trash`, trying(async () => {
+      button(isTrash ? fw.t`Restore` : fw.t`Delete`, isTrash ? fw.t`Restore the files` : fw.t`Move the files to outputs/trash`, trying(async () => {
         await fw.post(`${ROUTE}/${isTrash ? "restore" : "delete"}`, { ids });
         changes += 1;
         images = images.filter(({ id }) => !chosen.has(id));
@@ -226,7 +226,7 @@
       fw.element("b", { textContent: fw.t`Chosen: ${chosen.size}` }),
       compare,
       ...(mine ? change : []),
-      button(fw.t`Choose none`, fw.t`Take all ticks away`, chooseNone),
+      button(fw.t`Clear selection`, fw.t`Deselect all images`, chooseNone),
     );
   }
 
@@ -243,7 +243,7 @@
   function boardChoice(current, placeholder = "") {
     const choice = fw.element("select", {},
       ...(placeholder ? [fw.element("option", { value: "", textContent: placeholder, disabled: true })] : []),
-      fw.element("option", { value: "0", textContent: fw.t`On no board` }),
+      fw.element("option", { value: "0", textContent: fw.t`Not on a board` }),
       ...boards.map(({ id, name }) => fw.element("option", { value: String(id), textContent: name, translate: false })));
     choice.setAttribute("aria-label", fw.t`Board`);
     choice.value = placeholder ? "" : String(current ?? 0);
@@ -269,7 +269,7 @@
     if (now === drawnBoards) return;
     drawnBoards = now;
     const bar = find(".fw-boards");
-    const chips = [[null, fw.t`All images`, fw.t`Images on all boards and on none`], [0, fw.t`On no board`, fw.t`Images that lie on no board`]].map(([id, text, title]) => chip(id, text, title, id));
+    const chips = [[null, fw.t`All images`, fw.t`Images on all boards and on none`], [0, fw.t`Not on a board`, fw.t`Images that are on no board`]].map(([id, text, title]) => chip(id, text, title, id));
     for (const { id, name, images: count, newest: cover } of boards) {
       const made = chip(id, name, fw.t`Show this board; drag images here to put them on it`, id);
       made.firstChild.translate = false;

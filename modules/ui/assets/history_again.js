@@ -9,14 +9,14 @@
   fw.history.again = ({ image, shown, tell, trying, isShown, figure }) => {
     const precision = fw.element("select", {}, ...fw.history.precisions().map(([value, text]) => fw.element("option", { value, textContent: text })));
     precision.setAttribute("aria-label", fw.t`Precision`);
-    const same = button(fw.t`Same seed, other precision`, fw.t`Make it once more and show what differs`, trying(async () => {
+    const same = button(fw.t`Same seed, other precision`, fw.t`Make it again and show the difference`, trying(async () => {
       const { task_id } = await fw.post(`${ROUTE}/again`, { id: image.id, precision: precision.value });
-      tell(fw.t`In line; the difference appears here.`);
+      tell(fw.t`Queued; the difference appears here.`);
       const other = await finished(task_id, tell, isShown);
       if (other) await showDifference(image, other, shown, tell, figure);
     }));
     const form = fw.element("form", { className: "fw-again", hidden: true });
-    const open = button(fw.t`Again with …`, fw.t`Make it once more with another value of any parameter`, trying(async () => {
+    const open = button(fw.t`Vary a parameter`, fw.t`Make it again with other values of one parameter`, trying(async () => {
       form.hidden = !form.hidden;
       open.setAttribute("aria-expanded", String(!form.hidden));
       if (!form.hidden && !form.children.length) await build(form, { image, tell, trying, isShown });
@@ -70,7 +70,7 @@
     };
     names.addEventListener("change", draw);
     draw();
-    const submit = fw.element("button", { type: "submit", textContent: fw.t`Put in line`, title: fw.t`A job for each value; seed and all else stay the same` });
+    const submit = fw.element("button", { type: "submit", textContent: fw.t`Enqueue`, title: fw.t`One job per value; everything else stays the same` });
     form.replaceChildren(names, place, submit);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -80,8 +80,8 @@
         if (!values.length) throw new Error(fw.t`Give at least one value.`);
         const changes = values.map((value) => (item.group === SETTINGS ? { override_settings: { [item.name]: value } } : { [item.name]: value }));
         const { task_ids } = await fw.post(`${ROUTE}/again-with`, { id: image.id, changes });
-        if (task_ids.length > 1) return tell(fw.t`In line: ${task_ids.length}. The images appear in the history.`);
-        tell(fw.t`In line; the two are compared when it is done.`);
+        if (task_ids.length > 1) return tell(fw.t`Queued: ${task_ids.length}. The images appear in the history.`);
+        tell(fw.t`Queued; both are compared when it is done.`);
         const other = await finished(task_ids[0], tell, isShown);
         if (!other) return;
         tell("");
@@ -104,12 +104,12 @@
     if (type === "choice") {
       const made = labelled(fw.element("select", { multiple: true, size: Math.min(6, Math.max(2, choices.length)) },
         ...choices.map(([, text], index) => fw.element("option", { value: String(index), textContent: text, selected: choices[index][0] === value }))));
-      return { element: made, hints: [fw.t`With Ctrl several are chosen.`], values: () => [...made.selectedOptions].map((one) => choices[Number(one.value)][0]) };
+      return { element: made, hints: [fw.t`Hold Ctrl to choose several.`], values: () => [...made.selectedOptions].map((one) => choices[Number(one.value)][0]) };
     }
     if (type === "number") {
       const made = labelled(fw.element("input", { value: value ?? "", inputMode: "decimal" }));
       const range = minimum === null || maximum === null ? [] : [fw.t`${minimum} to ${maximum}`];
-      return { element: made, hints: [...range, fw.t`Several with commas between them: a job for each.`], values: () => numbers(made.value) };
+      return { element: made, hints: [...range, fw.t`Separate several values by commas: one job each.`], values: () => numbers(made.value) };
     }
     const made = labelled(fw.element("textarea", { value: value ?? "", rows: 3 }));
     return { element: made, hints: [], values: () => [made.value] };
@@ -118,7 +118,7 @@
   function numbers(text) {
     return text.split(/[,;\s]+/).filter(Boolean).map((one) => {
       const number = Number(one);
-      if (!Number.isFinite(number)) throw new Error(fw.t`"${one}" is no number.`);
+      if (!Number.isFinite(number)) throw new Error(fw.t`"${one}" is not a number.`);
       return number;
     });
   }

@@ -12,7 +12,7 @@
     const status = fw.element("p", { className: "fw-history-status", attributes: { role: "status" } });
     const stage = fw.element("div", { className: "fw-compare-stage" });
     const isSameSize = first.width === second.width && first.height === second.height;
-    const views = [["slider", fw.t`Slider`, fw.t`Both over each other`], ["beside", fw.t`Side by side`, fw.t`One beside the other`]];
+    const views = [["slider", fw.t`Slider`, fw.t`Both on top of each other`], ["beside", fw.t`Side by side`, fw.t`Next to each other`]];
     if (isSameSize) views.push(["difference", fw.t`Difference`, fw.t`Where they differ, eight times amplified`]);
     const buttons = views.map(([name, text, title]) => {
       const made = button(text, title, () => show(name));
@@ -25,7 +25,7 @@
     };
     const picture = (image, side) => {
       const made = fw.element("img", { src: address(image, "image"), alt: side, draggable: false });
-      made.addEventListener("error", () => tell(fw.t`${image.name}: the file is gone`, true));
+      made.addEventListener("error", () => tell(fw.t`${image.name}: the file is missing`, true));
       return made;
     };
     const drawn = {
@@ -57,7 +57,7 @@
     try {
       const differing = await fw.get(`${ROUTE}/differing?first=${first.id}&second=${second.id}`);
       table.append(...valuesTable(first, second, differing));
-      if (!isSameSize) return tell(fw.t`They are of other sizes: ${first.width} × ${first.height} and ${second.width} × ${second.height}.`);
+      if (!isSameSize) return tell(fw.t`The images differ in size: ${first.width} × ${first.height} and ${second.width} × ${second.height}.`);
       tell(fw.history.differenceLine(await fw.get(`${ROUTE}/compare?first=${first.id}&second=${second.id}`)));
     } catch (error) {
       tell(error.message, true);
@@ -69,7 +69,7 @@
     const over = picture(second, "right");
     over.className = "fw-compare-over";
     const slider = fw.element("input", { type: "range", min: 0, max: 100, step: 0.5, value: 50 });
-    slider.setAttribute("aria-label", fw.t`Where the left image ends, in percent`);
+    slider.setAttribute("aria-label", fw.t`Edge of the left image, in percent`);
     const box = fw.element("div", { className: "fw-compare-slider" }, picture(first, "left"), over, slider, fw.element("span", { className: "fw-compare-line" }));
     const draw = () => box.style.setProperty("--at", `${slider.value}%`);
     slider.addEventListener("input", draw);

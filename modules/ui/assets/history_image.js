@@ -109,7 +109,7 @@
       Object.assign(own, fresh);
       star.textContent = fresh.starred ? fw.t`★ Unstar` : fw.t`☆ Star`;
     }));
-    const remove = button(own.trashed ? fw.t`Restore` : fw.t`Delete`, own.trashed ? fw.t`Bring the file back` : fw.t`Move the file to outputs/trash`, trying(async () => {
+    const remove = button(own.trashed ? fw.t`Restore` : fw.t`Delete`, own.trashed ? fw.t`Restore the file` : fw.t`Move the file to outputs/trash`, trying(async () => {
       remove.disabled = true; // until there is an answer: pressed once more it would not know what it is for
       try {
         await fw.post(`${ROUTE}/${own.trashed ? "restore" : "delete"}`, { ids: [own.id] });
@@ -119,7 +119,7 @@
       const next = await fw.history.without(own.id);
       if (isShown() && next) go(next);
       else if (isShown()) dialog.close();
-      say(own.trashed ? fw.t`${own.name} was brought back.` : fw.t`${own.name} is in the trash.`);
+      say(own.trashed ? fw.t`${own.name} was restored.` : fw.t`${own.name} is in the trash.`);
     }));
     const folder = button(fw.t`Show in folder`, fw.t`Open the folder on the server's machine`, trying(async () => {
       const reply = await fw.post(`${ROUTE}/show`, { id: own.id });
@@ -133,22 +133,22 @@
       fw.history.merged(fresh);
       Object.assign(own, fresh);
       tags.value = fresh.tags.join(", ");
-      tell(fw.t`The tags are kept.`);
+      tell(fw.t`Tags saved.`);
     });
     const board = fw.history.boardChoice(own.board);
     board.addEventListener("change", trying(async () => {
       const chosen = Number(board.value) || null;
       await fw.history.put([own.id], chosen);
       own.board = chosen;
-      tell(chosen ? fw.t`It lies on this board now.` : fw.t`It lies on no board now.`);
+      tell(chosen ? fw.t`Added to this board.` : fw.t`Removed from its board.`);
     }));
     const other = fw.history.chosen().find(({ id }) => id !== own.id);
     const compare = other
-      ? button(fw.t`Compare with the chosen one`, fw.t`Two images with a slider, and what differs in how they were made`, () => fw.history.compare(other, own))
+      ? button(fw.t`Compare with the chosen one`, fw.t`Compare two images with a slider and a list of differences`, () => fw.history.compare(other, own))
       : button(fw.t`Choose to compare`, fw.t`Tick this image; then open another one and compare the two`, () => {
         fw.history.choose(own, true);
         compare.disabled = true;
-        tell(fw.t`It is chosen. Go to another image and press Compare there.`);
+        tell(fw.t`Chosen. Open another image and press Compare there.`);
       });
     const send = fw.element("div", { className: "fw-tools fw-history-send", dataset: { for: "user" } });
     if (!fw.mayChange(own.user)) for (const one of [star, remove, tags, board]) one.disabled = true;
@@ -170,8 +170,8 @@
         send,
         fw.history.again({ image: own, shown, tell, trying, isShown, figure }),
         status,
-        fw.element("div", { className: "fw-history-tags" }, tags, fw.mayChange(own.user) ? button(fw.t`Save tags`, fw.t`Keep these tags`, keepTags) : "", board),
-        fw.element("pre", { className: "fw-infotext", textContent: own.infotext || fw.t`It does not say how it was made.` }))),
+        fw.element("div", { className: "fw-history-tags" }, tags, fw.mayChange(own.user) ? button(fw.t`Save tags`, fw.t`Save these tags`, keepTags) : "", board),
+        fw.element("pre", { className: "fw-infotext", textContent: own.infotext || fw.t`This image does not record how it was made.` }))),
     );
     for (const by of [-1, 1]) {
       const near = fw.history.images()[place + by];

@@ -22,6 +22,13 @@
 
   if (!tab) return;
 
+  // A mask is painted in the page's accent, unless the settings name a color: only where it lies counts.
+  function colorOf(name) {
+    const color = fw.settings[COLORS[name]] || "#ffffff";
+    const accent = getComputedStyle(document.body).getPropertyValue("--fw-accent").trim();
+    return name === "inpaint" && color.toLowerCase() === "#ffffff" && accent ? accent : color;
+  }
+
   // What a factor makes of a size: "from 512x512 to 768x768". The server cuts to multiples of 8 as here.
   fw.scaledLine = (size, factor) => {
     if (!size) return fw.t`There is no image yet.`;
@@ -80,7 +87,7 @@
       slot.canvas = new fw.canvas.PaintCanvas(place, {
         label: MODES[name].label,
         layer: place.dataset.layer,
-        color: () => fw.settings[COLORS[name]] || "#ffffff",
+        color: () => colorOf(name),
         onFiles: (files) => take(slot, files),
         onChange: () => keep(slot),
       });

@@ -6,7 +6,7 @@
   const KINDS = [["image", fw.t`Image`], ["paint", fw.t`Paint`], ["mask", fw.t`Mask`], ["region", fw.t`Region`], ["control", fw.t`Control image`]];
   const NEW = [
     ["paint", fw.t`+ Paint`, fw.t`A layer to paint on`, fw.t`Paint`],
-    ["mask", fw.t`+ Mask`, fw.t`What is painted here is made anew`, fw.t`Mask`],
+    ["mask", fw.t`+ Mask`, fw.t`Inpaints what is painted here`, fw.t`Mask`],
     ["region", fw.t`+ Region`, fw.t`What is painted here has a prompt of its own`, fw.t`Region`],
   ];
   const EDGES = [["w", "←", fw.t`Expand to the left`], ["n", "↑", fw.t`Expand at the top`], ["s", "↓", fw.t`Expand at the bottom`], ["e", "→", fw.t`Expand to the right`]];
@@ -174,7 +174,7 @@
       kind.addEventListener("change", () => set({ kind: kind.value, ...(kind.value === "region" || kind.value === "mask" ? { opacity: 0.5, ...this.tinted(kind.value) } : { opacity: 1 }) }));
       const tools = fw.element("div", { className: "fw-layers-row" },
         button(fw.t`Duplicate`, fw.t`A copy of this layer above it`, () => board.duplicate(layer)),
-        button(fw.t`Clear`, fw.t`Take away what is painted on it (Delete)`, () => board.clear()));
+        button(fw.t`Clear`, fw.t`Clear what is painted on it (Delete)`, () => board.clear()));
       this.facts.replaceChildren(
         labelled(fw.t`Name`, name),
         labelled(fw.t`Opacity`, opacity),
@@ -253,11 +253,11 @@
         fw.element("div", { className: "fw-layers-row" }, labelled(fw.t`Width`, this.sides.width), labelled(fw.t`Height`, this.sides.height), labelled(fw.t`Grid`, this.grid)),
         fw.element("div", { className: "fw-layers-row", attributes: { role: "group", "aria-label": fw.t`Expand by 64 pixels` } },
           fw.element("span", { textContent: fw.t`Expand` }), ...edges,
-          button(fw.t`Around everything`, fw.t`The frame around all images and paint`, () => board.frameAll())),
+          button(fw.t`Fit all`, fw.t`Fit the frame around all images and paint`, () => board.frameAll())),
         this.outside,
         fw.element("div", { className: "fw-layers-row" },
-          button(fw.t`Download`, fw.t`What the frame shows as a PNG file`, () => board.download()),
-          button(fw.t`New canvas`, fw.t`Take all layers away (can be undone)`, () => board.change(fw.layers.emptyDocument()))),
+          button(fw.t`Download`, fw.t`Save the frame as a PNG file`, () => board.download()),
+          button(fw.t`New canvas`, fw.t`Remove all layers (can be undone)`, () => board.change(fw.layers.emptyDocument()))),
       );
     }
 
@@ -268,7 +268,7 @@
       }
       this.grid.value = String(this.board.grid);
       const share = this.board.outsidePercent();
-      this.outside.textContent = share === 0 ? "" : share === null ? fw.t`The frame is empty: it starts from noise.` : fw.t`${share} % of the frame is outside: it is made anew.`;
+      this.outside.textContent = share === 0 ? "" : share === null ? fw.t`The frame is empty: it starts from noise.` : fw.t`${share} % of the frame is empty and will be outpainted.`;
     }
   }
 

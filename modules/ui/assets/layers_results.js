@@ -5,7 +5,7 @@
   class LayersResults {
     constructor(board) {
       this.board = board;
-      this.thumbs = fw.element("div", { className: "fw-layers-variants", attributes: { role: "listbox", "aria-label": fw.t`Results that wait`, "aria-orientation": "horizontal" } });
+      this.thumbs = fw.element("div", { className: "fw-layers-variants", attributes: { role: "listbox", "aria-label": fw.t`Pending results`, "aria-orientation": "horizontal" } });
       this.line = fw.element("span", { className: "fw-layers-which", attributes: { role: "status" } });
       const button = (text, title, run) => {
         const made = fw.element("button", { type: "button", textContent: text, title });
@@ -13,7 +13,7 @@
         made.addEventListener("click", run);
         return made;
       };
-      this.accept = button(fw.t`Accept`, fw.t`Make this one a layer; the others go (can be undone)`, () => this.take(true));
+      this.accept = button(fw.t`Accept`, fw.t`Make this a layer and discard the others (can be undone)`, () => this.take(true));
       this.accept.classList.add("fw-layers-accept");
       this.root = fw.element("section", { className: "fw-layers-results", hidden: true, attributes: { "aria-label": fw.t`Results` } },
         this.thumbs,
@@ -22,9 +22,9 @@
           this.line,
           button("›", fw.t`Next result (.)`, () => this.step(1)),
           this.accept,
-          button(fw.t`Add as layer`, fw.t`Make this one a layer and keep the others waiting`, () => this.take(false)),
-          button(fw.t`Throw away`, fw.t`This one goes (can be undone)`, () => this.drop()),
-          button(fw.t`Throw all away`, fw.t`All that wait go (can be undone)`, () => board.change({ ...board.doc, variants: [], shown: 0 }))));
+          button(fw.t`Add as layer`, fw.t`Make this a layer and keep the others`, () => this.take(false)),
+          button(fw.t`Discard`, fw.t`Discard this result (can be undone)`, () => this.drop()),
+          button(fw.t`Discard all`, fw.t`Discard all results (can be undone)`, () => board.change({ ...board.doc, variants: [], shown: 0 }))));
       this.thumbs.addEventListener("keydown", (event) => this.key(event));
       board.listen(() => this.draw());
     }

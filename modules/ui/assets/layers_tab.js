@@ -198,7 +198,7 @@
     async takeFiles(files) {
       tab.clearMessages();
       for (const file of files) {
-        await this.addImage(file, file.name.replace(/\.\w+$/, "").slice(0, 80)).catch(() => this.say(fw.t`${file.name} is no image that the browser can show.`));
+        await this.addImage(file, file.name.replace(/\.\w+$/, "").slice(0, 80)).catch(() => this.say(fw.t`The browser cannot show ${file.name} as an image.`));
       }
     }
 
@@ -245,7 +245,7 @@
     place.dataset.mounted = "";
     const canvas = fw.element("canvas", { className: "fw-layers-canvas", attributes: { role: "img", "aria-label": fw.t`What the canvas shows` } });
     const stage = fw.element("div", { className: "fw-layers-stage", tabIndex: 0, attributes: { role: "group" } }, canvas);
-    stage.setAttribute("aria-label", fw.t`Canvas: arrows move the cross, Enter begins and ends a stroke, the keys of the tools are in their titles`);
+    stage.setAttribute("aria-label", fw.t`Canvas: arrows move the cross, Enter starts and ends a stroke, tooltips show the keys of the tools`);
     board.status = fw.element("p", { className: "fw-layers-status", attributes: { role: "status" } });
     board.view = new fw.layers.LayersView(board, canvas);
     const tools = new fw.layers.LayersTools(board, board.view, stage);

@@ -7,13 +7,13 @@
   const [STEP_PX, FINE_PX] = [8, 1]; // of the arrow keys; with Shift
   const TOOLS = [
     { name: "brush", icon: "brush", key: "b", text: fw.t`Brush`, title: fw.t`Paint on the active layer (B)` },
-    { name: "lasso", icon: "lasso", key: "l", text: fw.t`Lasso`, title: fw.t`Fill what a line goes around (L)` },
+    { name: "lasso", icon: "lasso", key: "l", text: fw.t`Lasso`, title: fw.t`Fill the area inside a line (L)` },
     { name: "rectangle", icon: "rect", key: "m", text: fw.t`Rectangle`, title: fw.t`Fill a rectangle (M)` },
-    { name: "fill", icon: "fill", key: "g", text: fw.t`Fill`, title: fw.t`Fill what has one color (G)` },
-    { name: "pick", icon: "pick", key: "i", text: fw.t`Pick color`, title: fw.t`Take a color from the canvas (I)` },
+    { name: "fill", icon: "fill", key: "g", text: fw.t`Fill`, title: fw.t`Fill an area of one color (G)` },
+    { name: "pick", icon: "pick", key: "i", text: fw.t`Pick color`, title: fw.t`Pick a color from the canvas (I)` },
     { name: "move", icon: "move", key: "v", text: fw.t`Move layer`, title: fw.t`Move and resize the active layer; Shift keeps its proportions (V)` },
-    { name: "frame", icon: "frame", key: "c", text: fw.t`Frame`, title: fw.t`Move the frame that is made, or draw it larger than the image (C)` },
-    { name: "hand", icon: "hand", key: "h", text: fw.t`Hand`, title: fw.t`Move what is seen (H; F held)` },
+    { name: "frame", icon: "frame", key: "c", text: fw.t`Frame`, title: fw.t`Move or resize the frame (C)` },
+    { name: "hand", icon: "hand", key: "h", text: fw.t`Hand`, title: fw.t`Move the view (H; F held)` },
   ];
   const PAINTING = ["brush", "lasso", "rectangle", "fill"];
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -31,7 +31,7 @@
 
     build() {
       this.buttons = new Map(TOOLS.map(({ name, icon, text, title }) => [name, this.button(text, title, () => this.choose(name), icon)]));
-      this.eraser = this.button(fw.t`Erase`, fw.t`Take away instead of painting (E)`, () => this.setErase(!this.board.erase), "erase");
+      this.eraser = this.button(fw.t`Erase`, fw.t`Erase instead of painting (E)`, () => this.setErase(!this.board.erase), "erase");
       this.undo = this.button("↶", fw.t`Undo (Ctrl+Z)`, () => this.board.undo(), "undo");
       this.redo = this.button("↷", fw.t`Redo (Ctrl+Shift+Z)`, () => this.board.redo(), "redo");
       this.size = fw.element("input", { type: "range", min: 1, max: 256, title: "Brush size ([ and ])" });

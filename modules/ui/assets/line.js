@@ -19,9 +19,9 @@
   const has = (name) => document.body.classList.contains(name);
 
   function build() {
-    box = fw.element("aside", { id: "fw_line", attributes: { "aria-label": fw.t`Line and last images` } },
+    box = fw.element("aside", { id: "fw_line", attributes: { "aria-label": fw.t`Queue and last images` } },
       fw.element("section", { className: "fw-line-jobs" },
-        fw.element("h2", {}, fw.element("span", { textContent: fw.t`In line` }), fw.element("b")),
+        fw.element("h2", {}, fw.element("span", { textContent: fw.t`Queue` }), fw.element("b")),
         fw.element("ol")),
       fw.element("section", { className: "fw-line-images" },
         fw.element("h2", { textContent: fw.t`Last images` }),
@@ -59,11 +59,11 @@
     const facts = isRunning ? fw.queueLine(job) : job.waits_for ? fw.queueLine(job) : job.details || job.type;
     const text = fw.element("div", {}, title, fw.element("span", { textContent: facts }));
     if (job.adapters?.length) text.append(fw.element("span", { className: "fw-line-adapters", textContent: job.adapters.join(", ") }));
-    const stop = small("×", isRunning ? fw.t`Stop it; finished images are kept` : fw.t`Take it out of the line`, act("cancel", { task_id }), fw.t`Cancel: ${job.title}`);
+    const stop = small("×", isRunning ? fw.t`Stop it; finished images are kept` : fw.t`Remove it from the queue`, act("cancel", { task_id }), fw.t`Cancel: ${job.title}`);
     stop.classList.add("fw-icon", "fw-icon-close");
     const tools = fw.element("div", { className: "fw-line-tools" });
     if (!isRunning && job.is_image_job) {
-      const edit = small("Edit", fw.t`Put it into the form and take it out of the line`, async () => {
+      const edit = small("Edit", fw.t`Move it from the queue into the form`, async () => {
         if (await toForm(task_id)) await act("cancel", { task_id })();
       }, fw.t`Edit: ${job.title}`);
       edit.classList.add("fw-icon", "fw-icon-edit");
@@ -100,7 +100,7 @@
       ...state.running_all.map((job) => row(job, 0, true)),
       ...state.waiting.map((job, index) => row(job, index, false)),
     );
-    if (!list.children.length) list.append(fw.element("li", { className: "fw-empty", textContent: fw.t`Nothing is in line.` }));
+    if (!list.children.length) list.append(fw.element("li", { className: "fw-empty", textContent: fw.t`The queue is empty.` }));
     box.querySelector("h2 b").textContent = [state.waiting_total || "", state.paused ? fw.text("paused") : ""].filter(Boolean).join(" · ");
     if (focused) list.querySelector(`[data-task="${CSS.escape(focused)}"]`)?.focus();
   }
@@ -168,19 +168,21 @@
   fw.layOut = () => {
     if (!fw.tabs.some((tab) => tab.find("generate_box"))) return; // to ask what is shown would lay out a page in the making
     const isImageTab = fw.tabs.some((tab) => tab.isShown);
-    const isWork = Boolean(WIDE?.matches) && fw.settings.ui_layout !== "Classic" && isImageTab;
+    const isWork = Boolean(WIDE?.matches) && fw.view() !== "Classic" && isImageTab;
     const isPair = isWork && !ROOM_FOR_THREE.matches && Boolean(fw.shownTab().find("source")?.offsetParent) && !has("fw-on-canvas");
     const isElsewhere = has("fw-working") !== isWork || has("fw-pair") !== isPair;
     document.body.classList.toggle("fw-working", isWork);
     document.body.classList.toggle("fw-pair", isPair);
     if (box && isImageTab && (isElsewhere || !box.isConnected)) put();
-    document.body.classList.toggle("fw-classic", fw.settings.ui_layout === "Classic");
+    document.body.classList.toggle("fw-classic", fw.view() === "Classic");
+    document.body.classList.toggle("fw-simple", fw.view() === "Simple");
     if (box) box.hidden = !isImageTab;
     document.body.classList.toggle("fw-enqueues", fw.settings.enqueue_always === true);
     if (!isWork) return;
     for (const tab of fw.tabs) {
       const area = tab.find("work");
       if (!area?.offsetParent) continue;
+      fw.putHandles(area);
       const top = Math.round(area.getBoundingClientRect().top + window.scrollY);
       if (tops.get(tab.prefix) !== top) document.body.style.setProperty("--fw-top", `${top}px`);
       tops.clear();

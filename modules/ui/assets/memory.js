@@ -120,8 +120,8 @@
         if (!record.stages.length) return;
         const onCard = record.peak.allocated !== null;
         place.querySelector("summary").textContent = onCard
-          ? fw.t`Memory: ${giga(record.peak.allocated)} of the card at most, ${giga(record.peak.rss)} of main memory`
-          : fw.t`Memory: ${giga(record.peak.rss)} at most`;
+          ? fw.t`Memory: at most ${giga(record.peak.allocated)} of the GPU, ${giga(record.peak.rss)} of main memory`
+          : fw.t`Memory: at most ${giga(record.peak.rss)}`;
         place.querySelector(".fw-memory-plot").replaceChildren(plot(record, onCard));
         place.hidden = false;
       } catch (error) {
@@ -138,7 +138,7 @@
     const key = onCard ? "allocated" : "rss";
     const samples = record.samples.filter((sample) => sample[column] !== null);
     return fw.plot({
-      label: fw.t`Memory over time, ${giga(record.peak[key])} at most`,
+      label: fw.t`Memory over time, at most ${giga(record.peak[key])}`,
       lines: [{ name: onCard ? fw.t`Card` : fw.t`Main memory`, points: samples.map((sample) => [sample[0], sample[column]]) }],
       bands: record.stages.map((stage) => ({ name: stage.stage, from: stage.begin_s, to: stage.end_s, level: stage[key] || 0 })),
       showX: (seconds) => `${seconds.toFixed(1)} s`,

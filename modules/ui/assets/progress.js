@@ -2,11 +2,11 @@
 (() => {
   const fw = window.featherweight;
   const POLL_MS = 1000;
-  const GRACE_MS = 6000; // how long a submitted job may be unknown to the server
+  const GRACE_MS = 6000; // how long a job may be unknown to the server after the submission was answered
   const DOUBLE_CLICK_MS = 500; // what systems take for a double click, unless told otherwise
   const DOUBLE_CLICK_PX = { mouse: 5, touch: 30 };
   const ASK_MS = 250; // how long other pages have to say that a job is theirs
-  const LOST = fw.t`The server was restarted before this job was done. The form is as it was: Generate makes it again.`;
+  const LOST = fw.t`The server was restarted before this job was done. The form is unchanged: press Generate to make it again.`;
   const NOT_TAKEN = fw.t`The server did not take this job. Press Generate again; if that does not help, the server's log says why.`;
   const REFUSED =
     fw.t`The job was not started: the server could not read a value of the form, or could not be reached. Its log says more.`;
@@ -16,10 +16,12 @@
 
   for (const tab of fw.tabs) {
     const KEY = `task.${tab.prefix}`;
+    const SHOWN_KEY = `shown.${tab.prefix}`; // the last job of this form whose images were shown
     let timer = null;
     let task = "";
     let previewId = -1;
     let startedAt = 0;
+    let answeredAt = 0; // when the submission was answered; 0 while it is under way
     let isKnown = false; // whether the server has answered for this job
     let stopping = ""; // what the user has asked for
     let pressed = ""; // the button that was pressed before the server knew the job
@@ -55,13 +57,14 @@
     tab.follow = (id) => {
       remember(id, false);
       tab.clearMessages();
-      watch(id);
+      watchKnown(id);
     };
 
     // Called when the server took (or refused) the job.
     tab.submitted = () => {
       const isRefused = Boolean(tab.find("notice", ".fw-error"));
       if (!enqueueing) {
+        answeredAt = Date.now();
         if (isRefused) fail();
         else if (pressed) poll();
       } else if (!isRefused) {
@@ -72,9 +75,14 @@
       fw.lookAtLine?.();
     };
 
-    // Called when the form did not arrive.
-    tab.failed = () => {
-      if (!enqueueing) return fail(REFUSED);
+    // Called when the form did not arrive, or its answer did not: the server may have the job all the same.
+    tab.failed = async () => {
+      if (!enqueueing) {
+        const asked = task;
+        const state = await stateOf(asked);
+        if (asked === task && timer !== null && !isThere(state)) fail(REFUSED);
+        return;
+      }
       enqueueing = "";
       tab.message(REFUSED, true);
     };
@@ -83,14 +91,24 @@
     tab.resume = async (asked = false) => {
       const { id, isOver } = keptTask();
       if (!id || (!asked && (await isWatchedElsewhere(id)))) return;
-      const state = await fw.post("internal/progress", { id_task: id, live_preview: false }).catch(() => null);
+      const state = await stateOf(id);
       if (!state || tab.isRunning()) return;
-      if (state.active || state.queued) watch(id);
+      if (!state.completed || !asked) await showEarlier(id);
+      if (tab.isRunning()) return;
+      if (state.active || state.queued) watchKnown(id);
       else if (state.completed) {
-        await show(id, state);
+        await show(id, state, isOver && !asked);
         await watchNext();
       } else if (!isOver) lost(id, state);
     };
+
+    // What stood on the stage before the job of this id.
+    async function showEarlier(id) {
+      const shown = fw.kept(SHOWN_KEY);
+      if (!shown || shown === id || tab.images().length) return;
+      const result = await fw.get(`internal/result?id_task=${encodeURIComponent(shown)}`).catch(() => null);
+      if (result?.images.length && !tab.isRunning()) tab.showResult({ ...result, notices: [], seconds: null });
+    }
 
     tab.toggleForever = () => {
       forever = !forever;
@@ -118,9 +136,18 @@
 
     const remember = (id, isOver) => fw.keep(KEY, isOver ? `${id} over` : id);
 
+    const stateOf = (id) => fw.post("internal/progress", { id_task: id, live_preview: false }).catch(() => null);
+    const isThere = (state) => Boolean(state && (state.active || state.queued || state.completed));
+
+    // Watch a job that the server has.
+    function watchKnown(id) {
+      watch(id);
+      answeredAt = startedAt;
+    }
+
     function watch(id) {
       task = id;
-      [restart, previewId, startedAt, isKnown, pressed] = [false, -1, Date.now(), false, ""];
+      [restart, previewId, startedAt, answeredAt, isKnown, pressed] = [false, -1, Date.now(), 0, false, ""];
       ask("");
       const box = tab.find("generate_box");
       const hadFocus = tab.holds(document.activeElement, "generate");
@@ -162,14 +189,14 @@
     }
 
     async function poll() {
-      const asked = task;
+      const [asked, askedAt] = [task, Date.now()];
       let state;
       try {
         state = await fw.post("internal/progress", { id_task: task, id_live_preview: previewId, live_preview: true });
       } catch {
         if (asked !== task || timer === null) return;
         draw({ progress: null, textinfo: fw.t`the server does not answer; trying again` });
-        if (!isKnown && Date.now() - startedAt > GRACE_MS) fail(REFUSED);
+        if (!isKnown && !answeredAt && Date.now() - startedAt > GRACE_MS) fail(REFUSED);
         return;
       }
       if (asked !== task || timer === null) return;
@@ -186,7 +213,7 @@
       }
       if (!state.active && !state.queued) {
         if (isKnown) lost(task, state);
-        else if (Date.now() - startedAt > GRACE_MS) fail(NOT_TAKEN);
+        else if (answeredAt && askedAt - answeredAt > GRACE_MS) fail(NOT_TAKEN);
         return;
       }
       isKnown = true;
@@ -203,28 +230,30 @@
     async function watchNext() {
       for (let [id, ...rest] = inLine(); id; [id, ...rest] = rest) {
         fw.keep(LINE_KEY, JSON.stringify(rest));
-        const state = await fw.post("internal/progress", { id_task: id, live_preview: false }).catch(() => null);
+        const state = await stateOf(id);
         if (timer !== null) return;
         if (state?.active || state?.queued) {
           remember(id, false);
-          watch(id);
+          watchKnown(id);
           return;
         }
         if (state?.completed) await show(id, state);
       }
     }
 
-    // Shows what came of a job; whether it failed.
-    async function show(id, state) {
+    // Shows what came of a job; whether it failed. An error that was said before (`isSaid`) is not said again.
+    async function show(id, state, isSaid = false) {
       task = id;
       remember(id, true);
       try {
         const result = await fw.get(`internal/result?id_task=${encodeURIComponent(id)}`);
+        if (result.error && isSaid) return true;
         tab.showResult(result);
+        if (result.images.length) fw.keep(SHOWN_KEY, id);
         if (!result.error && result.images.length) fw.offerRealModel(tab);
         return Boolean(result.error);
       } catch (error) {
-        tab.message(state.error || error.message, true);
+        if (!isSaid) tab.message(state.error || error.message, true);
         return true;
       }
     }
@@ -248,6 +277,7 @@
 
     document.addEventListener("click", (event) => {
       if (tab.holds(event.target, "enqueue")) tab.enqueue();
+      if (timer === null && tab.holds(event.target, "generate")) draw({ progress: 0, textinfo: fw.t`submitting` }); // before Gradio hears of it
       const before = beginning;
       if (event.isTrusted) beginning = tab.holds(event.target, "generate") ? event : null;
       if (!timer || !tab.holds(event.target, "interrupt", "skip")) return;

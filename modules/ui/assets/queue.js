@@ -65,15 +65,15 @@
       ...fw.workDone(state.workers),
       ...section(fw.t`Running`, state.running_all, (job) => row(job, runningButtons(job))),
       ...section(
-        fw.t`Waiting (${state.waiting_total})`,
+        fw.t`Queued (${state.waiting_total})`,
         state.waiting,
         (job, index, jobs) => draggable(row(job, waitingButtons(job, index, jobs)), job),
       ),
-      ...section(fw.t`Ended`, state.ended, (job) => row(job, endedButtons(job))),
+      ...section(fw.t`Finished`, state.ended, (job) => row(job, endedButtons(job))),
       ...times(state.ended),
     );
     if (!state.running && !state.waiting.length && !state.ended.length) {
-      list.append(fw.element("p", { className: "fw-empty", textContent: fw.t`Nothing is in line. What Generate starts appears here.` }));
+      list.append(fw.element("p", { className: "fw-empty", textContent: fw.t`The queue is empty. Jobs from Generate appear here.` }));
     }
     if (focused) {
       const again = [...list.querySelectorAll(`[data-task="${CSS.escape(focused)}"] button`)];
@@ -164,7 +164,7 @@
 
   // "40 % · sampling · 3 s left", "waits for ...", "failed: ...".
   fw.queueLine = (job) => {
-    if (job.waits_for) return fw.t`waits ${job.waits_for}`;
+    if (job.waits_for) return fw.t`waiting ${job.waits_for}`;
     const parts = [];
     if (job.status === "running") {
       parts.push(`${Math.round(job.fraction * 100)} %`, job.phase);
@@ -222,20 +222,20 @@
       button("↓", fw.t`Later`, act("move", { task_id, before: after }), { disabled: index === jobs.length - 1, label: fw.t`Later: ${job.title}` }),
       button(fw.t`Next`, fw.t`Run it before all others`, act("next", { task_id }), { for: "admin" }),
       ...(isImage(job) ? [button(fw.t`Edit`, fw.t`Change its parameters`, () => edit(job)), ...repeating(job)] : []),
-      button(fw.t`Cancel`, fw.t`Take it out of the line`, act("cancel", { task_id })),
+      button(fw.t`Cancel`, fw.t`Remove it from the queue`, act("cancel", { task_id })),
     ];
   }
 
   function repeating(job) {
-    return [button(fw.t`New seed`, fw.t`Put it in line once more, with another seed`, act("again", { task_id: job.task_id, seed: -1 }))];
+    return [button(fw.t`New seed`, fw.t`Queue it again with another seed`, act("again", { task_id: job.task_id, seed: -1 }))];
   }
 
   function endedButtons(job) {
     const { task_id } = job;
     return [
-      button(job.status === "done" ? fw.t`Repeat` : fw.t`Retry`, fw.t`Put it in line once more, with its seeds`, act("again", { task_id })),
+      button(job.status === "done" ? fw.t`Repeat` : fw.t`Retry`, fw.t`Queue it again with the same seeds`, act("again", { task_id })),
       ...(isImage(job) ? [...repeating(job), button(fw.t`To form`, fw.t`Fill the form with its parameters`, () => toForm(task_id))] : []),
-      button(fw.t`Remove`, fw.t`Forget it; its images stay`, act("remove", { task_id })),
+      button(fw.t`Remove`, fw.t`Remove it from the list; its images stay`, act("remove", { task_id })),
     ];
   }
 
@@ -324,12 +324,12 @@
       }
     };
     const tools = fw.element("div", { className: "fw-tools" },
-      button(fw.t`Save`, fw.t`Have the job ask for this`, save),
-      button(fw.t`Edit in the form`, fw.t`Fill the form with it and take it out of the line`, async () => {
+      button(fw.t`Save`, fw.t`Apply to the job`, save),
+      button(fw.t`Edit in the form`, fw.t`Move it from the queue into the form`, async () => {
         if (await toForm(job.task_id)) await act("cancel", { task_id: job.task_id })();
         close();
       }),
-      button(fw.t`Close`, fw.t`Leave it as it is`, close));
+      button(fw.t`Close`, fw.t`Keep it unchanged`, close));
     dialog.append(fw.element("h2", { id: "fw_queue_title", textContent: job.title }), ...labels, status, tools);
     dialog.addEventListener("close", () => dialog.remove());
     document.body.append(dialog);
@@ -341,7 +341,7 @@
   document.addEventListener("click", (event) => {
     const name = event.target.closest?.("#fw_queue [data-do]")?.dataset.do;
     if (name === "pause") act(event.target.getAttribute("aria-pressed") === "true" ? "resume" : "pause")();
-    if (name === "clear" && window.confirm(fw.text(fw.t`Cancel all jobs that wait?`))) act("clear")();
+    if (name === "clear" && window.confirm(fw.text(fw.t`Cancel all queued jobs?`))) act("clear")();
     if (name === "retry") act("retry-failed")();
   });
   fw.whenShown("#fw_queue", look);

@@ -31,11 +31,13 @@
   // Fill a row of buttons, one for each tab that takes images; `current` gives the image when one is pressed.
   fw.offerTargets = (row, prefix, current) => {
     if (!row) return;
-    row.hidden = targets.size === 0;
-    if (row.querySelectorAll("button").length === targets.size) return;
+    // Of the form that an image came from, *Use parameters* does the same.
+    const offered = [...targets].filter(([name]) => name !== prefix || fw.tab(name)?.setImage);
+    row.hidden = offered.length === 0;
+    if (row.querySelectorAll("button").length === offered.length) return;
     const label = document.createElement("span");
     label.textContent = fw.t`Send to`;
-    row.replaceChildren(label, ...[...targets].map(([name, target]) => button(name, target, prefix, current)));
+    row.replaceChildren(label, ...offered.map(([name, target]) => button(name, target, prefix, current)));
   };
 
   function button(name, { label }, prefix, current) {
@@ -73,7 +75,7 @@
     image.src = url;
     await image.decode().catch(() => {
       URL.revokeObjectURL(url);
-      throw new Error(fw.t`${file.name} is no image that the browser can show.`);
+      throw new Error(fw.t`The browser cannot show ${file.name} as an image.`);
     });
     const data = await new Promise((resolve, reject) => {
       const reader = new FileReader();
@@ -145,6 +147,8 @@
     if (!row) return;
     row.replaceChildren();
     row.hidden = true;
+    const shown = document.querySelector("#pnginfo_shown");
+    shown.replaceChildren();
     if (!file?.url) return;
     const image = new Image();
     image.src = file.url;
@@ -154,6 +158,8 @@
       return; // no image: there is nothing to send, and the tab says so
     }
     const { naturalWidth: width, naturalHeight: height } = image;
+    image.alt = file.orig_name;
+    shown.replaceChildren(image);
     fw.offerTargets(row, "pnginfo", () => ({ url: file.url, infotext, width, height, name: file.orig_name }));
   };
 })();

@@ -13,8 +13,8 @@
   const FOR_USERS = "[data-for=user]";
   // These stay in sight, because they say what is in use.
   const SHOWN_TO_ALL = ["setting_sd_model_checkpoint", "setting_fp8_storage"];
-  const ONLY_ADMINS = fw.t`Only an admin changes the model and its precision, because they are everybody's.`;
-  const ENDED = fw.t`You are logged out: your login has ended. Log in again; what you typed stays here.`;
+  const ONLY_ADMINS = fw.t`Only an admin can change the model and its precision, because all users share them.`;
+  const ENDED = fw.t`Your login has ended. Log in again; what you typed stays here.`;
 
   fw.me = { name: "", role: "admin", sees: "all", can_log_out: false };
   // Whether something of this user is theirs to change.

@@ -29,7 +29,8 @@
     // In the page's language, and in English, in which all guides are written.
     const found = (part) => [part.textContent, fw.sourceText(part)].some((one) => one.toLowerCase().includes(wanted));
     let total = 0;
-    for (const section of all(".fw-section")) {
+    const places = new Set();
+    for (const [index, section] of all(".fw-section").entries()) {
       const title = found(section.querySelector("h2"));
       let shown = title && section.classList.contains("fw-no-settings") ? 1 : 0;
       for (const setting of section.querySelectorAll(".fw-setting")) {
@@ -39,8 +40,10 @@
       }
       section.hidden = shown === 0;
       section.style.display = shown ? "" : "none";
+      if (shown) places.add(String(index));
       total += shown;
     }
+    for (const button of all("[data-place]")) button.setAttribute("aria-current", String(places.has(button.dataset.place)));
     find("#settings_nothing").hidden = total > 0;
   }
 
@@ -151,7 +154,7 @@
     async notify() {
       if (!window.Notification) throw new Error(fw.t`This browser shows notifications only on this machine, or over https.`);
       const answer = await Notification.requestPermission();
-      say(answer === "granted" ? fw.t`The browser will say when images are done.` : fw.t`The browser does not allow it.`);
+      say(answer === "granted" ? fw.t`The browser will tell you when images are done.` : fw.t`The browser does not allow it.`);
     },
   };
 

@@ -26,6 +26,7 @@
     try {
       const engine = await fw.get("internal/engine");
       fw.settings = engine.settings;
+      fw.family = engine.state === "ready" ? engine.line.split(" · ")[0] : fw.family;
       follow();
       place.textContent = engine.state === "ready" ? [engine.line, engine.pending].filter(Boolean).join(" · ") : engine.message;
       place.className = `fw-${engine.state}`;
@@ -33,7 +34,7 @@
       place.dataset.hashing = engine.hashing;
       document.body.classList.toggle("fw-other-model", !engine.is_bundled);
       for (const tab of fw.tabs) followSize(tab, engine.size);
-      document.body.classList.toggle("fw-no-references", engine.takes_references === false);
+      if (engine.unused) document.body.dataset.unused = engine.unused.join(" "); // while none is loaded, as it was
       offerUsual(engine.usual);
     } catch {
       place.textContent = fw.t`The server does not answer.`;
@@ -90,6 +91,7 @@
     "⚄": fw.t`Use a new seed each time`,
     "⇲": fw.t`Take the size of the image`,
     "♻": fw.t`Use the seed of the selected image`,
+    Clear: fw.t`Empty both prompts`,
     Paste: fw.t`Fill the form from the parameters in the prompt, or from the last image`,
     [fw.t`Last job`]: fw.t`Show the last job again`,
   };
@@ -97,18 +99,27 @@
   // Signs that are shown as icons (icons.css); the sign itself is for those who read without styles.
   const ICONS = {
     "↻": "refresh", "⇅": "swap", "⚄": "dice", "⇲": "measure", "♻": "reuse", "◐": "theme", "⋯": "more", "×": "close", "✕": "close",
-    "↑": "up", "↓": "down", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse",
+    "↑": "up", "↓": "down", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse", "⌕": "find", "⚙": "gear",
   };
+  const TOOLS = { Paste: "use", Clear: "erase", [fw.t`Last job`]: "clock" }; // of the row below the prompts
+
+  // What holds where nothing is chosen.
+  function nameEmpty() {
+    const field = document.querySelector("#setting_forge_additional_modules input");
+    if (field) field.placeholder = field.closest(".wrap-inner")?.querySelector(".token") ? "" : fw.text(fw.t`Automatic`);
+  }
 
   function drawIcons() {
     for (const button of document.querySelectorAll("button:not(.fw-icon):not(#lightboxModal button)")) {
-      const icon = button.childElementCount === 0 && ICONS[button.textContent.trim()];
+      const icons = button.closest(".fw-form-tools") ? TOOLS : ICONS;
+      const icon = button.childElementCount === 0 && icons[fw.sourceText(button).trim()];
       if (icon) button.classList.add("fw-icon", `fw-icon-${icon}`);
     }
   }
 
   function nameButtons() {
     drawIcons();
+    nameEmpty();
     fw.dressUploads();
     for (const button of document.querySelectorAll("button:not([title])")) {
       const name = SIGNS[fw.sourceText(button).trim()];
@@ -160,6 +171,20 @@
     }
   };
 
+  // The tabs and sub tabs that are seen come back after a reload of this window.
+  const TABS = "featherweight.tabs";
+  const seenTabs = () => [...document.querySelectorAll("[role=tabpanel][id]")].filter((panel) => panel.offsetParent).map((panel) => panel.id);
+
+  function reopenTabs() {
+    try {
+      const kept = JSON.parse(sessionStorage.getItem(TABS) || "[]");
+      addEventListener("pagehide", () => sessionStorage.setItem(TABS, JSON.stringify(seenTabs())));
+      if (kept[0]?.startsWith("tab_") && kept.join() !== seenTabs().join()) fw.showTab(kept[0].slice("tab_".length), ...kept.slice(1));
+    } catch (error) {
+      console.warn(fw.t`The browser keeps nothing over a reload: ${error.message}`); // switched off, or full of another's
+    }
+  }
+
   // A tab that was not opened yet has no place to show its job.
   async function resumeWhenThere(tab) {
     while (!tab.find("gallery")) await new Promise((resolve) => setTimeout(resolve, 300));
@@ -172,10 +197,13 @@
       return;
     }
     startTheme();
+    fw.drawPresets();
+    reopenTabs();
     nameButtons();
     weigh();
     setInterval(weigh, 2000);
     setInterval(nameButtons, 2000);
+    setInterval(fw.hideUnused, 2000);
     document.addEventListener("click", () => setTimeout(nameButtons)); // a tab that is opened for the first time
     setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
     fw.tabs.forEach(resumeWhenThere);

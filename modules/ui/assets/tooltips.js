@@ -3,6 +3,7 @@
   const fw = window.featherweight;
   const WAIT_MS = 600;
   const GAP = 8;
+  const NARROW = window.matchMedia?.("(max-width: 760px)"); // a tip would cover the next field
   let tip = null;
   let shown = null; // the element that the tip is about
   let timer = 0;
@@ -28,7 +29,7 @@
 
   function show(element, described) {
     hide();
-    if (!element.isConnected || !element.checkVisibility()) return;
+    if (!element.isConnected || !element.checkVisibility() || NARROW?.matches) return;
     tip = tip || fw.element("div", { id: "fw_tip", attributes: { role: "tooltip" } });
     tip.textContent = fw.text(texts()[element.id]);
     (element.closest(".gradio-container") || document.body).append(tip);

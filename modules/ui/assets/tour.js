@@ -6,9 +6,9 @@
   const STEPS = [
     ["#setting_sd_model_checkpoint", fw.t`This is the model that makes your images. Put your own into the folder models/Stable-diffusion.`],
     [`#${first.id("prompt")}`, fw.t`Describe here what the image shows, or press one of the examples below.`],
-    [`#${first.id("generate_box")}`, fw.t`Generate makes the image. The line below it says how much memory that needs, before you begin.`],
+    [`#${first.id("generate_box")}`, fw.t`Generate makes the image. The line below says how much memory the image will need.`],
     [`#${first.id("results")}`, fw.t`Your images appear here, with buttons to save them, make them larger and send them on. The tab History keeps all of them.`],
-    ["#setting_fp8_storage", fw.t`Short of memory? FP8 weight keeps the model in half of it. The tab Precision shows what that costs.`],
+    ["#setting_fp8_storage", fw.t`Short of memory? FP8 weight halves the model. The tab Precision shows what that costs.`],
   ];
   let box = null;
   let place = 0;

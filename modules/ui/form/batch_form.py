@@ -89,10 +89,10 @@ class BatchForm:
     def _of_folder(self) -> tuple[Source, ...]:
         folder = self._folder("batch_input_dir", "The input directory")
         if folder is None:
-            raise InvalidValueError("There is no input directory: name a folder on the machine of the server.")
+            raise InvalidValueError("The input directory is empty: enter a folder on the server's machine.")
         paths = images_in(folder)
         if not paths:
-            raise InvalidValueError(f"{folder} holds no images; known are {', '.join(SUFFIXES)}.")
+            raise InvalidValueError(f"{folder} holds no images; supported formats: {', '.join(SUFFIXES)}.")
         return tuple(
             Source(path.name, partial(read_image, path, path.name), partial(infotext_of, path)) for path in paths
         )
@@ -104,7 +104,7 @@ class BatchForm:
         folder = given_path(text)
         self._check(folder, what)
         if not folder.is_dir():
-            raise InvalidValueError(f"{what} {folder} is no folder of the machine that the server runs on.")
+            raise InvalidValueError(f"{what} {folder} is not a folder on the server's machine.")
         return folder
 
     def _check(self, folder: Path, what: str) -> None:

@@ -1,6 +1,6 @@
 """Start of a job of the canvas: the flattened layers inside of its frame, and the masks over them. No Gradio.
 
-Where the frame holds nothing, the image is transparent, and that part is always made anew. Around an image that fills
+Where the frame holds nothing, the image is transparent, and that part is always made again. Around an image that fills
 a rectangle this is outpainting as the form's own fields do it; holes of any other shape are filled with the colors
 around them and become a part of the mask. An empty frame starts from noise.
 """
@@ -31,7 +31,7 @@ def canvas_start(
     form: Mapping[str, Any], image: Image.Image, mask: Image.Image | None
 ) -> tuple[RequestStart, tuple[int, int]]:
     """The start for what the frame shows [any mode, transparent where nothing is] with its masks ("L" of the same
-    size, 255 is made anew), and the width and height of what is kept of it, in pixels."""
+    size, 255 is made again), and the width and height of what is kept of it, in pixels."""
     there = image.convert("RGBA").getchannel("A").point(lambda alpha: 255 if alpha >= OPAQUE else 0)
     box = there.getbbox()
     if box is None:
@@ -51,11 +51,11 @@ def canvas_start(
         whole = {**mask_values, "full_resolution": False}
         return _from(image.convert("RGB").crop(box), inside, values, whole), kept_px
     holes = ImageChops.invert(there)
-    anew = mask if mask is not None and is_changed else Image.new("L", image.size)
+    again = mask if mask is not None and is_changed else Image.new("L", image.size)
     if mask_values["invert"] and is_changed:
-        anew = ImageChops.invert(anew)
+        again = ImageChops.invert(again)
     filled = fill_masked(image.convert("RGB"), holes)
-    return _from(filled, ImageChops.lighter(anew, holes), values, {**mask_values, "invert": False}), image.size
+    return _from(filled, ImageChops.lighter(again, holes), values, {**mask_values, "invert": False}), image.size
 
 
 def canvas_sized(form: Mapping[str, Any], start: RequestStart, kept_px: tuple[int, int]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Controls:
                 self.build(*keys)
 
     def _told_of(self, row: Parameter) -> gr.components.Component:
-        """A control, of which scripts are told before and after."""
+        """A control, of which scripts are notified before and after."""
         label = row.control.label if row.control else ""
         self._services.scripts.component(None, row.elem_id(self.prefix), label)
         component = self._component(row)

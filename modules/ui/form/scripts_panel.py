@@ -1,5 +1,6 @@
 """The Script dropdown with the chosen script's own fields, and the fields of scripts that take part in every job."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -12,10 +13,13 @@ from modules.scripts.library import build_ui
 from modules.scripts.pasting import PastedFields
 from modules.scripts.script import Script
 from modules.services import Services
+from modules.ui.form.filling import missing, takes
 from modules.ui.form.form import TAB_NAMES
 
 NO_SCRIPT = "None"
-
+GROUPS = {"control": "Control", "guidance": "Guidance", "finishing": "Large images and finishing", "more": "More"}
+"""Groups of the form by the name that an extension's about.toml gives; those that give none stand in the last."""
+GROUP_HEAD = '<button type="button" class="fw-group-head" aria-expanded="false"><b>{}</b> <span></span></button>'
 
 ON = "✓"
 """Stands in the head of a script's section while the script is on."""
@@ -61,14 +65,27 @@ class ScriptFields:
         updates: list[Any] = []
         for fields in self.pasting:
             values = fields.values(parsed)
-            updates += [_update(values[place]) if place in values else gr.update() for place in fields.places]
+            updates += [_update(fields.components[place], values.get(place)) for place in fields.places]
         return updates
 
     def read(self, parsed: Mapping[str, Any]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """The fields of an infotext that any script looks at, and sentences about values that one refused."""
-        found = [fields.read(parsed) for fields in self.pasting]
-        keys: frozenset[str] = frozenset().union(*(one.keys for one in found))
-        return keys, tuple(sentence for one in found for sentence in one.refused)
+        """The fields of an infotext that any script looks at, and sentences about values that one refused, or that are
+        no choice of its list."""
+        keys: frozenset[str] = frozenset()
+        sentences: list[str] = []
+        for fields in self.pasting:
+            found = fields.read(parsed)
+            keys |= found.keys
+            sentences += found.refused
+            for place, value in found.values.items():
+                component = fields.components[place]
+                if not _is_choice(component, value):
+                    choices = [str(choice[1]) for choice in component.choices]
+                    word = f"{fields.title}: {component.label}"
+                    sentences.append(
+                        missing(word, str(value), choices, _instead(component) or "what was chosen before")
+                    )
+        return keys, tuple(sentences)
 
 
 def build_scripts(services: Services, tab: Tab) -> ScriptFields:
@@ -83,22 +100,8 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
     components: list[Any] = []
     pasting: list[PastedFields] = []
     switches: list[Switch] = []
-    section = 0
     is_img2img = tab is Tab.IMG2IMG
     selectable = services.scripts.selectable_of(is_img2img)
-    for script in services.scripts.alwayson_of(is_img2img):
-        if type(script).ui is Script.ui:  # it has no fields
-            places.append((script, len(components) + 1, len(components) + 1))
-            continue
-        fold_id = (script.fold_id if services.scripts.is_page_extended else "") or None
-        with gr.Accordion(script.title(), open=False, elem_id=fold_id, elem_classes=_classes(script)) as fold:
-            built = _add(script, is_img2img, components, places, pasting)
-        if built and not script.is_foreign and not _shows(fold):
-            fold.visible = "hidden"  # calling programs alone use it
-        switches += _switches(script.title(), section, len(components) - len(built) + 1, built)
-        section += 1
-        if script.is_foreign:
-            _without_second_fold(fold)
     titles = [script.title() for script in selectable]
     dropdown = gr.Dropdown(
         [NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id=f"{TAB_NAMES[tab]}_script_list"
@@ -115,6 +118,22 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
 
     if groups:
         dropdown.change(show, inputs=[dropdown], outputs=groups, queue=False, api_visibility="private")
+    sections = itertools.count()
+    for name, members in itertools.groupby(sorted(services.scripts.alwayson_of(is_img2img), key=_rank), _group):
+        with gr.Column(elem_classes=["fw-group"], elem_id=f"{TAB_NAMES[tab]}_group_{name}"):
+            gr.HTML(GROUP_HEAD.format(GROUPS[name]))
+            for script in members:
+                if type(script).ui is Script.ui:  # it has no fields
+                    places.append((script, len(components) + 1, len(components) + 1))
+                    continue
+                fold_id = (script.fold_id if services.scripts.is_page_extended else "") or None
+                with gr.Accordion(script.title(), open=False, elem_id=fold_id, elem_classes=_classes(script)) as fold:
+                    built = _add(script, is_img2img, components, places, pasting)
+                if built and not script.is_foreign and not _shows(fold):
+                    fold.visible = "hidden"  # calling programs alone use it
+                switches += _switches(script.title(), next(sections), len(components) - len(built) + 1, built)
+                if script.is_foreign:
+                    _without_second_fold(fold)
     return ScriptFields([dropdown, *components], tuple(places), tuple(pasting), is_img2img, tuple(switches))
 
 
@@ -132,6 +151,16 @@ def _switches(title: str, section: int, begin: int, built: Sequence[Any]) -> Ite
             yield Switch(section, place, ON if is_whole else label)
         if is_whole:
             return
+
+
+def _group(script: Script) -> str:
+    """Return the name of the group that a script's fold stands in."""
+    name = script.acting.owner.about.get("group", "") if script.acting else ""
+    return name if name in GROUPS else "more"
+
+
+def _rank(script: Script) -> int:
+    return list(GROUPS).index(_group(script))
 
 
 def _classes(script: Script) -> list[str]:
@@ -159,9 +188,25 @@ def _without_second_fold(fold: gr.Accordion) -> None:
     fold.unrender()  # type: ignore[no-untyped-call]
 
 
-def _update(value: Any) -> Any:
-    """A function of a script may give a value or what `gr.update` made."""
+def _update(component: gr.components.Component, value: Any) -> Any:
+    """A function of a script may give a value or what `gr.update` made. A name that is not in a list would make every
+    later Generate fail."""
+    if value is None or not _is_choice(component, value):
+        instead = None if value is None else _instead(component)
+        return gr.update() if instead is None else gr.update(value=instead)
     return value if isinstance(value, dict) and "__type__" in value else gr.update(value=value)
+
+
+def _is_choice(component: gr.components.Component, value: Any) -> bool:
+    """Whether a list takes a value; every other component takes what its script gives."""
+    is_list = isinstance(component, gr.Dropdown | gr.Radio) and not isinstance(value, dict)
+    return not is_list or takes(component, value)
+
+
+def _instead(component: gr.components.Component) -> str | None:
+    """Return the choice of a list that stands for none."""
+    choices = component.choices if isinstance(component, gr.Dropdown | gr.Radio) else ()
+    return next((choice[1] for choice in choices if choice[1] == NO_SCRIPT), None)
 
 
 def _add(

@@ -39,7 +39,7 @@ class Mode(StrEnum):
 
     @property
     def has_mask(self) -> bool:
-        """Whether the sub tab paints anew under a mask; a batch and the canvas may."""
+        """Whether the sub tab repaints under a mask; a batch and the canvas may."""
         return self in (Mode.INPAINT, Mode.INPAINT_SKETCH, Mode.INPAINT_UPLOAD, Mode.BATCH, Mode.CANVAS)
 
 
@@ -114,7 +114,7 @@ def _begun(form: Mapping[str, Any], pictures: Pictures, uploads: Uploads) -> Fro
         raise InvalidValueError(NO_IMAGE)
     paint = uploads.image(pictures.paint, "What is painted").convert("RGBA") if pictures.paint else None
     if paint is not None and paint.size != image.size:
-        raise InvalidValueError("What is painted is of another size than the image; reload the page.")
+        raise InvalidValueError("The painting and the image differ in size; reload the page.")
     if mode is Mode.SKETCH:
         return from_images(form, (image if paint is None else painted_over(image, paint),))
     if mode is Mode.INPAINT:

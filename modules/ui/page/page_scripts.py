@@ -21,7 +21,7 @@ from modules.ui.page.page_styles import below_root
 
 ASSETS = Path(__file__).parents[1] / "assets"
 SCRIPTS = (
-    *("localization.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
+    *("localization.js", "panels.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *("canvas.js", "canvas_store.js", "img2img.js", "upload_list.js", "references.js", "batch.js"),
@@ -30,6 +30,7 @@ SCRIPTS = (
     *("uploads.js", "memory.js", "notices.js", "queue.js", "line.js"),
     *("history.js", "history_image.js", "history_again.js", "history_compare.js", "extensions.js", "get_models.js"),
     *("settings_fields.js", "settings.js", "tooltips.js", "tour.js", "start.js", "session.js"),
+    *("find.js", "presets.js"),
 )
 FOR_EXTENSIONS = "extensions_page.js"
 """The names that scripts of users' extensions call; only where there are such scripts."""
@@ -37,7 +38,7 @@ STYLES = (
     *("style.css", "extra_networks.css", "memory.css", "canvas.css", "layers.css", "extras.css"),
     *("queue.css", "extensions.css", "models.css"),
 )
-LOOKS = ("icons.css", "work.css", "looks.css", "layers_place.css")
+LOOKS = ("shell.css", "icons.css", "work.css", "looks.css", "layers_place.css")
 """Styles that follow a class of the body, or replace what Gradio says of its own elements: not put below the page's
 root as the others are."""
 FOLDER = "page-files"

@@ -18,9 +18,14 @@ PAGE_SCRIPT = b"<script>window.gradio_api_info"
 KEEP_PLAIN = b"""<script>{
 const events = window.gradio_config?.dependencies;
 if (Array.isArray(events)) Object.setPrototypeOf(events, class extends Array {}.prototype);
+const { page, layout, components } = window.gradio_config ?? {};
+const ids = (parts) => parts.map((part) => part.id);
+if (page && !page[""]) page[""] = { layout, components: ids(components), dependencies: ids(events) };
 if (window.gradio_config) window.gradio_config.root = new URL(".", location.href).href.slice(0, -1);
 }</script>"""
 """The root is where the browser found the page: a reverse proxy need not say by which name it was called."""
+PARTS = re.compile(rb'"page":\{"":\{.*?\}\},"mcp_server"')
+"""What the only page consists of, which is everything: a seventh of what is sent, and the script says it again."""
 ROOT = re.compile(rb'const root = "[^"\n]*";')
 """Where another script of Gradio's page has the root; a dot is the page's own place."""
 
@@ -69,7 +74,7 @@ def _with_scripts(start: Message, body: Message, first: bytes) -> Message:
     """Put the scripts into a whole page, and its length into what goes before; gives that."""
     page: bytes = body.get("body", b"")
     if PAGE_SCRIPT in page and not body.get("more_body"):
-        page = ROOT.sub(b'const root = ".";', page, count=1)
+        page = PARTS.sub(b'"page":{},"mcp_server"', ROOT.sub(b'const root = ".";', page, count=1), count=1)
         body["body"] = page.replace(PAGE_SCRIPT, KEEP_PLAIN + PAGE_SCRIPT, 1).replace(HEAD, first + HEAD, 1)
         headers = MutableHeaders(raw=list(start["headers"]))
         headers["content-length"] = str(len(body["body"]))

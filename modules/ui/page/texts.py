@@ -43,12 +43,7 @@ NO_TEXTS = frozenset(
             "fp8 e4m3fn, plain (8 bits)",
             "fp8 e5m2, plain (8 bits)",
         ),
-        *(
-            "GGUF (Q8_0, Q5_1, Q5_0 and 16 bits)",
-            "FP8 matmul",
-            "int8 matmul",
-            "Autocast",
-        ),
+        *("GGUF (Q8_0, Q5_1, Q5_0 and 16 bits)", "FP8 matmul", "int8 matmul", "Autocast"),
         *("Cosine Down", "Cosine Up", "Cosine Repeating", "Half Cosine Down", "Half Cosine Up", "Linear Down"),
         *("Linear Up", "Linear Repeating", "Power Down", "Power Up", "Sawtooth", "Constant", "MEAN", "ZERO"),
         *("AD", "STD", "bicubic", "bilinear", "nearest", "nearest-exact", "area", "bislerp", "cond", "uncond"),

@@ -1,4 +1,4 @@
-"""Reload UI: the page is built anew, with changed defaults, themes and tabs, while server, queue and model go on."""
+"""Reload UI: the page is built again, with changed defaults, themes and tabs, while server, queue and model go on."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def reload_routes(app: FastAPI, build: Build) -> APIRouter:
 
     @routes.post("/reload-page", **documented({}))
     async def reload_page() -> Nothing:
-        """Build the page anew; open pages keep working with the old one until they are loaded again."""
+        """Build the page again; open pages keep working with the old one until they are loaded again."""
 
         async def built() -> tuple[FastAPI, gr.Blocks]:
             return build(FastAPI())

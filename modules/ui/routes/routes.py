@@ -33,10 +33,11 @@ from modules.ui.form.start_form import mode_of, sized, stand_in
 from modules.ui.routes.card_routes import card_routes
 from modules.ui.routes.gallery_routes import NO_JOB, gallery_routes
 from modules.ui.routes.localization_routes import localization_routes
+from modules.ui.routes.preset_routes import preset_routes
 from modules.ui.routes.settings_routes import settings_routes
 from modules.ui.routes.upload_routes import upload_routes
 
-NO_BATCH = page_text("This batch is not known: the server was restarted since, or many others came after it.")
+NO_BATCH = page_text("This batch is unknown: the server was restarted, or many others followed it.")
 BATCH = {
     "total": 3,
     "done": 2,
@@ -104,7 +105,7 @@ def page_routes(services: Services) -> APIRouter:
             "is_bundled": is_shipped(wanted_checkpoint(services)),
             "size": model.default_size_px if model else None,
             "usual": model.usual if model else "",
-            "takes_references": model.takes_references if model else None,
+            "unused": model.unused if model else None,
             "switch_seconds": round(model.switch_seconds, 2) if model else None,
             "settings": page_settings(services.settings.current),
         }
@@ -178,6 +179,7 @@ def page_routes(services: Services) -> APIRouter:
     routes.include_router(card_routes(services))
     routes.include_router(localization_routes(services))
     routes.include_router(settings_routes(services))
+    routes.include_router(preset_routes(services))
     routes.include_router(upload_routes(Uploads.of(services.paths)))
     return routes
 
@@ -220,8 +222,8 @@ def _result_reply(job: Job) -> dict[str, Any]:
             if finished.interrupted:
                 notices.append(
                     page_text(
-                        f"Interrupted at step {state.step} of {state.total_steps}. What was made until then is kept; "
-                        "the last image may be unfinished."
+                        f"Interrupted at step {state.step} of {state.total_steps}. Finished images are kept; the last "
+                        f"one may be unfinished."
                     )
                 )
     return {

@@ -20,8 +20,8 @@ def build_defaults_page() -> Callable[[UiConfig], None]:
     """Build into the layout that is open now. Call what is returned when the whole page is built, inside of it: only
     then it is known which controls there are."""
     gr.HTML(
-        "<p>What the forms hold when the page is opened. Set them as you want them, press View changes, and apply "
-        "what you want to keep. The file is ui-config.json, as other programs of this kind write it.</p>"
+        "<p>The values of the forms when the page opens. Set them as you want, press View changes, and apply what you "
+        "want to keep. The file is ui-config.json, as in A1111.</p>"
     )
     with gr.Row():
         view = gr.Button("View changes", elem_id="ui_defaults_view")

@@ -54,12 +54,12 @@ def build_extras_tab(services: Services, when_opened: WhenOpened) -> ExtrasTab:
     mode = gr.State(SINGLE)
     with gr.Row(equal_height=False, elem_id="extras_body"):
         with gr.Column(scale=1, elem_id="extras_settings"):
+            with gr.Row(elem_id="extras_generate_box", elem_classes=["fw-go"]):
+                interrupt = gr.Button("Interrupt", elem_id="extras_interrupt", variant="stop", interactive=False)
+                generate = gr.Button("Generate", elem_id="extras_generate", variant="primary")
             modes, image, inputs = _build_inputs(mode)
             fields = build_operations(services)
         with gr.Column(scale=1, elem_id="extras_results"):
-            with gr.Row(elem_id="extras_generate_box"):
-                interrupt = gr.Button("Interrupt", elem_id="extras_interrupt", variant="stop", interactive=False)
-                generate = gr.Button("Generate", elem_id="extras_generate", variant="primary")
             notice = gr.HTML(elem_id="extras_notice")
             progress = gr.HTML(elem_id="extras_progress")
             gallery = gr.HTML(EMPTY, elem_id="extras_gallery")

@@ -51,8 +51,10 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
             '<select id="fw_language" aria-label="Language" title="Language of the page" hidden></select>'
             '<form id="fw_user" method="post" action="logout" hidden><b></b> '
             '<button type="submit" hidden>Log out</button></form>'
+            '<button type="button" id="fw_find" aria-label="Find a control" title="Find a control, a setting or a tab '
+            '(Ctrl+K)">⌕</button><div class="fw-menu" id="fw_presets"></div>'
             '<button type="button" id="fw_theme" aria-label="Switch between dark and light">◐</button>'
-            '<button type="button" id="fw_more" aria-label="More of the header" aria-expanded="false">⋯</button>',
+            '<button type="button" id="fw_more" aria-label="More controls" aria-expanded="false">⚙</button>',
             elem_id="fw_status",
         )
     build_quicksettings(services, page)

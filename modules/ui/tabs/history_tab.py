@@ -29,7 +29,7 @@ def build_history_tab() -> None:
             '<button type="button" data-do="trashed" aria-pressed="false">Trash</button>'
             '<select id="fw_history_user" aria-label="Whose images" hidden></select>'
             '<button type="button" data-do="import">Import a folder</button></div>'
-            f'<p class="fw-history-help">{examples}; a minus sign in front leaves out: <code>-lora:bar</code></p>'
+            f'<p class="fw-history-help">{examples}; a minus sign in front excludes: <code>-lora:bar</code></p>'
             '<div class="fw-boards" role="group" aria-label="Boards"></div>'
             '<p class="fw-history-status" role="status"></p><div class="fw-history-imports"></div>'
             '<div class="fw-history-chosen" role="group" aria-label="Chosen images" hidden></div>'

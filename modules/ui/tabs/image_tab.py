@@ -222,7 +222,7 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
 def build_references(tab: str) -> None:
     """Images that models which edit are shown; the page's script fills the place (`assets/references.js`)."""
     with gr.Accordion("Reference images", open=False, elem_id=f"{tab}_references", elem_classes=["fw-references-part"]):
-        gr.Markdown("Shown besides to models that edit by references; the prompt can speak of them.")
+        gr.Markdown("Shown to models that edit images; the prompt can refer to them.")
         gr.HTML(f'<div class="fw-references" data-tab="{tab}"></div>')
 
 
@@ -234,7 +234,7 @@ def build_overrides(form: Components, tab: str) -> None:
         allow_custom_value=True,
         visible=False,
         label="Override settings",
-        info="From the pasted image; they hold for this form only. Remove what you do not want.",
+        info="From the pasted image, for this form only. Remove what you do not want.",
         elem_id=f"{tab}_override_settings",
     )
     overrides.change(lambda chosen: gr.update(visible=bool(chosen)), [overrides], [overrides], **HIDDEN_EVENT)
@@ -376,11 +376,7 @@ def build_style_editor(services: Services, form: Components, tab: str) -> None:
     """Styles: looked at, changed, deleted."""
     with gr.Accordion("Edit styles", open=False, elem_id=f"{tab}_styles_edit"):
         name = gr.Dropdown(
-            _style_names(services),
-            label="Name",
-            allow_custom_value=True,
-            value=None,
-            elem_id=f"{tab}_styles_edit_name",
+            _style_names(services), label="Name", allow_custom_value=True, value=None, elem_id=f"{tab}_styles_edit_name"
         )
         prompt = gr.Textbox(
             label="Prompt of the style",

@@ -120,11 +120,11 @@ def build_img2img_tab(services: Services) -> ImageTab:
 def _of_canvas(values: Mapping[str, Any], sent: Pictures, uploads: Uploads, services: Services) -> GenerationRequest:
     """The request of what the canvas's frame shows. Raises `InvalidValueError`."""
     if not sent.image:
-        raise InvalidValueError("The canvas is not there yet; wait a moment, or reload the page.")
+        raise InvalidValueError("The canvas is not ready yet; wait a moment, or reload the page.")
     image = uploads.image(sent.image)
     mask = uploads.image(sent.mask, "The mask").convert("L") if sent.mask else None
     if mask is not None and mask.size != image.size:
-        raise InvalidValueError("The mask is of another size than the image; reload the page.")
+        raise InvalidValueError("The mask and the image differ in size; reload the page.")
     start, kept_px = canvas_start(values, image, mask)
     start = replace(start, references=references_of(sent, uploads))
     request = request_of(sized(canvas_sized(values, start, kept_px), image.size), services, start)
@@ -147,13 +147,7 @@ def _build_parameters(services: Services, controls: Controls) -> tuple[gr.Tabs, 
     with gr.Column(elem_id="inpaint_controls"):
         controls.build_rest(Section.MASK, lines=(0,))
         form["mask_alpha"] = gr.Slider(
-            0,
-            100,
-            0,
-            step=1,
-            label="Mask transparency",
-            elem_id="img2img_mask_alpha",
-            elem_classes=["fw-mask-alpha"],
+            0, 100, 0, step=1, label="Mask transparency", elem_id="img2img_mask_alpha", elem_classes=["fw-mask-alpha"]
         )
         controls.build_rest(Section.MASK)
     controls.build("resize_mode")
@@ -219,19 +213,19 @@ def _build_batch(form: Components) -> None:
         with gr.Tab("From directory", id="directory", elem_id="img2img_batch_dir_tab", render_children=True) as folder:
             form["batch_input_dir"] = gr.Textbox(
                 label="Input directory",
-                info="A folder of the machine that the server runs on; all of its images are taken",
+                info="A folder on the server's machine; all its images are used",
                 elem_id="img2img_batch_input_dir",
             )
     _remembers(upload, source, "upload")
     _remembers(folder, source, "directory")
     form["batch_output_dir"] = gr.Textbox(
         label="Output directory",
-        info="Results get the names of their inputs. Empty: the usual folder and names",
+        info="Results keep the names of their inputs. Empty: the usual folder and names",
         elem_id="img2img_batch_output_dir",
     )
     form["batch_mask_dir"] = gr.Textbox(
         label="Inpaint batch mask directory",
-        info="For inpainting: masks named as their images, or one mask for all images",
+        info="For inpainting: masks named like their images, or one mask for all",
         elem_id="img2img_batch_inpaint_mask_dir",
     )
     with gr.Accordion("PNG info", open=False):
@@ -240,7 +234,7 @@ def _build_batch(form: Components) -> None:
         )
         form["batch_png_info_dir"] = gr.Textbox(
             label="PNG info directory",
-            info="Images of the same names, whose info is used. Empty: that of the inputs themselves",
+            info="Images of the same names, whose info is used. Empty: the inputs themselves",
             elem_id="img2img_batch_png_info_dir",
         )
         form["batch_png_info_fields"] = gr.CheckboxGroup(

@@ -10,7 +10,8 @@ from modules.images.metadata import read_metadata
 from modules.ui.common.messages import error_box, note_box
 from modules.ui.tabs.image_tab import HIDDEN_EVENT
 
-SEND = '<div id="pnginfo_send" class="fw-tools fw-send" role="group" aria-label="Send to" hidden></div>'
+SHOWN = """<div id="pnginfo_shown"></div>
+<div id="pnginfo_send" class="fw-tools fw-send" role="group" aria-label="Send to" hidden></div>"""
 READ_SCRIPT = "(file, infotext) => { featherweight.pngInfoRead(file, infotext); }"
 
 
@@ -24,7 +25,7 @@ def build_png_info_tab() -> None:
                 type="filepath",
                 elem_id="pnginfo_image",
             )
-            gr.HTML(SEND, elem_id="pnginfo_send_box")
+            gr.HTML(SHOWN, elem_id="pnginfo_send_box")
         with gr.Column(scale=1):
             shown = gr.HTML(note_box("Drop an image to see its parameters."), elem_id="pnginfo_html")
             text = gr.Textbox(visible="hidden")
@@ -38,7 +39,7 @@ def build_png_info_tab() -> None:
             return error_box(str(error)), ""
         if infotext is None and not items:
             return note_box("This image holds no parameters."), ""
-        parts = [("parameters", infotext or ""), *items.items()]
+        parts = [("Parameters", infotext or ""), *items.items()]
         blocks = [f"<h3>{escape(name)}</h3><pre>{escape(value)}</pre>" for name, value in parts if value]
         return f'<div class="fw-infotext-view">{"".join(blocks)}</div>', infotext or ""
 

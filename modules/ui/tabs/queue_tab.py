@@ -7,7 +7,7 @@ from modules.jobs.when_done import WhenDone
 WORDS = {
     WhenDone.NOTHING: "Nothing",
     WhenDone.UNLOAD: "Unload the model",
-    WhenDone.EXIT: "End the server",
+    WhenDone.EXIT: "Stop the server",
     WhenDone.SLEEP: "Put the machine to sleep",
     WhenDone.COMMAND: "Run the command of the settings",
 }
@@ -19,10 +19,10 @@ def build_queue_tab() -> None:
     gr.HTML(
         '<div id="fw_queue"><div class="fw-queue-bar">'
         '<button type="button" data-do="pause" aria-pressed="false">Pause</button>'
-        '<button type="button" data-do="clear">Cancel all waiting</button>'
+        '<button type="button" data-do="clear">Cancel all queued</button>'
         '<button type="button" data-do="retry">Retry failed</button>'
         f'<label>When done <select id="fw_queue_done">{choices}</select></label>'
-        '<span class="fw-queue-paused" hidden>Paused: nothing new begins</span></div>'
+        '<span class="fw-queue-paused" hidden>Paused: no new job starts</span></div>'
         '<p class="fw-queue-status" role="status"></p><div class="fw-queue-lists"></div></div>',
         elem_id="fw_queue_box",
     )

@@ -30,7 +30,7 @@ def wanted_quicksettings(services: Services) -> list[Setting]:
 
 
 def build_quicksettings(services: Services, page: gr.Blocks) -> None:
-    """Build into the layout that is open now. Made anew whenever the page is loaded, so a new list needs a reload."""
+    """Build into the layout that is open now. Made again whenever the page is loaded, so a new list needs a reload."""
 
     def fields() -> None:
         wanted = wanted_quicksettings(services)

@@ -23,14 +23,14 @@ BAR = """
   <span id="settings_unsaved" role="status"></span>
 </div>
 <button type="button" id="settings_reload" data-act="reload"
-  title="Build the page anew with changed defaults, themes and tabs">Reload UI</button>
+  title="Build the page again with changed defaults, themes and tabs">Reload UI</button>
 <button type="button" id="settings_submit" data-act="save">Apply settings</button>
 </div>
 <div id="settings_result"></div>
 """
 ACTIONS = """
 <div class="fw-tools">
-  <button type="button" data-act="reload" title="Build the page anew with changed defaults, themes and tabs"
+  <button type="button" data-act="reload" title="Build the page again with changed defaults, themes and tabs"
     >Reload UI</button>
   <button type="button" data-act="unload" title="Free the memory of the model; the next image loads it again"
     >Unload the model</button>
@@ -38,18 +38,18 @@ ACTIONS = """
   <button type="button" data-act="measure"
     title="Measure what the device computes fast, and choose by it: up to 20 s, after the running image"
     >Measure the device again</button>
-  <button type="button" data-act="notify" title="The browser says when images are done while the page is not in sight"
+  <button type="button" data-act="notify" title="The browser tells you when images are done while the page is hidden"
     >Allow browser notifications</button>
 </div>
 <p id="settings_action_result" role="status"></p>
 """
 SYSTEM = """
-<p>What this program runs on, and with which settings. Passwords and keys are left out.</p>
+<p>The machine and the settings of this program, without passwords and keys.</p>
 <div class="fw-tools"><a href="internal/sysinfo" target="_blank" rel="noopener">Show</a>
 <a href="internal/sysinfo-download">Save as a file</a></div>
 """
 LICENCES = """
-<p>The packages that this program uses, and their licences.</p>
+<p>The packages that this program uses, and their licenses.</p>
 <div id="settings_licences" translate="no"></div>
 """
 
@@ -68,9 +68,9 @@ def build_settings_tab(services: Services) -> Callable[[UiConfig], None]:
                 services.scripts.callbacks.call(Moment.SETTINGS_ACTIONS, services)
             with _page("Sysinfo"):
                 gr.HTML(SYSTEM)
-            with _page("Licences"):
+            with _page("Licenses"):
                 gr.HTML(LICENCES)
-            gr.HTML('<p id="settings_nothing" role="status" hidden>No setting has these words.</p>')
+            gr.HTML('<p id="settings_nothing" role="status" hidden>No setting matches.</p>')
     return wire_defaults
 
 
@@ -99,7 +99,7 @@ def _sections_list() -> str:
         button = f'<button type="button" data-place="{place}">{escape(section.title)}</button>'
         groups.setdefault(section.category or "Uncategorized", []).append(button)
         place += 1
-    for title in ("Defaults", "Actions", "Sysinfo", "Licences"):
+    for title in ("Defaults", "Actions", "Sysinfo", "Licenses"):
         groups.setdefault("Other", []).append(f'<button type="button" data-place="{place}">{title}</button>')
         place += 1
     groups["Other"].append('<button type="button" data-place="all">Show all pages</button>')

@@ -45,7 +45,7 @@ test("a form that cannot be put back costs no page", () => {
   const [tab, messages] = [fw.tab("one"), make("#one_messages")];
   tab.keepForm(VALUES);
   assert.equal(tab.changes("").length, 0);
-  assert.match(messages.children[0].textContent, /could not be put back/);
+  assert.match(messages.children[0].textContent, /could not be restored/);
 });
 
 test("a new page finds what another page kept, its own comes first", () => {

@@ -98,7 +98,7 @@ test("a result without images leaves what there was, and an error is said", asyn
   tab.showResult({ error: "Out of memory.", images: [], notices: [], seconds: null });
   await turn();
   assert.equal(stage.children[0].className, "fw-image");
-  assert.equal(said(), "Out of memory.");
+  assert.equal(said(), "Out of memory.That job made no image. The image above is an earlier one.");
 });
 
 test("an image without parameters is not sent to a tab that takes parameters only", async () => {

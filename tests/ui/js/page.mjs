@@ -66,7 +66,7 @@ export function load(names, { prefixes = ["one"], fields = [], tab = {}, replies
     vm.runInContext(readFileSync(new URL(name, name === "plot.js" ? PLOTS : ASSETS), "utf8"), context, { filename: name });
   }
   const fw = window.featherweight;
-  for (const name of ["keepAwake", "letSleep", "chime", "showRetention", "showTimeline", "offerRealModel"]) {
+  for (const name of ["keepAwake", "letSleep", "chime", "showRetention", "showTimeline", "offerRealModel", "describeGroups", "drawPresets", "hideUnused"]) {
     fw[name] ??= () => {};
     for (const tab of fw.tabs) if (name.startsWith("show")) tab[name] ??= () => {};
   }

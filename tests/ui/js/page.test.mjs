@@ -11,7 +11,7 @@ function started({ engine = {}, kept, paths = [] } = {}) {
   const session = new Storage();
   if (kept) session.setItem("featherweight.form.one", kept);
   const reply = { ...ENGINE, ...engine };
-  const made = load(["form.js", "progress.js", "prompt.js", "uploads.js", "notices.js", "tour.js", "start.js"], {
+  const made = load(["panels.js", "find.js", "presets.js", "form.js", "progress.js", "prompt.js", "uploads.js", "notices.js", "tour.js", "start.js"], {
     replies: { "internal/engine": reply }, stores: { session }, paths: ["#fw_scales", ...TAB_PARTS, ...paths],
     globals: { setTimeout: soon, matchMedia: () => ({ matches: false }), URLSearchParams, navigator: { webdriver: true } },
   });

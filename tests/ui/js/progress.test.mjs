@@ -11,6 +11,7 @@ function page({ replies = {}, stores, prefixes = ["one"], scripts = [], globals 
   for (const tab of made.fw.tabs) {
     for (const name of ["generate", "interrupt", "skip"]) made.make(`#${tab.prefix}_generate_box > #${tab.prefix}_${name}`);
     tab.shown = [];
+    tab.images = () => [];
     tab.showResult = (result) => {
       tab.clearMessages();
       tab.shown.push(result);
@@ -31,12 +32,62 @@ test("two tabs watch a job each", () => {
   assert.equal(fw.tab("one").task(), first);
 });
 
-test("a form that does not arrive leaves a message and the button", () => {
-  const { fw, said } = page();
+test("a form that does not arrive leaves a message and the button", async () => {
+  const replies = {};
+  const { fw, said } = page({ replies });
   fw.tab("one").start();
-  fw.tab("one").failed();
+  replies[PROGRESS] = { queued: true };
+  await fw.tab("one").failed();
+  assert.ok(fw.tab("one").isRunning() && !said(), "only its answer was lost");
+  replies[PROGRESS] = { active: false, queued: false, completed: false };
+  await fw.tab("one").failed();
   assert.ok(!fw.tab("one").isRunning());
   assert.match(said(), /was not started/);
+});
+
+test("a job may be unknown as long as its form is under way, and for a while after", async () => {
+  let now = 0;
+  class Clock extends Date {
+    static now() { return now; }
+  }
+  const replies = { [PROGRESS]: { active: false, queued: false, completed: false } };
+  const { fw, tick, said } = page({ replies, globals: { Date: Clock } });
+  const tab = fw.tab("one");
+  tab.start();
+  now = 60_000;
+  await tick();
+  assert.ok(tab.isRunning(), "the server is slow to answer");
+  tab.submitted();
+  now += 5000;
+  replies[PROGRESS] = async () => { now += 5000; return { active: false }; };
+  await tick();
+  assert.ok(tab.isRunning(), "what was asked before the grace was over says nothing");
+  await tick();
+  assert.ok(!tab.isRunning());
+  assert.match(said(), /did not take this job/);
+});
+
+test("after a reload an error that was said is not said again, and the images of the job before it are shown", async () => {
+  const stores = { session: new Storage(), local: new Storage() };
+  const results = {};
+  const replies = {
+    [PROGRESS]: { completed: true },
+    "internal/result": (_, path) => results[decodeURIComponent(path.split("=")[1])],
+  };
+  const { fw, tick } = page({ replies, stores });
+  const made = fw.tab("one").start();
+  results[made] = { error: null, images: [{}], notices: [] };
+  await tick();
+  const failed = fw.tab("one").start();
+  results[failed] = { error: "no such LoRA", images: [], notices: [] };
+  const unseen = page({ replies, stores });
+  await unseen.fw.tab("one").resume();
+  assert.deepEqual(unseen.fw.tab("one").shown.map((result) => result.error), [null, "no such LoRA"]);
+  const seen = page({ replies, stores });
+  await seen.fw.tab("one").resume();
+  assert.deepEqual(seen.fw.tab("one").shown.map((result) => result.images.length), [1]);
+  await seen.fw.tab("one").resume(true);
+  assert.equal(seen.fw.tab("one").shown.at(-1).error, "no such LoRA", "asked for, it is");
 });
 
 test("a job that the server forgot is named as lost, once", async () => {
@@ -101,7 +152,8 @@ test("a reload finds its job again, a second page of the browser does not take i
   const replies = { [PROGRESS]: { active: true, progress: 0.5 }, "internal/result": { error: null, images: [] } };
   const first = page({ replies, stores, globals });
   const task = first.fw.tab("one").start();
-  const second = page({ replies, stores: { session: new Storage(), local: stores.local }, globals });
+  const patient = (run, ms) => setTimeout(run, ms * 40); // the answer may be late where others compute
+  const second = page({ replies, stores: { session: new Storage(), local: stores.local }, globals: { ...globals, setTimeout: patient } });
   await second.fw.tab("one").resume();
   assert.ok(!second.fw.tab("one").isRunning(), "the first page says that it watches it");
   const again = page({ replies, stores, globals: { BroadcastChannel: browser() } }); // the first one is closed
@@ -250,7 +302,7 @@ test("progress in words", () => {
   assert.equal(fw.progressLine(state), "40% · step 8 of 20 · 1 min 3 s left");
   assert.match(fw.progressLine(state, { forever: true }), /generating forever: right-click Interrupt/);
   assert.match(fw.progressLine(state, { stopping: "interrupting" }), /· interrupting$/);
-  assert.equal(fw.progressLine({ queued: true, textinfo: "In line" }), "In line");
+  assert.equal(fw.progressLine({ queued: true, textinfo: "Queue" }), "Queue");
   assert.equal(fw.progressTitle(state), "[40% (8 of 20)] Featherweight");
 });
 

@@ -22,7 +22,7 @@ from lib_controlnet.pixels import Pixels
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 MULTIPLE = 32
 TASK = (49406, 518, 10549, 533, 29119, 1550, 49407)
-"""The pieces of "the task is semantic" in CLIP's vocabulary, which the network is told."""
+"""The pieces of "the task is semantic" in CLIP's vocabulary, which the network receives."""
 TASK_LENGTH = 77
 BACKBONE: dict[str, Any] = {
     "embed_dim": 192,

@@ -83,7 +83,7 @@ def compare(
 ) -> list[Row]:
     """Make the images; the first format is what the others are measured against. `UNSTORED` means fp8 off.
 
-    `on_image` is told of each image before it is made. Seeds of the request must be fixed. Raises what `generate`
+    `on_image` receives each image before it is made. Seeds of the request must be fixed. Raises what `generate`
     raises, `UnknownNameError` for a format, `Interrupted` when it was stopped; nothing is saved. Other jobs may run
     between two formats, not within one.
     """

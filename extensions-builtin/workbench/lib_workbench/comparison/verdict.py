@@ -42,7 +42,7 @@ def verdict(rows: Sequence[Row]) -> str:
     )
     worst = min(smaller, key=lambda row: row.mean_psnr_db)
     if worst is not best and worst.mean_psnr_db < best.mean_psnr_db - 3:
-        text += page_text(f" {name_of(worst)} strays furthest: {_closeness_of(worst)}.")
+        text += page_text(f" {name_of(worst)} differs most: {_closeness_of(worst)}.")
     return text
 
 

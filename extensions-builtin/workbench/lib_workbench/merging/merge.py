@@ -110,8 +110,8 @@ def merge(
     if infinite:
         result.notices.append(
             page_text(
-                f"{len(infinite)} tensors hold numbers that are not finite as {request.storage} ({_some(infinite)}): "
-                "merge again with bf16 or fp32, or look for a damaged model."
+                f"{len(infinite)} tensors have values that are not finite as {request.storage} ({_some(infinite)}): "
+                f"merge again with bf16 or fp32, or check for a damaged model."
             )
         )
     log.info("Merged %s in %.1f s", request.target.name, result.seconds)
@@ -145,8 +145,8 @@ def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work
         if merged.kept:
             notices.append(
                 page_text(
-                    f"{len(merged.kept)} tensors stay as they are in {files[0].path.name}, because another model has "
-                    f"no such tensor: {_some(merged.kept)}."
+                    f"{len(merged.kept)} tensors are those of {files[0].path.name}, because another model lacks them: "
+                    f"{_some(merged.kept)}."
                 )
             )
         source = merged

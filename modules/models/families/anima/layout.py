@@ -46,7 +46,7 @@ def blocks_of(header: Header) -> int:
 
 
 def transformer_keymap(blocks: int) -> KeyMap:
-    """Of diffusers' transformer."""
+    """Return the key map of diffusers' transformer."""
     pairs = [ModulePair(f"{PREFIX}{theirs}", ours) for theirs, ours in OUTER.items()]
     for block in range(blocks):
         pairs += [
@@ -57,7 +57,7 @@ def transformer_keymap(blocks: int) -> KeyMap:
 
 
 def adapter_keymap() -> KeyMap:
-    """Of diffusers' text conditioner, whose names are the original ones."""
+    """Return the key map of diffusers' text conditioner, whose names are the original ones."""
     return KeyMap(ModulePair(f"{ADAPTER}{part}", part) for part in ("embed", "in_proj", "blocks", "out_proj", "norm"))
 
 

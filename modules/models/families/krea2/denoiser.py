@@ -43,7 +43,7 @@ class WideNorm(nn.Module):
 
 
 def context_width(header: Header) -> int | None:
-    """The same of all its states side by side."""
+    """Return the width of all states of the text encoder together."""
     entry, width = header.get(f"{PREFIX}{PROJECTOR}"), QWEN3_VL.width_in(header)
     return entry.shape[1] * width if entry is not None and width is not None and len(entry.shape) == 2 else None
 

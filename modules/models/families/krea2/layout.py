@@ -47,7 +47,7 @@ TABLE, TABLE_ROWS = ".scale_shift_table", 6
 
 
 def transformer_keymap(header: Header) -> ParameterMap:
-    """Of the tensors of a checkpoint's transformer in the original layout."""
+    """Return the key map of a checkpoint's transformer in the original layout."""
     names = [key for key in header if key.startswith(PREFIX) and not key.endswith((*SCALE_NAMES, *LEFT_OVER))]
     return _keymap({_ours(key.removeprefix(PREFIX)): key for key in names})
 
@@ -57,7 +57,7 @@ def _folder_names(header: Header) -> Names:
 
 
 def _keymap(originals: dict[str, str]) -> ParameterMap:
-    """By diffusers' names the original ones."""
+    """Return the key map from diffusers' names to the original ones."""
     is_table = ("transformer_blocks.", TABLE)
     tables = {name: TABLE_ROWS for name in originals if name.startswith(is_table[0]) and name.endswith(is_table[1])}
     return ParameterMap(originals, tables)

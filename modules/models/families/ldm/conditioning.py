@@ -22,7 +22,7 @@ MAX_PERIOD = 10_000.0
 
 
 class SizeVector(StrEnum):
-    """What follows the pooled text in the vector that is added to the time embedding (Podell et al. 2023,
+    """The values after the pooled text in the vector that is added to the time embedding (Podell et al. 2023,
     arXiv:2307.01952, section 2.2): sinusoidal embeddings of these numbers."""
 
     NONE = "nothing"
@@ -43,7 +43,7 @@ class SizeFacts:
 
     @classmethod
     def of(cls, vector: SizeVector, size_px: tuple[int, int], settings: Settings) -> SizeFacts:
-        """What a family with this vector depends on."""
+        """Return the facts that a family with this vector depends on."""
         if vector is SizeVector.NONE:
             return cls()
         scored = vector is SizeVector.AESTHETIC

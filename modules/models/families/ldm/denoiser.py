@@ -105,7 +105,7 @@ def _depths(depths: tuple[int, ...]) -> int | tuple[int, ...]:
 class LdmUpsample(nn.Module):
     """Double with nearest neighbours, convolve, then fit to `output_size`; takes over the convolution it replaces.
 
-    A 12x12 latent becomes 6, 3, 2 on the way down; on the way up 2 becomes 4, which does not fit alongside the 3 of the
+    A 12x12 latent becomes 6, 3, 2 on the way down; on the way up 2 becomes 4, which does not fit next to the 3 of the
     skip connection. diffusers resizes straight to 3 and convolves there; the original doubles, convolves, and then
     resizes to the skip's size. For even sizes both are the same. Images of hires fix depend on it.
     """

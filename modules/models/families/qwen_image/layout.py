@@ -14,7 +14,7 @@ PARTS = ("img_in", "txt_in", "txt_norm", "time_text_embed", "transformer_blocks"
 
 
 def transformer_keymap() -> KeyMap:
-    """Of the transformer's tensors in a checkpoint."""
+    """Return the key map of the transformer's tensors in a checkpoint."""
     return KeyMap(ModulePair(f"{PREFIX}{part}", part) for part in PARTS)
 
 

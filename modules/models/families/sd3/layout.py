@@ -35,7 +35,7 @@ def transformer_rows(header: Header) -> RowMap:
 
 
 def rows_of_folder(header: Header) -> RowMap:
-    """The same of a transformer whose tensors have diffusers' names."""
+    """Return the row map of a transformer whose tensors have diffusers' names."""
     shapes = original_shapes(convert, _seeds(header), {name: entry.shape for name, entry in header.items()})
     return row_map(convert, shapes, PREFIX)
 

@@ -1,4 +1,4 @@
-"""The start of img2img and inpainting: images of the user's, noised as far as it says, kept where a mask says so."""
+"""The start of img2img and inpainting: the user's images, noised as far as it says, kept where a mask says so."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class ImageStart:
         return self.asked.image_cfg_scale
 
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor:
-        """Of the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images. Raises
-        `InvalidValueError` where there are references, and the model is not shown any."""
+        """Encode the images, by the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images.
+        Raises `InvalidValueError` if there are references and the model cannot see any."""
         self.references.check(model)
         found = [model.encode(from_images([image])) for image in self.prepared.images]
         if self.asked.resize_mode is ResizeMode.LATENT_UPSCALE:
@@ -168,7 +168,7 @@ class ImageStart:
         return before if masks_input else after
 
     def _blending(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor, masks_input: bool) -> Denoise:
-        """As above where the mask changes on the way, or hooks take part."""
+        """Blend as above if the mask changes during sampling, or hooks take part."""
         mask_at = self._mask_by_level(mask)
 
         def after(x: Tensor, sigma: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ class ImageStart:
         return fields
 
     def _painted(self, latents: Tensor) -> Tensor | None:
-        """The mask [1,1,h,w] over latents [B,C,h,w]: 1 is painted anew; None without one."""
+        """The mask [1,1,h,w] over latents [B,C,h,w]: 1 is repainted; None without one."""
         if self.prepared.mask is None:
             return None
         size = (latents.shape[3], latents.shape[2])

@@ -71,8 +71,8 @@ class NoiseStart:
 
 
 def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | None:
-    """What an inpainting model sees where there is no image, [C,h,w] of latents: all is to be painted (mask 1), over
-    grey. instruct-pix2pix gets no image at all (zeros); None for other models."""
+    """Return what an inpainting model sees without an image, [C,h,w] of latents: all is to be painted (mask 1), over
+    gray. instruct-pix2pix gets no image at all (zeros); None for other models."""
     channels = model.image_channels
     if channels == 0:
         return None

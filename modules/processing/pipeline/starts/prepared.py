@@ -1,4 +1,4 @@
-"""What img2img makes of the user's images before the model sees them: sizes, mask, overlays, colors. Pixels only."""
+"""The user's images as img2img prepares them for the model: sizes, mask, overlays, colors. Pixels only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from modules.settings.values import Settings
 class PreparedImages:
     """`images` (RGB) are what is encoded. The rest is for the end, with an entry for each of them where it is used:
     `overlays` (RGBA) hold what the mask keeps, of the whole image where `area` says that only a part is made; `targets`
-    are the colors that results are corrected to. `mask` ("L", 255 is painted anew) has the size of the request,
+    are the colors that results are corrected to. `mask` ("L", 255 is repainted) has the size of the request,
     `overlay_mask` made the overlays; with `margins` all are those of a larger canvas."""
 
     images: tuple[Image.Image, ...]

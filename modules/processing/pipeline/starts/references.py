@@ -40,12 +40,12 @@ class References:
             )
 
     def shown(self, model: LoadedModel) -> Tensor | None:
-        """What the denoiser sees of them, `stacked_references` of one row; None for nothing, and for a model that is
-        not shown any."""
+        """Return what the denoiser sees of the references, `stacked_references` of one row; None without any, and for a
+        model that cannot see any."""
         return stacked_references(self._encoded(model)) if self.images and model.takes_references else None
 
     def shown_after(self, first: Tensor, model: LoadedModel) -> Tensor:
-        """The same after `first` [1,C,h,w], the latents of the image that a model which is shown some starts from."""
+        """Return the references after `first` [1,C,h,w], the latents of the image that an editing model starts from."""
         return stacked_references([first, *self._encoded(model)])
 
     def _encoded(self, model: LoadedModel) -> list[Tensor]:
@@ -58,7 +58,7 @@ class References:
         return found
 
     def fields(self) -> dict[str, object]:
-        """What the infotext says of them."""
+        """Return the infotext fields of the references."""
         return {REFERENCES_KEY: ", ".join(self.hashes)} if self.hashes else {}
 
 

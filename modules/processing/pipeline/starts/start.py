@@ -23,7 +23,7 @@ class Start(Protocol):
 
     @property
     def noise_multiplier(self) -> float:
-        """What the first noise is multiplied by; 1 for all but img2img with a noise multiplier."""
+        """The factor of the first noise; 1 except for img2img with a noise multiplier."""
 
     @property
     def encodes(self) -> bool:
@@ -40,11 +40,11 @@ class Start(Protocol):
         """The whole schedule or its tail; None: there is nothing to sample, the latents are the result."""
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
-        """What an inpainting or editing model sees alongside the latents, [C,h,w] in latent units, or one for each
+        """Return what an inpainting or editing model sees besides the latents, [C,h,w] in latent units, or one for each
         image of the batch, [B,C,h,w]; else None."""
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
-        """What a mask keeps of its own `latents`; None where nothing is kept."""
+        """Return what a mask keeps of its own `latents`; None if nothing is kept."""
 
     def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks, sampler: SamplerSpec) -> Denoise:
         """Keeps what must not change, at every call of the denoiser by `sampler`; `latents` [B,C,h,w] are the start's
@@ -57,7 +57,7 @@ class Start(Protocol):
         """The finished image `index` of the batch: pasted back, colors corrected; by default as it is."""
 
     def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
-        """What else there is of image `index`, which `image` is as decoded: its mask, what was painted under it."""
+        """Yield the other images of image `index`, which `image` is as decoded: its mask, what was painted under it."""
 
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
-        """What the infotext says of it; `model` begins the pass."""
+        """Return the infotext fields of the start; `model` begins the pass."""

@@ -23,7 +23,10 @@ FASTAPI_UNPARSED = "There was an error parsing the body"
 class ErrorReply(JSONResponse):
     """JSON in ASCII: what an error quotes may hold half of a character, which UTF-8 cannot say."""
 
+    content: Any
+
     def render(self, content: Any) -> bytes:
+        self.content = content
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,7 +34,7 @@ class ErrorReply(JSONResponse):
         shapes = getattr(getattr(scope.get("app"), "state", None), "error_shapes", {})
         for start, shape in shapes.items():
             if get_route_path(scope).startswith(start):
-                self.status_code, content, headers = shape(self.status_code, json.loads(bytes(self.body)))
+                self.status_code, content, headers = shape(self.status_code, self.content)
                 self.body = self.render(content)
                 self.headers.update({**headers, "content-length": str(len(self.body))})
         await super().__call__(scope, receive, send)

@@ -6,11 +6,15 @@ another program, as `foreign`.
 """
 
 import sys
-from collections.abc import Callable
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from modules.errors import UnknownNameError
-from modules.flags.extension_commands import ExtensionCommand, extension_commands
+from modules.errors import InvalidValueError, UnknownNameError
+from modules.flags.extension_commands import ROOT, ExtensionCommand, extension_commands
+from modules.flags.flags import PATHS, add_arguments, flags_from
+from modules.system.bounded import read_json_file
+from modules.system.paths import resolve_paths
 
 Command = Callable[..., int]
 
@@ -53,12 +57,30 @@ def takes_extensions(name: str) -> bool:
     return name in WITH_EXTENSIONS or name not in COMMANDS
 
 
-def load_command(name: str) -> Command:
-    """Import a command's function."""
+def load_command(name: str, words: Sequence[str] = ()) -> Command:
+    """Import a command's function. `words` name the folders whose settings may switch its extension off; then it
+    raises `InvalidValueError`."""
     found = require_command(name)
     if isinstance(found, ExtensionCommand):
+        if found.folder.name in _switched_off(words):
+            raise InvalidValueError(
+                f"The command {name} belongs to the extension {found.folder.name}, which is switched off. Switch it on "
+                "in the tab Extensions (setting disabled_extensions)."
+            )
         sys.path.append(str(found.folder))
         found = found.function
     module, _, function = found.partition(":")
     command: Command = getattr(import_module(module), function)
     return command
+
+
+def _switched_off(words: Sequence[str]) -> Sequence[str]:
+    """Return the names of extensions that the settings switch off. A file that cannot be read is reported later, by
+    what reads all settings."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    add_arguments(parser, (PATHS,))
+    file = resolve_paths(flags_from(parser.parse_known_args(words)[0]), ROOT).config_file
+    try:
+        return tuple(read_json_file(file)["disabled_extensions"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()

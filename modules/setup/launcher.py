@@ -132,7 +132,7 @@ def start(invocation: Invocation, foreign: Callable[[], Any] = lambda: None) -> 
     """Run the subcommand or the server in this process, after naming the flags that have no effect."""
     if invocation.command is not None:
         with without_garbage_collection():
-            command = load_command(invocation.command)
+            command = load_command(invocation.command, invocation.words)
             more = {"foreign": foreign()} if takes_extensions(invocation.command) else {}
         return command(invocation.words, **more)
     for flag, reason in without_effect(invocation.flags).items():

@@ -34,6 +34,9 @@ def test_extensions_add_commands_by_a_table(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert command_names() == (*COMMANDS, "toy") and takes_extensions("toy")
     assert load_command("toy")(["a", "b"]) == 2
+    (tmp_path / "config.json").write_text('{"disabled_extensions": ["toys"]}')
+    with pytest.raises(InvalidValueError, match="The command toy belongs to the extension toys, which is switched off"):
+        load_command("toy", ["a", f"--data-dir={tmp_path}"])
     assert require_command("txt2img") == COMMANDS["txt2img"], "the program's own stay"
     with pytest.raises(UnknownNameError, match="Did you mean 'toy'"):
         require_command("toys")

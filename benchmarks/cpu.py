@@ -58,7 +58,7 @@ from modules.memory.formats.rotation import can_rotate
 from modules.memory.int8_matmul import multiply_in_int8, share_inputs
 from modules.memory.int8_support import Int8Support, measure
 from modules.memory.kernels import product_support
-from modules.memory.kernels.row_support import row_encoding_problem
+from modules.memory.kernels.row_support import llvm_problem
 from modules.memory.kernels.support import attention_problem
 from modules.memory.layer import manage, put
 from modules.memory.streaming.groups import Level
@@ -404,7 +404,7 @@ def around_products(compiled: bool) -> Iterator[None]:
 def measure_kernels(path: Path, family: str, side: int, rounds: int) -> dict[str, Any]:
     """CPU time (all threads) and time of a step with the kernels around int8 products over one without, in turns, with
     attention in int8 where there is that; all turns, first those without; and the difference of what they compute."""
-    if (problem := row_encoding_problem()) is not None:
+    if (problem := llvm_problem()) is not None:
         return {"left_out": problem}
     found: dict[str, Any] = {}
     attention = "int8" if attention_problem() is None else "sdp"

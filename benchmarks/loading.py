@@ -240,9 +240,9 @@ def main() -> None:
 
 def compare_encoders() -> None:
     """Load SD1 with rows encoded by PyTorch and by the kernel, in turns; the quickest of each counts, and of `cat`."""
-    from modules.memory.kernels.row_support import row_encoding_problem
+    from modules.memory.kernels.row_support import llvm_problem
 
-    if (problem := row_encoding_problem()) is not None:
+    if (problem := llvm_problem()) is not None:
         sys.exit(f"There is no kernel to compare with: {problem}.")
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -15,11 +15,11 @@ from modules.memory.formats.format import FORMATS
 from modules.memory.int8_matmul import multiply_in_int8, share_inputs
 from modules.memory.kernels import product_support
 from modules.memory.kernels.product_support import ProductKernels, product_kernels
-from modules.memory.kernels.row_support import row_encoding_problem
+from modules.memory.kernels.row_support import llvm_problem
 from modules.memory.layer import manage, put, stored_state
 from tests.int8 import small_exact_products as small_exact_products
 
-compiled = pytest.mark.skipif(row_encoding_problem() is not None, reason=row_encoding_problem() or "")
+compiled = pytest.mark.skipif(llvm_problem() is not None, reason=llvm_problem() or "")
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 CPU = torch.device("cpu")
 NEVER = 1 << 62

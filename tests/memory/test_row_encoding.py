@@ -13,9 +13,9 @@ from modules.errors import InvalidValueError
 from modules.memory.formats.format import Encoded
 from modules.memory.formats.rowwise import E4M3_ROW, E5M2_ROW, INT8_ROW, RowFormat
 from modules.memory.kernels import row_support
-from modules.memory.kernels.row_support import row_encoder, row_encoding_problem
+from modules.memory.kernels.row_support import llvm_problem, row_encoder
 
-compiled = pytest.mark.skipif(row_encoding_problem() is not None, reason=row_encoding_problem() or "")
+compiled = pytest.mark.skipif(llvm_problem() is not None, reason=llvm_problem() or "")
 both = pytest.mark.parametrize("storage", [E4M3_ROW, INT8_ROW], ids=lambda one: one.name)
 CPU = torch.device("cpu")
 
@@ -148,9 +148,9 @@ def test_few_weights_and_many_threads_start_nothing(monkeypatch: pytest.MonkeyPa
     assert kernel not in sys.modules
 
 
-def test_what_encodes_rows_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_support, "row_encoding_problem", lambda: "this CPU has no f16c")
-    assert row_support.what_encodes_rows() == "encoded by PyTorch, because this CPU has no f16c"
+def test_what_encodes_rows_is_said_in_words() -> None:
+    said = row_support.what_encodes_rows(torch.device("meta"))
+    assert said == "encoded by PyTorch, because kernels compiled by LLVM are for CPUs"
 
 
 @compiled

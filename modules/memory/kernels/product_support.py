@@ -9,17 +9,14 @@ that multiplies in int8, as they pay for the smallest: 8 rows of 32 inputs take 
 
 from __future__ import annotations
 
-import logging
 import threading
-from functools import cache
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from modules.memory.kernels.row_support import Count, row_encoding_problem
-
-log = logging.getLogger(__name__)
+from modules.memory.kernels.operation import Backend, Operation
+from modules.memory.kernels.row_support import Count, llvm_problem
 
 DTYPES = (torch.float32, torch.bfloat16)
 """Of inputs and outputs."""
@@ -49,18 +46,16 @@ def product_kernels(device: torch.device, dtype: torch.dtype, numbers: int) -> P
     if device.type != "cpu" or dtype not in DTYPES or _COUNT.add(numbers) < PAYS_FROM:
         return None
     with _STARTING:  # LLVM is started once
-        return _compiled()
+        return PRODUCTS.on(device)
 
 
-@cache
-def _compiled() -> ProductKernels | None:
-    if row_encoding_problem() is not None:
-        return None
-    try:
-        from modules.memory.kernels import int8_product
+def _load(_: torch.device) -> ProductKernels:
+    from modules.memory.kernels import int8_product
 
-        int8_product.compile_all()
-    except Exception:  # the compiler raises errors of many types; the kernels are only ever an option
-        log.exception("The kernels around int8 products could not be compiled; PyTorch does their work")
-        return None
+    int8_product.compile_all()
     return int8_product
+
+
+PRODUCTS: Operation[ProductKernels] = Operation(
+    "rounding and scaling around int8 products", (Backend("LLVM", llvm_problem, _load),)
+)

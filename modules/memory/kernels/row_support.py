@@ -7,7 +7,6 @@ that it would have paid.
 
 from __future__ import annotations
 
-import logging
 import platform
 import threading
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-log = logging.getLogger(__name__)
+from modules.memory.kernels.operation import Backend, Operation
 
 RowEncoder = Callable[[Tensor, Tensor, Tensor], bool]
 """See `modules.memory.kernels.row_encoding.encode_rows_into`."""
@@ -28,6 +27,7 @@ PAYS_FROM = 1 << 26
 in int8: about what its start takes."""
 MOST_THREADS = 2
 """The kernel runs on one core; where PyTorch may use more than these, it is as quick. Loading has a thread a core."""
+CPU = torch.device("cpu")
 NEEDS = ("f16c", "fma")
 """Of an x86 CPU, by LLVM's names; without, LLVM would call functions that the process may not have."""
 
@@ -56,12 +56,14 @@ def row_encoder(device: torch.device, source: torch.dtype, target: torch.dtype, 
     if device.type != "cpu" or torch.get_num_threads() > MOST_THREADS or _COUNT.add(weights) < PAYS_FROM:
         return None
     with _STARTING:  # LLVM is started once
-        return _compiled(source, target)
+        return _encoding(source, target).on(device)
 
 
 @cache
-def row_encoding_problem() -> str | None:
-    """Why the kernel cannot run here; None if it can. Imports llvmlite where it is installed."""
+def llvm_problem(device: torch.device = CPU) -> str | None:
+    """Return why LLVM compiles nothing for `device`; None where it does. Imports llvmlite where it is installed."""
+    if device.type != "cpu":
+        return "kernels compiled by LLVM are for CPUs"
     if find_spec("llvmlite") is None:
         return "numba is not installed (.venv: pip install -r requirements-kernels.txt)"
     machine = platform.machine().lower()
@@ -75,25 +77,22 @@ def row_encoding_problem() -> str | None:
     return f"this CPU has no {', '.join(missing)}" if missing else None
 
 
-def what_encodes_rows() -> str:
-    """For people: the kernel, which is compiled to know that it can be, or PyTorch and why. Imports llvmlite."""
-    problem = row_encoding_problem()
-    if problem is None and _compiled(torch.float16, torch.int8) is None:
-        problem = "the kernel could not be compiled, as the log says"
+@cache
+def _encoding(source: torch.dtype, target: torch.dtype) -> Operation[RowEncoder]:
+    """Return the operation for a pair of dtypes: each is compiled by itself."""
+
+    def load(_: torch.device) -> RowEncoder:
+        from modules.memory.kernels.row_encoding import row_encoder_of
+
+        return row_encoder_of(source, target)
+
+    return Operation(f"encoding rows of {source} as {target}", (Backend("LLVM", llvm_problem, load),))
+
+
+def what_encodes_rows(device: torch.device = CPU) -> str:
+    """Return for people: the kernel, which is compiled to know that it can be, or PyTorch and why. Imports llvmlite."""
+    problem = _encoding(torch.float16, torch.int8).problem(device)
     if problem is not None:
         return f"encoded by PyTorch, because {problem}"
     only = " and only while loading, as more than two threads compute" if torch.get_num_threads() > MOST_THREADS else ""
     return f"encoded by a compiled kernel, after the first {PAYS_FROM / 1e6:.0f} million weights{only}"
-
-
-@cache
-def _compiled(source: torch.dtype, target: torch.dtype) -> RowEncoder | None:
-    if row_encoding_problem() is not None:
-        return None
-    try:
-        from modules.memory.kernels.row_encoding import row_encoder_of
-
-        return row_encoder_of(source, target)
-    except Exception:  # the compiler raises errors of many types; the kernel is only ever an option
-        log.exception("The kernel that encodes rows could not be compiled; PyTorch does it")
-        return None

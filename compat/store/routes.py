@@ -86,7 +86,7 @@ def installed_routes(services: Services) -> APIRouter:
 
     @routes.get("/extensions")
     def extensions() -> list[ExtensionItem]:
-        """The extensions of the user's folder, those that are switched off too."""
+        """The extensions in the user's folder, those that are switched off too."""
         found = [one for one in services.scripts.extensions.values() if not one.is_built_in]
         return [_extension_item(one) for one in found]
 
@@ -232,6 +232,7 @@ def _item(
     faults = dict.fromkeys((*extension.faults, *more))
     return InstalledExtension(
         name=extension.name,
+        about=extension.about.get("about", ""),
         folder=str(extension.folder),
         is_built_in=extension.is_built_in,
         is_enabled=extension.is_enabled,

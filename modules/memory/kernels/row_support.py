@@ -78,10 +78,10 @@ def llvm_problem(device: torch.device = CPU) -> str | None:
 
 
 @cache
-def _encoding(source: torch.dtype, target: torch.dtype) -> Operation[RowEncoder]:
+def _encoding(source: torch.dtype, target: torch.dtype) -> Operation[RowEncoder | None]:
     """Return the operation for a pair of dtypes: each is compiled by itself."""
 
-    def load(_: torch.device) -> RowEncoder:
+    def load(_: torch.device) -> RowEncoder | None:
         from modules.memory.kernels.row_encoding import row_encoder_of
 
         return row_encoder_of(source, target)

@@ -199,6 +199,7 @@ class Dispatcher:
             with self._line.lock:
                 lane.entry = None
                 self._line.turns.left(entry)
+                self._line.known.forget()
 
     def _fail(self, entry: Entry, error: FeatherweightError) -> None:
         """End an entry whose own end could not be recorded; what it has made until then stands in the record."""

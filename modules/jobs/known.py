@@ -11,8 +11,10 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.job import Entry, Job, JobStatus
 from modules.jobs.tasks import Task
 
-KEPT_ENTRIES = 64
-"""How much ended work is remembered: for a page that comes back."""
+KEPT_ENTRIES, KEPT_AT_LEAST = 64, 8
+"""How much ended work is remembered, for a page that comes back; and how much of it whatever its images take."""
+KEPT_BYTES = 64 << 20
+"""What the images of all remembered work may take: 16 of 1024 px."""
 
 
 class Known:
@@ -46,14 +48,16 @@ class Known:
             if isinstance(entry, Task) and entry.status.is_final:
                 del self._entries[task_id]
 
-    def forget(self, waiting: int) -> None:
-        """Forget the oldest of what has ended. `waiting`: how much of what is remembered waits."""
+    def forget(self) -> None:
+        """Forget the oldest of what has ended: beyond `KEPT_ENTRIES`, and where the images of newer work take
+        `KEPT_BYTES` already."""
         with self._lock:
-            if len(self._entries) - waiting <= KEPT_ENTRIES:
-                return  # thousands may wait: they are not looked through for each that comes
-            final = [task_id for task_id, entry in self._entries.items() if entry.status.is_final]
-            for task_id in final[: max(len(final) - KEPT_ENTRIES, 0)]:
-                del self._entries[task_id]
+            ended = [entry for entry in reversed(self._entries.values()) if entry.status.is_final]
+            taken = 0
+            for number, entry in enumerate(ended):
+                taken += entry.image_bytes
+                if number >= KEPT_ENTRIES or (number >= KEPT_AT_LEAST and taken > KEPT_BYTES):
+                    del self._entries[entry.task_id]
 
     def find_entry(self, task_id: str, who: Identity = ANYBODY) -> Entry | None:
         """Any work of this id; None where there is none."""

@@ -144,7 +144,6 @@ class Line:
             self.known.remove(entry)
             raise
         with self.lock:
-            self.known.forget(len(self._waiting))
             self._waiting.append(entry)
             self.turns.changed(entry)
 
@@ -164,7 +163,7 @@ class Line:
         """All that runs now, what began first comes first; last the tasks that images were let into."""
         with self.lock:
             running = sorted(self.turns.running, key=lambda entry: (entry.standing.is_left, entry.started_at or 0.0))
-        return tuple(entry for entry in running if who.may_change(entry.standing.user))
+        return tuple(entry for entry in running if not entry.status.is_final and who.may_change(entry.standing.user))
 
     def running_job(self, who: Identity = ANYBODY) -> Job | None:
         """The image job that computes now; of several the one that began first."""
@@ -357,6 +356,7 @@ class Line:
         for entry in entries:
             self.images.forget(entry.task_id)
             entry.end(JobStatus.INTERRUPTED, Interrupted(text))
+        self.known.forget()
 
 
 def fix_seeds(request: GenerationRequest) -> GenerationRequest:

@@ -4,14 +4,15 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import Job, JobStatus
-from modules.jobs.known import KEPT_ENTRIES
+from modules.jobs.known import KEPT_AT_LEAST, KEPT_ENTRIES, Known
 from modules.jobs.store import JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.processing.request.request import GenerationRequest
-from modules.processing.request.result import Result
+from modules.processing.request.result import GeneratedImage, Result
 from tests.queues import JobQueue
 
 
@@ -135,11 +136,25 @@ def test_only_what_ended_last_is_remembered(queue: JobQueue) -> None:
     assert every[-1].wait(120)
     newest = queue.submit_task("a", "newest", lambda task: {})
     assert newest.wait(120)
-    assert len(queue.known.tasks()) == KEPT_ENTRIES + 1
+    assert len(queue.known.tasks()) in (KEPT_ENTRIES, KEPT_ENTRIES + 1)  # before and after the last has left its lane
     with pytest.raises(UnknownNameError, match="No task has the id"):
         queue.known.task(every[0].task_id)
     with pytest.raises(UnknownNameError, match="No job has"):
         queue.known.get(newest.task_id)  # an image job is something else
+
+
+def test_less_is_remembered_of_large_images() -> None:
+    for side_px, remembered in ((1024, KEPT_AT_LEAST + 4), (2048, KEPT_AT_LEAST)):
+        known = Known(threading.Lock())
+        for number in range(KEPT_AT_LEAST + 4):
+            job = Job(str(number), GenerationRequest())
+            known.add(job)
+            job.finished_image(GeneratedImage(Image.new("RGB", (side_px, 1024)), "x", number, 0))
+            assert job.image_bytes == 4 * side_px * 1024
+            job.end(JobStatus.FAILED, FeatherweightError("no"))
+        known.forget()
+        assert [known.find(str(number)) is not None for number in range(KEPT_AT_LEAST + 4)].count(True) == remembered
+        assert known.find(str(KEPT_AT_LEAST + 3)) is not None
 
 
 def test_after_closing_nothing_is_taken(queue: JobQueue) -> None:

@@ -162,7 +162,7 @@ def test_the_second_process_prepares_nothing_and_starts_the_server(
 def test_a_subcommand_gets_its_words(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[tuple[Sequence[str], str]] = []
     command = {"txt2img": lambda words, foreign: got.append((words, foreign)) or 4, "get": lambda words: 3}
-    monkeypatch.setattr(launcher, "load_command", command.__getitem__)
+    monkeypatch.setattr(launcher, "load_command", lambda name, words: command[name])
     monkeypatch.setattr(Environment, "is_active", lambda self: True)
     environ = {PREPARED: str(root / ".venv")}
     assert launcher.launch(root, ["txt2img", "--prompt", "x"], {**environ}, lambda: "compat") == 4

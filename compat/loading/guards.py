@@ -54,16 +54,18 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
     done: list[tuple[Any, BaseException | None]] = []
     clocks: list[Callable[[], float]] = []
 
+    has_loop = _has_running_loop()
+
+    async def called() -> T:
+        return call()
+
     def work() -> None:
         _LIMITED.set(True)
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)  # Gradio makes one where there is none, and leaves it open
         try:
-            done.append((call(), None))
+            # In a loop where the caller is in one: where none runs, Gradio makes loops and leaves them open.
+            done.append((asyncio.run(called()) if has_loop else call(), None))
         except BaseException as error:
             done.append((None, error))
-        finally:
-            loop.close()
 
     thread = threading.Thread(target=copy_context().run, args=(_timed, clocks, work), name="extension", daemon=True)
     thread.start()
@@ -77,6 +79,14 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
         raise error
     found: T = result
     return found
+
+
+def _has_running_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _timed(clocks: list[Callable[[], float]], work: Callable[[], None]) -> None:

@@ -117,11 +117,6 @@ class Entry(ABC):
         self._when_final: list[Callable[[], None]] = []
         self.on_asked: Callable[[], object] = lambda: None  # told that somebody asks it to stop or skip; must not wait
 
-    @property
-    def image_bytes(self) -> int:
-        """Return how much memory its images take."""
-        return 0
-
     @abstractmethod
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
         """Return what was asked, ready for JSON, complete enough to repeat the work. `text_of`: see
@@ -415,13 +410,6 @@ class Job(Entry):
             raise self._error
         assert self._result is not None, "result() asked of a job that is not final"
         return self._result
-
-    @property
-    def image_bytes(self) -> int:
-        """Return how much memory its images take; Pillow has four bytes for a pixel."""
-        with self._lock:
-            images = self._result.images if self._result is not None else self._images
-            return sum(4 * one.image.width * one.image.height for one in images)
 
     @property
     def has_result(self) -> bool:

@@ -55,7 +55,7 @@ class Known:
             ended = [entry for entry in reversed(self._entries.values()) if entry.status.is_final]
             taken = 0
             for number, entry in enumerate(ended):
-                taken += entry.image_bytes
+                taken += _image_bytes(entry)
                 if number >= KEPT_ENTRIES or (number >= KEPT_AT_LEAST and taken > KEPT_BYTES):
                     del self._entries[entry.task_id]
 
@@ -96,3 +96,11 @@ class Known:
         with self._lock:
             jobs = (entry for entry in reversed(self._entries.values()) if isinstance(entry, Job))
             return next((job for job in jobs if job.status in ended and job.has_result), None)
+
+
+def _image_bytes(entry: Entry) -> int:
+    """Return how much memory the images of ended work take; Pillow has four bytes for a pixel."""
+    if not isinstance(entry, Job):
+        return 0
+    images = entry.result().images if entry.has_result else entry.images
+    return sum(4 * one.image.width * one.image.height for one in images)

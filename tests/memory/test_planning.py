@@ -55,7 +55,7 @@ def test_kept_on_disk_and_a_broken_file_is_no_error(tmp_path: Path, caplog: pyte
     for content in ("{", '{"version": 1, "observations": [3]}', '{"version": 1, "observations": {"k": [[1]]}}'):
         path.write_text(content, encoding="utf-8")
         assert Corrections(path).correct(["k"], 10) == 10
-    assert "started anew" in caplog.text
+    assert "started again" in caplog.text
     path.write_text('{"version": 99}', encoding="utf-8")
     assert Corrections(path).correct(["k"], 10) == 10
 

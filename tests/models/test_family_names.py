@@ -31,6 +31,7 @@ EXCEPT = {
     "settings/definitions.py": "the groups of these settings",
     "flags/flags.py": "the flags' own help",
     "ui/routes/card_replies.py": "examples of replies",
+    "ui/routes/preset_routes.py": "an example of a request",
     "ui/page/texts.py": "words of code that are no texts",
     "api/schema/reply_models.py": "examples of replies",
 }

@@ -89,6 +89,15 @@ def test_the_page_of_the_example_lists_its_files(tmp_path: Path) -> None:
 def test_every_hook_and_callback_is_in_the_tables() -> None:
     hooks = [name for name in vars(Script) if not name.startswith("_")]
     others = {"title", "show", "ui", "run", "is_alwayson", "filename", "built", "pasted", "program"}
-    others |= {"component_callbacks", "is_on", "takes_part", "acting", "shown", "is_foreign", "failed"}  # our own
+    others |= {
+        "component_callbacks",
+        "is_on",
+        "takes_part",
+        "acting",
+        "shown",
+        "is_foreign",
+        "failed",
+        "ui_error",
+    }  # our own
     assert [name for name in hooks if name not in others and f"`{name}" not in TEXT and f".{name}`" not in TEXT] == []
     assert [moment for moment in Moment if f"`on_{moment.value}`" not in TEXT] == []

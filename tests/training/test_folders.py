@@ -52,9 +52,9 @@ def test_what_is_wrong_with_a_folder_is_said_in_words(tmp_path: Path) -> None:
     (tmp_path / "f.png").write_bytes(whole[: len(whole) // 2])
     report = read(FolderConfig(path=str(tmp_path)))
     text = "\n".join(report.problems)
-    assert "Left out because they cannot be read (2): e.png (no image), f.png" in text
+    assert "Unreadable and left out (2): e.png (no image), f.png" in text
     assert "Without a caption (1): d.png" in text
-    assert "There twice (1): b.png = a.png" in text
+    assert "Duplicates (1): b.png = a.png" in text
     assert "Much smaller than 64 px and will be enlarged (1)" in text
     assert "Few images (4)" in text
     assert report.tags == (("a toy", 3), ("red", 1))
@@ -64,7 +64,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="there are no images to learn from"):
         read(FolderConfig(path=str(tmp_path)))
     (tmp_path / "a.png").write_bytes(b"x")
-    with pytest.raises(TrainingError, match=r"cannot be read \(1\): a\.png"):
+    with pytest.raises(TrainingError, match=r"Unreadable and left out \(1\): a\.png"):
         read(FolderConfig(path=str(tmp_path)))
     with pytest.raises(TrainingError, match="is no folder"):
         read(FolderConfig(path=str(tmp_path / "missing")))

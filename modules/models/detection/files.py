@@ -291,7 +291,8 @@ def _unknown(header: Header) -> Detected:
     if any(name.startswith((PREFIX, EMA)) for name in tensors) or (
         header.format == "gguf" and header.architecture in GGUF_KNOWN
     ):
-        return Detected(Kind.CHECKPOINT, "a checkpoint of no family that its header tells")
+        known = f"the architecture {header.architecture}, without" if header.architecture else "a family unknown by"
+        return Detected(Kind.CHECKPOINT, f"a checkpoint of {known} its tensors")
     if header.format in ("", "onnx"):
         named = "is an ONNX model: of these detectors alone are read, from models/adetailer"
         return Detected(refusal=f"{named if header.format else 'is damaged, or no model file'}.")

@@ -3,6 +3,7 @@
 from modules.errors import CheckpointError
 from modules.models.detection.families import checkpoint_family, denoiser_family
 from modules.models.detection.files import detected
+from modules.models.detection.kinds import Kind
 from modules.models.families.anima.family import FAMILY as ANIMA
 from modules.models.families.chroma.family import FAMILY as CHROMA
 from modules.models.families.family import ModelFamily
@@ -44,8 +45,9 @@ def detect_family(file: TensorSource) -> ModelFamily:
         return FAMILIES.get(signs.name)
     tensors = {name: Stored(tuple(entry.shape), "") for name, entry in file.entries.items()}
     found = detected(FileHeader("gguf" if ARCHITECTURE in file.metadata else "safetensors", tensors, file.metadata))
+    said = f"is {found.line}" if found.kind is Kind.CHECKPOINT else found.sentence
     known = ", ".join(family.label for _, family in FAMILIES.items())
     raise CheckpointError(
-        f"{file.path.name}: of no known model family: it {found.sentence}. Known: {known}. "
+        f"{file.path.name}: of no known model family: it {said}. Known: {known}. "
         "Choose a full checkpoint: one file, or a folder in the diffusers layout."
     )

@@ -112,10 +112,7 @@ def test_what_another_model_lacks_stays_and_is_said(toys: Toys) -> None:
     assert torch.equal(result[VAE], toy(0)[VAE].float())
     assert "model_ema.x.weight" not in result
     assert len(done.notices) == 1
-    assert (
-        f"1 tensors stay as they are in a.safetensors, because another model has no such tensor: {VAE}"
-        in (done.notices[0])
-    )
+    assert f"1 tensors are those of a.safetensors, because another model lacks them: {VAE}" in (done.notices[0])
 
 
 @pytest.mark.parametrize("channels", [9, 8])
@@ -302,7 +299,7 @@ def test_a_disk_without_room_is_noticed_before(toys: Toys, monkeypatch: pytest.M
 def test_numbers_beyond_sixteen_bits_are_said(toys: Toys) -> None:
     toys.add("large.safetensors", {**toy(1, dtype=torch.float32), UNET: torch.full((8, 8), 1e6)})
     done = toys.merge(changed(WEIGHTED, secondary="large", storage="fp16"))
-    assert f"1 tensors hold numbers that are not finite as fp16 ({UNET})" in done.notices[0]
+    assert f"1 tensors have values that are not finite as fp16 ({UNET})" in done.notices[0]
     assert toys.merge(changed(WEIGHTED, secondary="large", storage="bf16", name="x")).notices == []
 
 

@@ -134,7 +134,7 @@ def test_an_uploaded_mask_is_taken_as_it_is(uploads: Uploads) -> None:
         ("inpaint", {"image": png(RED)}, "Nothing is painted"),
         ("inpaint_sketch", {"image": png(RED)}, "Nothing is painted"),
         ("inpaint_upload", {"image": png(RED)}, "There is no mask"),
-        ("inpaint", {"image": png(RED), "paint": png(Image.new("RGBA", (9, 9), BLUE))}, "of another size"),
+        ("inpaint", {"image": png(RED), "paint": png(Image.new("RGBA", (9, 9), BLUE))}, "painting and the image differ in size"),
         ("elsewhere", {"image": png(RED)}, "no sub tab 'elsewhere'; known: img2img, sketch"),
     ],
 )
@@ -298,8 +298,8 @@ def test_png_info_of_an_input_sets_what_was_chosen(services: Services, uploads: 
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"batch_input_dir": ""}, "There is no input directory"),
-        ({"batch_input_dir": "/no/such/folder"}, "The input directory /no/such/folder is no folder"),
+        ({"batch_input_dir": ""}, "The input directory is empty"),
+        ({"batch_input_dir": "/no/such/folder"}, "The input directory /no/such/folder is not a folder"),
         ({"batch_input_dir": "{empty}"}, "holds no images"),
     ],
 )

@@ -59,7 +59,7 @@ test("cards are searched by words, sorted by natural order, and chosen by folder
   assert.deepEqual(names(), ["old"]);
   await look("nothing of this name");
   assert.equal(find(".fw-cards").getAttribute("role"), "group", "a list without items would be none");
-  assert.match(find(".fw-cards-empty").textContent, /Nothing here has all of these words/);
+  assert.match(find(".fw-cards-empty").textContent, /No card matches all of these words/);
 });
 
 test("adapters for other models are hidden until asked for", async () => {

@@ -181,7 +181,7 @@
       addEventListener("pagehide", () => sessionStorage.setItem(TABS, JSON.stringify(seenTabs())));
       if (kept[0]?.startsWith("tab_") && kept.join() !== seenTabs().join()) fw.showTab(kept[0].slice("tab_".length), ...kept.slice(1));
     } catch (error) {
-      console.warn(fw.t`The browser keeps nothing over a reload: ${error.message}`); // switched off, or full of another's
+      console.warn(fw.t`The browser cannot keep the form over a reload: ${error.message}`); // switched off, or full of another's
     }
   }
 

@@ -124,7 +124,7 @@
       ...changes,
       own("span", costs(one), "fw-extensions-costs"),
     );
-    const about = one.about ? [fw.element("p", { textContent: fw.text(one.about) })] : [];
+    const about = one.about ? [own("p", fw.text(one.about))] : [];
     const summary = fw.element("summary", { textContent: fw.t`Takes part in` });
     const hooks = one.hooks.length ? [fw.element("details", { className: "fw-extensions-hooks" }, summary, own("p", one.hooks.join(", ")))] : [];
     const item = fw.element("li", {}, head, ...about, ...hooks, ...lines(one), fw.element("div", { className: "fw-extensions-buttons" }, ...buttons(one, mayChange)));

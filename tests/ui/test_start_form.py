@@ -134,7 +134,7 @@ def test_an_uploaded_mask_is_taken_as_it_is(uploads: Uploads) -> None:
         ("inpaint", {"image": png(RED)}, "Nothing is painted"),
         ("inpaint_sketch", {"image": png(RED)}, "Nothing is painted"),
         ("inpaint_upload", {"image": png(RED)}, "There is no mask"),
-        ("inpaint", {"image": png(RED), "paint": png(Image.new("RGBA", (9, 9), BLUE))}, "painting and the image differ in size"),
+        ("inpaint", {"image": png(RED), "paint": png(Image.new("RGBA", (9, 9), BLUE))}, "image differ in size"),
         ("elsewhere", {"image": png(RED)}, "no sub tab 'elsewhere'; known: img2img, sketch"),
     ],
 )

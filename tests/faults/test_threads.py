@@ -50,7 +50,7 @@ ONCE = {
     ("modules/processing/engine/engine.py", "self._load_quietly"): "one load",
     ("modules/models/files/hashing.py", "self._take"): "one file",
     ("modules/memory/device_probe.py", "work"): "one measurement; what it raises is the caller's",
-    ("compat/loading/guards.py", "work"): "one call of an extension",
+    ("compat/loading/guards.py", "copy_context().run"): "one call of an extension",
     ("webui.py", "_stop_when"): "waits for the end",
 }
 """Threads that end with one piece of work, by file and what they run."""

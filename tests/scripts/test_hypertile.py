@@ -71,7 +71,7 @@ def test_evaluations_whose_answers_are_known_are_made_up_for() -> None:
         state.draw.seed(7)
         state.begin_pass(False)
         seen = []
-        for state.evaluation in range(first, 6):
+        for state.call in range(first, 6):
             state.watch(nn.Identity(), lambda x: x, torch.zeros(1, 4, 96, 64))
             seen.append([state.counts(place, state.first) for place in state.places])
         return seen

@@ -284,7 +284,7 @@ def test_overfitting_is_said_in_words() -> None:
     risen = [*falling, (100, 1.0), (110, 1.02), (120, 1.05)]
     verdict = overfitting(History(validation=risen))
     assert "lowest at step 90" in verdict
-    assert "learnt by heart" in verdict
+    assert "memorizes the images" in verdict
 
 
 def test_smoothing_begins_at_the_first_value() -> None:

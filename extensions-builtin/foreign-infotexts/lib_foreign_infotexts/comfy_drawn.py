@@ -67,10 +67,14 @@ def _draw(
 ) -> None:
     """Add the nodes of a drawn graph, with `before` in front of their names; `outside` is what its inputs are by
     number. What a node with a graph inside gives is a node of its own for each output."""
-    nodes = {node["id"] if node.get("id", -1) != -1 else at: node for at, node in enumerate(_tables(drawn, "nodes"))}
+    ids = (int, str)
+    nodes = {
+        node["id"] if isinstance(node.get("id"), ids) and node["id"] != -1 else at: node
+        for at, node in enumerate(_tables(drawn, "nodes"))
+    }
     links = list(_links(drawn))
     into: dict[object, tuple[Any, Any]] = {(end, slot): origin for _, origin, end, slot in links}
-    into |= {number: origin for number, origin, *_ in links if number is not None}
+    into |= {number: origin for number, origin, *_ in links if number != ""}
 
     def origin_of(start: Any, slot: Any) -> object:
         if start == INPUT:
@@ -83,12 +87,12 @@ def _draw(
         if mode == MUTED or len(graph) >= MAX_NODES:
             continue
         given: dict[int, tuple[str, object]] = {}
-        passed_on = {one.get("type") for one in _tables(node, "outputs")}
+        passed_on = {str(one.get("type")) for one in _tables(node, "outputs")}
         for number, entry in enumerate(_tables(node, "inputs")):
             link = entry.get("link")
             origin = into.get(link if isinstance(link, int | str) else None, into.get((key, number)))
             found = None if origin is None else origin_of(*origin)
-            if found is not None and (mode != BYPASSED or entry.get("type") in passed_on):
+            if found is not None and (mode != BYPASSED or str(entry.get("type")) in passed_on):
                 given[number] = (str(entry.get("name")), found)
         if kind in inner:
             graph[name] = {"class_type": kind, "inputs": {}}  # so that graphs in graphs without number end
@@ -114,11 +118,15 @@ def _links(drawn: Mapping[str, Any]) -> Iterator[tuple[object, tuple[Any, Any], 
     for link in listed(drawn, "links")[:MAX_LINKS]:
         match link:
             case {"id": int() as number, "origin_id": start, "origin_slot": slot, "target_id": end, "target_slot": at}:
-                yield number, (start, slot), end, at
+                pass
             case [int() | str() as number, start, slot, end, at, *_] if "external" not in drawn:
-                yield number, (start, slot), end, at
+                pass
             case [int() as start, int() as slot, int() as end, int() as at, *_]:
-                yield None, (start, slot), end, at
+                number = ""
+            case _:
+                continue
+        if all(isinstance(one, int | str) for one in (start, slot, end, at)):
+            yield number, (start, slot), end, at
 
 
 def _inputs_of(node: Mapping[str, Any], given: Mapping[int, tuple[str, object]]) -> dict[int, object]:

@@ -1,6 +1,5 @@
 """Formats that the weights of a file are stored in, told by its header. Imports no torch."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -67,9 +66,9 @@ def stored_format(header: Header) -> FormatSigns:
 def _declared(metadata: Mapping[str, str]) -> str:
     """Return what the metadata says of most layers: ComfyUI's name of a format, or ours of packed weights."""
     try:
-        packed = json.loads(metadata[PACKED_KEY]) if PACKED_KEY in metadata else {}
+        packed = read_json(metadata[PACKED_KEY]) if PACKED_KEY in metadata else {}
         layers = read_json(metadata.get(DECLARATIONS_KEY, "{}")).get("layers")
-    except (ContentError, ValueError, AttributeError):
+    except (ContentError, AttributeError):
         return ""
     names = (
         [str(one[0]) for one in packed.values() if isinstance(one, list) and one] if isinstance(packed, dict) else []

@@ -92,6 +92,10 @@ def resource_filename(package: str, resource: str) -> str:
     return str(Path(spec.origin).parent / resource)
 
 
+def fixup_namespace_packages(path: str, parent: Any = None) -> None:
+    """Do nothing: namespace packages are Python's own. pytest calls it for each folder that it adds to the path."""
+
+
 def resource_exists(package: str, resource: str) -> bool:
     """Return whether a package has such a file."""
     return Path(resource_filename(package, resource)).exists()

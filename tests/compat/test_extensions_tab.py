@@ -83,7 +83,7 @@ def test_the_whole_way(program: tuple[str, Services], window: sync_api.Page, tmp
     assert "failed" in bad.inner_text() and "It needs the package no_such_package" in bad.inner_text()
     assert "It needs the package no_such_package" in page.inner_text("#fw_notices")
     good = page.locator("li[data-extension=good]")
-    assert "process" in good.inner_text() and "kB" in good.inner_text() and "start" in good.inner_text()
+    assert "process" in (good.text_content() or "") and "kB" in good.inner_text() and "start" in good.inner_text()
 
     good.locator("input[role=switch]").click()
     said(page, "good will be left out at the next start")

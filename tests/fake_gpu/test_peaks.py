@@ -3,6 +3,7 @@ size, or in full width with few of their blocks, of which nothing is computed bu
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from tests.recordings import CONFIGS
 from tests.thorough import thoroughly
 
 TOLERANCE = 0.05
+STREAMED = 1.15
+"""The largest groups of weights and the largest activations, which are added up, need not meet in one layer."""
 SMALL_BYTES = 32 << 20
 """What may be left out besides: prompts that are kept, the image."""
 FP8 = {"fp8_storage": "Enable"}
@@ -88,11 +91,18 @@ def test_each_stage_takes_what_is_estimated(
         )
         estimate = MemoryEstimator(engine, CONFIGS).plan(request)
         assert estimate.available_bytes is not None and estimate.needs_bytes <= estimate.available_bytes
-        result = generate(request, engine, Output(tmp_path), Silent())
-        assert card.memory.failures == 0 and result.memory is not None
-        found = {need.stage: (need.needs_bytes, result.memory.peak(need.stage).allocated) for need in estimate.stages}
+        prompts = ("a blue dog", "a red cat") if settings == BLOCKS else ("a red cat",)
+        results = [generate(replace(request, prompt=one), engine, Output(tmp_path), Silent()) for one in prompts]
+        records = [result.memory for result in results if result.memory is not None]
+        assert card.memory.failures == 0 and records  # of two, the second knows what it needs ahead of its use
+        found = {
+            need.stage: (need.needs_bytes, max(record.peak(need.stage).allocated for record in records))
+            for need in estimate.stages
+        }
         assert {"load", "text", "denoise", "decode"} <= set(found)
         for stage, (needs, peak) in found.items():
-            assert needs == pytest.approx(peak, rel=TOLERANCE, abs=SMALL_BYTES), f"{stage} of {found}"
+            most = peak * STREAMED if settings == BLOCKS and stage == "denoise" else peak
+            room = max(TOLERANCE * peak, SMALL_BYTES)
+            assert peak - room <= needs <= most + room, f"{stage} of {found}"
         leave(engine)
         assert card.memory.allocated < TABLES_BYTES

@@ -134,7 +134,7 @@ def test_masks_paint_and_an_expanded_frame_are_sent_and_a_result_becomes_a_layer
     press(page, "Lasso")
     draw(page, (8, 8), (40, 8), (40, 40), (8, 40))
     press(page, "Expand to the right")
-    assert "33 % of the frame is outside" in page.inner_text(".fw-layers-outside")
+    assert "33 % of the frame is empty" in page.inner_text(".fw-layers-outside")
     page.fill("#img2img_batch_count input[type=number]", "2")
     page.keyboard.press("Tab")
     page.wait_for_function("featherweight.tab('img2img').form.batch_count === 2")

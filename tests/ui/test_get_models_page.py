@@ -49,7 +49,7 @@ def test_a_file_is_looked_at_then_got(tab: sync_api.Page, fakes: Services) -> No
         sync_api.expect(found).to_contain_text("It goes into the folder Lora.")
         found.locator("button:has-text('Download')").click()
         row = tab.locator(f"{TAB} .fw-models-downloads .fw-models-row:has-text('style.safetensors')")
-        sync_api.expect(row).to_contain_text("Is in the folder Lora, as style.safetensors.")
+        sync_api.expect(row).to_contain_text("Saved in Lora as style.safetensors.")
         tab.wait_for_selector(f"{TAB} .fw-models-disk .fw-models-row:has-text('style.safetensors')")
     assert (fakes.paths.lora_dirs[0] / "style.safetensors").read_bytes() == LORA
 
@@ -73,7 +73,7 @@ def test_a_download_is_paused_gone_on_with_and_cancelled(tab: sync_api.Page, fak
         assert not part.exists() and not target.exists()
         behavior.fault = lambda handler, number: False
         tab.click(f"{TAB} [data-do=get]")
-        sync_api.expect(row).to_contain_text("Is in the folder Stable-diffusion")
+        sync_api.expect(row).to_contain_text("Saved in Stable-diffusion")
     assert target.read_bytes() == MODEL
 
 
@@ -88,7 +88,7 @@ def test_a_checkpoint_is_judged_then_got(tab: sync_api.Page, fakes: Services, mo
         sync_api.expect(found.locator(".fw-fits")).to_have_text("It fits: needs 1 of 8 GB.")
         found.locator("button:has-text('Download')").click()
         row = tab.locator(f"{TAB} .fw-models-downloads .fw-models-row:has-text('whole')")
-        sync_api.expect(row).to_contain_text("Is in the folder Stable-diffusion, as whole.safetensors.")
+        sync_api.expect(row).to_contain_text("Saved in Stable-diffusion as whole.safetensors.")
     assert (fakes.paths.checkpoint_dirs[0] / "whole.safetensors").read_bytes() == body
 
 

@@ -89,7 +89,7 @@ def test_progress_survives_a_reload_and_can_be_cancelled(merger: sync_api.Page, 
     assert "Merging long.safetensors: 25% · 1 of 4 tensors" in page.inner_text("#modelmerger_result")
     page.click("#modelmerger_cancel:enabled")
     page.wait_for_selector("#modelmerger_result :text('Cancelled by the user')")
-    page.wait_for_selector("#modelmerger_cancel:disabled")
+    page.wait_for_selector("#modelmerger_cancel:disabled", state="attached")
     assert task.wait(120)
 
 

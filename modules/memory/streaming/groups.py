@@ -68,6 +68,7 @@ class Group:
     slots: list[Slot]
     alone: bool = False
     is_part: bool = False
+    component: str = ""
     pieces: list[Piece] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -97,7 +98,7 @@ class Group:
         hook = [piece.cut(0, at), piece.cut(at + 1, len(piece.slots))]
         self.pieces[where : where + 1] = [rest for rest in hook if rest.slots]
         self.slots.remove(slot)
-        alone = Group(self.index, slot.path, [slot])
+        alone = Group(self.index, slot.path, [slot], component=self.component)
         alone.pieces = [piece.cut(at, at + 1)]
         return alone
 
@@ -136,8 +137,33 @@ def make_groups(
         for path, layers in parts:
             slots = [slot for layer in layers for slot in _slots(paths[id(layer)], layer, sources)]
             if slots:
-                groups.append(Group(len(groups), path, slots, alone=level is Level.COMPONENT))
+                groups.append(Group(len(groups), path, slots, alone=level is Level.COMPONENT, component=name))
     return groups
+
+
+def room_ahead(groups: Sequence[Group]) -> dict[str, int]:
+    """Return by component how many bytes may come ahead of their use: as many as the largest group has, without tables
+    of embeddings, which are looked up once."""
+    room: dict[str, int] = {}
+    for group in groups:
+        is_table = any(isinstance(slot.layer, nn.Embedding) for slot in group.slots)
+        size = 0 if group.alone or is_table else group.size_bytes
+        room[group.component] = max(room.get(group.component, 0), size)
+    return room
+
+
+def most_at_once(sizes: Sequence[int], room_bytes: int) -> int:
+    """Return the most bytes that a group takes with those that come ahead of their use; one follows the other, and the
+    first the last."""
+    most = 0
+    for at, size in enumerate(sizes):
+        left = room_bytes
+        for following in (*sizes[at + 1 :], *sizes[:at]):
+            if following > left:
+                break
+            left -= following
+        most = max(most, size + room_bytes - left)
+    return most
 
 
 def regrouped(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -41,10 +41,15 @@ class Streamer:
     """
 
     def __init__(
-        self, groups: Sequence[Group], copy_engine: CopyEngine, place: OffloadStorage, ahead_bytes: int, kept_bytes: int
-    ):
-        """`ahead_bytes`: what may be under way in addition to the present group. `kept_bytes`: groups of so many bytes
-        together stay once they are there."""
+        self,
+        groups: Sequence[Group],
+        copy_engine: CopyEngine,
+        place: OffloadStorage,
+        ahead_bytes: Mapping[str, int],
+        kept_bytes: int,
+    ) -> None:
+        """`ahead_bytes`: what may be under way in addition to the present group, by component. `kept_bytes`: groups of so
+        many bytes together stay once they are there."""
         self.counts = StreamCounts()
         self.failed = False  # weights cannot be had any more
         self._copy_engine = copy_engine
@@ -154,7 +159,7 @@ class Streamer:
     @property
     def spends(self) -> bool:
         """Whether anything is there before its use or after it, for speed."""
-        return self._ahead_bytes > 0 or bool(self._kept)
+        return any(self._ahead_bytes.values()) or bool(self._kept)
 
     @property
     def kept_bytes(self) -> int:
@@ -175,7 +180,7 @@ class Streamer:
         with self._lock:
             old, ahead_bytes, kept = self.groups, self._ahead_bytes, self._kept
             sources = {slot: slot.source for slot, _ in self._slots.values()}
-            self._move(groups, 0, set())
+            self._move(groups, {}, set())
 
         def back() -> None:
             with self._lock:
@@ -214,7 +219,7 @@ class Streamer:
 
     # -- moving ------------------------------------------------------------------------------------------------------
 
-    def _move(self, groups: Sequence[Group], ahead_bytes: int, kept: set[Group]) -> None:
+    def _move(self, groups: Sequence[Group], ahead_bytes: Mapping[str, int], kept: set[Group]) -> None:
         """Let go of what is there; these are the groups from now on."""
         self.let_go()
         self._parts = PartGroups()
@@ -331,9 +336,9 @@ class Streamer:
     def _chain(self, group: Group) -> list[Group]:
         """The groups to have under way while this one is used."""
         chain: list[Group] = []
-        if group.alone or self._ahead_bytes <= 0:
+        room = self._ahead_bytes.get(group.component, max(self._ahead_bytes.values(), default=0))
+        if group.alone or room <= 0:
             return chain
-        room = self._ahead_bytes
         for index in self._order.expected():
             following = self._by_index.get(index)
             if following in self._kept and following in self._live:

@@ -22,7 +22,7 @@ from modules.errors import InvalidValueError
 from modules.memory.formats.format import FORMATS, dtype_name
 from modules.memory.layer import manage, restore_class, stored_state
 from modules.memory.moving import move
-from modules.memory.streaming.groups import Group, Level, make_groups, regrouped
+from modules.memory.streaming.groups import Group, Level, make_groups, regrouped, room_ahead
 from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streamer import StreamCounts, Streamer
 from modules.memory.streaming.transfer import CopyEngine, ReadingCopyEngine, StreamCopyEngine, pin, pinned_for
@@ -186,10 +186,10 @@ def stream(
             _move_rest(layer, device)
     groups = make_groups(named, place.sources, levels, options.blocks_per_group, options.max_block_bytes)
     place.finish()
-    ahead = options.ahead_bytes
-    if ahead is None:
-        ahead = max((group.size_bytes for group in groups if not group.alone), default=0)
-    streamer = Streamer(groups, copy_engine or _copy_engine(device, options, ahead), place, ahead, options.kept_bytes)
+    given = options.ahead_bytes
+    ahead = room_ahead(groups) if given is None else dict.fromkeys(named, given)
+    copy_engine_here = copy_engine or _copy_engine(device, options, max(ahead.values(), default=0))
+    streamer = Streamer(groups, copy_engine_here, place, ahead, options.kept_bytes)
     handle = StreamHandle(named, device, streamer, levels)
     _attach(handle)
     if has_streams(device) and options.own_stream and copy_engine is None:

@@ -16,7 +16,7 @@ from modules.memory.block_decoding import NARROW, decoded_peak_bytes, is_on_cuda
 from modules.memory.formats.blocks import UNPACKING_BYTES, decoded_at_once, is_packed
 from modules.memory.formats.code4 import ENCODED_AT_ONCE_ON_GPU
 from modules.memory.formats.format import FORMATS, LARGE_SLICE_ELEMENTS
-from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level, make_groups
+from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level, make_groups, most_at_once, room_ahead
 from modules.memory.streaming.offload_storage import SMALL_BYTES
 from modules.memory.streaming.source import RamSource, Source
 from modules.models.families.architecture import LdmArchitecture
@@ -49,7 +49,7 @@ class MetaModel:
     has_offsets: bool
     _known: dict[PrecisionPlan, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False, compare=False)
     _tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
-    _cut: dict[tuple[PrecisionPlan, str], tuple[int, list[int]]] = field(
+    _cut: dict[tuple[PrecisionPlan, str], tuple[int, list[int], int]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -127,18 +127,17 @@ class MetaModel:
     def resident_bytes(self, plan: PrecisionPlan, computes: Callable[[str], bool]) -> int:
         """Bytes of weights on the device while the components compute of which `computes` says so; less than all where
         weights are streamed: what is too small for it, and of the components at work, one after the other, the largest
-        as a whole, or twice (the next is in transfer) its largest block or layer."""
+        as a whole, or a block or layer with the next ones, which are in transfer."""
         weights = self.weights(plan)
         everything = sum(sum(sizes.values()) for sizes in weights.values())
         if plan.streaming is None:
             return everything
         total, at_work = plan.streaming.kept_bytes, 0
         for name in weights:
-            stays, groups = self._groups(plan, plan.streaming, name)
+            stays, groups, room = self._groups(plan, plan.streaming, name)
             total += stays
             if computes(name):
-                beside = 1 if plan.streaming.level_of(name) is Level.COMPONENT else 2
-                at_work = max(at_work, min(sum(groups), beside * max(groups, default=0)))
+                at_work = max(at_work, most_at_once(groups, room))
         return min(total + at_work, everything)
 
     def resting_bytes(self, plan: PrecisionPlan) -> int:
@@ -160,8 +159,9 @@ class MetaModel:
         whole = {key: tensor.numel() * plan.compute_dtype.itemsize for key, tensor in tensors.items()}
         return sum(size + whole[key] for key, size in self.weights(plan)[name].items() if size < whole[key])
 
-    def _groups(self, plan: PrecisionPlan, streaming: StreamLayout, name: str) -> tuple[int, list[int]]:
-        """Return the bytes of a streamed component that stay on the device, and those of each group that moves."""
+    def _groups(self, plan: PrecisionPlan, streaming: StreamLayout, name: str) -> tuple[int, list[int], int]:
+        """Return the bytes of a streamed component that stay on the device, those of each group that moves, and those
+        that may come ahead of their use."""
         if (plan, name) not in self._cut:
             component = next(item for item in self.components if item.name == name)
             module, sources, stays = component.module, dict[tuple[int, str], Source](), 0
@@ -178,7 +178,7 @@ class MetaModel:
                     stays += size
             levels = {name: streaming.level_of(name)}
             groups = make_groups({name: module}, sources, levels, max_block_bytes=MAX_BLOCK_BYTES)
-            self._cut[plan, name] = (stays, [group.size_bytes for group in groups])
+            self._cut[plan, name] = (stays, [group.size_bytes for group in groups], room_ahead(groups).get(name, 0))
         return self._cut[plan, name]
 
     def _bytes_in_file(self, component: Component, key: str) -> int:

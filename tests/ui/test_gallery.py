@@ -123,7 +123,7 @@ def test_a_file_dropped_on_the_gallery_is_shown_and_sent(page: sync_api.Page) ->
     page.wait_for_function(f"document.querySelector('{PROMPT}').value === 'a dog'")
     assert page.input_value("#txt2img_seed input") == "42"
     drop(page, "#txt2img_gallery", b"no image", "text/plain")
-    page.wait_for_selector("#txt2img_messages .fw-error:has-text('dropped.png is no image')")
+    page.wait_for_selector("#txt2img_messages .fw-error:has-text('cannot show dropped.png as an image')")
 
 
 # `test_what_is_not_sent_along_stays_as_it_is` of test_page_settings.py has both.

@@ -72,7 +72,7 @@ def fill(page: Page, name: str, folder: Path, steps: int) -> None:
 def test_a_training_is_started_and_ends_among_the_cards(page: Page, fakes: Services, images: Path) -> None:
     page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")
     page.click("#train_start")
-    page.wait_for_selector("#train_refusal >> text=Give the adapter a name")
+    page.wait_for_selector("#train_refusal >> text=Enter a name for the adapter")
     fill(page, "by page", images, 1)
     page.click("#train_start")
     page.wait_for_selector("#train_result >> text=by page.safetensors is ready", timeout=TRAINED_MS)

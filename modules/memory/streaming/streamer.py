@@ -48,8 +48,8 @@ class Streamer:
         ahead_bytes: Mapping[str, int],
         kept_bytes: int,
     ) -> None:
-        """`ahead_bytes`: what may be under way in addition to the present group, by component. `kept_bytes`: groups of so
-        many bytes together stay once they are there."""
+        """`ahead_bytes`: what may be under way besides the present group, by component. `kept_bytes`: groups of so many
+        bytes together stay once they are there."""
         self.counts = StreamCounts()
         self.failed = False  # weights cannot be had any more
         self._copy_engine = copy_engine

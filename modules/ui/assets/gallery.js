@@ -119,7 +119,8 @@
       fw.offerTargets(tab.find("send_tools"), tab.prefix, () => tab.selectedImage());
     }
 
-    // What was on the stage stays until the image is there to be drawn.
+    // An image stays on the stage until the next one is there to be drawn, and so does a preview, in the size of the image:
+    // what is below does not move. An empty stage receives the image at once, which takes its room before it is loaded.
     async function putOnStage(item) {
       const turn = ++shown;
       const button = document.createElement("button");
@@ -132,9 +133,11 @@
       button.style.width = `${Math.max(item.width, 448)}px`; // small images are shown larger, none wider than the stage
       button.append(image);
       button.addEventListener("click", () => fw.openLightbox(tab));
-      await image.decode().catch(() => {}); // a broken image is shown as the browser shows it
-      if (turn !== shown) return;
       const stage = tab.find("gallery", ".fw-stage");
+      const preview = stage.querySelector(".fw-preview");
+      if (preview) Object.assign(preview.style, { width: button.style.width, maxWidth: "100%", aspectRatio: `${item.width} / ${item.height}` });
+      if (preview || stage.querySelector(".fw-image")) await image.decode().catch(() => {}); // a broken image is shown as the browser shows it
+      if (turn !== shown) return;
       const hadFocus = stage.contains(document.activeElement);
       fillStage(button);
       if (hadFocus) button.focus({ preventScroll: true });

@@ -75,6 +75,7 @@
   // Called while the page is laid out: each form gets its borders once.
   fw.putHandles = (area) => {
     if (area.querySelector(":scope > .fw-handle")) return;
+    for (const results of area.querySelectorAll(":scope > .fw-results")) results.tabIndex = 0; // scrolls, by keys too
     const names = area.querySelector(":scope > .fw-source") ? ["form", "split", "side"] : ["form", "side"];
     area.append(...names.map((name) => makeHandle(name, area)));
     for (const name of names) widen(name, widths[name]);

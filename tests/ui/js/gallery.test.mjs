@@ -42,12 +42,12 @@ test("what was on the stage stays until the next image can be drawn, and a late 
     await turn();
     return stage.children[0]?.children[0].src.match(/index=(\d)/)[1];
   };
-  assert.equal(await draw(0), "0");
+  await turn();
   tab.step(1);
   tab.step(1);
-  assert.match(stage.children[0].children[0].src, /index=0/);
-  assert.equal(await draw(2), "2");
+  assert.match(stage.children[0].children[0].src, /index=0/, "an empty stage waits for nothing");
   assert.equal(await draw(1), "2");
+  assert.equal(await draw(0), "2");
 });
 
 test("an image is deleted after a question, and those behind it are called by their new places", async () => {

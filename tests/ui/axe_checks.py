@@ -46,7 +46,8 @@ def set_theme(page: sync_api.Page, theme: str) -> None:
 def assert_nothing_serious(page: sync_api.Page, axe: str, within: str = "body") -> None:
     """Look at what the page shows at this moment. Its animations are off: no colors are halfway between two."""
     page.emulate_media(reduced_motion="reduce")
-    assert page.evaluate(SERIOUS, [axe, within, RULES]) == [], "light"
+    found = page.evaluate(SERIOUS, [axe, within, RULES])
+    assert found == [], f"light: {found}"
     if is_thorough():
         set_theme(page, "dark")
         assert page.evaluate(SERIOUS, [axe, within, COLORS]) == [], "dark"

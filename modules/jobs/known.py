@@ -11,7 +11,7 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.job import Entry, Job, JobStatus
 from modules.jobs.tasks import Task
 
-KEPT_ENTRIES, KEPT_AT_LEAST = 64, 8
+KEPT_ENTRIES, KEPT_AT_LEAST = 32, 8
 """How much ended work is remembered, for a page that comes back; and how much of it whatever its images take."""
 KEPT_BYTES = 64 << 20
 """What the images of all remembered work may take: 16 of 1024 px."""

@@ -245,8 +245,11 @@ def test_streamed_weights_are_predicted_by_the_groups_that_move(
         for parameter in (*module.parameters(), *module.buffers())
         if not parameter.is_meta and parameter.numel() * 4 < 1 << 16
     )
-    beside = 1 if word == "Parts" else 2
-    assert meta_model.resident_bytes(plan, "unet".__eq__) == pytest.approx(small + beside * max(groups), rel=0.01)
+    resident = meta_model.resident_bytes(plan, "unet".__eq__)
+    if word == "Parts":
+        assert resident == pytest.approx(small + max(groups), rel=0.01)
+    else:  # with what comes ahead of its use, which is no more than the largest
+        assert small + 1.5 * max(groups) < resident < 1.01 * (small + 2 * max(groups))
     assert plan.streaming is not None
     in_memory = replace(plan, streaming=replace(plan.streaming, on_disk=False))
     assert meta_model.resting_bytes(plan) == 0

@@ -96,7 +96,7 @@ def test_each_stage_takes_what_is_estimated(
         records = [result.memory for result in results if result.memory is not None]
         assert card.memory.failures == 0 and records  # of two, the second knows what it needs ahead of its use
         found = {
-            need.stage: (need.needs_bytes, max(record.peak(need.stage).allocated for record in records))
+            need.stage: (need.needs_bytes, max(record.peak(need.stage).allocated or 0 for record in records))
             for need in estimate.stages
         }
         assert {"load", "text", "denoise", "decode"} <= set(found)

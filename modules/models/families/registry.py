@@ -45,7 +45,7 @@ def detect_family(file: TensorSource) -> ModelFamily:
         return FAMILIES.get(signs.name)
     tensors = {name: Stored(tuple(entry.shape), "") for name, entry in file.entries.items()}
     found = detected(FileHeader("gguf" if ARCHITECTURE in file.metadata else "safetensors", tensors, file.metadata))
-    said = f"is {found.line}" if found.kind is Kind.CHECKPOINT else found.sentence
+    said = f"is {found.line}" if found.kind is Kind.CHECKPOINT and not found.missing else found.sentence
     known = ", ".join(family.label for _, family in FAMILIES.items())
     raise CheckpointError(
         f"{file.path.name}: of no known model family: it {said}. Known: {known}. "

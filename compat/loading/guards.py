@@ -53,7 +53,6 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
         return call()
     done: list[tuple[Any, BaseException | None]] = []
     clocks: list[Callable[[], float]] = []
-
     has_loop = _has_running_loop()
 
     async def called() -> T:

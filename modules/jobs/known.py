@@ -7,14 +7,14 @@ from collections import OrderedDict
 from contextlib import AbstractContextManager
 
 from modules.access.roles import ANYBODY, Identity
-from modules.errors import InvalidValueError, UnknownNameError
+from modules.errors import FeatherweightError, InvalidValueError, UnknownNameError
 from modules.jobs.job import Entry, Job, JobStatus
 from modules.jobs.tasks import Task
 
 KEPT_ENTRIES, KEPT_AT_LEAST = 32, 8
 """How much ended work is remembered, for a page that comes back; and how much of it whatever its images take."""
 KEPT_BYTES = 64 << 20
-"""What the images of all remembered work may take: 16 of 1024 px."""
+"""Limit of the memory for the images of all remembered work: 16 of 1024 px."""
 
 
 class Known:
@@ -102,5 +102,8 @@ def _image_bytes(entry: Entry) -> int:
     """Return how much memory the images of ended work take; Pillow has four bytes for a pixel."""
     if not isinstance(entry, Job):
         return 0
-    images = entry.result().images if entry.has_result else entry.images
+    try:
+        images = entry.known_images()
+    except FeatherweightError:  # its own: it failed, perhaps with a result that could not be recorded
+        images = entry.images
     return sum(4 * one.image.width * one.image.height for one in images)

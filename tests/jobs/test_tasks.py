@@ -13,6 +13,7 @@ from modules.jobs.store import JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.result import GeneratedImage, Result
+from tests.fakes import result_of
 from tests.queues import JobQueue
 
 
@@ -154,6 +155,23 @@ def test_less_is_remembered_of_large_images() -> None:
         known.forget()
         assert [known.find(str(number)) is not None for number in range(KEPT_AT_LEAST + 4)].count(True) == remembered
         assert known.find(str(KEPT_AT_LEAST + 3)) is not None
+
+
+def test_a_job_that_failed_after_its_result_is_forgotten_too() -> None:
+    """Its end could not be recorded, so that it has a result and an error."""
+    image = GeneratedImage(Image.new("RGB", (8, 8)), "x", 1, 0)
+    known, job = Known(threading.Lock()), Job("a", GenerationRequest())
+
+    class Ready(NoImages):
+        def run(self, job: Job) -> Result:
+            return result_of(job.request, [image], False)
+
+    known.add(job)
+    job.compute(Ready())
+    job.end(JobStatus.FAILED, FeatherweightError("the disk is full"))
+    assert job.has_result
+    known.forget()
+    assert known.find("a") is job
 
 
 def test_after_closing_nothing_is_taken(queue: JobQueue) -> None:

@@ -69,6 +69,7 @@ CASES = (
             ("vae-flux1", "first_stage_model."),
         ),
     ),
+    Case("ERNIE-Image", "ernie-image", ("te-ministral3-3b",), "vae-flux2", 4.0),
     Case("Chroma1", "chroma1", ("te-t5xxl",), "vae-flux1", 4.0),
     Case("FLUX.2 klein 9B", "flux2-klein-9b", ("te-qwen3-8b",), "vae-flux2"),
     Case("FLUX.1 dev", "flux1-dev", T5_AND_CLIP, "vae-flux1"),

@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.models.dit_files import recipe_tensors
 from tests.models.dit_models import TINY
 from tests.processing import test_anima as anima
+from tests.processing import test_ernie_image as ernie_image
 from tests.processing import test_krea2 as krea2
 from tests.processing import test_qwen_image as qwen_image
 
@@ -90,6 +91,15 @@ def _qwen_image() -> SplitModel:
     )
 
 
+def _ernie_image() -> SplitModel:
+    parts = ernie_image.modules()
+    return SplitModel(
+        _in_16_bits(parts["transformer"].state_dict()),
+        {"ministral-3-3b": ("text_encoders.ministral3_3b.transformer.", ernie_image.text_tensors(parts))},
+        _in_16_bits(parts["vae"].state_dict()),
+    )
+
+
 def _in_16_bits(tensors: Mapping[str, Tensor]) -> Tensors:
     return {key: tensor.to(torch.bfloat16) for key, tensor in tensors.items()}
 
@@ -102,6 +112,7 @@ _MODELS: dict[str, Callable[[], SplitModel]] = {
     "chroma1": lambda: _tiny("chroma"),
     "krea2": _krea2,
     "qwen_image": _qwen_image,
+    "ernie_image": _ernie_image,
 }
 SPLIT_FAMILIES = tuple(_MODELS)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers import ErnieImagePipeline
 from diffusers.loaders.lora_conversion_utils import (
     _convert_kohya_flux2_lora_to_diffusers,
     _convert_kohya_flux_lora_to_diffusers,
@@ -37,6 +38,8 @@ from tests.models.dit_files import write_split
 from tests.models.dit_models import TINY, write_parts
 from tests.processing.test_anima import modules as anima_modules
 from tests.processing.test_anima import write_anima
+from tests.processing.test_ernie_image import modules as ernie_image_modules
+from tests.processing.test_ernie_image import write_ernie_image
 from tests.processing.test_qwen_image import modules as qwen_image_modules
 from tests.processing.test_qwen_image import write_qwen_image
 from tests.recordings import CONFIGS
@@ -81,6 +84,11 @@ CASES = {
         lambda root: write_qwen_image(root, qwen_image_modules()),
         _convert_non_diffusers_qwen_lora_to_diffusers,
         "diffusion_model.transformer_blocks.0.attn.to_q.lora_A.weight",
+    ),
+    "ernie_image": Case(
+        lambda root: write_ernie_image(root, ernie_image_modules()),
+        ErnieImagePipeline.lora_state_dict,
+        "diffusion_model.layers.0.self_attention.to_q.lora_A.weight",
     ),
 }
 

@@ -116,10 +116,10 @@ def _is_unet(header: Shapes, *channels: int) -> bool:
     return input_channels(header) in channels and not has_vector(header)
 
 
-def _has(*names: str, lacks: str = "") -> Test:
-    """Return the test for a denoiser with all of these tensors, and without the one that another family has."""
-    wanted, other = [f"{PREFIX}{name}" for name in names], f"{PREFIX}{lacks}"
-    return lambda header: all(name in header for name in wanted) and other not in header
+def _has(*names: str, lacks: tuple[str, ...] = ()) -> Test:
+    """Return the test for a denoiser with all of these tensors, and without those that other families have."""
+    wanted, others = [f"{PREFIX}{name}" for name in names], [f"{PREFIX}{name}" for name in lacks]
+    return lambda header: all(name in header for name in wanted) and not any(name in header for name in others)
 
 
 def _folder(*names: str, lacks: str = "", part: str = TRANSFORMER) -> Callable[[Mapping[str, Shapes]], bool]:
@@ -139,6 +139,7 @@ FLUX_FOLDER_GUIDANCE = "time_text_embed.guidance_embedder.linear_1.weight"
 FLUX2_FOLDER = ("double_stream_modulation_img.linear.weight", "single_transformer_blocks.0.attn.to_qkv_mlp_proj.weight")
 CHROMA = "distilled_guidance_layer.in_proj.weight"
 KREA2_FOLDER = "text_fusion.projector.weight"
+ERNIE_SIGN = "layers.0.adaLN_sa_ln.weight"
 QWEN_IMAGE_SIGNS = ("txt_norm.weight", "transformer_blocks.0.img_mod.1.weight")
 CLIP_L = Need("clip", "CLIP-L (clip_l.safetensors, 768 wide, 0.25 GB in 16 bits)", 768)
 CLIP_G = Need("clip", "CLIP-G (clip_g.safetensors, 1280 wide, 1.4 GB in 16 bits)", 1280)
@@ -158,6 +159,7 @@ QWEN3_VL = Need("vision_llm", "Qwen3-VL-4B (2560 wide, 8.9 GB in 16 bits)", 2560
 QWEN25_VL = Need(
     "vision_qwen2", "Qwen2.5-VL-7B (3584 wide, 16.6 GB in 16 bits, 9.4 GB in fp8)", 3584, "txt_norm.weight"
 )
+MINISTRAL = Need("mistral", "Ministral 3 3B (3072 wide, 7.7 GB in 16 bits)", 3072, "text_proj.weight")
 VAE_OF_UNETS = Need("AutoencoderKL", "a VAE of its family", 4)
 VAE_SD3 = Need("AutoencoderKL", "the VAE of SD3", 16)
 VAE_FLUX = Need("AutoencoderKL", "the VAE of FLUX.1 (ae.safetensors, 0.3 GB)", 16)
@@ -222,7 +224,7 @@ SDXL_REFINER = FamilySigns(
 SD3 = FamilySigns(
     name="sd3",
     label="SD 3",
-    detects=_has("x_embedder.proj.weight", lacks="y_embedder.y_proj.fc1.weight"),  # as PixArt has both
+    detects=_has("x_embedder.proj.weight", lacks=("y_embedder.y_proj.fc1.weight", ERNIE_SIGN)),  # as PixArt has both
     in_folder=_folder(*SD3_FOLDER),
     folder_signs=SD3_FOLDER,
     needs=(CLIP_L, CLIP_G, VAE_SD3),
@@ -248,7 +250,7 @@ ANIMA = FamilySigns(
 FLUX1_SCHNELL = FamilySigns(
     name="flux1_schnell",
     label="FLUX.1 schnell",
-    detects=_has(*FLUX, lacks=FLUX_GUIDANCE),
+    detects=_has(*FLUX, lacks=(FLUX_GUIDANCE,)),
     in_folder=_folder(*FLUX_FOLDER, lacks=FLUX_FOLDER_GUIDANCE),
     folder_signs=FLUX_FOLDER,
     needs=(FLUX_CLIP, T5_XXL, VAE_FLUX),
@@ -264,7 +266,7 @@ FLUX1_DEV = FamilySigns(
 FLUX2_KLEIN = FamilySigns(
     name="flux2_klein",
     label="FLUX.2 klein",
-    detects=_has("double_stream_modulation_img.lin.weight", lacks=FLUX_GUIDANCE),  # the large model has both
+    detects=_has("double_stream_modulation_img.lin.weight", lacks=(FLUX_GUIDANCE,)),  # the large model has both
     in_folder=_folder(*FLUX2_FOLDER, lacks="time_guidance_embed.guidance_embedder.linear_1.weight"),
     folder_signs=FLUX2_FOLDER,
     width_of="img_in.weight",
@@ -294,9 +296,17 @@ QWEN_IMAGE = FamilySigns(
     folder_signs=QWEN_IMAGE_SIGNS,
     needs=(QWEN25_VL, VAE_QWEN),
 )
+ERNIE_IMAGE = FamilySigns(
+    name="ernie_image",
+    label="ERNIE-Image",
+    detects=_has(ERNIE_SIGN, "text_proj.weight"),
+    in_folder=_folder(ERNIE_SIGN),
+    folder_signs=(ERNIE_SIGN, "text_proj.weight"),
+    needs=(MINISTRAL, VAE_FLUX2),
+)
 FAMILIES = (
     *(SD1, SD2, SDXL, SDXL_REFINER, SD3, Z_IMAGE, ANIMA),
-    *(FLUX1_SCHNELL, FLUX1_DEV, FLUX2_KLEIN, CHROMA1, KREA2, QWEN_IMAGE),
+    *(FLUX1_SCHNELL, FLUX1_DEV, FLUX2_KLEIN, CHROMA1, KREA2, QWEN_IMAGE, ERNIE_IMAGE),
 )
 """In the order in which a checkpoint's header is compared with them; folders are compared from the last to the first,
 which is what none of the others is."""

@@ -23,6 +23,11 @@ SIGN = "layers.0.self_attn.q_norm.weight"
 """A tensor that no architecture of these names before Qwen3 has."""
 QWEN2_SIGN = "layers.0.self_attn.q_proj.bias"
 """A tensor that Qwen2 has, and Qwen3 has not."""
+MISTRAL_SIGN = "layers.0.self_attn.q_proj.weight"
+"""A tensor of all such models; those of Mistral have neither of the two above, and `TEKKEN_TOKENS` tokens."""
+TEKKEN_TOKENS, LARGEST_MISTRAL = 131_072, 4096
+MISTRAL_NAME = re.compile(r"^(?:model\.)?(?:language_model\.)?(?:model\.)?(?=(?:embed_tokens|layers|norm)\.)")
+"""What is before the names of a language model of Mistral, which may stand next to what it sees with."""
 T5_TABLE = "shared.weight"
 """The tensor by which a T5 is known."""
 T5_OTHER_SIGN = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -83,6 +88,7 @@ ENCODER_TYPES = {
     "llm": "a language model (Qwen3)",
     "vision_llm": "the language part of a model that sees (Qwen3-VL)",
     "vision_qwen2": "the language part of a model that sees (Qwen2.5-VL)",
+    "mistral": "a language model (Mistral 3)",
 }
 """What text encoders are, for people."""
 
@@ -104,6 +110,14 @@ def llm_width(header: Shapes, prefix: str = "", sign: str = SIGN) -> int | None:
         if f"{level}{sign}" in header and entry is not None and len(entry.shape) == 2:
             return entry.shape[-1]
     return None
+
+
+def mistral_width(header: Shapes) -> int | None:
+    """Return the width of the language model of Mistral in a file, under `text_names`; None for others."""
+    table = header.get(f"{LEVEL}{TABLE}")
+    has_signs = [f"{LEVEL}{sign}" in header for sign in (MISTRAL_SIGN, SIGN, QWEN2_SIGN)]
+    shape = table.shape if table is not None and has_signs == [True, False, False] else ()
+    return shape[-1] if shape[:1] == (TEKKEN_TOKENS,) and shape[-1] <= LARGEST_MISTRAL else None
 
 
 def t5_width(header: Shapes) -> int | None:
@@ -129,6 +143,9 @@ def text_names(header: Shapes, architecture: str = "") -> Mapping[str, str]:
         return names
     if _sees(header):
         return {key: _behind_vision_level(key) for key in header}
+    mistral = {key: MISTRAL_NAME.sub(LEVEL, key) for key in header}
+    if mistral_width({mistral[key]: entry for key, entry in header.items()}) is not None:
+        return mistral
     if llm_width(header) is not None and not any(key.startswith(LEVEL) for key in header):
         return {key: f"{LEVEL}{key}" for key in header}
     levels = {key.partition(TEXT_LEVEL)[0] for key in header if TEXT_LEVEL in key}
@@ -139,7 +156,8 @@ def text_names(header: Shapes, architecture: str = "") -> Mapping[str, str]:
 def held_encoder(header: Shapes) -> Part | None:
     """Return the text encoder that the file of this header holds, under `text_names`; None for other files."""
     seeing = [(name, llm_width(header, VISION_LEVEL, sign)) for name, sign in VISION_TYPES]
-    for name, width in (*seeing, ("llm", llm_width(header)), ("t5", t5_width(header))):
+    others = (("llm", llm_width(header)), ("mistral", mistral_width(header)), ("t5", t5_width(header)))
+    for name, width in (*seeing, *others):
         if width is not None:
             return Part(name, width)
     if IMAGE_ENCODER_SIGN in header or not any(CLIP_TABLE.search(key) for key in header):

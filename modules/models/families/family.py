@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from modules.errors import CheckpointError
 from modules.models.autoencoders.autoencoder import Autoencoder
-from modules.models.detection.families import PREFIX, VAE_QWEN, FamilySigns, Need
+from modules.models.detection.families import PREFIX, VAE_FLUX2, VAE_QWEN, FamilySigns, Need
 from modules.models.detection.parts import own_channels
 from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.families.denoiser_context import ModelInputs
@@ -82,7 +82,7 @@ class ExternalTextEncoder:
     `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
     layout of its family says what its tensors are called in a whole one. One that is no part has the names of a whole
     checkpoint, and is added to it. Such a file is known by what its family `need`s, where that is given; of several the
-    one whose name begins with `stem` is taken first.
+    one whose name begins with `stem` is taken first. `forms`: what its files may be.
     """
 
     stem: str
@@ -91,6 +91,7 @@ class ExternalTextEncoder:
     is_optional: bool = False
     is_part: bool = False
     need: Need | None = None
+    forms: str = "safetensors or GGUF"
 
     @property
     def type(self) -> str:
@@ -110,7 +111,7 @@ class ExternalTextEncoder:
     def hint(self) -> str:
         """Return what to do if it is missing."""
         return (
-            f"It needs {self.title}: put its file (safetensors or GGUF) into models/text_encoder, where it is found by "
+            f"It needs {self.title}: put its file ({self.forms}) into models/text_encoder, where it is found by "
             "itself, or choose it in VAE / Text encoder."
         )
 
@@ -409,3 +410,4 @@ def usual_by_name(
 
 
 QWEN_IMAGE_VAE = ExternalVae(VAE_QWEN, ("qwen_image", "wan"))
+FLUX2_VAE = ExternalVae(VAE_FLUX2, ("flux2", "flux.2"))

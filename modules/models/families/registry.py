@@ -6,6 +6,7 @@ from modules.models.detection.files import detected
 from modules.models.detection.kinds import Kind
 from modules.models.families.anima.family import FAMILY as ANIMA
 from modules.models.families.chroma.family import FAMILY as CHROMA
+from modules.models.families.ernie_image.family import FAMILY as ERNIE_IMAGE
 from modules.models.families.family import ModelFamily
 from modules.models.families.flux1.family import DEV, SCHNELL
 from modules.models.families.flux2.family import FAMILY as FLUX2
@@ -23,7 +24,9 @@ from modules.models.names.component import Header
 from modules.system.registry import Registry
 
 FAMILIES: Registry[ModelFamily] = Registry("model family")
-for _family in (SD1, SD2, BASE, REFINER, SD3, Z_IMAGE, ANIMA, SCHNELL, DEV, FLUX2, CHROMA, KREA2, QWEN_IMAGE):
+for _family in (
+    *(SD1, SD2, BASE, REFINER, SD3, Z_IMAGE, ANIMA, SCHNELL, DEV, FLUX2, CHROMA, KREA2, QWEN_IMAGE, ERNIE_IMAGE),
+):
     FAMILIES.add(_family.signs.name, _family)
 
 

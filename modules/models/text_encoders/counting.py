@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer, own_t5
+from modules.models.text_encoders.tekken import tekken_tokenizer
 from modules.models.text_encoders.tokenizers import standard_t5
 from modules.prompting.attention import is_break, parse_attention
 from modules.prompting.chunks import TokenCount, count_tokens
@@ -69,5 +70,10 @@ def _count_llm(text: str, options: TextOptions, files: Sequence[Path]) -> int:
     return llm_tokenizer(files).count(plain_text(text, options.emphasis))
 
 
+def _count_tekken(text: str, options: TextOptions, files: Sequence[Path]) -> int:
+    return tekken_tokenizer(files).count(plain_text(text, options.emphasis))
+
+
 COUNTS.add("t5", _count_t5)
+COUNTS.add("tekken", _count_tekken)
 COUNTS.add("qwen3", _count_llm)

@@ -1,11 +1,13 @@
 """Language models of the Qwen3 architecture as text encoders (Yang et al. 2025, arXiv:2505.09388), and the language
 parts of Qwen3-VL and Qwen2.5-VL (Bai et al. 2025, arXiv:2502.13923), which have the layers of Qwen3 and Qwen2 beside a
-part that sees; they are shown no image here, so that their positions are those of any text.
+part that sees; they are shown no image here, so that their positions are those of any text. Those of Mistral 3 have the
+layers of Qwen3 without its norms of queries and keys.
 
-Names are those of transformers' `Qwen3Model` and `Qwen2Model`, which files put behind `model.`; all sizes follow from
-the tensors, and only as many layers are built, loaded and run as the wanted hidden states need.
+Names are those of transformers' `Qwen3Model`, `Qwen2Model` and `Ministral3Model`, which files put behind `model.`; all
+sizes follow from the tensors, and only as many layers are built, loaded and run as the wanted hidden states need.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError
-from modules.models.detection.parts import LEVEL, QWEN2_SIGN, SIGN, TABLE, VISION
+from modules.models.detection.parts import LEVEL, MISTRAL_NAME, QWEN2_SIGN, SIGN, TABLE, TEKKEN_TOKENS, VISION
 from modules.models.libraries import library_name
 from modules.models.names.component import Component, Header, meta_module
 from modules.models.names.folder_layout import Names
@@ -23,13 +25,15 @@ from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.encoding import Encoding
 from modules.models.text_encoders.tokenizers import LlmTokenizer
 
-QWEN2_HEAD = 128
-"""The width of Qwen2's heads, which no tensor tells: in all sizes from 1.5B on."""
+USUAL_HEAD = 128
+"""The width of heads where no tensor tells it: of Qwen2 in all sizes from 1.5B on, and of Mistral."""
 LAYER = re.compile(r"\blayers\.(\d+)\.")
 ROPE_THETA = 1_000_000.0
-NORM_EPS = 1e-6
+NORM_EPS, MISTRAL_NORM_EPS = 1e-6, 1e-5
 LONGEST = 40_960
 TEXTS_PER_CALL = 16
+APART = ("lm_head.", VISION, "vision_tower.", "multi_modal_projector.", "tekken_model")
+"""Beginnings of what files hold next to the layers of a language model, behind its prefix."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +57,44 @@ class HiddenStates:
         return self.numbers == (-1,)
 
 
-class Rotation(nn.Module):
-    """The rotary embedding of Qwen without buffers, which a module on the meta device could not keep."""
+@dataclass(frozen=True)
+class Stretch:
+    """How positions are stretched to texts that are longer by `factor` than the `trained` ones (YaRN, Peng et al. 2023,
+    arXiv:2309.00071): frequencies of fewer than `slow` turns in the latter are lower by the factor, those of more than
+    `fast` are not. The defaults are those of Mistral 3."""
 
-    def __init__(self, head_width: int, theta: float = ROPE_THETA) -> None:
+    factor: float = 16.0
+    trained: int = 16_384
+    fast: float = 32.0
+    slow: float = 1.0
+
+    def __call__(self, frequencies: Tensor, theta: float) -> Tensor:
+        """The `frequencies` [n], from the highest, of a rotary embedding with the base `theta`."""
+        count = len(frequencies)
+        first, last = (
+            count * math.log(self.trained / (turns * 2 * math.pi)) / math.log(theta) for turns in (self.fast, self.slow)
+        )
+        low, high = max(math.floor(first), 0), min(math.ceil(last), 2 * count - 1)
+        places = torch.arange(count, dtype=torch.float32, device=frequencies.device)
+        lowered = ((places - low) / max(high - low, 1e-3)).clamp(0, 1)
+        return frequencies / self.factor * lowered + frequencies * (1 - lowered)
+
+
+class Rotation(nn.Module):
+    """The rotary embedding of Qwen and others without buffers, which a module on the meta device could not keep."""
+
+    def __init__(self, head_width: int, theta: float = ROPE_THETA, stretch: Stretch | None = None) -> None:
         super().__init__()
-        self._width, self._theta = head_width, theta
+        self._width, self._theta, self._stretch = head_width, theta, stretch
 
     @torch.no_grad()
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines [B,T,head_width] in the dtype of `x` for positions [B,T]."""
         steps = torch.arange(0, self._width, 2, dtype=torch.float32, device=x.device) / self._width
-        angles = position_ids[..., None].float() * (1.0 / self._theta**steps)
+        frequencies = 1.0 / self._theta**steps
+        if self._stretch is not None:
+            frequencies = self._stretch(frequencies, self._theta)
+        angles = position_ids[..., None].float() * frequencies
         angles = torch.cat([angles, angles], dim=-1)
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
@@ -93,6 +123,15 @@ def vision_llm_names(header: Header, prefix: str) -> Names:
     return keymap, {key: name if name.startswith(apart) else f"{LEVEL}{name}" for key, name in short.items()}
 
 
+def mistral_names(header: Header, prefix: str) -> Names:
+    """Return the names as `llm_names` does, for a language model of Mistral, which what it sees with may be next to."""
+    parts = (*(f"{LEVEL}{part}" for part in ("embed_tokens", "layers", "norm")), *(name.rstrip(".") for name in APART))
+    keymap = KeyMap(ModulePair(f"{prefix}.{name}", name) for name in parts)
+    return keymap, {
+        key: MISTRAL_NAME.sub(LEVEL, key) if MISTRAL_NAME.match(key) else key.removeprefix(LEVEL) for key in header
+    }
+
+
 def llm_component(
     name: str,
     header: Header,
@@ -113,8 +152,9 @@ def llm_component(
         vocabulary, width = header[f"{level}{TABLE}"].shape
         inner, _ = header[f"{level}layers.0.self_attn.q_proj.weight"].shape
         key_inner, _ = header[f"{level}layers.0.self_attn.k_proj.weight"].shape
-        is_qwen2 = f"{level}{QWEN2_SIGN}" in header
-        (head_width,) = (QWEN2_HEAD,) if is_qwen2 else header[f"{level}{SIGN}"].shape
+        kind = "Qwen2" if f"{level}{QWEN2_SIGN}" in header else "Qwen3"
+        kind = "Ministral3" if vocabulary == TEKKEN_TOKENS else kind
+        (head_width,) = header[f"{level}{SIGN}"].shape if kind == "Qwen3" else (USUAL_HEAD,)
         mlp_width, _ = header[f"{level}layers.0.mlp.gate_proj.weight"].shape
     except (KeyError, ValueError) as error:
         raise CheckpointError(
@@ -143,12 +183,13 @@ def llm_component(
         "rope_parameters": {"rope_type": "default", "rope_theta": theta},
         "use_cache": False,
     }
-    kind = "transformers.Qwen2" if is_qwen2 else "transformers.Qwen3"
-    module = meta_module(f"{kind}Model", library_name(f"{kind}Config")(**sizes))
-    module.rotary_emb = Rotation(head_width, theta)
+    if kind == "Ministral3":  # whose settings of positions are those of its class
+        longest = Stretch().trained * int(Stretch().factor)
+        sizes |= {"rms_norm_eps": MISTRAL_NORM_EPS, "rope_parameters": None, "max_position_embeddings": longest}
+    module = meta_module(f"transformers.{kind}Model", library_name(f"transformers.{kind}Config")(**sizes))
+    module.rotary_emb = Rotation(head_width, theta, Stretch() if kind == "Ministral3" else None)
     unused = [
-        f"{prefix}.lm_head.",
-        f"{prefix}.{VISION}",
+        *(f"{prefix}.{name}" for name in APART),
         *(f"{level}layers.{number}." for number in range(layers, count)),
     ]
     if not states.are_normed:

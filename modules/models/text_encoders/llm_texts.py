@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from modules.models.text_encoders.counting import plain_text
 from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
 from modules.models.text_encoders.llm import HiddenStates, LlmEncoder, Template
+from modules.models.text_encoders.tokenizers import LlmTokenizer
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.emphasis import Emphasis
 
@@ -25,7 +27,7 @@ DESCRIBED_SYSTEM_TOKENS = 34
 class LlmRecipe:
     """How a family uses a language model: which hidden states, the template around a text, how many tokens are read at
     most; with `padded_to` the denoiser is given so many tokens, padding included, and no mask. `keeps_end` and
-    `dropped`: see `Template`."""
+    `dropped`: see `Template`. `tokenizer`: that of a model with these files."""
 
     states: HiddenStates
     template: str = "{}"
@@ -34,13 +36,14 @@ class LlmRecipe:
     component: str = "text_encoder"
     keeps_end: bool = False
     dropped: int = 0
+    tokenizer: Callable[[Sequence[Path]], LlmTokenizer] = llm_tokenizer
 
     def conditioner(self, parts: TextParts, request: TextRequest) -> LlmConditioner:
         """For one job."""
         model = parts.encoders[self.component]
         encoder = LlmEncoder(
             model,
-            llm_tokenizer(parts.files),
+            self.tokenizer((*parts.files, parts.checkpoint)),
             parts.device,
             self.states,
             template=Template(self.template, self.keeps_end, self.dropped),

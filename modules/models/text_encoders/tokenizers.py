@@ -92,10 +92,11 @@ class T5Tokenizer:
 
 
 class LlmTokenizer:
-    """Qwen's tokenizer (byte pairs), the same for all of its language models."""
+    """The tokenizer of language models (byte pairs): Qwen's is the same for all of its models."""
 
-    def __init__(self, tokenizer: Tokenizer, pad_id: int = QWEN_PAD) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, pad_id: int = QWEN_PAD, first_ids: tuple[int, ...] = ()) -> None:
+        """`pad_id` fills a text up, `first_ids` begin each."""
+        self._tokenizer, self._first_ids = tokenizer, first_ids
         self.pad_id = pad_id
 
     @classmethod
@@ -105,11 +106,11 @@ class LlmTokenizer:
 
     def ids(self, text: str) -> list[int]:
         """The ids of a text; without a template."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return [*self._first_ids, *self._tokenizer.encode(text, add_special_tokens=False).ids]
 
     def count(self, text: str) -> int:
-        """Tokens of a text."""
-        return len(self.ids(text))
+        """Tokens of a text, without those that begin each."""
+        return len(self.ids(text)) - len(self._first_ids)
 
 
 @cache
@@ -153,13 +154,17 @@ def _standard_llm() -> LlmTokenizer:
     return LlmTokenizer(byte_pairs(vocabulary, merges, QWEN_SPECIAL))
 
 
-def byte_pairs(vocabulary: dict[str, int], merges: list[tuple[str, str]], single: Sequence[str]) -> Tokenizer:
-    """Qwen's tokenizer with this vocabulary. `single`: tokens that are one unit wherever they stand."""
+def byte_pairs(
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], single: Sequence[str], word: str = QWEN_WORD
+) -> Tokenizer:
+    """Qwen's tokenizer with this vocabulary. `single`: tokens that are one unit wherever they stand; `word`: what byte
+    pairs never cross, where that is another model's: then texts are not normalized either."""
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    tokenizer.normalizer = normalizers.NFC()
+    if word == QWEN_WORD:
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(QWEN_WORD), behavior="isolated"),
+            pre_tokenizers.Split(Regex(word), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -509,7 +509,7 @@ class Engine:
             streaming=plan.streaming.label if plan.streaming else "",
             streamed_bytes=model.streaming.offloaded_bytes if model.streaming else 0,
             switch_seconds=model.switch_seconds,
-            counting=replace(model.family.texts.counting, files=model.part_files),
+            counting=replace(model.family.texts.counting, files=(*model.part_files, model.info.path)),
             usual=usual.infotext if usual is not None else "",
             unused=unused_parameters(model),
         )

@@ -32,7 +32,7 @@ OF_NAME = {
 FULL = {
     **{"flux1-dev": "flux1_dev", "flux1-schnell": "flux1_schnell", "flux1-fill-dev": "flux1_dev"},
     **{"flux2-klein-4b": "flux2_klein", "flux2-klein-9b": "flux2_klein", "chroma1": "chroma1"},
-    "z-image": "z_image",
+    **{"z-image": "z_image", "ernie-image": "ernie_image"},
 }
 LISTED = {
     "flux1-schnell": "flux1-schnell",
@@ -41,6 +41,7 @@ LISTED = {
     "chroma1": "chroma1-hd",
     "z-image": "z-image-turbo",
     "qwen-image": "qwen-image",
+    "te-ministral3-3b": "ministral3-3b",
     "te-t5xxl": "t5xxl-fp8",
     "te-qwen2.5-vl-7b": "qwen25-vl-7b",
     "te-clip-l": "clip-l",
@@ -88,9 +89,7 @@ def test_the_files_of_a_split_model_are_known(family: str) -> None:
     for _, tensors in model.texts.values():
         text = look({key: tuple(value.shape) for key, value in tensors.items()})
         (part,) = text.parts
-        assert (
-            text.folder == ENCODERS and part.width and part.type in ("clip", "t5", "llm", "vision_llm", "vision_qwen2")
-        )
+        assert text.folder == ENCODERS and part.width and part.type in ENCODER_TYPES
     vae = look({key: tuple(value.shape) for key, value in model.vae.items()})
     assert vae.folder == VAES and [part.type.startswith("Autoencoder") for part in vae.parts] == [True]
 

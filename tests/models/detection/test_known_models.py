@@ -85,6 +85,7 @@ LISTS = {
     **{"z-image-turbo": "z-image", "flux1-schnell": "flux1-schnell", "flux2-klein-4b": "flux2-klein-4b"},
     **{"flux2-klein-9b": "flux2-klein-9b", "anima": "anima", "chroma1-hd": "chroma1", "qwen-image": "qwen-image"},
     **{"qwen25-vl-7b": "te-qwen2.5-vl-7b", "qwen3-4b": "te-qwen3-4b", "qwen3-8b": "te-qwen3-8b"},
+    **{"ernie-image": "ernie-image", "ernie-image-turbo": "ernie-image", "ministral3-3b": "te-ministral3-3b"},
     **{"qwen3-06b": "te-qwen3-0.6b", "t5xxl-fp8": "te-t5xxl", "clip-l": "te-clip-l", "clip-g": "te-clip-g"},
     **{"flux-vae": "vae-flux1", "qwen-image-vae": "vae-qwen-image", "flux2-vae": "vae-flux2"},
 }
@@ -108,6 +109,9 @@ SAID = {
     "krea2-turbo-int8": "a denoiser of Krea 2, original names, int8, with scales",
     "chroma1-hd": "a denoiser of Chroma1, original names, fp16",
     "qwen-image": "a denoiser of Qwen-Image, original names, fp16",
+    "ernie-image": "a denoiser of ERNIE-Image, original names, fp16",
+    "ernie-image-turbo": "a denoiser of ERNIE-Image, original names, fp16",
+    "ministral3-3b": "a text encoder, a language model (Mistral 3), transformers names, fp16",
     "qwen25-vl-7b": "a text encoder, the language part of a model that sees (Qwen2.5-VL), transformers names, fp16",
     "qwen3-4b": "a text encoder, a language model (Qwen3), transformers names, fp16",
     "qwen3-8b": "a text encoder, a language model (Qwen3), transformers names, fp16",

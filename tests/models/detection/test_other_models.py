@@ -44,7 +44,7 @@ NAMED = {
     **{"Lumina2Transformer2DModel": "Lumina 2", "PixArtTransformer2DModel": "PixArt", "SanaTransformer2DModel": "Sana"},
     **{"HunyuanVideoTransformer3DModel": "HunyuanVideo", "HunyuanImageTransformer2DModel": "HunyuanImage 2.1"},
     **{"StableCascadeUNet": "Stable Cascade", "Kandinsky5Transformer3DModel": "Kandinsky 5"},
-    **{"ErnieImageTransformer2DModel": "ERNIE-Image", "Ideogram4Transformer2DModel": "Ideogram 4"},
+    **{"Ideogram4Transformer2DModel": "Ideogram 4"},
     **{"AllegroTransformer3DModel": "Allegro", "LongCatImageTransformer2DModel": "LongCat-Image"},
     **{
         "BriaTransformer2DModel": "Bria",
@@ -89,7 +89,6 @@ def test_the_names_before_the_tensors_change_nothing(prefix: str) -> None:
         (("vace_blocks.0.after_proj.weight", "patch_embedding.weight"), "Wan-VACE, a video"),
         (("blocks.0.mlp.inverted_conv.conv.weight", "attention_y_norm.weight"), "Sana, which"),
         (("double_stream_blocks.0.block.adaLN_modulation.1.weight",), "HiDream"),
-        (("layers.0.mlp.linear_fc2.weight", "x_embedder.proj.weight"), "ERNIE-Image"),
         (("nerf_blocks.0.param_generator.weight", "distilled_guidance_layer.in_proj.weight"), "Chroma1-Radiance"),
         (("audio_patchify_proj.weight", "patchify_proj.weight", "adaln_single.linear.weight"), "LTX-2"),
         (("decoder.upsamples.0.upsamples.0.residual.0.gamma", "decoder.conv1.weight"), "the VAE of Wan 2.2"),

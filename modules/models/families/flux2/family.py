@@ -3,10 +3,10 @@ flow, with a language model as its text encoder. It edits: an image to start fro
 
 from functools import partial
 
-from modules.models.detection.families import FLUX2_KLEIN, QWEN3, VAE_FLUX2
+from modules.models.detection.families import FLUX2_KLEIN, QWEN3
 from modules.models.families.family import (
+    FLUX2_VAE,
     ExternalTextEncoder,
-    ExternalVae,
     Latents,
     LoraBase,
     LoraNaming,
@@ -30,7 +30,6 @@ TEXTS = LlmRecipe(
 
 
 ENCODER = ExternalTextEncoder("qwen", ENCODER_PREFIX, is_part=True, need=QWEN3)
-VAE = ExternalVae(VAE_FLUX2, ("flux2", "flux.2"))
 FAMILY = ModelFamily(
     signs=FLUX2_KLEIN,
     denoiser=DENOISER,
@@ -45,7 +44,7 @@ FAMILY = ModelFamily(
         counting=TokenCounting("qwen3", TOKENS),
         external=(ENCODER,),
     ),
-    latents=Latents("taef2", "vaeapprox-f2", VAE),
+    latents=Latents("taef2", "vaeapprox-f2", FLUX2_VAE),
     folder=FOLDER,
     config_name="flux2-klein.yaml",
     aliases=((LARGER_ENCODER, ENCODER_PREFIX),),

@@ -33,17 +33,25 @@ class FlowSchedule:
     `shift * u / (1 + (shift - 1) * u)` (Esser et al. 2024, equation 23). Schedule types count them from 0.
 
     `terminal`: a schedule whose last step begins above this sigma is stretched until it begins there; 0: none is.
+    `table`: the sigmas of evenly spaced times from 1 on, without the final 0, in place of the shift: those between are
+    on straight lines.
     """
 
     shift: float = 3.0
     timesteps: int = 1000
     terminal: float = 0.0
+    table: tuple[float, ...] = ()
     sigmas: Tensor = field(init=False)
     log_sigmas: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         u = torch.arange(1, self.timesteps + 1, dtype=torch.float64) / self.timesteps
         sigmas = self.shift * u / (1 + (self.shift - 1) * u)
+        if self.table:
+            known = torch.tensor([0.0, *reversed(self.table)], dtype=torch.float64)
+            places = u * len(self.table)
+            below = places.ceil().long() - 1
+            sigmas = torch.lerp(known[below], known[below + 1], places - below)
         object.__setattr__(self, "sigmas", sigmas.float())
         object.__setattr__(self, "log_sigmas", sigmas.log().float())
 

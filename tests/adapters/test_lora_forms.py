@@ -206,7 +206,7 @@ def dotted(layer: Layer) -> str:
 
 KOHYA, PEFT = ("lora_down.weight", "lora_up.weight"), ("lora_A.weight", "lora_B.weight")
 NAMED = ("lora_A.default.weight", "lora_B.default.weight")
-FUSED_FAMILIES = ("z_image", "flux1_dev", "flux2_klein", "chroma1")
+FUSED_FAMILIES = ("z_image", "flux1_dev", "flux2_klein", "chroma1", "qwen_image21")
 BY_RANK = lora(joined("lora_unet_"), KOHYA, ALPHA, lambda number: 2 + number % 5)
 FORMS = (
     Form("`lora_unet_` and the original name, with alpha (kohya)", lora(joined("lora_unet_"), KOHYA, ALPHA)),

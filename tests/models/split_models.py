@@ -15,6 +15,7 @@ from tests.processing import test_anima as anima
 from tests.processing import test_ernie_image as ernie_image
 from tests.processing import test_krea2 as krea2
 from tests.processing import test_qwen_image as qwen_image
+from tests.processing import test_qwen_image21 as qwen_image21
 
 Tensors = dict[str, Tensor]
 DENOISER, VAE = "model.diffusion_model.", "vae."
@@ -91,6 +92,15 @@ def _qwen_image() -> SplitModel:
     )
 
 
+def _qwen_image21() -> SplitModel:
+    parts = qwen_image21.modules()
+    return SplitModel(
+        _in_16_bits(qwen_image21.fused(parts["transformer"].state_dict())),
+        {"qwen3vl_8b": ("text_encoders.qwen3vl_8b.transformer.", _in_16_bits(qwen_image21.seeing(parts)))},
+        _in_16_bits(parts["vae"].state_dict()),
+    )
+
+
 def _ernie_image() -> SplitModel:
     parts = ernie_image.modules()
     return SplitModel(
@@ -113,6 +123,7 @@ _MODELS: dict[str, Callable[[], SplitModel]] = {
     "krea2": _krea2,
     "qwen_image": _qwen_image,
     "ernie_image": _ernie_image,
+    "qwen_image21": _qwen_image21,
 }
 SPLIT_FAMILIES = tuple(_MODELS)
 

@@ -42,6 +42,8 @@ from tests.processing.test_ernie_image import modules as ernie_image_modules
 from tests.processing.test_ernie_image import write_ernie_image
 from tests.processing.test_qwen_image import modules as qwen_image_modules
 from tests.processing.test_qwen_image import write_qwen_image
+from tests.processing.test_qwen_image21 import modules as qwen_image21_modules
+from tests.processing.test_qwen_image21 import write_qwen_image21
 from tests.recordings import CONFIGS
 from tests.thorough import thoroughly
 from tests.training.test_gradients import PlainLora, difference, randomised
@@ -84,6 +86,11 @@ CASES = {
         lambda root: write_qwen_image(root, qwen_image_modules()),
         _convert_non_diffusers_qwen_lora_to_diffusers,
         "diffusion_model.transformer_blocks.0.attn.to_q.lora_A.weight",
+    ),
+    "qwen_image21": Case(
+        lambda root: write_qwen_image21(root, qwen_image21_modules()),
+        _convert_non_diffusers_qwen_lora_to_diffusers,
+        "diffusion_model.transformer_blocks.0.img_mlp.gate_layer.lora_A.weight",
     ),
     "ernie_image": Case(
         lambda root: write_ernie_image(root, ernie_image_modules()),

@@ -9,6 +9,7 @@ from modules.models.autoencoders.autoencoder import Autoencoder, AutoencoderType
 from modules.models.autoencoders.kl import KL
 from modules.models.autoencoders.packed_kl import PACKED_KL
 from modules.models.autoencoders.qwen_image import QWEN_IMAGE
+from modules.models.autoencoders.qwen_image21 import QWEN_IMAGE21
 from modules.models.detection.parts import vae_signs, without_level
 from modules.system.registry import Registry
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 AUTOENCODERS: Registry[AutoencoderType] = Registry("autoencoder")
 AUTOENCODERS.add("AutoencoderKLQwenImage", QWEN_IMAGE)
+AUTOENCODERS.add("AutoencoderKLQwenImage21", QWEN_IMAGE21)
 AUTOENCODERS.add("AutoencoderKLFlux2", PACKED_KL)
 AUTOENCODERS.add("AutoencoderKL", KL)
 

@@ -139,6 +139,7 @@ FLUX_FOLDER_GUIDANCE = "time_text_embed.guidance_embedder.linear_1.weight"
 FLUX2_FOLDER = ("double_stream_modulation_img.linear.weight", "single_transformer_blocks.0.attn.to_qkv_mlp_proj.weight")
 CHROMA = "distilled_guidance_layer.in_proj.weight"
 KREA2_FOLDER = "text_fusion.projector.weight"
+QWEN_IMAGE21_SIGNS = ("txt_in.text_norm.weight", "modulation.1.weight")
 ERNIE_SIGN = "layers.0.adaLN_sa_ln.weight"
 QWEN_IMAGE_SIGNS = ("txt_norm.weight", "transformer_blocks.0.img_mod.1.weight")
 CLIP_L = Need("clip", "CLIP-L (clip_l.safetensors, 768 wide, 0.25 GB in 16 bits)", 768)
@@ -156,6 +157,9 @@ QWEN3 = Need(
     states=3,
 )
 QWEN3_VL = Need("vision_llm", "Qwen3-VL-4B (2560 wide, 8.9 GB in 16 bits)", 2560, "txtmlp.0.scale")
+QWEN3_VL_8B = Need(
+    *("vision_llm", "Qwen3-VL-8B (4096 wide, 17.5 GB in 16 bits, 9.4 GB in int8)", 4096, "txt_in.text_norm.weight")
+)
 QWEN25_VL = Need(
     "vision_qwen2", "Qwen2.5-VL-7B (3584 wide, 16.6 GB in 16 bits, 9.4 GB in fp8)", 3584, "txt_norm.weight"
 )
@@ -165,6 +169,9 @@ VAE_SD3 = Need("AutoencoderKL", "the VAE of SD3", 16)
 VAE_FLUX = Need("AutoencoderKL", "the VAE of FLUX.1 (ae.safetensors, 0.3 GB)", 16)
 VAE_FLUX2 = Need("AutoencoderKLFlux2", "the VAE of FLUX.2 (flux2-vae.safetensors, 0.3 GB)", 32)
 VAE_QWEN = Need("AutoencoderKLQwenImage", "the VAE of Qwen-Image (qwen_image_vae.safetensors, 0.25 GB)", 16)
+VAE_QWEN21 = Need(
+    "AutoencoderKLQwenImage21", "the VAE of Qwen-Image-2.1 (qwen_image_2.1_vae_bf16.safetensors, 0.7 GB)", 64
+)
 SDXL_ADAPTERS = AdapterVersion("SDXL", "sdxl", "stable-diffusion-xl")
 
 SD1 = FamilySigns(
@@ -304,9 +311,17 @@ ERNIE_IMAGE = FamilySigns(
     folder_signs=(ERNIE_SIGN, "text_proj.weight"),
     needs=(MINISTRAL, VAE_FLUX2),
 )
+QWEN_IMAGE21 = FamilySigns(
+    name="qwen_image21",
+    label="Qwen-Image-2.1",
+    detects=_has(*QWEN_IMAGE21_SIGNS),
+    in_folder=_folder(*QWEN_IMAGE21_SIGNS),
+    folder_signs=QWEN_IMAGE21_SIGNS,
+    needs=(QWEN3_VL_8B, VAE_QWEN21),
+)
 FAMILIES = (
     *(SD1, SD2, SDXL, SDXL_REFINER, SD3, Z_IMAGE, ANIMA),
-    *(FLUX1_SCHNELL, FLUX1_DEV, FLUX2_KLEIN, CHROMA1, KREA2, QWEN_IMAGE, ERNIE_IMAGE),
+    *(FLUX1_SCHNELL, FLUX1_DEV, FLUX2_KLEIN, CHROMA1, KREA2, QWEN_IMAGE, ERNIE_IMAGE, QWEN_IMAGE21),
 )
 """In the order in which a checkpoint's header is compared with them; folders are compared from the last to the first,
 which is what none of the others is."""

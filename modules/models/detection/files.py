@@ -55,7 +55,7 @@ GGUF_ENCODERS = {"t5": "t5", "t5encoder": "t5", "qwen3": "llm", "qwen3vl": "visi
 GGUF_VIDEO = ("wan", "hyvid", "ltxv")
 GGUF_KNOWN = (
     *("sd1", "sdxl", "sd3", "flux", "chroma", "qwen_image", "lumina2", "z_image", "anima", "cosmos", "krea2"),
-    *("aura", "hidream", "pig", ""),
+    *("aura", "hidream", "pig", "ernie_image", "qwen_image21", ""),
 )
 """Architectures in GGUF files of denoisers whose tensors are not at hand."""
 EMA = "model_ema."

@@ -204,6 +204,11 @@ VAES = (
         {"decoder.conv_in.weight": 5, "decoder.mid_block.resnets.0.norm1.gamma": 4},
     ),
     VaeSigns(
+        "AutoencoderKLQwenImage21",
+        {"decoder.upsamples.0.upsamples.0.residual.0.gamma": 4, "decoder.conv1.weight": 4},
+        {"decoder.conv_in.weight": 4, "decoder.mid_block.resnets.0.norm1.gamma": 4},
+    ),
+    VaeSigns(
         "AutoencoderKLFlux2",
         {"bn.running_mean": 1, "encoder.down.0.block.0.conv1.weight": 4},
         {"bn.running_mean": 1, "encoder.down_blocks.0.resnets.0.conv1.weight": 4},

@@ -66,7 +66,8 @@ class UNetArchitecture:
 @dataclass(frozen=True)
 class NoiseScheduleArchitecture:
     """The training schedule: betas whose square roots are spaced evenly ("scaled linear"), or those of a flow model
-    with `flow_shift`; with `shifts_by_size` that stands for a shift that follows the size in the original.
+    with `flow_shift`; with `shifts_by_size` that stands for a shift that follows the size in the original, and a
+    `flow_table` is used in place of one, see `FlowSchedule`.
     `sigma_range`: the model was trained on all noise levels between two sigmas instead."""
 
     linear_start: float
@@ -75,6 +76,7 @@ class NoiseScheduleArchitecture:
     zero_terminal_snr: bool = False  # rescaled so that the last step is pure noise (Lin et al. 2023, arXiv:2305.08891)
     flow_shift: float | None = None  # towards noise, of a flow model (Esser et al. 2024, arXiv:2403.03206)
     shifts_by_size: bool = False
+    flow_table: tuple[float, ...] = ()
     sigma_range: tuple[float, float] | None = None
 
 

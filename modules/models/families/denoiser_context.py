@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -99,3 +99,18 @@ def text_lengths(inputs: ModelInputs) -> list[int]:
         return [inputs.crossattn.shape[1]] * len(inputs.crossattn)
     lengths: list[int] = inputs.mask.sum(1).tolist()
     return lengths
+
+
+def rows_by_length(inputs: ModelInputs) -> Iterator[tuple[Tensor, ModelInputs]]:
+    """The numbers [n] of rows whose texts are equally long and their inputs without padding and mask, from the shortest
+    on: for denoisers in which padding would move what follows, or be seen."""
+    lengths = text_lengths(inputs)
+    for length in sorted(set(lengths)):
+        rows = torch.tensor([row for row, own in enumerate(lengths) if own == length], device=inputs.x.device)
+        extra = {
+            name: value.index_select(0, rows) if isinstance(value, Tensor) and len(value) == len(inputs.x) else value
+            for name, value in inputs.extra.items()
+        }
+        vector = None if inputs.vector is None else inputs.vector[rows]
+        texts = inputs.crossattn[rows, :length]
+        yield rows, ModelInputs(inputs.x[rows], inputs.timesteps[rows], texts, vector, extra)

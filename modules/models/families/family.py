@@ -295,7 +295,7 @@ class Latents:
 def flow_levels(trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]) -> NoiseLevels:
     """Return the noise levels of a flow model. The settings for downcast and zero-terminal-SNR mean nothing to it."""
     assert trained.flow_shift is not None, "a flow model's YAML has no shift"
-    return FlowSchedule(trained.flow_shift, trained.timesteps)
+    return FlowSchedule(trained.flow_shift, trained.timesteps, table=trained.flow_table)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from modules.models.families.flux1.family import DEV, SCHNELL
 from modules.models.families.flux2.family import FAMILY as FLUX2
 from modules.models.families.krea2.family import FAMILY as KREA2
 from modules.models.families.qwen_image.family import FAMILY as QWEN_IMAGE
+from modules.models.families.qwen_image21.family import FAMILY as QWEN_IMAGE21
 from modules.models.families.sd1.family import FAMILY as SD1
 from modules.models.families.sd2.family import FAMILY as SD2
 from modules.models.families.sd3.family import FAMILY as SD3
@@ -26,6 +27,7 @@ from modules.system.registry import Registry
 FAMILIES: Registry[ModelFamily] = Registry("model family")
 for _family in (
     *(SD1, SD2, BASE, REFINER, SD3, Z_IMAGE, ANIMA, SCHNELL, DEV, FLUX2, CHROMA, KREA2, QWEN_IMAGE, ERNIE_IMAGE),
+    QWEN_IMAGE21,
 ):
     FAMILIES.add(_family.signs.name, _family)
 

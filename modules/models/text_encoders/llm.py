@@ -39,9 +39,11 @@ APART = ("lm_head.", VISION, "vision_tower.", "multi_modal_projector.", "tekken_
 @dataclass(frozen=True)
 class HiddenStates:
     """Which hidden states are used, as transformers numbers them: 0 is the embedding, n the output of layer n, -1 the
-    last one's after the final norm, -2 what the last layer is given. Several stand side by side on the feature axis."""
+    last one's after the final norm or, if it is not `normed`, before it, -2 what the last layer is given. Several stand
+    side by side on the feature axis."""
 
     numbers: tuple[int, ...]
+    normed: bool = True
 
     def layers(self, count: int) -> int:
         """How many of `count` layers have to run."""
@@ -54,7 +56,7 @@ class HiddenStates:
     @property
     def are_normed(self) -> bool:
         """Whether the last one is that after the final norm."""
-        return self.numbers == (-1,)
+        return self.numbers == (-1,) and self.normed
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ DESCRIBED_SYSTEM_TOKENS = 34
 class LlmRecipe:
     """How a family uses a language model: which hidden states, the template around a text, how many tokens are read at
     most; with `padded_to` the denoiser is given so many tokens, padding included, and no mask. `keeps_end` and
-    `dropped`: see `Template`. `tokenizer`: that of a model with these files."""
+    `dropped`: see `Template`. `tokenizer`: that of a model with these files. `empty`: what stands for a text without
+    words."""
 
     states: HiddenStates
     template: str = "{}"
@@ -37,6 +38,7 @@ class LlmRecipe:
     keeps_end: bool = False
     dropped: int = 0
     tokenizer: Callable[[Sequence[Path]], LlmTokenizer] = llm_tokenizer
+    empty: str = ""
 
     def conditioner(self, parts: TextParts, request: TextRequest) -> LlmConditioner:
         """For one job."""
@@ -50,7 +52,7 @@ class LlmRecipe:
             tokens=self.padded_to or 1,
             most=self.padded_to or self.most,
         )
-        return LlmConditioner(encoder, request.options.emphasis, bool(self.padded_to))
+        return LlmConditioner(encoder, request.options.emphasis, bool(self.padded_to), empty=self.empty)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +63,12 @@ class LlmConditioner:
     emphasis: Emphasis
     keeps_padding: bool = False
     facts: Facts = ()
+    empty: str = ""
 
     def conditioning(self, groups: Sequence[TextGroup], is_negative: bool) -> list[dict[str, Conditioning]]:
         """See `TextConditioner`."""
         texts = list(dict.fromkeys(text for group in groups for text in group.texts))
-        encoding = self.encoder.encode([plain_text(text, self.emphasis) for text in texts])
+        encoding = self.encoder.encode([plain_text(text, self.emphasis) or self.empty for text in texts])
         found = {
             text: Conditioning(encoding.tokens[row]) if self.keeps_padding else encoding.masked(row)
             for row, text in enumerate(texts)

@@ -12,6 +12,7 @@ from modules.downloads.known import known_models
 from modules.models.detection.families import FAMILIES, PREFIX, adapter_versions, version_of_metadata
 from modules.models.detection.files import CHECKPOINTS, ENCODERS, TINY_VAES, VAES, Detected, detected
 from modules.models.detection.parts import ENCODER_TYPES, Part
+from modules.models.detection.parts import VAES as VAES_KNOWN
 from modules.models.families.registry import all_families, detect_family
 from modules.models.files.file_header import header_of
 from modules.models.files.header import Header, Stored
@@ -33,6 +34,7 @@ FULL = {
     **{"flux1-dev": "flux1_dev", "flux1-schnell": "flux1_schnell", "flux1-fill-dev": "flux1_dev"},
     **{"flux2-klein-4b": "flux2_klein", "flux2-klein-9b": "flux2_klein", "chroma1": "chroma1"},
     **{"z-image": "z_image", "ernie-image": "ernie_image"},
+    **{"qwen-image-2.1": "qwen_image21", "qwen-image-2.1.diffusers": "qwen_image21"},
 }
 LISTED = {
     "flux1-schnell": "flux1-schnell",
@@ -49,6 +51,8 @@ LISTED = {
     "vae-flux1": "flux-vae",
     "vae-flux2": "flux2-vae",
     "vae-qwen-image": "qwen-image-vae",
+    "vae-qwen-image-2.1": "qwen-image-2.1-vae",
+    "te-qwen3-vl-8b": "qwen3-vl-8b",
 }
 
 
@@ -128,7 +132,7 @@ def test_a_larger_model_of_a_family_is_no_entry_of_the_smaller() -> None:
 
 def test_the_types_of_the_list_are_those_of_the_detection() -> None:
     types = {family.name for family in FAMILIES} | set(ENCODER_TYPES)
-    types |= {"AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage"}
+    types |= {one.type for one in VAES_KNOWN}
     assert {name for entry in known_models(ROOT / "configs").values() for name in entry.types} <= types
 
 

@@ -58,6 +58,7 @@ SEEING = {
     "model.language_model.embed_tokens.weight": (151936, 2560),
     "model.language_model.layers.0.self_attn.q_norm.weight": (128,),
 }
+QWEN_IMAGE21 = {"txt_in.text_norm.weight": (4096,), "modulation.1.weight": (16384, 4096)}
 TAESD = {"1.weight": (64, 4, 3, 3), "3.conv.0.weight": (64, 64, 3, 3)}
 DOWN = "down_blocks_1_attentions_0_transformer_blocks_0_attn2_to_k"
 RECORDED: Mapping[str, Shapes] = {
@@ -77,6 +78,7 @@ RECORDED: Mapping[str, Shapes] = {
     "krea2-turbo": KREA2,
     "krea2-turbo-int8": KREA2,
     "qwen3-vl-4b": SEEING,
+    "qwen-image-2.1-int8": QWEN_IMAGE21,
     "taesd": TAESD,
     "taesdxl": TAESD,
 }
@@ -85,12 +87,15 @@ LISTS = {
     **{"z-image-turbo": "z-image", "flux1-schnell": "flux1-schnell", "flux2-klein-4b": "flux2-klein-4b"},
     **{"flux2-klein-9b": "flux2-klein-9b", "anima": "anima", "chroma1-hd": "chroma1", "qwen-image": "qwen-image"},
     **{"qwen25-vl-7b": "te-qwen2.5-vl-7b", "qwen3-4b": "te-qwen3-4b", "qwen3-8b": "te-qwen3-8b"},
+    **{"qwen-image-2.1": "qwen-image-2.1", "qwen3-vl-8b": "te-qwen3-vl-8b"},
+    **{"qwen-image-2.1-vae": "vae-qwen-image-2.1"},
     **{"ernie-image": "ernie-image", "ernie-image-turbo": "ernie-image", "ministral3-3b": "te-ministral3-3b"},
     **{"qwen3-06b": "te-qwen3-0.6b", "t5xxl-fp8": "te-t5xxl", "clip-l": "te-clip-l", "clip-g": "te-clip-g"},
     **{"flux-vae": "vae-flux1", "qwen-image-vae": "vae-qwen-image", "flux2-vae": "vae-flux2"},
 }
 """The lists of all names of files (`tests/reference/dit/keys`)."""
 TYPES = {"t5xxl-fp8": "F8_E4M3", "krea2-turbo": "F8_E4M3", "krea2-turbo-int8": "I8", "qwen3-vl-4b": "F8_E4M3"}
+TYPES |= {"qwen-image-2.1-int8": "I8", "qwen3-vl-8b": "I8"}
 SAID = {
     "sd15": "a checkpoint of SD 1.x, original names, fp16",
     "sdxl": "a checkpoint of SDXL, original names, fp16",
@@ -109,6 +114,12 @@ SAID = {
     "krea2-turbo-int8": "a denoiser of Krea 2, original names, int8, with scales",
     "chroma1-hd": "a denoiser of Chroma1, original names, fp16",
     "qwen-image": "a denoiser of Qwen-Image, original names, fp16",
+    "qwen-image-2.1": "a denoiser of Qwen-Image-2.1, original names, fp16",
+    "qwen-image-2.1-int8": "a denoiser of Qwen-Image-2.1, original names, int8, with scales",
+    "qwen3-vl-8b": (
+        "a text encoder, the language part of a model that sees (Qwen3-VL), transformers names, int8, with scales"
+    ),
+    "qwen-image-2.1-vae": "a VAE (64 channels), original names, fp16",
     "ernie-image": "a denoiser of ERNIE-Image, original names, fp16",
     "ernie-image-turbo": "a denoiser of ERNIE-Image, original names, fp16",
     "ministral3-3b": "a text encoder, a language model (Mistral 3), transformers names, fp16",

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
-from modules.models.families.denoiser_context import ModelInputs, text_lengths
+from modules.models.families.denoiser_context import ModelInputs, rows_by_length
 from modules.models.families.exact_times import exact_times
 from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
 from modules.models.families.flux1.denoiser import (
@@ -92,23 +92,17 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     """The velocity, see `Denoiser.run`. Texts of unequal length are called one after the other, each without the
     padding that the mask leaves out: it has no position, so nothing else depends on it."""
     x, ids, (height, width) = packed(inputs.x)
-    lengths = text_lengths(inputs)
     output = torch.empty_like(x[..., : transformer.proj_out.out_features])
-    for length in sorted(set(lengths)):
-        rows = torch.tensor([row for row, own in enumerate(lengths) if own == length], device=x.device)
-        extra = {
-            name: value.index_select(0, rows) if isinstance(value, Tensor) and len(value) == len(x) else value
-            for name, value in inputs.extra.items()
-        }
-        with exact_times(transformer.time_text_embed, inputs.timesteps[rows]):
+    for rows, own in rows_by_length(inputs):
+        with exact_times(transformer.time_text_embed, own.timesteps):
             output[rows] = transformer(
                 x[rows],  # not by name: hooks look at it
-                encoder_hidden_states=inputs.crossattn[rows, :length],
-                timestep=inputs.timesteps[rows] / TRAINED_TIMESTEPS,
+                encoder_hidden_states=own.crossattn,
+                timestep=own.timesteps / TRAINED_TIMESTEPS,
                 img_ids=ids,
-                txt_ids=ids.new_zeros(length, len(AXES)),
+                txt_ids=ids.new_zeros(own.crossattn.shape[1], len(AXES)),
                 return_dict=False,
-                **extra,
+                **own.extra,
             )[0]
     return unpacked(output, height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
 

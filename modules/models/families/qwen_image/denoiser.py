@@ -51,10 +51,10 @@ class Positions(nn.Module):
         across = torch.arange(columns, device=device) - (columns - columns // 2)
         grid = torch.stack([torch.zeros(rows, columns, device=device), *torch.meshgrid(down, across, indexing="ij")])
         behind = torch.arange(max_txt_seq_len, device=device) + max(rows // 2, columns // 2)
-        return _rotations(grid.flatten(1)), _rotations(behind.expand(len(AXES), -1))
+        return rotations(grid.flatten(1)), rotations(behind.expand(len(AXES), -1))
 
 
-def _rotations(positions: Tensor) -> Tensor:
+def rotations(positions: Tensor) -> Tensor:
     """Complex [T,HEAD_WIDTH / 2] of positions [axes,T]."""
     angles = []
     for axis, width in zip(positions.float(), AXES, strict=True):

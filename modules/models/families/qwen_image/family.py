@@ -51,11 +51,14 @@ def _told(architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
     return replace(architecture, noise_schedule=schedule)
 
 
-def _levels(trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]) -> NoiseLevels:
-    """Return levels with a shift that follows the size and an end above 0, unless the model's YAML has one shift."""
+def levels_by_size(
+    trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int], patch: int = PATCH
+) -> NoiseLevels:
+    """Return levels with a shift that follows the size and an end above 0, unless the model's YAML has one shift.
+    `patch`: latents a side of a token."""
     if not trained.shifts_by_size:
         return flow_levels(trained, settings, latent_size)
-    tokens = math.prod(math.ceil(side / PATCH) for side in latent_size)
+    tokens = math.prod(math.ceil(side / patch) for side in latent_size)
     (few, low), (many, high) = SHIFTS
     exponent = low + (high - low) * (tokens - few) / (many - few)
     return FlowSchedule(math.exp(exponent), trained.timesteps, TERMINAL)
@@ -76,7 +79,7 @@ FAMILY = ModelFamily(
         external=(ENCODER,),
     ),
     latents=Latents("taew2_1", "vaeapprox-wan21", QWEN_IMAGE_VAE, multiple=PATCH),
-    noise=Noise(levels=_levels, told=_told),
+    noise=Noise(levels=levels_by_size, told=_told),
     folder=FOLDER,
     config_name="qwen-image.yaml",
     leaves_fp16=True,

@@ -1,0 +1,76 @@
+"""Qwen-Image-2.1 and its Turbo (Qwen team 2026): a transformer that reads a text and then the image behind it in one
+stream, predicts a flow, and reads the last layer of a language model that sees."""
+
+from dataclasses import replace
+from functools import partial
+
+from modules.models.detection.families import QWEN3_VL_8B, QWEN_IMAGE21, VAE_QWEN21
+from modules.models.families.architecture import LdmArchitecture
+from modules.models.families.family import (
+    ExternalTextEncoder,
+    ExternalVae,
+    Latents,
+    LoraBase,
+    LoraNaming,
+    ModelFamily,
+    Noise,
+    Texts,
+)
+from modules.models.families.qwen_image.denoiser import is_distilled
+from modules.models.families.qwen_image.family import levels_by_size
+from modules.models.families.qwen_image21.denoiser import DENOISER, SLOT_SIDE
+from modules.models.families.qwen_image21.layout import ENCODER_PREFIX, FOLDER
+from modules.models.files.tensor_source import TensorSource
+from modules.models.text_encoders.counting import TokenCounting
+from modules.models.text_encoders.llm import HiddenStates, llm_component
+from modules.models.text_encoders.llm_texts import LlmRecipe
+
+SYSTEM = "<|im_start|>system\nComprehend and analyze the provided prompt.<|im_end|>\n"
+TOKENS, SYSTEM_TOKENS = 1024, 14
+ROPE_THETA = 5_000_000.0
+TEXTS = LlmRecipe(
+    HiddenStates((-1,), normed=False),
+    f"{SYSTEM}<|im_start|>user\n{{}}<|im_end|>\n<|im_start|>assistant\n",
+    most=SYSTEM_TOKENS + TOKENS,
+    keeps_end=True,
+    dropped=SYSTEM_TOKENS,
+    empty=" ",
+)
+ENCODER = ExternalTextEncoder("qwen3vl_8b", ENCODER_PREFIX, is_part=True, need=QWEN3_VL_8B)
+TURBO_TABLE = (1.0, 0.978453, 0.95418, 0.926626, 0.89508, 0.845148, 0.704534, 0.414568)
+"""The noise levels that Turbo was distilled to."""
+
+
+def _told(architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
+    if not is_distilled(file.path.name):
+        return architecture
+    schedule = replace(architecture.noise_schedule, flow_table=TURBO_TABLE, shifts_by_size=False)
+    return replace(architecture, noise_schedule=schedule)
+
+
+FAMILY = ModelFamily(
+    signs=QWEN_IMAGE21,
+    denoiser=DENOISER,
+    texts=Texts(
+        encoders=(
+            lambda header, *_: llm_component(
+                *("text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, ENCODER.width(header)),
+                theta=ROPE_THETA,
+            ),
+        ),
+        conditioning=lambda parts: partial(TEXTS.conditioner, parts),
+        tokens=64,
+        counting=TokenCounting("qwen3", TOKENS),
+        external=(ENCODER,),
+    ),
+    latents=Latents("taeqwen21", "vaeapprox-qwen21", ExternalVae(VAE_QWEN21, ("qwen_image_2.1",)), multiple=SLOT_SIDE),
+    noise=Noise(levels=partial(levels_by_size, patch=1), told=_told),
+    folder=FOLDER,
+    config_name="qwen-image-2.1.yaml",
+    leaves_fp16=True,
+    aliases=(
+        (f"{ENCODER_PREFIX}.model.language_model", f"{ENCODER_PREFIX}.model"),
+        (f"{ENCODER_PREFIX}.model.visual", f"{ENCODER_PREFIX}.visual"),
+    ),
+    lora_base=LoraBase("qwen_image_2_1", "Qwen-Image-2.1", LoraNaming.DOTTED, part="transformer"),
+)

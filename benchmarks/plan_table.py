@@ -71,6 +71,7 @@ CASES = (
     ),
     Case("ERNIE-Image", "ernie-image", ("te-ministral3-3b",), "vae-flux2", 4.0),
     Case("Qwen-Image-2.1", "qwen-image-2.1", ("te-qwen3-vl-8b",), "vae-qwen-image-2.1"),
+    Case("FLUX.3 klein", "flux3-klein", ("te-qwen3-vl-4b",), "vae-flux2"),
     Case("Chroma1", "chroma1", ("te-t5xxl",), "vae-flux1", 4.0),
     Case("FLUX.2 klein 9B", "flux2-klein-9b", ("te-qwen3-8b",), "vae-flux2"),
     Case("FLUX.1 dev", "flux1-dev", T5_AND_CLIP, "vae-flux1"),

@@ -50,6 +50,12 @@ class SamplingRun:
     latent_scale: float = 1.0
     explodes: bool = False
 
+    @property
+    def own_sigmas(self) -> list[float]:
+        """Its sigmas in the model's scaling."""
+        own: list[float] = (self.sigmas / (1 + self.sigmas) if self.explodes else self.sigmas).tolist()
+        return own
+
     def start(self, noise: Tensor) -> Tensor:
         """The x that txt2img starts from, out of unit-variance noise [B, C, H, W]."""
         return noise * self.noise_scale

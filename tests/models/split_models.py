@@ -13,6 +13,7 @@ from tests.models.dit_files import recipe_tensors
 from tests.models.dit_models import TINY
 from tests.processing import test_anima as anima
 from tests.processing import test_ernie_image as ernie_image
+from tests.processing import test_flux3 as flux3
 from tests.processing import test_krea2 as krea2
 from tests.processing import test_qwen_image as qwen_image
 from tests.processing import test_qwen_image21 as qwen_image21
@@ -101,6 +102,15 @@ def _qwen_image21() -> SplitModel:
     )
 
 
+def _flux3_klein() -> SplitModel:
+    parts = flux3.modules()
+    return SplitModel(
+        _in_16_bits(flux3.original(parts["transformer"].state_dict())),
+        {"qwen3vl_4b": ("text_encoders.qwen3vl_4b.transformer.", _in_16_bits(flux3.seeing(parts)))},
+        _in_16_bits(parts["vae"].state_dict()),
+    )
+
+
 def _ernie_image() -> SplitModel:
     parts = ernie_image.modules()
     return SplitModel(
@@ -124,6 +134,7 @@ _MODELS: dict[str, Callable[[], SplitModel]] = {
     "qwen_image": _qwen_image,
     "ernie_image": _ernie_image,
     "qwen_image21": _qwen_image21,
+    "flux3_klein": _flux3_klein,
 }
 SPLIT_FAMILIES = tuple(_MODELS)
 

@@ -26,7 +26,6 @@ FIRST = "model.diffusion_model.input_blocks.0.0.weight"
         (("txt_in.individual_token_refiner.x", "double_blocks.0.img_attn.qkv.weight"), "HunyuanVideo, a video model"),
         (("patchify_proj.weight", "adaln_single.linear.weight"), "LTX-Video, a video model"),
         (("net.x_embedder.proj.1.weight", "net.t_embedder.1.linear_1.weight"), "Cosmos-Predict2 without"),
-        (("early_stream_modulations.image.lin.weight", "img_in.weight"), "FLUX.3 klein, which is not supported"),
         (("layers.0.x", "cap_embedder.0.weight", "noise_refiner.0.attention.qkv.weight"), "Lumina 2"),
         (("double_stream_modulation_img.lin.weight", "guidance_in.in_layer.weight"), "FLUX.2 dev"),
         (("x_embedder.proj.weight", "y_embedder.y_proj.fc1.weight", "blocks.0.scale_shift_table"), "PixArt"),

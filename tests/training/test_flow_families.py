@@ -15,6 +15,7 @@ from diffusers.loaders.lora_conversion_utils import (
     _convert_kohya_flux2_lora_to_diffusers,
     _convert_kohya_flux_lora_to_diffusers,
     _convert_non_diffusers_anima_lora_to_diffusers,
+    _convert_non_diffusers_flux3_lora_to_diffusers,
     _convert_non_diffusers_qwen_lora_to_diffusers,
     _convert_non_diffusers_z_image_lora_to_diffusers,
 )
@@ -40,6 +41,8 @@ from tests.processing.test_anima import modules as anima_modules
 from tests.processing.test_anima import write_anima
 from tests.processing.test_ernie_image import modules as ernie_image_modules
 from tests.processing.test_ernie_image import write_ernie_image
+from tests.processing.test_flux3 import modules as flux3_modules
+from tests.processing.test_flux3 import write_flux3
 from tests.processing.test_qwen_image import modules as qwen_image_modules
 from tests.processing.test_qwen_image import write_qwen_image
 from tests.processing.test_qwen_image21 import modules as qwen_image21_modules
@@ -91,6 +94,11 @@ CASES = {
         lambda root: write_qwen_image21(root, qwen_image21_modules()),
         _convert_non_diffusers_qwen_lora_to_diffusers,
         "diffusion_model.transformer_blocks.0.img_mlp.gate_layer.lora_A.weight",
+    ),
+    "flux3_klein": Case(
+        lambda root: write_flux3(root, flux3_modules()),
+        _convert_non_diffusers_flux3_lora_to_diffusers,
+        "diffusion_model.content_mode_blocks.image.0.q_proj.lora_A.weight",
     ),
     "ernie_image": Case(
         lambda root: write_ernie_image(root, ernie_image_modules()),

@@ -145,7 +145,7 @@ def _residual(space: Any, x: Any, block: Any) -> Any:
 
 
 def _upsamplers(block: Any) -> Any:
-    """What enlarges at the end of a level: no module or one."""
+    """Return what enlarges at the end of a level: no module or one."""
     if hasattr(block, "upsampler"):
         return () if block.upsampler is None else (block.upsampler,)
     return block.upsamplers or ()

@@ -140,6 +140,7 @@ FLUX2_FOLDER = ("double_stream_modulation_img.linear.weight", "single_transforme
 CHROMA = "distilled_guidance_layer.in_proj.weight"
 KREA2_FOLDER = "text_fusion.projector.weight"
 QWEN_IMAGE21_SIGNS = ("txt_in.text_norm.weight", "modulation.1.weight")
+FLUX3, FLUX3_FOLDER = "early_stream_modulations.image.lin.weight", "early_stream_modulations.image.linear.weight"
 ERNIE_SIGN = "layers.0.adaLN_sa_ln.weight"
 QWEN_IMAGE_SIGNS = ("txt_norm.weight", "transformer_blocks.0.img_mod.1.weight")
 CLIP_L = Need("clip", "CLIP-L (clip_l.safetensors, 768 wide, 0.25 GB in 16 bits)", 768)
@@ -160,6 +161,7 @@ QWEN3_VL = Need("vision_llm", "Qwen3-VL-4B (2560 wide, 8.9 GB in 16 bits)", 2560
 QWEN3_VL_8B = Need(
     *("vision_llm", "Qwen3-VL-8B (4096 wide, 17.5 GB in 16 bits, 9.4 GB in int8)", 4096, "txt_in.text_norm.weight")
 )
+QWEN3_VL_OF_FLUX3 = Need(QWEN3_VL.type, QWEN3_VL.title, QWEN3_VL.width, "txt_in.weight", states=8)
 QWEN25_VL = Need(
     "vision_qwen2", "Qwen2.5-VL-7B (3584 wide, 16.6 GB in 16 bits, 9.4 GB in fp8)", 3584, "txt_norm.weight"
 )
@@ -319,9 +321,17 @@ QWEN_IMAGE21 = FamilySigns(
     folder_signs=QWEN_IMAGE21_SIGNS,
     needs=(QWEN3_VL_8B, VAE_QWEN21),
 )
+FLUX3_KLEIN = FamilySigns(
+    name="flux3_klein",
+    label="FLUX.3 klein",
+    detects=_has(FLUX3),
+    in_folder=_folder(FLUX3_FOLDER),
+    folder_signs=(FLUX3_FOLDER, "txt_mode_blocks.0.attn.to_q.weight"),
+    needs=(QWEN3_VL_OF_FLUX3, VAE_FLUX2),
+)
 FAMILIES = (
     *(SD1, SD2, SDXL, SDXL_REFINER, SD3, Z_IMAGE, ANIMA),
-    *(FLUX1_SCHNELL, FLUX1_DEV, FLUX2_KLEIN, CHROMA1, KREA2, QWEN_IMAGE, ERNIE_IMAGE, QWEN_IMAGE21),
+    *(FLUX1_SCHNELL, FLUX1_DEV, FLUX2_KLEIN, CHROMA1, KREA2, QWEN_IMAGE, ERNIE_IMAGE, QWEN_IMAGE21, FLUX3_KLEIN),
 )
 """In the order in which a checkpoint's header is compared with them; folders are compared from the last to the first,
 which is what none of the others is."""

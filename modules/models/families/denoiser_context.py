@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Extra = Tensor | tuple[Tensor, ...]
-REFERENCE = "reference"
+REFERENCE, END = "reference", "end"
 """In `ModelInputs.extra`: scaled latents of images that are shown next to the one that is made, see
-`stacked_references`."""
+`stacked_references`; and the noise levels [N] to which a step leads."""
 
 
 def stacked_references(latents: Sequence[Tensor]) -> Tensor:

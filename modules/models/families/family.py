@@ -240,6 +240,7 @@ class Denoiser:
     name, is shown the image of img2img next to the one that it makes: then its scaled latents are `reference` in
     `ModelInputs.extra`. `inpainting_input`: what an inpainting model is shown behind its latents [1,C,h,w], from the
     scaled latents of the image without what is painted, and a mask [1,1,H,W] of pixels, 1 where that is.
+    `reads_end`: whether a denoiser receives the end of the step that it is called for, as `END` in `ModelInputs.extra`.
     `runs_on_meta`: whether a call asks no tensor for its device, so that tensors on the meta device can stand in.
     """
 
@@ -250,6 +251,7 @@ class Denoiser:
     guidance: Callable[[Any], GuidanceType] = lambda denoiser: GuidanceType.CFG
     usual_settings: Callable[[Any, str], UsualSettings | None] = lambda denoiser, name: None
     takes_references: Callable[[Any, str], bool] = lambda denoiser, name: False
+    reads_end: Callable[[Any], bool] = lambda denoiser: False
     inpainting_input: Callable[[Tensor, Tensor], Tensor] = mask_and_masked
     blocks: Blocks = Blocks()
     runs_on_meta: bool = False

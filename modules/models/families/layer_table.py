@@ -14,6 +14,8 @@ from modules.models.names.row_map import ParameterMap, RowMap, Rows, Source
 
 NUMBER = re.compile(r"\.(\d+)\.")
 PLACE = "{}"
+LISTS = ("blocks", "layers", "norms", "blocks.image", "blocks.image_cond")
+"""Ends of the names of what has numbers."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,6 @@ class LayerTable:
 def _template(name: str) -> tuple[str, str]:
     """A name with `{}` for its first number, and the number."""
     match = NUMBER.search(name)
-    if match is None or not name[: match.start()].endswith(("blocks", "layers", "norms")):
+    if match is None or not name[: match.start()].endswith(LISTS):
         return name, ""
     return f"{name[: match.start()]}.{PLACE}.{name[match.end() :]}", match[1]

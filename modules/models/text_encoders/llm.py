@@ -32,6 +32,8 @@ ROPE_THETA = 1_000_000.0
 NORM_EPS, MISTRAL_NORM_EPS = 1e-6, 1e-5
 LONGEST = 40_960
 TEXTS_PER_CALL = 16
+PADDED_AT = 1
+"""The place of padding that a denoiser attends to."""
 APART = ("lm_head.", VISION, "vision_tower.", "multi_modal_projector.", "tekken_model")
 """Beginnings of what files hold next to the layers of a language model, behind its prefix."""
 
@@ -214,7 +216,8 @@ class LlmEncoder:
     """Wraps a model of `llm_component`, a `TextEncoder`.
 
     Texts are filled up on the right to `tokens` tokens at least and cut off at `most`; the padding is hidden from the
-    real tokens. `Encoding.mask` says which tokens are real.
+    real tokens. `Encoding.mask` says which tokens are real; with a `window` those up to the next multiple of it count
+    as real too, and are at `PADDED_AT`.
     """
 
     def __init__(
@@ -227,8 +230,10 @@ class LlmEncoder:
         template: Template = Template(),
         tokens: int = 1,
         most: int | None = None,
+        window: int = 0,
     ) -> None:
         self._model: Any = model
+        self._window = window
         self._tokenizer = tokenizer
         self._device = torch.device(device)
         self._states = states
@@ -244,13 +249,16 @@ class LlmEncoder:
     def encode(self, texts: Sequence[str]) -> Encoding:
         """The hidden states [B,T,states * width], T being the longest text's."""
         rows = [self._ids(text) for text in texts]
-        longest = max(self._tokens, 1, *(len(row) for row in rows))
+        counted = [-(-len(row) // self._window) * self._window if self._window else len(row) for row in rows]
+        longest = max(self._tokens, 1, *counted)
         ids = torch.tensor([[*row, *[self._tokenizer.pad_id] * (longest - len(row))] for row in rows])
         mask = torch.tensor([[column < len(row) for column in range(longest)] for row in rows])
         parts = [
             self._states_of(ids[start : start + TEXTS_PER_CALL], mask[start : start + TEXTS_PER_CALL])
             for start in range(0, len(rows), TEXTS_PER_CALL)
         ]
+        if self._window:
+            mask = torch.arange(longest)[None] < torch.tensor(counted)[:, None]
         return Encoding(torch.cat(parts)[:, self._dropped :], mask[:, self._dropped :])
 
     def _ids(self, text: str) -> list[int]:
@@ -262,11 +270,14 @@ class LlmEncoder:
 
     def _states_of(self, ids: Tensor, mask: Tensor) -> Tensor:
         ids, seen = ids.to(self._device), None if bool(mask.all()) else mask.to(self._device)
+        places = None
+        if self._window:
+            places = torch.where(mask, torch.arange(mask.shape[1]), PADDED_AT).to(self._device)
         layers = int(self._model.config.num_hidden_layers)
         if self._states.numbers in ((-1,), (-2,)):  # the output of the last layer that was built
             output = self._model(input_ids=ids, attention_mask=seen)
             states: Tensor = output.last_hidden_state
             return states
-        output = self._model(input_ids=ids, attention_mask=seen, output_hidden_states=True)
+        output = self._model(input_ids=ids, attention_mask=seen, position_ids=places, output_hidden_states=True)
         found = [*output.hidden_states[:layers], output.last_hidden_state]
         return torch.cat([found[number] for number in self._states.numbers], dim=-1)

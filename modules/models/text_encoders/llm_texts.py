@@ -28,7 +28,7 @@ class LlmRecipe:
     """How a family uses a language model: which hidden states, the template around a text, how many tokens are read at
     most; with `padded_to` the denoiser is given so many tokens, padding included, and no mask. `keeps_end` and
     `dropped`: see `Template`. `tokenizer`: that of a model with these files. `empty`: what stands for a text without
-    words."""
+    words. With a `window` the denoiser is given multiples of so many tokens, padding included."""
 
     states: HiddenStates
     template: str = "{}"
@@ -39,6 +39,7 @@ class LlmRecipe:
     dropped: int = 0
     tokenizer: Callable[[Sequence[Path]], LlmTokenizer] = llm_tokenizer
     empty: str = ""
+    window: int = 0
 
     def conditioner(self, parts: TextParts, request: TextRequest) -> LlmConditioner:
         """For one job."""
@@ -51,6 +52,7 @@ class LlmRecipe:
             template=Template(self.template, self.keeps_end, self.dropped),
             tokens=self.padded_to or 1,
             most=self.padded_to or self.most,
+            window=self.window,
         )
         return LlmConditioner(encoder, request.options.emphasis, bool(self.padded_to), empty=self.empty)
 

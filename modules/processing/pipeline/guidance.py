@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import NumericalError
-from modules.models.families.denoiser_context import DenoiserContext, Extra
+from modules.models.families.denoiser_context import END, DenoiserContext, Extra
 from modules.models.families.family import GuidanceType
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.request.model_use import (
@@ -42,6 +42,8 @@ from modules.sampling.step_cache import StepCache
 from modules.sampling.types import Denoise
 
 T = TypeVar("T")
+NEARLY_EQUAL = 1e-4
+"""The relative difference below which two noise levels are the same."""
 # (x [N,C,h,w], timesteps [N], context of N rows) -> eps or v [N,C,h,w]
 Predict = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
 
@@ -65,7 +67,7 @@ class GuidedDenoiser:
     by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
     with, of sigma [B] (None: sigma itself); `guidance` how the model is guided; `use` what was registered on the model
     for this pass; `recover` makes calls again for which memory did not last; `patch`: the sides, in latents, of what
-    the model reads as one token."""
+    the model reads as one token; `reads_end`: whether the model receives the end of a step."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
@@ -78,6 +80,7 @@ class GuidedDenoiser:
     use: ModelUse = field(default_factory=ModelUse.unwatched)
     recover: Recover = call_once
     patch: int = 1
+    reads_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,8 @@ class GuidanceOptions:
     At a `cfg_scale` of 1 it does not count and is left out of all steps, unless the sampler `needs_uncond` or a hook
     does; where nobody looks at it either, it is not even encoded. `distilled_cfg_scale` is for denoisers that take it
     as an input. `min_sigma_uncond` (NGMS): below this sigma every second step runs without it, or all with `all_steps`.
-    `skip_early` is the fraction of model calls from the first that run without it.
+    `skip_early` is the fraction of model calls from the first that run without it. `sigmas`: those of the schedule, for
+    models that receive the end of a step (empty: not known).
     """
 
     cfg_scale: float
@@ -107,9 +111,16 @@ class GuidanceOptions:
     min_sigma_uncond: float = 0.0
     all_steps: bool = False
     skip_early: float = 0.0
+    sigmas: tuple[float, ...] = ()
     batch_together: bool = True
     padding: CondPadding = CondPadding.NONE
     check_nan: bool = True
+
+
+def _next_below(sigmas: Sequence[float], sigma: Tensor) -> Tensor:
+    """The largest of `sigmas`, or 0, below each `sigma` [N]: where the step ends that it is in."""
+    levels = torch.tensor(sorted({0.0, *sigmas}), device=sigma.device, dtype=sigma.dtype)
+    return levels[(torch.searchsorted(levels, sigma * (1 - NEARLY_EQUAL)) - 1).clamp_min(0)]
 
 
 class _Part(NamedTuple):
@@ -239,7 +250,7 @@ class Guidance:
         self._image = denoiser.image
         self._image_cfg_scale = denoiser.image_cfg_scale
         self._level = denoiser.level
-        self._guidance = denoiser.guidance
+        self._guidance, self._reads_end = denoiser.guidance, denoiser.reads_end
         is_rescaled = denoiser.guidance is GuidanceType.CFG_RESCALED
         self._rescale = partial(_rescaled, denoiser.patch) if is_rescaled else None
         self._recover = denoiser.recover
@@ -387,6 +398,8 @@ class Guidance:
         if self._guidance is GuidanceType.DISTILLED:
             extra["guidance"] = torch.full_like(inputs.sigma[rows], self._options.distilled_cfg_scale)
             self.used |= Used.DISTILLED_GUIDANCE
+        if self._reads_end and self._options.sigmas:
+            extra[END] = _next_below(self._options.sigmas, inputs.sigma[rows])
         context = DenoiserContext(
             crossattn,
             None if vector is None else vector[rows],

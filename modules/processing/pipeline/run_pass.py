@@ -102,7 +102,8 @@ def run_pass(
             refiner_switch = replace(refiner_switch, make=_recorded(recording, refiner_switch.make))
         check, check_nan = recording.counting(tools.steps.check), model.plan.check_nan
         calls = len(sampling_run.sigmas) - 1
-        guidance = build_guidance(settings, denoiser, check, check_nan, refiner_switch, calls, levels)
+        ends = sampling_run.own_sigmas
+        guidance = build_guidance(settings, denoiser, check, check_nan, refiner_switch, calls, levels, ends)
         del denoiser, model, use  # a refiner may have to leave memory to itself
         x = first if latents is None else latents
         computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
@@ -280,6 +281,7 @@ def guided_denoiser(
         use or ModelUse.unwatched(),
         partial(model.recovery.run, Stage.SAMPLE, is_model=False),
         model.family.latents.multiple,
+        model.family.denoiser.reads_end(model.unet),
     )
 
 
@@ -308,9 +310,10 @@ def build_guidance(
     refiner_switch: RefinerSwitch | None = None,
     calls: int = 0,
     levels: NoiseLevels | None = None,
+    sigmas: Sequence[float] = (),
 ) -> Guidance:
     """The denoiser of this pass, with guidance; `calls` of it are expected (0: not known, nothing is forecast) at
-    sigmas of `levels`."""
+    sigmas of `levels`. `sigmas`: those of the schedule, where they are known."""
     settings = plan.settings
     options = GuidanceOptions(
         cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
@@ -323,6 +326,7 @@ def build_guidance(
         batch_together=settings.optimizations.batch_cond_uncond,
         padding=_padding(settings),
         check_nan=check_nan,
+        sigmas=tuple(sigmas),
     )
     return Guidance(
         denoiser, options, check, refiner_switch, forecast_of(plan, calls, isinstance(levels, FlowSchedule))

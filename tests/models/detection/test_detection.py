@@ -35,6 +35,7 @@ FULL = {
     **{"flux2-klein-4b": "flux2_klein", "flux2-klein-9b": "flux2_klein", "chroma1": "chroma1"},
     **{"z-image": "z_image", "ernie-image": "ernie_image"},
     **{"qwen-image-2.1": "qwen_image21", "qwen-image-2.1.diffusers": "qwen_image21"},
+    **{"flux3-klein": "flux3_klein", "flux3-klein.diffusers": "flux3_klein"},
 }
 LISTED = {
     "flux1-schnell": "flux1-schnell",

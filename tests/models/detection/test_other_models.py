@@ -49,7 +49,6 @@ NAMED = {
     **{
         "BriaTransformer2DModel": "Bria",
         "Flux2Transformer2DModel": "FLUX.2 dev",
-        "Flux3Transformer2DModel": "FLUX.3 klein",
     },
     **{"AutoencoderKLMochi": "the VAE of Mochi", "AutoencoderKLLTXVideo": "the VAE of LTX-Video"},
     **{"UNetControlNetXSModel": "ControlNet-XS", "UNetSpatioTemporalConditionModel": "Stable Video Diffusion"},

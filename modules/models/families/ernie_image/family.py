@@ -1,8 +1,6 @@
 """ERNIE-Image and ERNIE-Image Turbo (Baidu 2026): a transformer with one stream of image and text that predicts a flow,
 with a language model of Mistral as its text encoder and the VAE of FLUX.2."""
 
-from functools import partial
-
 from modules.models.detection.families import ERNIE_IMAGE, MINISTRAL
 from modules.models.families.ernie_image.denoiser import DENOISER
 from modules.models.families.ernie_image.layout import ENCODER_PREFIX, FOLDER
@@ -13,10 +11,10 @@ from modules.models.families.family import (
     LoraBase,
     LoraNaming,
     ModelFamily,
-    Texts,
 )
+from modules.models.families.language_model import read_by
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates, llm_component
+from modules.models.text_encoders.llm import HiddenStates
 from modules.models.text_encoders.llm_texts import LlmRecipe
 from modules.models.text_encoders.tekken import tekken_tokenizer
 
@@ -27,17 +25,7 @@ ENCODER = ExternalTextEncoder("ministral", ENCODER_PREFIX, is_part=True, need=MI
 FAMILY = ModelFamily(
     signs=ERNIE_IMAGE,
     denoiser=DENOISER,
-    texts=Texts(
-        encoders=(
-            lambda header, *_: llm_component(
-                "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, ENCODER.width(header)
-            ),
-        ),
-        conditioning=lambda parts: partial(TEXTS.conditioner, parts),
-        tokens=64,
-        counting=TokenCounting("tekken", TOKENS),
-        external=(ENCODER,),
-    ),
+    texts=read_by(TEXTS, ENCODER, TokenCounting("tekken", TOKENS)),
     latents=Latents("taef2", "vaeapprox-f2", FLUX2_VAE),
     folder=FOLDER,
     config_name="ernie-image.yaml",

@@ -1,8 +1,6 @@
 """FLUX.2 klein 4B and 9B (Black Forest Labs 2026): a transformer whose blocks share their modulation, which predicts a
 flow, with a language model as its text encoder. It edits: an image to start from is shown to it as a reference."""
 
-from functools import partial
-
 from modules.models.detection.families import FLUX2_KLEIN, QWEN3
 from modules.models.families.family import (
     FLUX2_VAE,
@@ -11,13 +9,13 @@ from modules.models.families.family import (
     LoraBase,
     LoraNaming,
     ModelFamily,
-    Texts,
     context_width,
 )
 from modules.models.families.flux2.denoiser import DENOISER
 from modules.models.families.flux2.layout import ENCODER_PREFIX, FOLDER, LARGER_ENCODER
+from modules.models.families.language_model import read_by
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates, llm_component
+from modules.models.text_encoders.llm import HiddenStates
 from modules.models.text_encoders.llm_texts import LlmRecipe
 
 TOKENS = 512
@@ -33,17 +31,7 @@ ENCODER = ExternalTextEncoder("qwen", ENCODER_PREFIX, is_part=True, need=QWEN3)
 FAMILY = ModelFamily(
     signs=FLUX2_KLEIN,
     denoiser=DENOISER,
-    texts=Texts(
-        encoders=(
-            lambda header, *_: llm_component(
-                "text_encoder", header, ENCODER_PREFIX, STATES, ENCODER.hint, context_width(header)
-            ),
-        ),
-        conditioning=lambda parts: partial(TEXTS.conditioner, parts),
-        tokens=TOKENS,
-        counting=TokenCounting("qwen3", TOKENS),
-        external=(ENCODER,),
-    ),
+    texts=read_by(TEXTS, ENCODER, TokenCounting("qwen3", TOKENS), TOKENS, context_width),
     latents=Latents("taef2", "vaeapprox-f2", FLUX2_VAE),
     folder=FOLDER,
     config_name="flux2-klein.yaml",

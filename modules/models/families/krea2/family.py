@@ -1,15 +1,14 @@
 """Krea 2 raw and turbo (Krea 2026): a transformer with one stream of text and image that predicts a flow, and reads
 twelve layers of a language model."""
 
-from functools import partial
-
 from modules.models.detection.families import KREA2, QWEN3_VL
-from modules.models.families.family import QWEN_IMAGE_VAE, ExternalTextEncoder, Latents, ModelFamily, Texts
+from modules.models.families.family import QWEN_IMAGE_VAE, ExternalTextEncoder, Latents, ModelFamily
 from modules.models.families.krea2.denoiser import DENOISER, context_width
 from modules.models.families.krea2.layout import ENCODER_PREFIX, FOLDER
+from modules.models.families.language_model import read_by
 from modules.models.families.packing import PATCH
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates, llm_component
+from modules.models.text_encoders.llm import HiddenStates
 from modules.models.text_encoders.llm_texts import DESCRIBED, DESCRIBED_SYSTEM_TOKENS, LlmRecipe
 
 TOKENS = 512
@@ -25,23 +24,7 @@ ENCODER = ExternalTextEncoder("qwen3vl_4b", ENCODER_PREFIX, is_part=True, need=Q
 FAMILY = ModelFamily(
     signs=KREA2,
     denoiser=DENOISER,
-    texts=Texts(
-        encoders=(
-            lambda header, *_: llm_component(
-                "text_encoder",
-                header,
-                ENCODER_PREFIX,
-                TEXTS.states,
-                ENCODER.hint,
-                context_width(header),
-                theta=ROPE_THETA,
-            ),
-        ),
-        conditioning=lambda parts: partial(TEXTS.conditioner, parts),
-        tokens=64,
-        counting=TokenCounting("qwen3", TOKENS),
-        external=(ENCODER,),
-    ),
+    texts=read_by(TEXTS, ENCODER, TokenCounting("qwen3", TOKENS), width=context_width, theta=ROPE_THETA),
     latents=Latents("taew2_1", "vaeapprox-wan21", QWEN_IMAGE_VAE, multiple=PATCH),
     folder=FOLDER,
     config_name="krea2.yaml",

@@ -3,7 +3,6 @@ predicts a flow, and reads the last state of a language model that sees."""
 
 import math
 from dataclasses import replace
-from functools import partial
 
 from modules.models.detection.families import PREFIX, QWEN25_VL, QWEN_IMAGE
 from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
@@ -15,16 +14,16 @@ from modules.models.families.family import (
     LoraNaming,
     ModelFamily,
     Noise,
-    Texts,
     flow_levels,
     is_left_over,
 )
+from modules.models.families.language_model import read_by
 from modules.models.families.packing import PATCH
 from modules.models.families.qwen_image.denoiser import DENOISER, is_distilled
 from modules.models.families.qwen_image.layout import ENCODER_PREFIX, FOLDER
 from modules.models.files.tensor_source import TensorSource
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates, llm_component
+from modules.models.text_encoders.llm import HiddenStates
 from modules.models.text_encoders.llm_texts import DESCRIBED, DESCRIBED_SYSTEM_TOKENS, LlmRecipe
 from modules.sampling.flow import FlowSchedule, NoiseLevels
 from modules.settings.values import Settings
@@ -67,17 +66,7 @@ def levels_by_size(
 FAMILY = ModelFamily(
     signs=QWEN_IMAGE,
     denoiser=DENOISER,
-    texts=Texts(
-        encoders=(
-            lambda header, *_: llm_component(
-                "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, ENCODER.width(header)
-            ),
-        ),
-        conditioning=lambda parts: partial(TEXTS.conditioner, parts),
-        tokens=64,
-        counting=TokenCounting("qwen3", TOKENS),
-        external=(ENCODER,),
-    ),
+    texts=read_by(TEXTS, ENCODER, TokenCounting("qwen3", TOKENS)),
     latents=Latents("taew2_1", "vaeapprox-wan21", QWEN_IMAGE_VAE, multiple=PATCH),
     noise=Noise(levels=levels_by_size, told=_told),
     folder=FOLDER,

@@ -14,15 +14,15 @@ from modules.models.families.family import (
     LoraNaming,
     ModelFamily,
     Noise,
-    Texts,
 )
+from modules.models.families.language_model import read_by
 from modules.models.families.qwen_image.denoiser import is_distilled
 from modules.models.families.qwen_image.family import levels_by_size
 from modules.models.families.qwen_image21.denoiser import DENOISER, SLOT_SIDE
 from modules.models.families.qwen_image21.layout import ENCODER_PREFIX, FOLDER
 from modules.models.files.tensor_source import TensorSource
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates, llm_component
+from modules.models.text_encoders.llm import HiddenStates
 from modules.models.text_encoders.llm_texts import LlmRecipe
 
 SYSTEM = "<|im_start|>system\nComprehend and analyze the provided prompt.<|im_end|>\n"
@@ -51,18 +51,7 @@ def _told(architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
 FAMILY = ModelFamily(
     signs=QWEN_IMAGE21,
     denoiser=DENOISER,
-    texts=Texts(
-        encoders=(
-            lambda header, *_: llm_component(
-                *("text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, ENCODER.width(header)),
-                theta=ROPE_THETA,
-            ),
-        ),
-        conditioning=lambda parts: partial(TEXTS.conditioner, parts),
-        tokens=64,
-        counting=TokenCounting("qwen3", TOKENS),
-        external=(ENCODER,),
-    ),
+    texts=read_by(TEXTS, ENCODER, TokenCounting("qwen3", TOKENS), theta=ROPE_THETA),
     latents=Latents("taeqwen21", "vaeapprox-qwen21", ExternalVae(VAE_QWEN21, ("qwen_image_2.1",)), multiple=SLOT_SIDE),
     noise=Noise(levels=partial(levels_by_size, patch=1), told=_told),
     folder=FOLDER,

@@ -1,8 +1,6 @@
 """Z-Image and Z-Image Turbo (Tongyi-MAI 2025, arXiv:2511.22699): a transformer with one stream of text and image that
 predicts a flow, with a language model as its text encoder."""
 
-from functools import partial
-
 from modules.models.detection.families import QWEN3_4B, VAE_FLUX, Z_IMAGE
 from modules.models.families.family import (
     ExternalTextEncoder,
@@ -11,12 +9,12 @@ from modules.models.families.family import (
     LoraBase,
     LoraNaming,
     ModelFamily,
-    Texts,
 )
+from modules.models.families.language_model import read_by
 from modules.models.families.z_image.denoiser import DENOISER, MOST_TOKENS
 from modules.models.families.z_image.layout import ENCODER_PREFIX, FOLDER
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates, llm_component
+from modules.models.text_encoders.llm import HiddenStates
 from modules.models.text_encoders.llm_texts import LlmRecipe
 
 ENCODER = ExternalTextEncoder("qwen3_4b", ENCODER_PREFIX, is_part=True, need=QWEN3_4B)
@@ -27,17 +25,7 @@ TEXTS = LlmRecipe(HiddenStates((-2,)), "<|im_start|>user\n{}<|im_end|>\n<|im_sta
 FAMILY = ModelFamily(
     signs=Z_IMAGE,
     denoiser=DENOISER,
-    texts=Texts(
-        encoders=(
-            lambda header, *_: llm_component(
-                "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, ENCODER.width(header)
-            ),
-        ),
-        conditioning=lambda parts: partial(TEXTS.conditioner, parts),
-        tokens=64,
-        counting=TokenCounting("qwen3", 512),
-        external=(ENCODER,),
-    ),
+    texts=read_by(TEXTS, ENCODER, TokenCounting("qwen3", 512)),
     latents=Latents("taef1", "vaeapprox-f1", FLUX_VAE),
     folder=FOLDER,
     config_name="z-image.yaml",

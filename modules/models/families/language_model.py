@@ -1,0 +1,34 @@
+"""Families whose only text encoder is a language model."""
+
+from collections.abc import Callable
+from functools import partial
+
+from modules.models.families.family import ExternalTextEncoder, Texts
+from modules.models.names.component import Header
+from modules.models.text_encoders.counting import TokenCounting
+from modules.models.text_encoders.llm import ROPE_THETA, llm_component
+from modules.models.text_encoders.llm_texts import LlmRecipe
+
+
+def read_by(
+    recipe: LlmRecipe,
+    encoder: ExternalTextEncoder,
+    counting: TokenCounting,
+    tokens: int = 64,
+    width: Callable[[Header], int | None] | None = None,
+    theta: float = ROPE_THETA,
+) -> Texts:
+    """Return the texts of a family that reads with this encoder. `width`: how wide its tokens are for the denoiser in a
+    header, where that is not what its need says; `theta`: see `llm_component`."""
+    width_of = width or encoder.width
+    return Texts(
+        encoders=(
+            lambda header, *_: llm_component(
+                *(recipe.component, header, encoder.prefix, recipe.states, encoder.hint, width_of(header)), theta=theta
+            ),
+        ),
+        conditioning=lambda parts: partial(recipe.conditioner, parts),
+        tokens=tokens,
+        counting=counting,
+        external=(encoder,),
+    )

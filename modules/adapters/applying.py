@@ -360,7 +360,12 @@ class AdapterApplier:
         planned: dict[tuple[str, str], tuple[Target, list[LayerChange]]] = {}
         parts: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}
         for number, use in enumerate(uses):
-            adapters = files[use.file_hash].adapters
+            held = files[use.file_hash].adapters
+            adapters = {name: held[own] for own, name in self._table.in_place(held).items()}
+            if adapters.keys() != held.keys():
+                self.notices.append(
+                    f"{use.name}: it was made for a model with fewer blocks and changes those of it alone."
+                )
             found = self._found_once(use.name, adapters)
             missing = [name for name in adapters if self._table.find(name) is None and not self._table.parts(name)]
             switched_off = [name for name in missing if self._table.is_switched_off(name)]

@@ -2,7 +2,7 @@
 whether an adapter fits these layers, for which nothing is computed."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,8 @@ DENOISER = "model.diffusion_model."
 ORIGINAL_LEVEL = re.compile(r"^(model\.)?diffusion_model\.|^transformer\.(?=(double|single)_blocks\.)")
 THIRD_ENCODER, THIRD_PATH = "lora_te3", "encoder.block."
 """What trainers call the third text encoder even where it is the second, and what its layers begin with."""
+BLOCK = re.compile(r"(?<!adapter[._])(?<![a-z])(blocks[._])(\d+)(?=[._])")
+"""The number of a block of the denoiser in a layer's name."""
 STARTS = re.compile(r"^(oft|lycoris)_(?=unet_|transformer_(?!blocks_)|te[123]?_)")
 
 
@@ -55,12 +57,15 @@ class TargetTable:
         self,
         components: Mapping[str, tuple[nn.Module, Callable[[str], str | None]]],
         switched_off: tuple[str, ...] = (),
+        grown: Mapping[int, tuple[int, ...]] = {},
     ) -> None:
         """`components`: the module of "unet", "text_encoder" ..., and the original name of one of its parameters.
-        `switched_off`: the beginnings of names of a text encoder that the model does without."""
+        `switched_off`: the beginnings of names of a text encoder that the model does without. `grown`: by the number of
+        blocks of a denoiser those that were inserted between the blocks of a smaller one."""
         self._names: dict[str, Target] = {}
         self._fused: dict[str, list[Part]] = {}
         self._switched_off = switched_off
+        self._kept: list[int] = []
         for component, (module, to_original) in components.items():
             for path, layer in module.named_modules():
                 if not layer._parameters:
@@ -71,6 +76,18 @@ class TargetTable:
                     self._names.setdefault(name, target)
                 if original is not None:
                     self._note_fused(component, target, original)
+
+        count = _blocks(self._names) if grown else 0
+        if inserted := grown.get(count):
+            self._kept = [number for number in range(count) if number not in inserted]
+
+    def in_place(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the names of layers in this model by those in a file. They differ where the model has blocks inserted,
+        and the file was made for one without them."""
+        known = list(names)
+        if not self._kept or _blocks(known) > len(self._kept):
+            return {name: name for name in known}
+        return {name: BLOCK.sub(lambda match: f"{match[1]}{self._kept[int(match[2])]}", name) for name in known}
 
     def _note_fused(self, component: str, target: Target, original: str) -> None:
         origin = original_name(original)
@@ -100,6 +117,11 @@ class TargetTable:
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _blocks(names: Iterable[str]) -> int:
+    """Return how many blocks the layers of a denoiser are in."""
+    return max((int(match[2]) + 1 for name in names if (match := BLOCK.search(name))), default=0)
 
 
 def _names(component: str, path: str, original: str | None) -> Iterator[str]:

@@ -14,8 +14,10 @@ from torch.nn import functional as F
 from transformers import Qwen3Config, Qwen3Model
 
 from modules.models.families.anima.layout import adapter_keymap, transformer_keymap
+from modules.models.families.registry import FAMILIES
 from modules.models.text_encoders.tokenizers import LlmTokenizer, standard_t5
 from modules.settings.values import Settings
+from tests.extensions import adapters_of
 from tests.processing.test_z_image import engine_of, made, pixels
 
 BLOCKS = 2
@@ -148,6 +150,53 @@ def test_weights_act_on_the_tokens_of_the_adapter(parts: dict[str, Any], root: P
     expected = plain[: len(ids[1])] * torch.tensor(ids[1])[:, None]
     torch.testing.assert_close(weighted.crossattn[: len(expected)], expected, rtol=1e-3, atol=1e-3)
     assert weighted.crossattn.shape == (512, 64)
+
+
+OF_28 = (0, 5)
+"""Which blocks of a model with 28 the two of the tiny one are taken for."""
+
+
+def grown(parts: dict[str, Any]) -> dict[str, Tensor]:
+    """The tiny model with 40 blocks: all but two change nothing, as after a model is grown."""
+    inserted, tensors = FAMILIES.get("anima").grown[40], {}
+    kept = [number for number in range(40) if number not in inserted]
+    places = [kept[number] for number in OF_28]
+    for key, tensor in denoiser_tensors(parts).items():
+        if not key.startswith("blocks."):
+            tensors[key] = tensor
+            continue
+        _, number, rest = key.split(".", 2)
+        if number == "0":
+            tensors |= {f"blocks.{n}.{rest}": still_of(rest, tensor) for n in range(40) if n not in places}
+        tensors[f"blocks.{places[int(number)]}.{rest}"] = tensor
+    return tensors
+
+
+def still_of(name: str, tensor: Tensor) -> Tensor:
+    """Of a block that adds nothing."""
+    return torch.zeros_like(tensor) if name.endswith(("output_proj.weight", "mlp.layer2.weight")) else tensor.clone()
+
+
+def test_a_grown_model_takes_the_loras_of_the_smaller_one(parts: dict[str, Any], root: Path, tmp_path: Path) -> None:
+    write(tmp_path / "Stable-diffusion" / "anima_2.9b.safetensors", grown(parts))
+    for name in ("text_encoder", "VAE"):
+        (tmp_path / name).symlink_to(root / name)
+    generator = torch.Generator().manual_seed(5)
+    sides = {"A": (4, 256), "B": (1024, 4)}
+    lora = {
+        (number, side): torch.randn(*shape, generator=generator) / 16
+        for number in range(BLOCKS)
+        for side, shape in sides.items()
+    }
+    images = []
+    for folder, numbers in ((root, range(BLOCKS)), (tmp_path, OF_28)):
+        names = {key: f"diffusion_model.blocks.{numbers[key[0]]}.mlp.layer1.lora_{key[1]}.weight" for key in lora}
+        write(folder / "Lora" / "a.safetensors", {names[key]: tensor for key, tensor in lora.items()})
+        engine = engine_of(folder, adapters_of(folder / "Lora"))
+        images.append([pixels(made(engine, folder, prompt=text)) for text in (PROMPT, f"{PROMPT} <lora:a:1>")])
+    (plain, changed), (plain_grown, changed_grown) = images
+    assert np.abs(plain - plain_grown).max() <= 2 and np.abs(changed - changed_grown).max() <= 2
+    assert np.abs(changed - plain).max() > 8
 
 
 def test_features_make_images(root: Path) -> None:

@@ -18,6 +18,7 @@ from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.models.loading.loaded import LoadedModel
 from modules.models.text_encoders.tokenizers import LlmTokenizer
+from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.pipeline.generate import generate
@@ -44,10 +45,12 @@ PAINTED = FromImage(
 MODULES = ["qwen3_4b_tiny.safetensors", "flux_ae_tiny.safetensors"]
 
 
-def engine_of(root: Path) -> Engine:
+def engine_of(root: Path, adapters: Adapters | None = None) -> Engine:
     catalogue = CheckpointCatalogue([root / "Stable-diffusion"], HashCache(root / "hashes.json"))
     modules = ModuleCatalogue([root / "text_encoder", root / "VAE"])
-    return Engine(catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters_of(), modules=modules))
+    return Engine(
+        catalogue, CONFIGS, cpu_machine, models=ExtraModels(adapters=adapters or adapters_of(), modules=modules)
+    )
 
 
 def made(

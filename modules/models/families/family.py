@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -329,9 +329,10 @@ class ModelFamily:
     these are such. `leaves_fp16`: whether its activations go beyond fp16's largest number, 65504, and become NaN there:
     such models compute in bf16 or fp32. `aliases`: beginnings of names that whole files have for a part, and that by
     which the part is known here. `lora_base`: how LoRAs that are trained for its models say so; None: none can be
-    trained. `is_ignored`: which tensors of a file no module needs. `notes_on_converting` and `notes_on_merging`: what a
-    user should know where a checkpoint of these tensors is saved in another format, and where files become one with
-    these names; the first gives the names.
+    trained. `grown`: by the number of blocks of a denoiser those that were inserted between the blocks of a smaller
+    one, whose adapters do not count them. `is_ignored`: which tensors of a file no module needs. `notes_on_converting`
+    and `notes_on_merging`: what a user should know where a checkpoint of these tensors is saved in another format, and
+    where files become one with these names; the first gives the names.
     """
 
     signs: FamilySigns
@@ -345,6 +346,7 @@ class ModelFamily:
     leaves_fp16: bool = False
     aliases: tuple[tuple[str, str], ...] = ()
     lora_base: LoraBase | None = None
+    grown: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     is_ignored: Callable[[str], bool] = is_left_over
     notes_on_converting: Callable[[Header], tuple[str, ...]] = lambda entries: ()
     notes_on_merging: Callable[[Sequence[TensorSource], Collection[str]], tuple[str, ...]] = lambda files, result: ()

@@ -206,7 +206,10 @@ class AdapterFiles:
             switched_off = optional.adapter_names if optional is not None and not model.has_optional else ()
             autocast = model.plan.compute_dtype if model.plan.mode is ComputeMode.AUTOCAST else None
             model.adapters = AdapterApplier(
-                TargetTable(parts, switched_off), FullPrecisionFile(model), model.device, autocast
+                TargetTable(parts, switched_off, model.family.grown),
+                FullPrecisionFile(model),
+                model.device,
+                autocast,
             )
         applier: AdapterApplier = model.adapters
         return applier

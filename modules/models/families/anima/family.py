@@ -18,6 +18,8 @@ from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.llm import llm_component
 
 QWEN = ExternalTextEncoder("qwen3_06b", ENCODER_PREFIX, is_part=True, need=QWEN3_06B)
+GROWN = {40: (2, 5, 8, 11, 14, 17, 21, 24, 27, 30, 33, 36)}
+"""Of Anima 2.9B, which was made of the one with 28 blocks."""
 FAMILY = ModelFamily(
     signs=ANIMA,
     denoiser=DENOISER,
@@ -35,5 +37,6 @@ FAMILY = ModelFamily(
     folder=FOLDER,
     config_name="anima.yaml",
     leaves_fp16=True,
+    grown=GROWN,
     lora_base=LoraBase("anima", "anima", LoraNaming.DOTTED_ORIGINAL, part="transformer"),
 )

@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import QwenImageTransformer2DModel, UNet2DConditionModel, ZImageTransformer2DModel
+from diffusers import (
+    ErnieImageTransformer2DModel,
+    Flux3Transformer2DModel,
+    QwenImage21Transformer2DModel,
+    QwenImageTransformer2DModel,
+    UNet2DConditionModel,
+    ZImageTransformer2DModel,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.models.families.denoiser_context import DenoiserContext, ModelInputs
 from modules.models.families.qwen_image.denoiser import Positions
+from modules.models.families.qwen_image21.denoiser import transformer_component
+from modules.models.files.tensor_file import TensorEntry
 from modules.models.loading.unet_running import UnetRunner
 from modules.processing.request.model_use import DenoiserInputs, ModelCall, ModelUse, PassFacts
 from tests.extensions import built_in
@@ -44,13 +53,42 @@ def qwen_image() -> Any:
     return module
 
 
+def qwen_image21() -> Any:
+    state = QwenImage21Transformer2DModel(num_layers=2, num_attention_heads=1, context_in_dim=CONTEXT).state_dict()
+    header = {f"model.diffusion_model.{key}": TensorEntry(t.dtype, tuple(t.shape), 0, 0) for key, t in state.items()}
+    module = transformer_component(header).module.to_empty(device="cpu")
+    module.load_state_dict(state)
+    return module
+
+
+def ernie_image() -> Any:
+    return ErnieImageTransformer2DModel(
+        hidden_size=128, num_attention_heads=1, num_layers=2, ffn_hidden_size=64, in_channels=16, out_channels=16,
+        text_in_dim=CONTEXT,
+    )  # fmt: skip
+
+
+def flux3() -> Any:
+    return Flux3Transformer2DModel(
+        in_channels=16, cond_in_channels=16, num_layers=1, num_single_layers=2, num_attention_heads=1,
+        joint_attention_dim=CONTEXT,
+    )  # fmt: skip
+
+
 FAMILIES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "flux1": (TINY["dev"].transformer, "transformer_flux", TEXT_FIRST),
     "flux2": (TINY["klein"].transformer, "transformer_flux2", TEXT_FIRST),
     "chroma": (TINY["chroma"].transformer, "transformer_flux", TEXT_FIRST),
     "z_image": (z_image, "transformer_z_image", IMAGE_FIRST),
     "qwen_image": (qwen_image, "transformer_qwenimage", TEXT_FIRST),
+    "qwen_image21": (qwen_image21, "transformer_qwenimage21", TEXT_FIRST),
+    "ernie_image": (ernie_image, "transformer_ernie_image", IMAGE_FIRST),
+    "flux3": (flux3, "transformer_flux3", TEXT_FIRST),
 }
+MASKED = ("z_image", "qwen_image", "chroma", "qwen_image21", "ernie_image", "flux3")
+PLAIN = ("z_image", "qwen_image", "qwen_image21", "ernie_image", "flux3")
+"""Those whose weights are made here."""
+UNPATCHED = ("flux2", "qwen_image21", "ernie_image", "flux3")
 
 
 def script(name: str, title: str, **values: Any) -> tuple[Any, list[Any]]:
@@ -74,7 +112,7 @@ def attention(place: str) -> Callable[..., Tensor]:
     def attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **_: Any) -> Tensor:
         query, key, value = (each.transpose(1, 2) for each in (query, key, value))
         found = F.scaled_dot_product_attention(query, key, value, attn_mask).transpose(1, 2)
-        if found.shape[1] <= IMAGE_TOKENS:  # image or text alone
+        if key.shape[2] <= IMAGE_TOKENS:  # image or text alone
             return found
         image = slice(-IMAGE_TOKENS, None) if place == TEXT_FIRST else slice(IMAGE_TOKENS)
         return guided_rows(found.flatten(2), image).reshape(found.shape)
@@ -105,14 +143,14 @@ def use_of(module: Any) -> ModelUse:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_image_tokens_of_transformers_are_led_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, library, place = FAMILIES[name]
-    module = randomized(make().eval().requires_grad_(False)) if name in ("z_image", "qwen_image") else make()
+    module = randomized(make().eval().requires_grad_(False)) if name in PLAIN else make()
     denoiser = import_module(f"modules.models.families.{name}.denoiser").DENOISER
     sizes = denoiser.sizes(module)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, sizes.channels, SIDE, SIDE, generator=generator)[[0, 1, 0, 1]]
-    side = SIDE if name != "flux2" else IMAGE_TOKENS // 8
+    side = SIDE if name not in UNPATCHED else IMAGE_TOKENS // 8
     x = x[..., :side, :side]
-    masked = name in ("z_image", "qwen_image", "chroma")
+    masked = name in MASKED
     positive, mask = texts_of(sizes.context_width, 2, masked)
     negative, other_mask = texts_of(sizes.context_width, 3, masked)
     vector = torch.randn(4, sizes.vector_width, generator=generator) if sizes.vector_width else None

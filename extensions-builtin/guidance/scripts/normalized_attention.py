@@ -22,11 +22,16 @@ if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from modules.processing.request.model_use import ConditionedDenoise, ModelUse
 
 TITLE = "Normalized Attention Guidance"
-STREAMS = {"transformer_blocks": "attn", "single_transformer_blocks": "attn", "layers": "attention"}
+STREAMS = (
+    *(("transformer_blocks", "attn"), ("single_transformer_blocks", "attn"), ("layers", "attention")),
+    ("layers", "self_attention"),
+)
 """Lists of blocks whose attention is over image and text together, and what it is called in them."""
 IMAGE_FIRST = "layers"
-IMAGE_EMBEDDERS = ("noise_refiner.0", "x_embedder", "img_in")
+IMAGE_EMBEDDERS = ("noise_refiner.0", "x_embedder", "img_in", "x_embedders.image")
 """Modules that give as many tokens as the image has."""
+REFERENCE_EMBEDDER = "x_embedders.image_cond"
+"""A module that gives as many tokens as references have, which follow the image's."""
 NEVER_ZERO = 1e-7
 
 
@@ -137,7 +142,7 @@ class Negated:
     def put_on_streams(self) -> bool:
         """Have the denoiser compute a row with each text, and hook its blocks; False where there are none."""
         unet, use = self._use.model.unet, self._use
-        found = [(name, getattr(block, part)) for name, part in STREAMS.items()
+        found = [(name, getattr(block, part)) for name, part in STREAMS
                  for block in getattr(unet, name, None) or () if hasattr(block, part)]  # fmt: skip
         for name, layer in found:
             out = getattr(layer, "to_out", None)
@@ -147,10 +152,11 @@ class Negated:
                 use.hook(layer, _on_output(merge), HookOrder.PART)
             else:
                 use.hook(out[0] if hasattr(out, "__getitem__") else out, _on_input(merge), HookOrder.PART)
-        for name in IMAGE_EMBEDDERS:
-            if found and name in dict(unet.named_modules()):
-                use.hook(unet.get_submodule(name), self._count, HookOrder.OBSERVE)
-                break
+        known = dict(unet.named_modules()) if found else {}
+        for name in [name for name in IMAGE_EMBEDDERS if name in known][:1]:
+            use.hook(known[name], self._count, HookOrder.OBSERVE)
+        if REFERENCE_EMBEDDER in known:
+            use.hook(known[REFERENCE_EMBEDDER], self._count_more, HookOrder.OBSERVE)
         if found:
             use.around_denoiser(self._around, INSIDE)
         return bool(found)
@@ -158,6 +164,11 @@ class Negated:
     def _count(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         output = inner(*args, **kwargs)
         self._image_tokens = output.shape[1]
+        return output
+
+    def _count_more(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        output = inner(*args, **kwargs)
+        self._image_tokens += output.shape[1]
         return output
 
     def _around(self, denoise: ConditionedDenoise) -> ConditionedDenoise:

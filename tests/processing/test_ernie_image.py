@@ -34,6 +34,7 @@ from modules.models.text_encoders.tekken import tekken_tokenizer
 from modules.processing.engine.precision import PrecisionOptions
 from modules.settings.values import Settings
 from tests.models.dit_files import HeaderOnly, full_header
+from tests.models.gguf_files import write_gguf
 from tests.processing.test_krea2 import type_of, write
 from tests.processing.test_z_image import engine_of, made, pixels, relative
 from tests.recordings import CONFIGS
@@ -179,7 +180,8 @@ def test_features_make_images(root: Path) -> None:
     plain = pixels(made(engine, root))
     for changes in ({"sampler": "DPM++ 2M SDE", "scheduler": "Beta"}, {"width": 200, "height": 136}):
         assert pixels(made(engine, root, **changes)).std() > 1
-    for stored in ({"fp8_storage": "Enable"}, {"stream_weights": "Layers"}, {"stream_weights": "Blocks"}):
+    int8 = {"fp8_storage": "Enable", "fp8_format": "int8_row", "compute_mode": "int8 matmul"}
+    for stored in ({"fp8_storage": "Enable"}, {"stream_weights": "Layers"}, {**int8, "stream_weights": "Blocks"}):
         near = pixels(made(engine, root, Settings().with_changes(stored)))
         assert np.abs(near - plain).mean() < 16
 
@@ -203,6 +205,11 @@ def test_every_layout_makes_the_same_image(parts: dict[str, Any], root: Path, tm
     path = tmp_path / "whole" / "Stable-diffusion" / "ernie.safetensors"
     path.parent.mkdir(parents=True)
     save_file({key: t if t.dtype == torch.uint8 else t.bfloat16() for key, t in whole.items()}, path)
+    path = write_ernie_image(tmp_path / "gguf", parts)
+    path.unlink()
+    write_gguf(path.with_suffix(".gguf"), parts["transformer"].state_dict(), "Q8_0", "ernie_image")
+    near = pixels(made(engine_of(tmp_path / "gguf"), tmp_path / "gguf", prompt=PROMPT))
+    assert np.abs(near - wanted).mean() < 8
     for each in ("folder", "whole"):
         assert np.array_equal(pixels(made(engine_of(tmp_path / each), tmp_path / each, prompt=PROMPT)), wanted), each
 

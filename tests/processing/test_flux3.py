@@ -38,6 +38,7 @@ from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.request.source_images import FromImage, SourceImage
 from modules.settings.values import Settings
 from tests.models.dit_files import HeaderOnly, full_header
+from tests.models.gguf_files import write_gguf
 from tests.processing.test_krea2 import entries, write
 from tests.processing.test_z_image import engine_of, made, pixels, relative
 from tests.recordings import CONFIGS
@@ -275,7 +276,8 @@ def test_features_make_images(root: Path) -> None:
     assert not np.array_equal(shown, plain)
     for changes in ({"sampler": "DPM++ 2M SDE", "scheduler": "Beta"}, {"width": 200, "height": 136}):
         assert pixels(made(engine, root, **changes)).std() > 1
-    for stored in ({"fp8_storage": "Enable"}, {"stream_weights": "Layers"}, {"stream_weights": "Blocks"}):
+    int8 = {"fp8_storage": "Enable", "fp8_format": "int8_row", "compute_mode": "int8 matmul"}
+    for stored in ({"fp8_storage": "Enable"}, {"stream_weights": "Layers"}, {**int8, "stream_weights": "Blocks"}):
         near = pixels(made(engine, root, Settings().with_changes(stored)))
         assert np.abs(near - plain).mean() < 16
 
@@ -293,6 +295,11 @@ def test_every_layout_makes_the_same_image(parts: dict[str, Any], root: Path, tm
     with open_vae(root / "VAE" / "vae.safetensors") as vae:
         whole |= {f"vae.{key.removeprefix('first_stage_model.')}": vae.read(key) for key in vae.entries}
     write(tmp_path / "whole" / "Stable-diffusion" / "flux3.safetensors", whole)
+    path = write_flux3(tmp_path / "gguf", parts)
+    path.unlink()
+    write_gguf(path.with_suffix(".gguf"), original(parts["transformer"].state_dict()), "Q8_0", "flux3")
+    near = pixels(made(engine_of(tmp_path / "gguf"), tmp_path / "gguf", prompt=PROMPT))
+    assert np.abs(near - wanted).mean() < 8
     for each in ("folder", "whole"):
         assert np.array_equal(pixels(made(engine_of(tmp_path / each), tmp_path / each, prompt=PROMPT)), wanted), each
 

@@ -35,6 +35,7 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.schedules import build_sigmas
 from modules.settings.values import Settings
 from tests.models.dit_files import HeaderOnly, full_header
+from tests.models.gguf_files import write_gguf
 from tests.processing.test_krea2 import type_of, write
 from tests.processing.test_qwen_image import SCHEDULER
 from tests.processing.test_z_image import engine_of, made, pixels, relative
@@ -243,7 +244,8 @@ def test_features_make_images(root: Path) -> None:
     plain = pixels(made(engine, root))
     for changes in ({"sampler": "DPM++ 2M SDE", "scheduler": "Beta"}, {"width": 200, "height": 136}):
         assert pixels(made(engine, root, **changes)).std() > 1
-    for stored in ({"fp8_storage": "Enable"}, {"stream_weights": "Layers"}, {"stream_weights": "Blocks"}):
+    int8 = {"fp8_storage": "Enable", "fp8_format": "int8_row", "compute_mode": "int8 matmul"}
+    for stored in ({"fp8_storage": "Enable"}, {"stream_weights": "Layers"}, {**int8, "stream_weights": "Blocks"}):
         near = pixels(made(engine, root, Settings().with_changes(stored)))
         assert np.abs(near - plain).mean() < 16
 
@@ -260,6 +262,11 @@ def test_every_layout_makes_the_same_image(parts: dict[str, Any], root: Path, tm
     with open_vae(root / "VAE" / "vae.safetensors") as vae:
         whole |= {f"vae.{key.removeprefix('first_stage_model.')}": vae.read(key) for key in vae.entries}
     write(tmp_path / "whole" / "Stable-diffusion" / "qwen.safetensors", whole)
+    path = write_qwen_image21(tmp_path / "gguf", parts)
+    path.unlink()
+    write_gguf(path.with_suffix(".gguf"), fused(parts["transformer"].state_dict()), "Q8_0", "qwen_image21")
+    near = pixels(made(engine_of(tmp_path / "gguf"), tmp_path / "gguf", prompt=PROMPT))
+    assert np.abs(near - wanted).mean() < 8
     for each in ("folder", "whole"):
         assert np.array_equal(pixels(made(engine_of(tmp_path / each), tmp_path / each, prompt=PROMPT)), wanted), each
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from modules.errors import CheckpointError
 from modules.models.autoencoders.autoencoder import Autoencoder
-from modules.models.detection.families import PREFIX, VAE_FLUX2, VAE_QWEN, FamilySigns, Need
+from modules.models.detection.families import PREFIX, VAE_QWEN, FamilySigns, Need
 from modules.models.detection.parts import own_channels
 from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.families.denoiser_context import ModelInputs
@@ -414,4 +414,3 @@ def usual_by_name(
 
 
 QWEN_IMAGE_VAE = ExternalVae(VAE_QWEN, ("qwen_image", "wan"))
-FLUX2_VAE = ExternalVae(VAE_FLUX2, ("flux2", "flux.2"))

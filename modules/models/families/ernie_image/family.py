@@ -5,13 +5,13 @@ from modules.models.detection.families import ERNIE_IMAGE, MINISTRAL
 from modules.models.families.ernie_image.denoiser import DENOISER
 from modules.models.families.ernie_image.layout import ENCODER_PREFIX, FOLDER
 from modules.models.families.family import (
-    FLUX2_VAE,
     ExternalTextEncoder,
     Latents,
     LoraBase,
     LoraNaming,
     ModelFamily,
 )
+from modules.models.families.flux2.family import VAE
 from modules.models.families.language_model import read_by
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.llm import HiddenStates
@@ -26,7 +26,7 @@ FAMILY = ModelFamily(
     signs=ERNIE_IMAGE,
     denoiser=DENOISER,
     texts=read_by(TEXTS, ENCODER, TokenCounting("tekken", TOKENS)),
-    latents=Latents("taef2", "vaeapprox-f2", FLUX2_VAE),
+    latents=Latents("taef2", "vaeapprox-f2", VAE),
     folder=FOLDER,
     config_name="ernie-image.yaml",
     leaves_fp16=True,

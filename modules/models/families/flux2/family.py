@@ -1,10 +1,10 @@
 """FLUX.2 klein 4B and 9B (Black Forest Labs 2026): a transformer whose blocks share their modulation, which predicts a
 flow, with a language model as its text encoder. It edits: an image to start from is shown to it as a reference."""
 
-from modules.models.detection.families import FLUX2_KLEIN, QWEN3
+from modules.models.detection.families import FLUX2_KLEIN, QWEN3, VAE_FLUX2
 from modules.models.families.family import (
-    FLUX2_VAE,
     ExternalTextEncoder,
+    ExternalVae,
     Latents,
     LoraBase,
     LoraNaming,
@@ -28,11 +28,12 @@ TEXTS = LlmRecipe(
 
 
 ENCODER = ExternalTextEncoder("qwen", ENCODER_PREFIX, is_part=True, need=QWEN3)
+VAE = ExternalVae(VAE_FLUX2, ("flux2", "flux.2"))
 FAMILY = ModelFamily(
     signs=FLUX2_KLEIN,
     denoiser=DENOISER,
     texts=read_by(TEXTS, ENCODER, TokenCounting("qwen3", TOKENS), TOKENS, context_width),
-    latents=Latents("taef2", "vaeapprox-f2", FLUX2_VAE),
+    latents=Latents("taef2", "vaeapprox-f2", VAE),
     folder=FOLDER,
     config_name="flux2-klein.yaml",
     aliases=((LARGER_ENCODER, ENCODER_PREFIX),),

@@ -4,7 +4,6 @@ model that sees."""
 
 from modules.models.detection.families import FLUX3_KLEIN, QWEN3_VL_OF_FLUX3
 from modules.models.families.family import (
-    FLUX2_VAE,
     ExternalTextEncoder,
     Latents,
     LoraBase,
@@ -13,6 +12,7 @@ from modules.models.families.family import (
     context_width,
     is_left_over,
 )
+from modules.models.families.flux2.family import VAE
 from modules.models.families.flux3.denoiser import DENOISER
 from modules.models.families.flux3.layout import ENCODER_PREFIX, FOLDER, OF_TRAINING
 from modules.models.families.language_model import read_by
@@ -33,7 +33,7 @@ FAMILY = ModelFamily(
     signs=FLUX3_KLEIN,
     denoiser=DENOISER,
     texts=read_by(TEXTS, ENCODER, TokenCounting("qwen3", TOKENS), WINDOW, context_width, ROPE_THETA),
-    latents=Latents("taef2", "vaeapprox-f2", FLUX2_VAE),
+    latents=Latents("taef2", "vaeapprox-f2", VAE),
     folder=FOLDER,
     config_name="flux3-klein.yaml",
     leaves_fp16=True,

@@ -4,6 +4,7 @@ a folder for the time being. What is said of one is what was seen."""
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import tempfile
 import time
@@ -80,6 +81,7 @@ def check_all(folders: Sequence[Path], limit_s: float = LIMIT_S) -> Iterator[See
 
 def _look(folder: Path, answer: Connection) -> None:
     place = Path(tempfile.mkdtemp(prefix="extension-check-"))
+    os.chdir(place)  # some look for their files in "extensions" of the current folder
     try:
         answer.send(look_at(folder, place))
     except BaseException as error:
@@ -90,8 +92,9 @@ def _look(folder: Path, answer: Connection) -> None:
 
 
 def look_at(folder: Path, place: Path) -> Seen:
-    """Load a copy of an extension into a program whose data lie in `place`, build its controls and tabs, make an image,
-    and try its main work where a check is known."""
+    """Load a copy of an extension into a program whose data lie in `place`, build the page, make an image, and try its
+    main work where a check is known."""
+    import gradio as gr
     from fastapi import FastAPI
     from fastapi.testclient import TestClient
 
@@ -102,7 +105,7 @@ def look_at(folder: Path, place: Path) -> Seen:
     from modules.assembly import build_services
     from modules.flags.flags import Flags
     from modules.scripts.library import script_info
-    from modules.ui.tabs.extension_tabs import make_extension_tabs
+    from modules.ui.app import build_page
 
     shutil.copytree(folder, place / "extensions" / folder.name, ignore=shutil.ignore_patterns(".git"))
     seen = Seen(folder.name)
@@ -112,10 +115,13 @@ def look_at(folder: Path, place: Path) -> Seen:
     seen.start_ms = 1000 * (time.monotonic() - began)
     library = services.scripts
     extension = library.extensions[folder.name]
-    library.before_ui()
+    page = build_page(services).blocks
     for script in [one for one in library.scripts if one.acting is not None and one.acting.owner is extension]:
         script_info(script, not script.is_on(False))
-    seen.tabs = [title for _, title, _ in make_extension_tabs(library.callbacks)]
+    foreign = [
+        one for one in page.blocks.values() if isinstance(one, gr.Tab) and "fw-foreign" in (one.elem_classes or ())
+    ]
+    seen.tabs = [str(one.label) for one in foreign]
     services.dispatcher.start()
     app: FastAPI = build_api(services)
     before = len(app.router.routes)

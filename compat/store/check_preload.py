@@ -4,4 +4,4 @@ import torch  # noqa: F401
 
 import modules.api.app
 import modules.assembly
-import modules.ui.tabs.extension_tabs  # noqa: F401
+import modules.ui.app  # noqa: F401

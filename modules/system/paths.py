@@ -160,7 +160,7 @@ class Paths:
         for path in (
             *(self.data_dir, self.models_dir, *made_here, self.upscaler_dirs["ESRGAN"]),
             *(self.embeddings_dir, self.hypernetwork_dir),
-            *(self.outputs_dir, self.cache_dir, self.extensions_dir),
+            *(self.outputs_dir, self.cache_dir, self.extensions_dir, self.data_dir / "localizations"),
         ):
             try:
                 path.mkdir(parents=True, exist_ok=True)

@@ -17,14 +17,14 @@ from compat.foreign import Foreign
 from compat.habits.gradio_habits import layouts_of
 from compat.loading.guards import TooLongError, within
 from compat.store import packages
-from compat.store.check import extensions_in, look_at
+from compat.store.check import check_all, extensions_in
 from compat.store.packages import GUARDED, ROOT, Change, NotInstalledHere, PipWords, install_checked, undo_last
 from modules.errors import InvalidValueError
 from modules.processing.request.parameters import Tab
 from modules.scripts.library import ScriptLibrary, components_of, script_info
 from modules.services import Services
 from modules.ui.form.scripts_panel import build_scripts
-from tests.compat.conftest import Files, registries_kept, write
+from tests.compat.conftest import Files, write
 from tests.fakes import in_loop
 from tests.scripts.toys import small_request
 
@@ -247,7 +247,6 @@ def test_a_look_at_an_extension_says_what_was_seen(tmp_path: Path) -> None:
         tmp_path,
         {"all/mine/scripts/a.py": script("Mine", "return [gr.Checkbox(label='on')]"), "all/bad/scripts/b.py": "1 / 0"},
     )
-    with registries_kept():
-        good, bad = (look_at(one, tmp_path / one.name) for one in reversed(extensions_in(tmp_path / "all")))
+    bad, good = check_all(extensions_in(tmp_path / "all"))  # in processes of their own
     assert good.loads and good.verdict == "loads" and not good.fault and "ui" in good.hooks
     assert not bad.loads and bad.line().startswith("bad: fails") and "ZeroDivisionError" in bad.line()

@@ -262,7 +262,9 @@ class Texts:
     how many the denoiser attends to for a prompt of one chunk; `counting`: how those of a prompt are counted.
     `reads_weights`: whether weights in a prompt, as in (word:1.3), do anything; `reads_breaks`: whether BREAK does.
     `embedding_components`: the text encoders that take the vectors of textual inversion. `optional`: the text encoder
-    that its models can do without. `external`: the text encoders that may be in files of their own.
+    that its models can do without. `external`: the text encoders that may be in files of their own. `tower`: what the
+    language model sees images with, from a header with the names of a whole checkpoint; raises `CheckpointError` that
+    says what is missing.
     """
 
     encoders: tuple[BuildEncoder, ...]
@@ -274,6 +276,7 @@ class Texts:
     embedding_components: tuple[str, ...] = ()
     optional: OptionalEncoder | None = None
     external: tuple[ExternalTextEncoder, ...] = ()
+    tower: Callable[[Header], Component] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Language models of the Qwen3 architecture as text encoders (Yang et al. 2025, arXiv:2505.09388), and the language
-parts of Qwen3-VL and Qwen2.5-VL (Bai et al. 2025, arXiv:2502.13923), which have the layers of Qwen3 and Qwen2 beside a
-part that sees; they are shown no image here, so that their positions are those of any text.
+parts of Qwen3-VL and Qwen2.5-VL (Bai et al. 2025, arXiv:2502.13923), which have the layers of Qwen3 and Qwen2 next to a
+part that sees (`vision`): without an image their positions are those of any text.
 
 Names are those of transformers' `Qwen3Model` and `Qwen2Model`, which files put behind `model.`; all sizes follow from
 the tensors, and only as many layers are built, loaded and run as the wanted hidden states need.
@@ -21,7 +21,9 @@ from modules.models.names.component import Component, Header, meta_module
 from modules.models.names.folder_layout import Names
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.encoding import Encoding
+from modules.models.text_encoders.llm_layers import IMAGE_TOKEN, Context, run_layers
 from modules.models.text_encoders.tokenizers import LlmTokenizer
+from modules.models.text_encoders.vision import Sight
 
 QWEN2_HEAD = 128
 """The width of Qwen2's heads, which no tensor tells: in all sizes from 1.5B on."""
@@ -209,6 +211,23 @@ class LlmEncoder:
             for start in range(0, len(rows), TEXTS_PER_CALL)
         ]
         return Encoding(torch.cat(parts)[:, self._dropped :], mask[:, self._dropped :])
+
+    @torch.no_grad()
+    def encode_seeing(self, texts: Sequence[str], images: str, sights: Sequence[Sight]) -> list[Tensor]:
+        """The hidden states [T,states * width] of each text behind `images`, words with an image token for each of the
+        sights. Image tokens in a text itself are left out, and so are its tokens beyond `most`."""
+        before, after = self._tokenizer.ids(f"{self._before}{images}"), self._tokenizer.ids(self._after)
+        found = []
+        for text in texts:
+            own = [token for token in self._tokenizer.ids(text) if token != IMAGE_TOKEN][: self._most]
+            context = Context([*before, *own, *after], sights)
+            x = context.embedded(self._model.embed_tokens, self._device)
+            states = [x, *run_layers(self._model, self._model.layers, x, context.places, context)]
+            states[-1] = self._model.norm(states[-1])
+            last = self._states.numbers in ((-1,), (-2,))
+            picked = states[-1:] if last else [states[number] for number in self._states.numbers]
+            found.append(torch.cat(picked, dim=-1)[0, self._dropped :])
+        return found
 
     def _ids(self, text: str) -> list[int]:
         """Return the token ids of a text in its template, cut off."""

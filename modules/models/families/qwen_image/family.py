@@ -2,10 +2,11 @@
 predicts a flow, and reads the last state of a language model that sees."""
 
 import math
+import re
 from dataclasses import replace
 from functools import partial
 
-from modules.models.detection.families import PREFIX, QWEN25_VL, QWEN_IMAGE
+from modules.models.detection.families import QWEN25_VL, QWEN_IMAGE
 from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.families.family import (
     QWEN_IMAGE_VAE,
@@ -21,11 +22,20 @@ from modules.models.families.family import (
 )
 from modules.models.families.packing import PATCH
 from modules.models.families.qwen_image.denoiser import DENOISER, is_distilled
-from modules.models.families.qwen_image.layout import ENCODER_PREFIX, FOLDER
+from modules.models.families.qwen_image.layout import EDIT_MARK, ENCODER_PREFIX, FOLDER
 from modules.models.files.tensor_source import TensorSource
 from modules.models.text_encoders.counting import TokenCounting
+from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.models.text_encoders.llm import HiddenStates, llm_component
-from modules.models.text_encoders.llm_texts import DESCRIBED, DESCRIBED_SYSTEM_TOKENS, LlmRecipe
+from modules.models.text_encoders.llm_texts import (
+    DESCRIBED,
+    DESCRIBED_SYSTEM_TOKENS,
+    SEEN,
+    ImageWords,
+    LlmConditioner,
+    LlmRecipe,
+)
+from modules.models.text_encoders.vision import tower_component
 from modules.sampling.flow import FlowSchedule, NoiseLevels
 from modules.settings.values import Settings
 
@@ -34,14 +44,31 @@ TEXTS = LlmRecipe(
     HiddenStates((-1,)), DESCRIBED, most=DESCRIBED_SYSTEM_TOKENS + TOKENS, dropped=DESCRIBED_SYSTEM_TOKENS
 )
 ENCODER = ExternalTextEncoder("qwen_2.5_vl_7b", ENCODER_PREFIX, is_part=True, need=QWEN25_VL)
+TOWER_HINT = (
+    "Without it the prompt is read alone, and the image is seen by the denoiser only: use an encoder file that holds "
+    "the tensors visual.* as well (qwen_2.5_vl_7b.safetensors in bf16 or fp8; GGUF files have none)."
+)
 SHIFTS = ((256, 0.5), (8192, 0.9))
 """Tokens of an image, and the exponent of its shift: between and beyond them a straight line."""
 TERMINAL = 0.02
 """The noise level that the last step begins at."""
 DISTILLED_SHIFT = 3.0
 """The shift of models for few steps, at any size."""
-EDIT_MARK = f"{PREFIX}__index_timestep_zero__"
-"""A tensor of models that edit images: without one to edit it means nothing."""
+EDITED = replace(
+    TEXTS,
+    template=(
+        "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
+        "background), then explain how the user's text instruction should alter or modify the image. Generate a new "
+        "image that meets the user's requirements while maintaining consistency with the original input where "
+        "appropriate.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    ),
+    most=1024,
+    dropped=64,
+    images=ImageWords("Picture {}: " + SEEN),
+)
+"""How images to edit are seen with their text, and by the first edition, which was trained on one image alone."""
+FIRST_EDITED = replace(EDITED, images=ImageWords(SEEN, pixels=1024 * 1024))
+LATER_EDITIONS = re.compile(r"25\d\d|plus|rapid", re.IGNORECASE)
 
 
 def _told(architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
@@ -61,6 +88,14 @@ def _levels(trained: NoiseScheduleArchitecture, settings: Settings, latent_size:
     return FlowSchedule(math.exp(exponent), trained.timesteps, TERMINAL)
 
 
+def _conditioner(parts: TextParts, request: TextRequest) -> LlmConditioner:
+    """Read texts alone as Qwen-Image does, and with images as its editions for editing do."""
+    if not request.images:
+        return TEXTS.conditioner(parts, request)
+    is_first = len(request.images) == 1 and not LATER_EDITIONS.search(parts.checkpoint.name)
+    return (FIRST_EDITED if is_first else EDITED).conditioner(parts, request)
+
+
 FAMILY = ModelFamily(
     signs=QWEN_IMAGE,
     denoiser=DENOISER,
@@ -70,7 +105,8 @@ FAMILY = ModelFamily(
                 "text_encoder", header, ENCODER_PREFIX, TEXTS.states, ENCODER.hint, ENCODER.width(header)
             ),
         ),
-        conditioning=lambda parts: partial(TEXTS.conditioner, parts),
+        conditioning=lambda parts: partial(_conditioner, parts),
+        tower=partial(tower_component, prefix=ENCODER_PREFIX, hint=TOWER_HINT),
         tokens=64,
         counting=TokenCounting("qwen3", TOKENS),
         external=(ENCODER,),

@@ -29,6 +29,7 @@ from modules.models.names.folder_layout import FolderLayout
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.counting import BY_CHUNKS, TokenCounting
 from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.models.text_encoders.writing import Writing
 from modules.prompting.chunks import CHUNK_TOKENS
 from modules.prompting.conditioning import TextConditioner
 from modules.sampling.flow import FlowSchedule, NoiseLevels
@@ -264,7 +265,7 @@ class Texts:
     `embedding_components`: the text encoders that take the vectors of textual inversion. `optional`: the text encoder
     that its models can do without. `external`: the text encoders that may be in files of their own. `tower`: what the
     language model sees images with, from a header with the names of a whole checkpoint; raises `CheckpointError` that
-    says what is missing.
+    says what is missing. `writing`: how it writes; None: it only reads.
     """
 
     encoders: tuple[BuildEncoder, ...]
@@ -277,6 +278,7 @@ class Texts:
     optional: OptionalEncoder | None = None
     external: tuple[ExternalTextEncoder, ...] = ()
     tower: Callable[[Header], Component] | None = None
+    writing: Writing | None = None
 
 
 @dataclass(frozen=True)

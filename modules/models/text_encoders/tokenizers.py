@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from modules.errors import CheckpointError
 from modules.prompting.attention import is_break, parse_attention
@@ -107,6 +107,10 @@ class LlmTokenizer:
         """The ids of a text; without a template."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of ids, without tokens that are one unit wherever they stand."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
     def count(self, text: str) -> int:
         """Tokens of a text."""
         return len(self.ids(text))
@@ -156,7 +160,7 @@ def _standard_llm() -> LlmTokenizer:
 def byte_pairs(vocabulary: dict[str, int], merges: list[tuple[str, str]], single: Sequence[str]) -> Tokenizer:
     """Qwen's tokenizer with this vocabulary. `single`: tokens that are one unit wherever they stand."""
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.normalizer, tokenizer.decoder = normalizers.NFC(), decoders.ByteLevel()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(QWEN_WORD), behavior="isolated"),

@@ -17,8 +17,9 @@ from modules.models.families.family import (
 from modules.models.families.flux2.denoiser import DENOISER
 from modules.models.families.flux2.layout import ENCODER_PREFIX, FOLDER, LARGER_ENCODER
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates, llm_component
+from modules.models.text_encoders.llm import HiddenStates, head_component, llm_component
 from modules.models.text_encoders.llm_texts import LlmRecipe
+from modules.models.text_encoders.writing import ANSWER, NO_THOUGHTS, Writing
 
 TOKENS = 512
 STATES = HiddenStates((9, 18, 27))
@@ -31,6 +32,10 @@ TEXTS = LlmRecipe(
 
 ENCODER = ExternalTextEncoder("qwen", ENCODER_PREFIX, is_part=True, need=QWEN3)
 VAE = ExternalVae(VAE_FLUX2, ("flux2", "flux.2"))
+STYLE = (
+    "It reads one paragraph of 30 to 80 words in plain sentences: the subject first, then what it does, the style, the "
+    "place, the light; no lists of tags."
+)
 FAMILY = ModelFamily(
     signs=FLUX2_KLEIN,
     denoiser=DENOISER,
@@ -44,6 +49,7 @@ FAMILY = ModelFamily(
         tokens=TOKENS,
         counting=TokenCounting("qwen3", TOKENS),
         external=(ENCODER,),
+        writing=Writing(partial(head_component, prefix=ENCODER_PREFIX, states=STATES), STYLE, ANSWER + NO_THOUGHTS),
     ),
     latents=Latents("taef2", "vaeapprox-f2", VAE),
     folder=FOLDER,

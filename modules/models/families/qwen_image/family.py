@@ -26,7 +26,7 @@ from modules.models.families.qwen_image.layout import EDIT_MARK, ENCODER_PREFIX,
 from modules.models.files.tensor_source import TensorSource
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts, TextRequest
-from modules.models.text_encoders.llm import HiddenStates, llm_component
+from modules.models.text_encoders.llm import HiddenStates, head_component, llm_component
 from modules.models.text_encoders.llm_texts import (
     DESCRIBED,
     DESCRIBED_SYSTEM_TOKENS,
@@ -36,6 +36,7 @@ from modules.models.text_encoders.llm_texts import (
     LlmRecipe,
 )
 from modules.models.text_encoders.vision import tower_component
+from modules.models.text_encoders.writing import Writing
 from modules.sampling.flow import FlowSchedule, NoiseLevels
 from modules.settings.values import Settings
 
@@ -44,6 +45,10 @@ TEXTS = LlmRecipe(
     HiddenStates((-1,)), DESCRIBED, most=DESCRIBED_SYSTEM_TOKENS + TOKENS, dropped=DESCRIBED_SYSTEM_TOKENS
 )
 ENCODER = ExternalTextEncoder("qwen_2.5_vl_7b", ENCODER_PREFIX, is_part=True, need=QWEN25_VL)
+STYLE = (
+    "It reads one paragraph of 60 to 150 words in plain sentences, from the main subject to the details; words that "
+    "the image is to show stand in quotes."
+)
 TOWER_HINT = (
     "Without it the prompt is read alone, and the image is seen by the denoiser only: use an encoder file that holds "
     "the tensors visual.* as well (qwen_2.5_vl_7b.safetensors in bf16 or fp8; GGUF files have none)."
@@ -106,6 +111,7 @@ FAMILY = ModelFamily(
             ),
         ),
         conditioning=lambda parts: partial(_conditioner, parts),
+        writing=Writing(partial(head_component, prefix=ENCODER_PREFIX, states=TEXTS.states), STYLE),
         tower=partial(tower_component, prefix=ENCODER_PREFIX, hint=TOWER_HINT),
         tokens=64,
         counting=TokenCounting("qwen3", TOKENS),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.report import print_table, write_result
 from benchmarks.unet_step import random_unet
-from modules.memory.formats.codes import numbers_of
+from modules.memory.formats.codes import look_up, numbers_of
 from modules.memory.formats.format import FORMATS, Encoded, StorageFormat, by_row
 from modules.memory.layer import manage, put
 from modules.memory.storage import CASTABLE, SMALLEST_SCALED_ELEMENTS
@@ -47,10 +47,7 @@ class Decoded:
 
 def by_table(data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
     """Look each code up, as on a device without the dtype."""
-    torch.index_select(
-        numbers_of(torch.float8_e4m3fn, out.dtype, data.device), 0, data.view(-1).int(), out=out.view(-1)
-    )
-    return out if scale is None else out.mul_(by_row(scale, out.ndim))
+    return look_up(data, numbers_of(torch.float8_e4m3fn, out.dtype, data.device), scale, out)
 
 
 def by_cast(data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.adapters.applying import LoraMode
+from modules.memory.formats.codes import as_codes
+from modules.memory.formats.format import FORMATS as FORMATS_OF_ALL
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.scripts.axes import AXES
@@ -23,6 +25,8 @@ from tests.scripts.test_detailer import BUILT_IN
 from tests.thorough import is_thorough, pairs, thoroughly
 
 FORMATS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row", "int8_convrot", "code4", "gguf_q8_0")
+WITH_POSITIONS_IN_FLOAT64 = ("flux1", "flux2", "chroma")
+"""Families whose class in diffusers takes float32 for the angles of positions where a device has no float64."""
 STREAMED = {"stream_weights": "Layers"}
 
 
@@ -45,7 +49,20 @@ def test_an_image_in_8_bits_is_that_of_a_gpu_with_8_bit_floats(root: Path, famil
     resident, streamed = images(root, family, "mps", stored, {**stored, **STREAMED})
     (expected,) = images(root, family, "xpu", stored)
     assert resident.std() > 1
-    assert np.array_equal(resident, expected) and np.array_equal(streamed, expected)
+    assert np.array_equal(resident, streamed)
+    assert np.abs(resident.astype(int) - expected).max() <= (2 if family in WITH_POSITIONS_IN_FLOAT64 else 0)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_weight_is_encoded_on_the_device_as_on_a_cpu(name: str) -> None:
+    weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
+    expected = FORMATS_OF_ALL.get(name).encode(weight)
+    with fake_gpu("mps", 16):
+        storage = as_codes(FORMATS_OF_ALL.get(name))
+        encoded = storage.encode(weight.to("mps"))
+        found = encoded.data.cpu()
+    assert encoded.storage is None or encoded.storage.name == expected.storage.name
+    assert torch.equal(found.view(torch.uint8), expected.data.view(torch.uint8))
 
 
 def test_fp8_is_switched_on_and_off_between_jobs(root: Path) -> None:

@@ -175,12 +175,13 @@ def painted_at(painted: Tensor, sigma: float, options: Options) -> Tensor:
 def mixed(original: Tensor, new: Tensor, opacity: Tensor, contrast_boost: float) -> Tensor:
     """Latents [B,C,h,w] mixed by `opacity` (1: new), in the length that lies between their lengths: a plain mean of
     unlike latents is too short, and shows as a grey edge. `contrast_boost` 1 is the mean of both lengths, larger values
-    come near to the longer one. Computed in float64, since powers of lengths leave float16 and float32."""
+    come near to the longer one. Computed in float64, since powers of lengths leave float16 and float32, and on the CPU,
+    since Apple's and some of Intel's GPUs have no float64."""
     import torch
 
-    share = opacity[:1].to(torch.float64)
-    mean = torch.lerp(original.double(), new.double(), share)
-    lengths = [torch.linalg.vector_norm(latent.double(), dim=1, keepdim=True) for latent in (original, new)]
+    share, old, changed = (part.cpu().double() for part in (opacity[:1], original, new))
+    mean = torch.lerp(old, changed, share)
+    lengths = [torch.linalg.vector_norm(latent, dim=1, keepdim=True) for latent in (old, changed)]
     powers = [length**contrast_boost for length in lengths]
     wanted = torch.lerp(powers[0], powers[1], share) ** (1 / contrast_boost)
     now = torch.linalg.vector_norm(mean, dim=1, keepdim=True) + NEVER_ZERO

@@ -44,11 +44,7 @@ class CodesFormat:
         """See `StorageFormat`."""
         if data.device.type == "cpu":
             return self.floats.decode(data.view(self.floats.dtype), scale, out)
-        codes, wide = data.reshape(-1), out.view(-1)
-        table, step = numbers_of(self.floats.dtype, out.dtype, data.device), decoded_at_once(data.device)
-        for begin in range(0, len(codes), step):
-            wide[begin : begin + step] = table.index_select(0, codes[begin : begin + step].int())
-        return out if scale is None else out.mul_(by_row(scale, out.ndim))
+        return look_up(data, numbers_of(self.floats.dtype, out.dtype, data.device), scale, out)
 
 
 class _RowsOnCpu:
@@ -67,6 +63,14 @@ def as_codes(storage: StorageFormat | None) -> StorageFormat | None:
     if isinstance(storage, PlainFormat | RowFormat) and storage.dtype in MAX_CODES:
         return CodesFormat(storage, storage.name, storage.scaled)
     return storage
+
+
+def look_up(codes: Tensor, numbers: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
+    """Write the number of each code of a weight, times `scale` (by row), into `out`; returns `out`."""
+    flat, wide, step = codes.reshape(-1), out.view(-1), decoded_at_once(codes.device)
+    for begin in range(0, len(flat), step):
+        wide[begin : begin + step] = numbers.index_select(0, flat[begin : begin + step].int())
+    return out if scale is None else out.mul_(by_row(scale, out.ndim))
 
 
 @cache

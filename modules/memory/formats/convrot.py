@@ -119,7 +119,7 @@ class _Both:
         scale = self.scale[where] = self.plain.scale_of(peaks)
         numbers = (wide / scale[:, None]).round_()
         self.data[where] = numbers
-        self.error += float(numbers.mul_(scale[:, None]).sub_(wide).square_().sum(dtype=torch.float64))
+        self.error += _sum_of_squares(numbers.mul_(scale[:, None]).sub_(wide))
 
 
 def _rotated(rows: Rows, group: int, plain: _Both | None) -> tuple[Encoded, float]:
@@ -136,8 +136,14 @@ def _rotated(rows: Rows, group: int, plain: _Both | None) -> tuple[Encoded, floa
         numbers = (turned / part_scale[:, None]).round_().clamp_(-LARGEST, LARGEST)
         data[where] = numbers
         if plain is not None:
-            error += float(numbers.mul_(part_scale[:, None]).sub_(turned).square_().sum(dtype=torch.float64))
+            error += _sum_of_squares(numbers.mul_(part_scale[:, None]).sub_(turned))
     return Encoded(data.reshape(rows.shape), scale), error
+
+
+def _sum_of_squares(errors: Tensor) -> float:
+    """Return the sum over `errors` [n, width], which are squared in place. Rows are added up on the CPU, in float64:
+    not every device has that dtype."""
+    return float(errors.square_().sum(dim=1).cpu().sum(dtype=torch.float64))
 
 
 ROTATED = RotatedRowFormat()

@@ -26,7 +26,8 @@ class Write(scripts.Script):
     def __init__(self) -> None:
         super().__init__()
         for tab in ("txt2img", "img2img"):
-            self.on_after_component(partial(build_button, tab), elem_id=f"{tab}_prompt")
+            self.on_after_component(partial(self.build_button, tab), elem_id=f"{tab}_prompt")
+        self.records: dict[str, Any] = {}
 
     def title(self) -> str:
         return "Write"
@@ -35,13 +36,18 @@ class Write(scripts.Script):
         return scripts.AlwaysVisible
 
     def ui(self, is_img2img: bool) -> list[Any]:
-        """Build the place of the record, which the page's script fills."""
-        import gradio as gr
-
-        tab = "img2img" if is_img2img else "txt2img"
-        record = gr.Textbox("", label="Record", visible="hidden", elem_id=f"{tab}_write_record")
+        """Take the place of the record that is next to the button; without a page, one by itself."""
+        record = self.records.get("img2img" if is_img2img else "txt2img") or build_record()
         self.infotext_fields = [(record, pasted)]
         return [record]
+
+    def build_button(self, tab: str, on_component: object) -> None:
+        """Build the button below the prompt, and the place of the record, which the page's script fills: here it is on
+        the page from the beginning, as the folds of scripts are not."""
+        import gradio as gr
+
+        gr.Button("Write", elem_id=f"{tab}_write", elem_classes=["fw-write"], size="sm")
+        self.records[tab] = build_record(f"{tab}_write_record")
 
     def process(self, p: Any, record: str = "", *args: Any) -> None:
         """Say what the prompt was written from, as long as it is in there as it was written."""
@@ -53,11 +59,11 @@ class Write(scripts.Script):
             p.extra_generation_params |= {FROM: str(found.get("from", "")), BY: str(found.get("by", ""))}
 
 
-def build_button(tab: str, on_component: object) -> None:
-    """Build the button below the prompt."""
+def build_record(elem_id: str | None = None) -> Any:
+    """Build the hidden text that says what was written, see `Write.process`."""
     import gradio as gr
 
-    gr.Button("Write", elem_id=f"{tab}_write", elem_classes=["fw-write"], size="sm")
+    return gr.Textbox("", label="Record", visible="hidden", elem_id=elem_id)
 
 
 def pasted(fields: Mapping[str, Any]) -> str:

@@ -24,8 +24,8 @@ PART = "text_encoder"
 
 
 class Tower:
-    """What the text encoder of a model sees with: its tower is in memory while it looks, and the images that it saw
-    last are known by their pixels."""
+    """Vision tower of a model's text encoder: it is in memory while it looks, and the images that it saw last are known
+    by their pixels."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
@@ -61,4 +61,6 @@ def encoder_part(model: LoadedModel, build: Callable[[Header], Component]) -> It
 
     load = partial(load_auxiliary, model.info.path, parts, model, opening)
     with closing(model.recovery.run("text", load)) as part:
+        if part.streaming is not None:
+            part.make_finer()  # nothing is brought ahead: a head is one layer, and as large as all else
         yield part

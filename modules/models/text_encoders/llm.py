@@ -161,8 +161,8 @@ HEAD_HINT = "Use an encoder file with all layers, the last norm and the head (GG
 
 
 def _sizes(header: Header, prefix: str, hint: str) -> tuple[str, dict[str, Any], int]:
-    """Of the language model at `prefix`: the beginning of its classes' names, its configuration without layers, and how
-    many it has."""
+    """Return for the language model at `prefix` the beginning of its classes' names, its configuration without layers,
+    and how many it has."""
     level = f"{prefix}.{LEVEL}"
     if not any(key.startswith(level) for key in header):
         raise CheckpointError(f"it has no text encoder (looked for {level}*), and none was found. {hint}")

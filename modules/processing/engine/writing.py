@@ -79,6 +79,7 @@ def _write(
     image: Image.Image | None,
     on_token: OnToken,
 ) -> Written:
+    from modules.memory.few_tokens import few_tokens
     from modules.models.loading.encoder_parts import Tower, encoder_part
     from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
     from modules.models.text_encoders.llm_layers import IMAGE_TOKEN, Context
@@ -99,7 +100,7 @@ def _write(
                 before += SEEN
                 sights = Tower(model).see([for_describing(image)])
             head = encoder_part(model, writing.head)
-            with head as part, model.computing():
+            with head as part, few_tokens((model.text_encoder, part.module)), model.computing():
                 plain = [token for token in tokenizer.ids(words) if token != IMAGE_TOKEN]
                 ids = [*tokenizer.ids(before), *plain, *tokenizer.ids(f"<|im_end|>\n{writing.answer}")]
                 context, found = Context(ids, sights), list[int]()

@@ -76,7 +76,8 @@ def tower_component(header: Header, prefix: str, hint: str) -> Component:
     level = f"{prefix}.{VISION}"
     if not has_tower(header, prefix):
         raise CheckpointError(f"its text encoder has no vision tower (looked for {level}*). {hint}")
-    depth = max(int(match[1]) for key in header if key.startswith(level) and (match := BLOCK.search(key))) + 1
+    blocks = (BLOCK.search(key) for key in header if key.startswith(level))
+    depth = max((int(match[1]) for match in blocks if match), default=-1) + 1
     try:
         width, channels, frames, patch, _ = header[f"{prefix}.{PATCHES}"].shape
         sizes: dict[str, Any] = {

@@ -13,6 +13,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions
 from modules.prompting.writing import WriteOptions
 from modules.settings.values import Settings
+from modules.system.devices import release_memory
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -34,6 +35,8 @@ DESCRIBE = (
 )
 DESCRIBING = WriteOptions(temperature=0.0)
 ASKED = "Describe this image as a prompt."
+GIVES_BACK = 8
+"""Tokens after which free memory goes back to the system."""
 MAX_WORDS = 20_000  # characters of a prompt that is to be rewritten
 
 
@@ -104,8 +107,11 @@ def _write(
                 plain = [token for token in tokenizer.ids(words) if token != IMAGE_TOKEN]
                 ids = [*tokenizer.ids(before), *plain, *tokenizer.ids(f"<|im_end|>\n{writing.answer}")]
                 context, found = Context(ids, sights), list[int]()
+                _give_back()
                 for token in tokens(model.text_encoder, part.module, context, model.device, options):
                     found.append(token)
+                    if len(found) % GIVES_BACK == 1:
+                        _give_back()  # what the text took at first, and weights that came and went
                     on_token(len(found), options.max_tokens)
         except CheckpointError as error:
             raise CheckpointError(f"{model.info.name}: {error}") from error
@@ -114,6 +120,16 @@ def _write(
                 model.streaming.let_go()
     text = tokenizer.text(found).strip()
     return Written(text, model.info.name, len(found) < options.max_tokens)
+
+
+def _give_back() -> None:
+    """Give memory that loading, or a stage, has left free back to the system, as at the borders of a job's stages."""
+    import torch
+
+    from modules.memory.scratch import release_scratch
+
+    release_scratch()
+    release_memory(torch.device("cpu"))
 
 
 def _writing(model: LoadedModel, sees: bool) -> Writing:

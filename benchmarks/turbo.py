@@ -1,7 +1,8 @@
-"""An image by a model of SD-Turbo's size, random weights, from a request to a file: our server in 8 bits, diffusers.
+"""An image by a model of SD-Turbo's size, random weights, from a request to a file: our server in 8 bits, diffusers,
+and diffusers' pipeline with its models compiled by OpenVINO where that is installed (`benchmarks/requirements.txt`).
 
 Part of `python -m benchmarks.cpu --part turbo`. One step, no guidance, the tiny decoder (TAESD) of full size, 512 px;
-both are processes of their own, load first, and then take turns. Measured are the CPU seconds of the whole process,
+each is a process of its own, loads first, and then takes turns. Measured are the CPU seconds of the whole process,
 which other work on the machine hardly changes, and the wall time.
 """
 
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,24 +51,27 @@ def measure_turbo(folder: Path, rounds: int, quick: bool) -> dict[str, Any]:
     (data / "config.json").write_text(json.dumps(SETTINGS), encoding="utf-8")
     command = [sys.executable, "-m", "benchmarks.turbo", "--peer", str(folder), str(side)]
     server = Server(data, ["--nowebui", "--workers", "0"], checkpoint)
-    peer = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    kinds = ["diffusers", *(["openvino"] if find_spec("openvino") else [])]
+    peers = [
+        subprocess.Popen([*command, kind], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for kind in kinds
+    ]
 
     def ours() -> None:
         status, text = server.ask("/sdapi/v1/txt2img", {**REQUEST, "width": side, "height": side}, REPLY_S)
         if status != 200:
             raise RuntimeError(text[:500].decode(errors="replace"))
 
-    def diffusers() -> None:
+    def theirs(peer: subprocess.Popen[str]) -> None:
         assert peer.stdin and peer.stdout
         peer.stdin.write("image\n")
         peer.stdin.flush()
         if not peer.stdout.readline():
-            raise RuntimeError(f"diffusers' process ended with code {peer.wait()}; its errors are printed above")
+            raise RuntimeError(f"a peer's process ended with code {peer.wait()}; its errors are printed above")
 
-    ways: dict[str, tuple[int, Callable[[], None]]] = {
-        "ours, int8": (server.process.pid, ours),
-        "diffusers fp32": (peer.pid, diffusers),
-    }
+    ways: dict[str, tuple[int, Callable[[], None]]] = {"ours, int8": (server.process.pid, ours)}
+    for name, peer in zip(("diffusers fp32", "OpenVINO"), peers, strict=False):
+        ways[name] = peer.pid, partial(theirs, peer)
     cpu: dict[str, list[float]] = {name: [] for name in ways}
     wall: dict[str, list[float]] = {name: [] for name in ways}
     try:
@@ -83,15 +89,18 @@ def measure_turbo(folder: Path, rounds: int, quick: bool) -> dict[str, Any]:
         if not list(data.rglob("*.png")):
             raise RuntimeError("our server saved no image")
     finally:
-        peer.kill()
-        peer.wait()
+        for peer in peers:
+            peer.kill()
+            peer.wait()
         server.process.terminate()
         server.process.wait(60)
         checkpoint.unlink()
     least = {name: min(values) for name, values in cpu.items()}
     found: dict[str, Any] = {"side_px": side, "cpu_s": cpu, "wall_s": wall}
     found["ratio"] = round(least["ours, int8"] / least["diffusers fp32"], 3)
-    if find_spec("openvino") is None:
+    if "OpenVINO" in least:
+        found["ratio_openvino"] = round(least["ours, int8"] / least["OpenVINO"], 3)
+    else:
         found["left_out"] = "OpenVINO: it is not installed"
     return found
 
@@ -105,8 +114,29 @@ def write_tiny(folder: Path) -> None:
     AutoencoderTiny().save_pretrained(folder)
 
 
-def run_peer(folder: Path, side: int) -> None:
-    """Make an image file for each line of standard input, by diffusers' pipeline with random weights of this size."""
+def compile_by_openvino(pipeline: Any, side: int) -> None:
+    """Have OpenVINO compute a pipeline's UNet and its decoder, in the precision that it chooses for this CPU."""
+    import torch
+
+    openvino = import_module("openvino")
+    core, unet, decoder = openvino.Core(), pipeline.unet, pipeline.vae.decoder
+    latents, text = torch.randn(1, 4, side // 8, side // 8), torch.randn(1, 77, unet.config.cross_attention_dim)
+    unet.config.return_dict = False
+    example = {"sample": latents, "timestep": torch.tensor(999.0), "encoder_hidden_states": text}
+    compiled = core.compile_model(openvino.convert_model(unet, example_input=example), "CPU")
+    decode = core.compile_model(openvino.convert_model(decoder, example_input=latents), "CPU")
+    unet.forward = lambda x, t, encoder_hidden_states, **_: (
+        torch.from_numpy(compiled([x.numpy(), t.float().numpy(), encoder_hidden_states.numpy()])[0]),
+    )
+    decoder.forward = lambda x: torch.from_numpy(decode([x.numpy()])[0])
+    for part in (unet, decoder):
+        for block in part.children():
+            block.to("meta")
+
+
+def run_peer(folder: Path, side: int, kind: str) -> None:
+    """Make an image file for each line of standard input, by diffusers' pipeline with random weights of this size;
+    `kind` is diffusers, or openvino."""
     import torch
     from diffusers import AutoencoderTiny, EulerDiscreteScheduler, StableDiffusionPipeline
     from transformers import CLIPTokenizer
@@ -136,9 +166,11 @@ def run_peer(folder: Path, side: int) -> None:
         requires_safety_checker=False,
     )
     pipeline.set_progress_bar_config(disable=True)
+    if kind == "openvino":
+        compile_by_openvino(pipeline, side)
     for number, _ in enumerate(sys.stdin):
         made = pipeline("a", width=side, height=side, num_inference_steps=1, guidance_scale=0.0)
-        made.images[0].save(folder / f"peer-{number}.png")
+        made.images[0].save(folder / f"{kind}-{number}.png")
         print("done", flush=True)
 
 
@@ -146,4 +178,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--tiny":
         write_tiny(Path(sys.argv[2]))
     else:
-        run_peer(Path(sys.argv[2]), int(sys.argv[3]))
+        run_peer(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -9,7 +9,8 @@ from torch import nn
 from modules.memory import few_tokens as module
 from modules.memory.few_tokens import MAX_TOKENS, few_tokens
 from modules.memory.layer import stored_state
-from modules.memory.streaming.streaming import Level, stream
+from modules.memory.streaming.groups import Level
+from modules.memory.streaming.streaming import stream
 from tests.memory.test_int8_matmul import stored
 
 

@@ -73,12 +73,12 @@ def test_what_cannot_be_written_is_answered(client: TestClient, body: dict[str, 
 
 
 def test_interrupting_stops_it(services: Services) -> None:
-    spec = work.spec(services, WORDS, WriteOptions())  # type: ignore[arg-type]
+    spec = work.spec(services, WORDS, WriteOptions())
     task = Task("t", spec.type, spec.title, spec.request, spec)
     task.interrupt()
     with pytest.raises(Interrupted):
         spec.work(task)
-    again = work.write_starters(services)[work.TYPE](dict(spec.request))  # type: ignore[arg-type]
+    again = work.write_starters(services)[work.TYPE](dict(spec.request))
     assert again.request == spec.request
 
 

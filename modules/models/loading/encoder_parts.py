@@ -12,12 +12,14 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from modules.memory.scratch import release_scratch
 from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.auxiliary import Auxiliary, AuxiliaryParts, load_auxiliary
 from modules.models.loading.loaded import LoadedModel
 from modules.models.names.component import Component, Header
 from modules.models.opening.checkpoint import open_checkpoint
 from modules.models.text_encoders.vision import Sight, look
+from modules.system.devices import release_memory
 
 MAX_SIGHTS = 16
 PART = "text_encoder"
@@ -60,7 +62,15 @@ def encoder_part(model: LoadedModel, build: Callable[[Header], Component]) -> It
         return open_checkpoint(path, modules=model.info.modules)
 
     load = partial(load_auxiliary, model.info.path, parts, model, opening)
+    give_back()
     with closing(model.recovery.run("text", load)) as part:
         if part.streaming is not None:
             part.make_finer()  # nothing is brought ahead: a head is one layer, and as large as all else
+        give_back()
         yield part
+
+
+def give_back() -> None:
+    """Give memory that loading, or a stage, has left free back to the system, as at the borders of a job's stages."""
+    release_scratch()
+    release_memory(torch.device("cpu"))

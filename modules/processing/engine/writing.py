@@ -13,7 +13,6 @@ from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions
 from modules.prompting.writing import WriteOptions
 from modules.settings.values import Settings
-from modules.system.devices import release_memory
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -83,7 +82,7 @@ def _write(
     on_token: OnToken,
 ) -> Written:
     from modules.memory.few_tokens import few_tokens
-    from modules.models.loading.encoder_parts import Tower, encoder_part
+    from modules.models.loading.encoder_parts import Tower, encoder_part, give_back
     from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
     from modules.models.text_encoders.llm_layers import IMAGE_TOKEN, Context
     from modules.models.text_encoders.llm_texts import SEEN
@@ -107,11 +106,10 @@ def _write(
                 plain = [token for token in tokenizer.ids(words) if token != IMAGE_TOKEN]
                 ids = [*tokenizer.ids(before), *plain, *tokenizer.ids(f"<|im_end|>\n{writing.answer}")]
                 context, found = Context(ids, sights), list[int]()
-                _give_back()
                 for token in tokens(model.text_encoder, part.module, context, model.device, options):
                     found.append(token)
                     if len(found) % GIVES_BACK == 1:
-                        _give_back()  # what the text took at first, and weights that came and went
+                        give_back()  # what the text took at first, and weights that came and went
                     on_token(len(found), options.max_tokens)
         except CheckpointError as error:
             raise CheckpointError(f"{model.info.name}: {error}") from error
@@ -120,16 +118,6 @@ def _write(
                 model.streaming.let_go()
     text = tokenizer.text(found).strip()
     return Written(text, model.info.name, len(found) < options.max_tokens)
-
-
-def _give_back() -> None:
-    """Give memory that loading, or a stage, has left free back to the system, as at the borders of a job's stages."""
-    import torch
-
-    from modules.memory.scratch import release_scratch
-
-    release_scratch()
-    release_memory(torch.device("cpu"))
 
 
 def _writing(model: LoadedModel, sees: bool) -> Writing:

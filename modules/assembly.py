@@ -49,6 +49,7 @@ from modules.processing.engine.precision import (
     PrecisionOptions,
     machine_of,
 )
+from modules.processing.engine.writing import describe_image
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.memory_estimate.planner import LocalPlanner
 from modules.processing.record.output import Output
@@ -193,7 +194,9 @@ def build_computing(
         ),
     )
     settings.subscribe(lambda after, changed: load_again(engine, after, changed, loads))
-    captioners = Captioners.of(flags, paths)
+    captioners = Captioners.of(
+        flags, paths, lambda image, settings, progress: describe_image(engine, image, settings, progress).text
+    )
     scripts = ScriptLibrary(foreign=foreign or PLAIN)
     scripts.program = program_of(
         paths,

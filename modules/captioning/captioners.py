@@ -1,5 +1,5 @@
 """Captions of images: a sentence (clip) or tags (deepbooru), by the user's models, or where there is none by
-what extensions offer.
+what extensions offer; or a prompt by the language model of the chosen checkpoint (describe).
 
 Torch, transformers and onnxruntime are imported on first use.
 """
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from modules.captioning.deepdanbooru import DeepDanbooru
     from modules.captioning.tagger import Tagger
 
-CLIP, DEEPBOORU = "clip", "deepbooru"
-NAMES = {CLIP: CLIP, DEEPBOORU: DEEPBOORU, "deepdanbooru": DEEPBOORU}
+CLIP, DEEPBOORU, DESCRIBE = "clip", "deepbooru", "describe"
+NAMES = {CLIP: CLIP, DEEPBOORU: DEEPBOORU, "deepdanbooru": DEEPBOORU, DESCRIBE: DESCRIBE}
 """What the API calls them."""
+Progress = Callable[[int, int], None]
+"""(tokens so far, at most so many)."""
+Describe = Callable[[Image.Image, Settings, Progress], str]
 TAGGER_FOLDERS = ("deepbooru", "torch_deepdanbooru", "taggers")
 DESCRIBERS: dict[str, Callable[[Image.Image], str | None]] = {}
 """What describes an image where there is no model, by the name of the way; extensions add theirs. None: it cannot."""
@@ -40,14 +43,20 @@ _ARTICLE = re.compile(r"^(?:an?|the) ")
 
 class Captioners:
     """Holds the models that were used last, where the settings want that. `models_dir` holds the folders BLIP, CLIP,
-    interrogate and deepbooru; `find_device` maps a program part ("interrogate") to its device."""
+    interrogate and deepbooru; `find_device` maps a program part ("interrogate") to its device. `describe` has the
+    engine describe an image."""
 
     def __init__(
-        self, models_dir: Path, find_device: Callable[[str], torch.device], clip_dir: Path | None = None
+        self,
+        models_dir: Path,
+        find_device: Callable[[str], torch.device],
+        clip_dir: Path | None = None,
+        describe: Describe | None = None,
     ) -> None:
         self._models_dir = models_dir
         self._clip_dir = clip_dir or models_dir / "CLIP"
         self._find_device = find_device
+        self._describe = describe
         self._lock = threading.Lock()
         self._blip: BlipCaptioner | None = None
         self._ranks: ClipRanks | None = None
@@ -55,17 +64,22 @@ class Captioners:
         self._tagger_of: Path | None = None
 
     @classmethod
-    def of(cls, flags: Flags, paths: Paths) -> Captioners:
+    def of(cls, flags: Flags, paths: Paths, describe: Describe | None = None) -> Captioners:
         """Use the models that the user has."""
         clip_dir = Path(flags.clip_models_path).expanduser().absolute() if flags.clip_models_path else None
-        return cls(paths.models_dir, lambda part: choose_device(flags, part), clip_dir)
+        return cls(paths.models_dir, lambda part: choose_device(flags, part), clip_dir, describe)
 
-    def caption(self, image: Image.Image, name: str, settings: Settings) -> str:
-        """`name`: clip, deepbooru or deepdanbooru. Raises `UnknownNameError`, and `CheckpointError` for models that
-        cannot be used, or that says what to put where if there is none."""
+    def caption(
+        self, image: Image.Image, name: str, settings: Settings, progress: Progress = lambda done, most: None
+    ) -> str:
+        """`name`: clip, deepbooru, deepdanbooru or describe, which is asked to stop by what `progress` raises. Raises
+        `UnknownNameError`, and `CheckpointError` for models that cannot be used, or that says what to put where if
+        there is none."""
         captioner = NAMES.get(name.lower())
         if captioner is None:
             raise UnknownNameError.of("interrogate model", name, NAMES)
+        if captioner == DESCRIBE and self._describe is not None:  # without the lock: it waits for the engine's
+            return self._describe(image, settings, progress)
         with self._lock:
             try:
                 return self._sentence(image, settings) if captioner == CLIP else self._tags(image, settings)

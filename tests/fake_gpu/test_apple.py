@@ -59,9 +59,10 @@ def test_a_weight_is_encoded_on_the_device_as_on_a_cpu(name: str) -> None:
     expected = FORMATS_OF_ALL.get(name).encode(weight)
     with fake_gpu("mps", 16):
         storage = as_codes(FORMATS_OF_ALL.get(name))
+        assert storage is not None
         encoded = storage.encode(weight.to("mps"))
         found = encoded.data.cpu()
-    assert encoded.storage is None or encoded.storage.name == expected.storage.name
+    assert encoded.storage == expected.storage
     assert torch.equal(found.view(torch.uint8), expected.data.view(torch.uint8))
 
 

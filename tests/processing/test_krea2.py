@@ -113,7 +113,11 @@ def parts() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def root(parts: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("krea2")
+    return write_krea2(tmp_path_factory.mktemp("krea2"), parts)
+
+
+def write_krea2(root: Path, parts: dict[str, Any]) -> Path:
+    """The files in the folders that users keep them in."""
     write(root / "Stable-diffusion" / "krea2_turbo.safetensors", original(parts["transformer"].state_dict()))
     write(root / "text_encoder" / "a_vision_model.safetensors", seeing(parts))
     write(root / "VAE" / "vae.safetensors", parts["vae"].state_dict())

@@ -2,7 +2,9 @@
 what arrives of them."""
 
 import base64
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -265,3 +267,51 @@ def test_interrogation_says_why_an_image_cannot_be_described(form: sync_api.Page
     form.click("#interrogate")
     form.wait_for_selector("#img2img_messages .fw-error")
     assert "There is no image to describe" in form.inner_text("#img2img_messages")
+
+
+def test_references_are_put_into_another_order(form: sync_api.Page, tmp_path: Path) -> None:
+    show(form, "img2img_img2img_tab")
+    for name, color in (("one", "red"), ("two", "lime"), ("three", "blue")):
+        Image.new("RGB", (40, 30), color).save(tmp_path / f"{name}.png")
+    form.evaluate("document.querySelector('#img2img_references button').click()")
+    files = [str(tmp_path / f"{name}.png") for name in ("one", "two", "three")]
+    form.set_input_files("#img2img_references input[type=file]", files)
+    listed = "[...document.querySelectorAll('#img2img_references li img')].map((one) => one.alt)"
+    form.wait_for_function(f"{listed}.length === 3")
+    form.click("#img2img_references li:nth-child(3) button[aria-label='three.png: further up']")
+    assert form.evaluate(listed) == ["one.png", "three.png", "two.png"]
+    assert form.is_disabled("#img2img_references li:first-child button[aria-label='one.png: further up']")
+    form.drag_and_drop("#img2img_references li:nth-child(1)", "#img2img_references li:nth-child(3)")
+    assert form.evaluate(listed) == ["three.png", "two.png", "one.png"]
+    form.evaluate("document.querySelector('#img2img_references .fw-batch-clear').click()")
+
+
+def test_a_prompt_is_written_from_the_words_and_again_from_the_same(form: sync_api.Page) -> None:
+    asked: list[str] = []
+
+    def answer(route: sync_api.Route) -> None:
+        words = json.loads(route.request.post_data or "")["prompt"]
+        asked.append(words)
+        text = f"{words}, at length {len(asked)}"
+        record = json.dumps({"text": text, "from": words, "by": "m, seed 1"})
+        route.fulfill(json={"text": text, "record": record, "is_whole": len(asked) > 1})
+
+    form.route("**/featherweight/v1/write", answer)
+    form.fill("#img2img_prompt textarea", "a fox")
+    for number in (1, 2):
+        form.click("#img2img_write")
+        form.wait_for_function(
+            f"document.querySelector('#img2img_prompt textarea').value === 'a fox, at length {number}'"
+        )
+    assert asked == ["a fox", "a fox"]
+    assert '"from": "a fox"' in form.input_value("#img2img_write_record textarea")
+    form.fill("#img2img_prompt textarea", "a dog")
+    form.click("#img2img_write")
+    form.wait_for_function("document.querySelector('#img2img_prompt textarea').value === 'a dog, at length 3'")
+    form.unroute("**/featherweight/v1/write")
+    form.route("**/featherweight/v1/write", lambda route: route.fulfill(status=422, json={"errors": "no head"}))
+    form.click("#img2img_write")
+    form.wait_for_selector("#img2img_messages .fw-error")
+    assert "No prompt was written: no head" in form.inner_text("#img2img_messages")
+    form.unroute("**/featherweight/v1/write")
+    form.fill("#img2img_prompt textarea", "")

@@ -24,7 +24,8 @@ def interrogate_routes(services: Services) -> APIRouter:
 
     @routes.post("/interrogate", **documented(errors=ERRORS))
     async def interrogate(body: InterrogateBody, request: Request) -> InterrogateReply:
-        """Describe an image: a sentence (model clip) or tags (model deepbooru)."""
+        """Describe an image: a sentence (model clip), tags (model deepbooru), or a prompt by the language model
+        of the chosen checkpoint (model describe)."""
         if not body.image:
             raise UnknownNameError("Image not found: give one as base64 text in image.")
         if body.model.lower() not in NAMES:

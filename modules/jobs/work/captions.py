@@ -37,8 +37,11 @@ def interrogation_starters(captioners: Captioners) -> Mapping[str, Starter]:
 
 def _spec(captioners: Captioners, image: Image.Image, name: str, settings: Settings, user: str) -> TaskSpec:
     def work(task: Task) -> Outcome:
-        task.progress(0, 1, page_text(f"interrogating ({name})"))
-        return {"caption": captioners.caption(image, name, settings)}
+        def progress(done: int, most: int) -> None:
+            task.progress(done, most, page_text(f"interrogating ({name})"))
+
+        progress(0, 1)
+        return {"caption": captioners.caption(image, name, settings, progress)}
 
     return TaskSpec(
         INTERROGATE_TYPE,

@@ -29,6 +29,7 @@ from modules.models.names.folder_layout import FolderLayout
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.counting import BY_CHUNKS, TokenCounting
 from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.models.text_encoders.writing import Writing
 from modules.prompting.chunks import CHUNK_TOKENS
 from modules.prompting.conditioning import TextConditioner
 from modules.sampling.flow import FlowSchedule, NoiseLevels
@@ -265,7 +266,9 @@ class Texts:
     how many the denoiser attends to for a prompt of one chunk; `counting`: how those of a prompt are counted.
     `reads_weights`: whether weights in a prompt, as in (word:1.3), do anything; `reads_breaks`: whether BREAK does.
     `embedding_components`: the text encoders that take the vectors of textual inversion. `optional`: the text encoder
-    that its models can do without. `external`: the text encoders that may be in files of their own.
+    that its models can do without. `external`: the text encoders that may be in files of their own. `tower`: what the
+    language model sees images with, from a header with the names of a whole checkpoint; raises `CheckpointError` that
+    says what is missing. `writing`: how it writes; None: it only reads.
     """
 
     encoders: tuple[BuildEncoder, ...]
@@ -277,6 +280,8 @@ class Texts:
     embedding_components: tuple[str, ...] = ()
     optional: OptionalEncoder | None = None
     external: tuple[ExternalTextEncoder, ...] = ()
+    tower: Callable[[Header], Component] | None = None
+    writing: Writing | None = None
 
 
 @dataclass(frozen=True)

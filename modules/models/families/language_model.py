@@ -4,10 +4,12 @@ from collections.abc import Callable
 from functools import partial
 
 from modules.models.families.family import ExternalTextEncoder, Texts
-from modules.models.names.component import Header
+from modules.models.names.component import Component, Header
 from modules.models.text_encoders.counting import TokenCounting
+from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.models.text_encoders.llm import ROPE_THETA, llm_component
-from modules.models.text_encoders.llm_texts import LlmRecipe
+from modules.models.text_encoders.llm_texts import LlmConditioner, LlmRecipe
+from modules.models.text_encoders.writing import Writing
 
 
 def read_by(
@@ -17,9 +19,13 @@ def read_by(
     tokens: int = 64,
     width: Callable[[Header], int | None] | None = None,
     theta: float = ROPE_THETA,
+    conditioner: Callable[[TextParts, TextRequest], LlmConditioner] | None = None,
+    writing: Writing | None = None,
+    tower: Callable[[Header], Component] | None = None,
 ) -> Texts:
     """Return the texts of a family that reads with this encoder. `width`: how wide its tokens are for the denoiser in a
-    header, where that is not what its need says; `theta`: see `llm_component`."""
+    header, where that is not what its need says; `theta`: see `llm_component`; `conditioner`: in place of the recipe's;
+    `writing` and `tower`: see `Texts`."""
     width_of = width or encoder.width
     return Texts(
         encoders=(
@@ -27,8 +33,10 @@ def read_by(
                 *(recipe.component, header, encoder.prefix, recipe.states, encoder.hint, width_of(header)), theta=theta
             ),
         ),
-        conditioning=lambda parts: partial(recipe.conditioner, parts),
+        conditioning=lambda parts: partial(conditioner or recipe.conditioner, parts),
         tokens=tokens,
         counting=counting,
         external=(encoder,),
+        tower=tower,
+        writing=writing,
     )

@@ -35,19 +35,21 @@ from modules.models.placing import PlacingRules
 log = logging.getLogger(__name__)
 
 PART = "unet"
-"""An auxiliary model is stored and streamed as this part of a model is."""
+"""An auxiliary model is stored and streamed as this part of a model is, unless its builder says otherwise."""
 
 
 @dataclass(frozen=True)
 class AuxiliaryParts:
     """The result of a builder for an open file: an empty module on the meta device and how the file names its tensors;
     `ignores` says which tensors of the file belong to nothing, `facts` is for the builder's caller. `rows`: where a
-    tensor of the file holds several of the module's; the component's key map is then that of these rows."""
+    tensor of the file holds several of the module's; the component's key map is then that of these rows. `part`: the
+    part of a model that it is stored and streamed as."""
 
     component: Component
     ignores: Callable[[str], bool] = lambda key: False
     facts: Any = None
     rows: RowMap | None = None
+    part: str = PART
 
     def row_map_of(self, header: Header) -> RowMap | None:
         """See `KnowsRows`."""
@@ -72,6 +74,7 @@ class Auxiliary:
     dtype: torch.dtype
     facts: Any = None
     streaming: StreamHandle | None = None
+    part: str = PART
     used_in: int = field(default=0, compare=False)  # the number of the last job that asked for it
 
     @property
@@ -92,9 +95,9 @@ class Auxiliary:
     def make_finer(self) -> Callable[[], None] | None:
         """Stream its weights layer by layer; returns the way back, None where they are streamed so already."""
         if self.streaming is not None:
-            return self.streaming.make_finer(PART, Level.LAYER, MAX_BLOCK_BYTES)
+            return self.streaming.make_finer(self.part, Level.LAYER, MAX_BLOCK_BYTES)
         options = StreamOptions(ahead_bytes=0, max_block_bytes=MAX_BLOCK_BYTES)
-        own = self.streaming = stream({PART: self.module}, self.device, Level.LAYER, options)
+        own = self.streaming = stream({self.part: self.module}, self.device, Level.LAYER, options)
 
         def back() -> None:
             own.remove()
@@ -108,7 +111,7 @@ class Auxiliary:
         moved = (
             move(self.module, device, dtype)
             if self.streaming is None
-            else self.streaming.compute_on(PART, device, dtype)
+            else self.streaming.compute_on(self.part, device, dtype)
         )
         self.device, self.dtype = device, dtype
 
@@ -124,12 +127,14 @@ class Auxiliary:
             self.streaming.close()
 
 
-def load_auxiliary(path: Path, build: Builder, model: LoadedModel) -> Auxiliary:
-    """Read a file by the plan of `model`. Raises `CheckpointError` for a file that is damaged, incomplete, of another
-    kind, or for another model."""
+def load_auxiliary(
+    path: Path, build: Builder, model: LoadedModel, opening: Callable[[Path], TensorSource] = open_tensors
+) -> Auxiliary:
+    """Read a file by the plan of `model`; `opening` opens it. Raises `CheckpointError` for a file that is damaged,
+    incomplete, of another kind, or for another model."""
     plan = model.plan
     with ExitStack() as files:
-        file: TensorSource = files.enter_context(open_tensors(path))
+        file: TensorSource = files.enter_context(opening(path))
         try:
             parts = build(file, model)
         except FeatherweightError:
@@ -141,19 +146,19 @@ def load_auxiliary(path: Path, build: Builder, model: LoadedModel) -> Auxiliary:
             file = unfused(file, (parts,))
         rest = OffloadPlan(plan.streaming) if plan.streaming is not None else None
         assignments = assign_tensors(file, [component], parts.ignores)
-        fill(file, assignments, lambda _: _placement(component, plan, rest))
+        fill(file, assignments, lambda _: _placement(parts, plan, rest))
     finish_buffers(component.module, plan.device)
     module = component.module.eval().requires_grad_(False)
     if plan.mode is ComputeMode.INT8_MATMUL:
         share_inputs(module)
     streaming = None
     if rest is not None and plan.streaming is not None:
-        streaming = rest.start({PART: module}, plan.streaming, plan.device)
+        streaming = rest.start({parts.part: module}, plan.streaming, plan.device)
     log.info("Loaded %s (%s)", path.name, plan.label)
-    return Auxiliary(path, module, plan.device, plan.offload_dtype, parts.facts, streaming)
+    return Auxiliary(path, module, plan.device, plan.offload_dtype, parts.facts, streaming, parts.part)
 
 
-def _placement(component: Component, plan: PrecisionPlan, rest: OffloadPlan | None) -> Placement:
-    rules = PlacingRules(plan.offload_dtype, component.rules(plan.rules(PART)), float8=plan.float8)
+def _placement(parts: AuxiliaryParts, plan: PrecisionPlan, rest: OffloadPlan | None) -> Placement:
+    rules = PlacingRules(plan.offload_dtype, parts.component.rules(plan.rules(parts.part)), float8=plan.float8)
     casts, multiply = plan.mode is not ComputeMode.AUTOCAST, product_of(plan)
     return Placement(plan.device, rules, plan.compute_dtype, casts, multiply, rest=rest, map_files=plan.map_files)

@@ -32,7 +32,8 @@ class FolderLayout:
     `left_out_layer` is the prefix of a text model that the folder has without the last layer, which the original does
     not use. `unused_if_identity` are original names of projections that change nothing where they are the identity,
     and what they are called where they are not. `optional_parts` are opened only where they are asked for.
-    `text_signs`: by part, a tensor by which a text encoder is known that is no CLIP.
+    `text_signs`: by part, a tensor by which a text encoder is known that is no CLIP. `marks`: by a setting of the
+    denoiser, the empty tensor that an original file has where it is true.
     """
 
     title: str
@@ -42,6 +43,7 @@ class FolderLayout:
     unused_if_identity: Mapping[str, str] = field(default_factory=dict)
     optional_parts: tuple[str, ...] = ()
     text_signs: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text_parts(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from modules.models.files.diffusers_folder import COMPONENTS, classes_in, compon
 from modules.models.files.tensor_file import TensorEntry
 from modules.models.files.tensor_source import open_tensors
 from modules.models.names.diffusers_names import left_out_layer, original_names
+from modules.models.names.diffusers_settings import settings_of
 from modules.models.names.folder_layout import FolderLayout, Header, Names
 from modules.models.names.folder_layout import Parts as Headers
 from modules.models.names.row_map import Source
@@ -67,6 +68,8 @@ def folder_draft(folder: Path, files: ExitStack, wants: Callable[[ModelFamily], 
             layout.checks[part](folder, part, header)
     prediction, ends_in_noise = prediction_of(folder, is_flow=family.signs.part == TRANSFORMER)
     markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
+    settings = settings_of(folder, f"{family.signs.part}/config.json") if layout.marks else {}
+    markers += tuple(name for setting, name in layout.marks.items() if settings.get(setting))
     draft.metadata = {PREDICTION_KEY: prediction} if prediction else {}
     draft.put(_places(draft, parts, layout, markers))
     return draft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +15,10 @@ from modules.settings.values import Settings
 
 if TYPE_CHECKING:
     import torch
+    from PIL import Image
     from torch import Tensor
+
+    from modules.models.text_encoders.vision import Sight
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +58,8 @@ class TextEncoder(Protocol):
 @dataclass(frozen=True, eq=False)
 class TextParts:
     """The parts with which the texts of one loaded model are encoded: its text encoders by component, the tokenizer of
-    CLIP, the device that computes, the path of the checkpoint, the width of the tokens that the denoiser takes, and the
-    files next to the checkpoint that parts came from."""
+    CLIP, the device that computes, the path of the checkpoint, the width of the tokens that the denoiser takes, the
+    files next to the checkpoint that parts came from, and what shows images to a language model that sees."""
 
     encoders: Mapping[str, Any]
     tokenizer: ClipTokenizer
@@ -64,18 +67,21 @@ class TextParts:
     checkpoint: Path
     context_width: int
     files: tuple[Path, ...] = ()
+    see: Callable[[Sequence[Image.Image]], list[Sight]] = lambda images: []
 
 
 @dataclass(frozen=True, eq=False)
 class TextRequest:
     """The request of a job to the text encoders: embeddings by the width of an encoder, the options, all settings, and
-    the size of the image (width, height). With `has_gradients` CLIP's encodings can be trained through."""
+    the size of the image (width, height). With `has_gradients` CLIP's encodings can be trained through. `images`: what
+    the model edits, for language models that see."""
 
     embeddings: Mapping[int, EmbeddingTable]
     options: TextOptions
     settings: Settings
     size_px: tuple[int, int]
     has_gradients: bool = False
+    images: tuple[Image.Image, ...] = ()
 
 
 def _all_true(tokens: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Language models of the Qwen3 architecture as text encoders (Yang et al. 2025, arXiv:2505.09388), and the language
-parts of Qwen3-VL and Qwen2.5-VL (Bai et al. 2025, arXiv:2502.13923), which have the layers of Qwen3 and Qwen2 beside a
-part that sees; they are shown no image here, so that their positions are those of any text. Those of Mistral 3 have the
-layers of Qwen3 without its norms of queries and keys.
+parts of Qwen3-VL and Qwen2.5-VL (Bai et al. 2025, arXiv:2502.13923), which have the layers of Qwen3 and Qwen2 next to a
+part that sees (`vision`): without an image their positions are those of any text. Those of Mistral 3 have the layers of
+Qwen3 without its norms of queries and keys.
 
 Names are those of transformers' `Qwen3Model`, `Qwen2Model` and `Ministral3Model`, which files put behind `model.`; all
 sizes follow from the tensors, and only as many layers are built, loaded and run as the wanted hidden states need.
@@ -19,14 +19,18 @@ from torch import Tensor, nn
 from modules.errors import CheckpointError
 from modules.models.detection.parts import LEVEL, MISTRAL_NAME, QWEN2_SIGN, SIGN, TABLE, TEKKEN_TOKENS, VISION
 from modules.models.libraries import library_name
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, meta_module, on_meta
 from modules.models.names.folder_layout import Names
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.encoding import Encoding
+from modules.models.text_encoders.llm_layers import IMAGE_TOKEN, Context, run_layers
 from modules.models.text_encoders.tokenizers import LlmTokenizer
+from modules.models.text_encoders.vision import Sight
 
 USUAL_HEAD = 128
 """The width of heads where no tensor tells it: of Qwen2 in all sizes from 1.5B on, and of Mistral."""
+TIED_WIDTH = 2560
+"""Models of up to this width have no head of their own."""
 LAYER = re.compile(r"\blayers\.(\d+)\.")
 ROPE_THETA = 1_000_000.0
 NORM_EPS, MISTRAL_NORM_EPS = 1e-6, 1e-5
@@ -149,6 +153,58 @@ def llm_component(
     """The language model at `prefix` on the meta device, with the layers that `states` need. Raises `CheckpointError`
     where it is missing or not whole, of fewer layers than they need, or of another width than the tokens that the
     denoiser takes (`context_width`); `hint` says what to do. `theta`: the base of its rotary embedding."""
+    level, (kind, sizes, count) = f"{prefix}.{LEVEL}", _sizes(header, prefix, hint)
+    width, layers = sizes["hidden_size"], states.layers(count)
+    if context_width is not None and width * len(states.numbers) != context_width:
+        path = header[f"{level}{TABLE}"].file
+        raise CheckpointError(
+            f"its text encoder{f' {path.name}' if path else ''} is {width} wide, and the model takes tokens of "
+            f"{context_width // len(states.numbers)}. {hint}"
+        )
+    if layers > count:
+        raise CheckpointError(f"its language model has {count} layers, and the model needs {layers}. {hint}")
+    sizes = {"rope_parameters": {"rope_type": "default", "rope_theta": theta}, **sizes, "num_hidden_layers": layers}
+    module = meta_module(f"{kind}Model", library_name(f"{kind}Config")(**sizes))
+    module.rotary_emb = Rotation(sizes["head_dim"], theta, Stretch() if "Ministral3" in kind else None)
+    unused = [
+        *(f"{prefix}.{name}" for name in APART),
+        *(f"{level}layers.{number}." for number in range(layers, count)),
+    ]
+    if not states.are_normed:
+        module.norm = nn.Identity()
+        unused.append(f"{level}norm.")
+    return Component(name, module, llm_keymap(prefix), (f"{prefix}.",), hint, unused=tuple(unused))
+
+
+def head_component(header: Header, prefix: str, states: HiddenStates) -> Component:
+    """Make what the language model at `prefix` writes with, on the meta device, besides the layers that `states` need:
+    the layers behind those, the last norm, and the head. Smaller models use their table of tokens as the head. Raises
+    `CheckpointError` where one of them is missing."""
+    level, (kind, sizes, count) = f"{prefix}.{LEVEL}", _sizes(header, prefix, HEAD_HINT)
+    head, norm, first = f"{prefix}.lm_head", f"{level}norm", states.layers(count)
+    if f"{head}.weight" not in header and sizes["hidden_size"] <= TIED_WIDTH:
+        head = f"{level}embed_tokens"
+    missing = [key for key in (f"{head}.weight", f"{norm}.weight") if key not in header]
+    if missing:
+        raise CheckpointError(f"its text encoder cannot write: it has no {' and no '.join(missing)}. {HEAD_HINT}")
+    model = meta_module(f"{kind}Model", library_name(f"{kind}Config")(**sizes, num_hidden_layers=count))
+    module: Any = nn.Module()
+    module.layers, module.norm = model.layers[first:], nn.Identity() if states.are_normed else model.norm
+    with on_meta():
+        module.lm_head = nn.Linear(sizes["hidden_size"], sizes["vocab_size"], bias=False)
+    pairs = {head: "lm_head"} | ({} if states.are_normed else {norm: "norm"})
+    pairs |= {f"{level}layers.{number}": f"layers.{number - first}" for number in range(first, count)}
+    prefixes = tuple(f"{key}." for key in pairs)
+    keymap = KeyMap(ModulePair(original, ours) for original, ours in pairs.items())
+    return Component("text_encoder_head", module, keymap, prefixes, HEAD_HINT)
+
+
+HEAD_HINT = "Use an encoder file with all layers, the last norm and the head (GGUF files have them)."
+
+
+def _sizes(header: Header, prefix: str, hint: str) -> tuple[str, dict[str, Any], int]:
+    """Return for the language model at `prefix` the beginning of its classes' names, its configuration without layers,
+    and how many it has."""
     level = f"{prefix}.{LEVEL}"
     if not any(key.startswith(level) for key in header):
         raise CheckpointError(f"it has no text encoder (looked for {level}*), and none was found. {hint}")
@@ -164,42 +220,22 @@ def llm_component(
         raise CheckpointError(
             f"its language model is not whole or of another type ({error} is missing or of another shape). {hint}"
         ) from error
-    if context_width is not None and width * len(states.numbers) != context_width:
-        path = header[f"{level}{TABLE}"].file
-        raise CheckpointError(
-            f"its text encoder{f' {path.name}' if path else ''} is {width} wide, and the model takes tokens of "
-            f"{context_width // len(states.numbers)}. {hint}"
-        )
     count = max(int(match[1]) for key in header if key.startswith(level) and (match := LAYER.search(key))) + 1
-    layers = states.layers(count)
-    if layers > count:
-        raise CheckpointError(f"its language model has {count} layers, and the model needs {layers}. {hint}")
     sizes: dict[str, Any] = {
         "vocab_size": vocabulary,
         "hidden_size": width,
         "intermediate_size": mlp_width,
-        "num_hidden_layers": layers,
         "num_attention_heads": inner // head_width,
         "num_key_value_heads": key_inner // head_width,
         "head_dim": head_width,
         "max_position_embeddings": LONGEST,
         "rms_norm_eps": NORM_EPS,
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
         "use_cache": False,
     }
     if kind == "Ministral3":  # whose settings of positions are those of its class
         longest = Stretch().trained * int(Stretch().factor)
         sizes |= {"rms_norm_eps": MISTRAL_NORM_EPS, "rope_parameters": None, "max_position_embeddings": longest}
-    module = meta_module(f"transformers.{kind}Model", library_name(f"transformers.{kind}Config")(**sizes))
-    module.rotary_emb = Rotation(head_width, theta, Stretch() if kind == "Ministral3" else None)
-    unused = [
-        *(f"{prefix}.{name}" for name in APART),
-        *(f"{level}layers.{number}." for number in range(layers, count)),
-    ]
-    if not states.are_normed:
-        module.norm = nn.Identity()
-        unused.append(f"{level}norm.")
-    return Component(name, module, llm_keymap(prefix), (f"{prefix}.",), hint, unused=tuple(unused))
+    return f"transformers.{kind}", sizes, count
 
 
 @dataclass(frozen=True)
@@ -260,6 +296,23 @@ class LlmEncoder:
         if self._window:
             mask = torch.arange(longest)[None] < torch.tensor(counted)[:, None]
         return Encoding(torch.cat(parts)[:, self._dropped :], mask[:, self._dropped :])
+
+    @torch.no_grad()
+    def encode_seeing(self, texts: Sequence[str], images: str, sights: Sequence[Sight]) -> list[Tensor]:
+        """The hidden states [T,states * width] of each text behind `images`, words with an image token for each of the
+        sights. Image tokens in a text itself are left out, and so are its tokens beyond `most`."""
+        before, after = self._tokenizer.ids(f"{self._before}{images}"), self._tokenizer.ids(self._after)
+        found = []
+        for text in texts:
+            own = [token for token in self._tokenizer.ids(text) if token != IMAGE_TOKEN][: self._most]
+            context = Context([*before, *own, *after], sights)
+            x = context.embedded(self._model.embed_tokens, self._device)
+            states = [x, *run_layers(self._model, self._model.layers, x, context.places, context)]
+            states[-1] = self._model.norm(states[-1])
+            last = self._states.numbers in ((-1,), (-2,))
+            picked = states[-1:] if last else [states[number] for number in self._states.numbers]
+            found.append(torch.cat(picked, dim=-1)[0, self._dropped :])
+        return found
 
     def _ids(self, text: str) -> list[int]:
         """Return the token ids of a text in its template, cut off."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from modules.models.text_encoders.counting import plain_text
-from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.models.text_encoders.encoding import Encoding, TextParts, TextRequest
 from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
 from modules.models.text_encoders.llm import HiddenStates, LlmEncoder, Template
 from modules.models.text_encoders.tokenizers import LlmTokenizer
+from modules.models.text_encoders.vision import EDITED_PIXELS, Sight, for_editing
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.emphasis import Emphasis
 
@@ -22,13 +25,29 @@ DESCRIBED = (
 DESCRIBED_SYSTEM_TOKENS = 34
 """Of that template in front of a text: the language model reads them, the denoiser is not given them."""
 
+SEEN = "<|vision_start|><|image_pad|><|vision_end|>"
+"""The place of an image in a text."""
+
+
+@dataclass(frozen=True)
+class ImageWords:
+    """Words for each image in front of a text, with `{}` for its number, and the pixels that it is shown with."""
+
+    words: str
+    pixels: int = EDITED_PIXELS
+
+    def before(self, count: int) -> str:
+        """Return the words of so many images."""
+        return "".join(self.words.format(number) for number in range(1, count + 1))
+
 
 @dataclass(frozen=True)
 class LlmRecipe:
     """How a family uses a language model: which hidden states, the template around a text, how many tokens are read at
     most; with `padded_to` the denoiser is given so many tokens, padding included, and no mask. `keeps_end` and
     `dropped`: see `Template`. `tokenizer`: that of a model with these files. `empty`: what stands for a text without
-    words. With a `window` the denoiser is given multiples of so many tokens, padding included."""
+    words. With a `window` the denoiser is given multiples of so many tokens, padding included. `images`: how those of a
+    request are seen, of whose text alone `most` is then said."""
 
     states: HiddenStates
     template: str = "{}"
@@ -40,6 +59,7 @@ class LlmRecipe:
     tokenizer: Callable[[Sequence[Path]], LlmTokenizer] = llm_tokenizer
     empty: str = ""
     window: int = 0
+    images: ImageWords | None = None
 
     def conditioner(self, parts: TextParts, request: TextRequest) -> LlmConditioner:
         """For one job."""
@@ -54,23 +74,37 @@ class LlmRecipe:
             most=self.padded_to or self.most,
             window=self.window,
         )
-        return LlmConditioner(encoder, request.options.emphasis, bool(self.padded_to), empty=self.empty)
+        conditioner = LlmConditioner(encoder, request.options.emphasis, bool(self.padded_to), empty=self.empty)
+        if self.images is None:
+            return conditioner
+        shown = [for_editing(image, self.images.pixels) for image in request.images]
+        hashes = tuple(hashlib.sha256(f"{each.size}".encode() + each.tobytes()).hexdigest() for each in shown)
+        before = self.images.before(len(shown))
+        return replace(conditioner, images=before, sights=partial(parts.see, shown), facts=(("images", *hashes),))
 
 
 @dataclass(frozen=True, eq=False)
 class LlmConditioner:
-    """A `TextConditioner`. Brackets and weights are read and left out, unless they are text; BREAK is a space."""
+    """A `TextConditioner`. Brackets and weights are read and left out, unless they are text; BREAK is a space. `images`
+    are the words in front of each text where `sights` are seen with it."""
 
     encoder: LlmEncoder
     emphasis: Emphasis
     keeps_padding: bool = False
     facts: Facts = ()
     empty: str = ""
+    images: str = ""
+    sights: Callable[[], list[Sight]] | None = None
 
     def conditioning(self, groups: Sequence[TextGroup], is_negative: bool) -> list[dict[str, Conditioning]]:
         """See `TextConditioner`."""
         texts = list(dict.fromkeys(text for group in groups for text in group.texts))
-        encoding = self.encoder.encode([plain_text(text, self.emphasis) or self.empty for text in texts])
+        plain = [plain_text(text, self.emphasis) or self.empty for text in texts]
+        if self.sights is not None:
+            rows = self.encoder.encode_seeing(plain, self.images, self.sights())
+            seen = dict(zip(texts, (Encoding(row[None], None).masked(0) for row in rows), strict=True))
+            return [{text: seen[text] for text in group.texts} for group in groups]
+        encoding = self.encoder.encode(plain)
         found = {
             text: Conditioning(encoding.tokens[row]) if self.keeps_padding else encoding.masked(row)
             for row, text in enumerate(texts)

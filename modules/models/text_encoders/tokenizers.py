@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from modules.errors import CheckpointError
 from modules.prompting.attention import is_break, parse_attention
@@ -108,6 +108,10 @@ class LlmTokenizer:
         """The ids of a text; without a template."""
         return [*self._first_ids, *self._tokenizer.encode(text, add_special_tokens=False).ids]
 
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of ids, without tokens that are one unit wherever they stand."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
     def count(self, text: str) -> int:
         """Tokens of a text, without those that begin each."""
         return len(self.ids(text)) - len(self._first_ids)
@@ -160,6 +164,7 @@ def byte_pairs(
     """Qwen's tokenizer with this vocabulary. `single`: tokens that are one unit wherever they stand; `word`: what byte
     pairs never cross, where that is another model's: then texts are not normalized either."""
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.decoder = decoders.ByteLevel()
     if word == QWEN_WORD:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

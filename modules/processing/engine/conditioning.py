@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import overload
 from weakref import ref
 
+from PIL import Image
 from torch import Tensor
 
 from modules.adapters.embeddings import Embedding
+from modules.errors import CheckpointError
+from modules.models.loading.encoder_parts import Tower
 from modules.models.loading.loaded import LoadedModel
+from modules.models.opening.checkpoint import open_checkpoint
 from modules.models.text_encoders.counting import unread_syntax
 from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.processing.engine.adapters import ActiveAdapters
@@ -30,6 +34,7 @@ from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
 
 CACHED_ENCODINGS = 16
+WITHOUT_IMAGE = "edits images, and none is given: the prompt alone makes one. Give it one in img2img or as a reference."
 
 
 class EncodedNegatives(Sequence[ScheduledConditioning]):
@@ -86,10 +91,19 @@ class Conditioner:
         self._stored_in = stored_in
         self._plan_fingerprint = plan_fingerprint
         self.adapters = ActiveAdapters()
+        self._blind: str | None = None  # why the text encoder cannot see; "": it can, None: nobody asked yet
         self.notices: dict[str, None] = {}  # on texts that were encoded, in order; whoever shows them clears them
         self._tokenizer = ClipTokenizer.standard()
         width = model.family.denoiser.sizes(model.unet).context_width
-        parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width, model.part_files)
+        parts = TextParts(
+            model.text_encoders,
+            self._tokenizer,
+            model.device,
+            model.info.path,
+            width,
+            model.part_files,
+            Tower(model).see,
+        )
         self._conditioning = model.family.texts.conditioning(parts)
         self._tables: dict[int, EmbeddingTable] = {}  # by the width of a text encoder
         self._embeddings: dict[str, Embedding] = {}
@@ -105,16 +119,23 @@ class Conditioner:
         size_px: tuple[int, int],
         hires_steps: int | None = None,
         with_negatives: bool = True,
+        images: Sequence[Sequence[Image.Image]] = ((),),
     ) -> EncodedPrompts:
         """Encode a batch's texts for `steps` model calls of an image of `size_px` (width, height); with
         `hires_steps` for the second pass's. `with_negatives`: whether the negative prompts are encoded now, and not
-        only when they are read.
+        only when they are read. `images`: those that the model edits, which a language model that sees is shown:
+        a row for each prompt, or one for all of them.
 
         `adapters` must say what is on the text encoder.
 
         Texts are those after styles, comments and adapter tags. Equal texts of one job, and of jobs before, are
         encoded once.
         """
+        rows = [self._seen(row) for row in images]
+        if len(rows) > 1 and len(rows) == len(prompts) and any(rows):
+            rest = (steps, settings, size_px, hires_steps, with_negatives)
+            texts = zip(prompts, negatives, rows, strict=True)
+            return _joined([self.encode([prompt], [negative], *rest, [row]) for prompt, negative, row in texts])
         family = self._model.family
         options = text_options(settings)
         unread = unread_syntax(
@@ -128,7 +149,8 @@ class Conditioner:
         timing = partial(_timing, steps, hires_steps, settings)
         if not settings.optimizations.persistent_cond_cache:
             self.clear()
-        conditioner = self._conditioning(TextRequest(self._tables, options, settings, size_px))
+        request = TextRequest(self._tables, options, settings, size_px, images=rows[0])
+        conditioner = self._conditioning(request)
         positive = self._identity(tuple(prompts), "positive", timing(prompts), options, conditioner.facts)
 
         def encode_prompts() -> tuple[ComposedConditioning, ...]:
@@ -150,7 +172,7 @@ class Conditioner:
         def encode_negatives() -> tuple[tuple[ScheduledConditioning, ...], Tensor]:
             found = owner()
             assert found is not None, "negative prompts are read while their model is in use"
-            return found._encode_negatives(tuple(negatives), timing(negatives), settings, size_px)
+            return found._encode_negatives(tuple(negatives), timing(negatives), request)
 
         later = EncodedNegatives(len(negatives), encode_negatives)
         if with_negatives:
@@ -158,12 +180,11 @@ class Conditioner:
         return EncodedPrompts(encoded, later)
 
     def _encode_negatives(
-        self, negatives: tuple[str, ...], timing: Timing, settings: Settings, size_px: tuple[int, int]
+        self, negatives: tuple[str, ...], timing: Timing, request: TextRequest
     ) -> tuple[tuple[ScheduledConditioning, ...], Tensor]:
         """The negative prompts, and the empty text [77,width] for padding."""
-        options = text_options(settings)
-        conditioner = self._conditioning(TextRequest(self._tables, options, settings, size_px))
-        encoder, store, device = PromptEncoder(conditioner), self._store(settings), self._model.device
+        options, conditioner = request.options, self._conditioning(replace(request, embeddings=self._tables))
+        encoder, store, device = PromptEncoder(conditioner), self._store(request.settings), self._model.device
         negative = self._identity(negatives, "negative", timing, options, conditioner.facts)
         empty = self._identity(("",), "empty", Timing(1, None, False), options, conditioner.facts)
 
@@ -186,6 +207,25 @@ class Conditioner:
                 return encoded, first.crossattn
 
         return self._model.recovery.run("text", encode)
+
+    def _seen(self, images: Sequence[Image.Image]) -> tuple[Image.Image, ...]:
+        """The images that the text encoder is shown: none where it cannot see, with a notice where it could be able
+        to."""
+        model, tower = self._model, self._model.family.texts.tower
+        if tower is None or not model.takes_references:
+            return ()
+        if not images:
+            self.notices[f"{model.info.name} {WITHOUT_IMAGE}"] = None
+        if self._blind is None and images:
+            with open_checkpoint(model.info.path, modules=model.info.modules) as file:
+                try:
+                    tower(file.entries)
+                    self._blind = ""
+                except CheckpointError as error:
+                    self._blind = f"{model.info.name}: {error}"
+        if self._blind:
+            self.notices[self._blind] = None
+        return () if self._blind else tuple(images)
 
     def _store(self, settings: Settings) -> EncodedStore:
         limit = settings.optimizations.prompt_cache_mb << 20 if self._stored_in is not None else 0
@@ -255,6 +295,15 @@ class Conditioner:
             settings=options.settings,
             facts=facts,
         )
+
+
+def _joined(rows: Sequence[EncodedPrompts]) -> EncodedPrompts:
+    """Encodings of one image each as those of a batch."""
+
+    def read() -> tuple[tuple[ScheduledConditioning, ...], Tensor]:
+        return tuple(row.negatives[0] for row in rows), rows[0].negatives.empty
+
+    return EncodedPrompts(tuple(row.prompts[0] for row in rows), EncodedNegatives(len(rows), read))
 
 
 def _timing(steps: int, hires_steps: int | None, settings: Settings, texts: Sequence[str]) -> Timing:

@@ -156,7 +156,8 @@ class ModelInUse:
 
             def encode(prompts: Sequence[str], negatives: Sequence[str]) -> EncodedPrompts:
                 settings, counts = self._request.settings, (texts.model_calls, texts.hires_model_calls)
-                return self.conditioner.encode(prompts, negatives, counts[0], settings, texts.size_px, counts[1])
+                sizes = (texts.size_px, counts[1])
+                return self.conditioner.encode(prompts, negatives, counts[0], settings, *sizes, images=texts.images)
 
             self._use = use = ModelUse(self.model, facts, encode, self._tell, self._engine.auxiliary, progress)
             self._have_adapters_follow(use)

@@ -154,6 +154,7 @@ def sample_batch(passes: Passes, draft: BatchDraft, tools: BatchTools) -> Tensor
         tuple(text.encoded for text in batch.negatives),
         passes.first.model_calls,
         request.size_px,
+        images=passes.start.seen,
     )
     encoded = _encode(texts, passes, tools, passes.first)
     result = _run(passes, passes.first, passes.start, batch, texts, encoded, tools)
@@ -179,17 +180,18 @@ def _run_second(passes: Passes, second: SecondPass, latents: Tensor, batch: Batc
         in_use.use(hires.checkpoint)
         recorder.checkpoint("Hires checkpoint", {})
         _apply_adapters(batch.prompts[0].tags, batch, tools)
+    start = LatentsStart(larger, second.size, hires.denoising_strength, References.of(passes.request))
     texts = PassTexts(
         with_own_texts(batch.prompts, batch.hires_prompts, settings, with_tags=True),
         with_own_texts(batch.negatives, batch.hires_negatives, settings, with_tags=False),
         passes.first.model_calls,
         second.size.upscale_to,
         second.settings.model_calls,
+        start.seen,
     )
     early = _encode(texts, passes, tools) if settings.compatibility.hires_fix_use_firstpass_conds else None
     if batch.hires_prompts[0]:  # the first image's tags count for the batch, as in the first pass
         _apply_adapters(prepare_text(batch.hires_prompts[0], settings).tags, batch, tools)
-    start = LatentsStart(larger, second.size, hires.denoising_strength, References.of(passes.request))
     encoded = early or _encode(texts, passes, tools, second.settings)
     return _run(passes, second.settings, start, batch, texts, encoded, tools)
 
@@ -242,6 +244,7 @@ def _encode(
         texts.size_px,
         texts.hires_model_calls,
         settings is None or needs_negatives(settings, in_use.model, hooks.reads_uncond),
+        texts.images,
     )
 
 

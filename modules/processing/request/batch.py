@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from PIL import Image
+
 from modules.processing.request.hooks import BatchDraft
 from modules.processing.request.request import GenerationRequest, seed_after
 from modules.processing.request.texts import PromptText, prepare_text
@@ -70,13 +72,15 @@ def draft_of(request: GenerationRequest, number: int) -> BatchDraft:
 @dataclass(frozen=True)
 class PassTexts:
     """The texts that a pass encodes: a text per image, for `model_calls` of the first pass (and `hires_model_calls` of
-    the second) and an image of `size_px` (width, height)."""
+    the second) and an image of `size_px` (width, height). `images`: what each image is edited from, or one row for all
+    of them."""
 
     prompts: tuple[str, ...]
     negatives: tuple[str, ...]
     model_calls: int
     size_px: tuple[int, int]
     hires_model_calls: int | None = None
+    images: tuple[tuple[Image.Image, ...], ...] = ((),)
 
 
 def with_own_texts(

@@ -15,6 +15,7 @@
     inpaint: "img2img_inpaint_mask_brush_color",
     inpaint_sketch: "img2img_inpaint_sketch_default_brush_color",
   };
+  const DESCRIBERS = { "#interrogate": "clip", "#deepbooru": "deepdanbooru", "#describe": "describe" };
   const COPIED_TO = ["img2img", "sketch", "inpaint", "inpaint_sketch"];
   const FRESH_MS = 3600 * 1000; // after that an image is sent again, since the server keeps it for some time only
   const MOUNT_MS = 200;
@@ -200,7 +201,7 @@
       tab.message(fw.t`There is no image to describe: put one into the field first.`, true);
       return;
     }
-    const button = document.querySelector(model === "clip" ? "#interrogate" : "#deepbooru");
+    const button = document.querySelector(Object.keys(DESCRIBERS).find((name) => DESCRIBERS[name] === model));
     button.setAttribute("aria-busy", "true");
     try {
       const image = await dataUri(file);
@@ -228,8 +229,8 @@
   }
 
   document.addEventListener("click", (event) => {
-    if (event.target.closest?.("#interrogate")) interrogate("clip");
-    if (event.target.closest?.("#deepbooru")) interrogate("deepdanbooru");
+    const [, model] = Object.entries(DESCRIBERS).find(([name]) => event.target.closest?.(name)) ?? [];
+    if (model) interrogate(model);
     if (tab.holds(event.target, "detect_image_size_btn") && tab.imageSize()) {
       for (const side of ["width", "height"]) tab.set(side, String(Math.floor(tab.imageSize()[side] / 8) * 8));
     }

@@ -2,6 +2,7 @@
 (() => {
   const fw = window.featherweight;
   const MOUNT_MS = 200;
+  const DRAGGED = "text/x-fw-reference";
 
   // One form's list, in the place that the form has for it.
   function follow(tab) {
@@ -60,8 +61,28 @@
       const button = fw.element("button", { type: "button", textContent: fw.t`Remove`, title: image.name });
       button.addEventListener("click", () => keep(images.filter((other) => other !== image)));
       if (!image.key) return fw.element("li", { className: "fw-bad" }, image.error, button);
-      const picture = fw.element("img", { src: `internal/upload/${image.key}`, alt: image.name });
-      return fw.element("li", {}, picture, button);
+      const picture = fw.element("img", { src: `internal/upload/${image.key}`, alt: image.name, draggable: false });
+      const at = images.indexOf(image);
+      const earlier = fw.element("button", { type: "button", textContent: "←", disabled: at === 0 });
+      earlier.setAttribute("aria-label", fw.t`${image.name}: further up`);
+      earlier.addEventListener("click", () => keep(moved(image, at - 1)));
+      const made = fw.element("li", { draggable: true }, picture, earlier, button);
+      made.addEventListener("dragstart", (event) => event.dataTransfer.setData(DRAGGED, String(at)));
+      made.addEventListener("dragover", (event) => event.dataTransfer.types.includes(DRAGGED) && event.preventDefault());
+      made.addEventListener("drop", (event) => {
+        const other = images[event.dataTransfer.getData(DRAGGED) || images.length];
+        if (!other) return;
+        event.preventDefault();
+        event.stopPropagation();
+        keep(moved(other, at));
+      });
+      return made;
+    }
+
+    // The images with one at another place: models count them, as in "Picture 2".
+    function moved(image, place) {
+      const others = images.filter((other) => other !== image);
+      return [...others.slice(0, place), image, ...others.slice(place)];
     }
 
     setInterval(mount, MOUNT_MS);

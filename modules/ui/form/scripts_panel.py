@@ -129,7 +129,7 @@ def _build_scripts(services: Services, tab: Tab) -> ScriptFields:
                 fold_id = (script.fold_id if services.scripts.is_page_extended else "") or None
                 with gr.Accordion(script.title(), open=False, elem_id=fold_id, elem_classes=_classes(script)) as fold:
                     built = _add(script, is_img2img, components, places, pasting)
-                if built and not script.is_foreign and not _shows(fold):
+                if built and not script.is_foreign and not any(map(_shows, fold.children)):
                     fold.visible = "hidden"  # calling programs alone use it
                 switches += _switches(script.title(), next(sections), len(components) - len(built) + 1, built)
                 if script.is_foreign:

@@ -21,6 +21,7 @@ OTHERS = {
     "txt2img_enable_hr": "Make the image a second time, larger and with more detail.",
     "txt2img_hr": "A second, larger pass: more detail, more memory and time.",
     "interrogate": "Write a prompt that describes the image.",
+    "describe": "Write a prompt with the text encoder of the checkpoint (Qwen-Image, Krea 2).",
     "deepbooru": "Write tags that describe the image, as models for drawings know them.",
     "img2img_mask_alpha": "How transparent the mask is. 0: the masked part changes fully; higher: less.",
     "img2img_scale": "How many times larger or smaller the result is.",

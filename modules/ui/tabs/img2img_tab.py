@@ -180,6 +180,7 @@ def _build_interrogation() -> None:
     with gr.Row(elem_id="img2img_interrogation", elem_classes=["fw-form-tools"]):
         gr.Button("Interrogate CLIP", elem_id="interrogate", size="sm")
         gr.Button("Interrogate DeepBooru", elem_id="deepbooru", size="sm")
+        gr.Button("Describe", elem_id="describe", size="sm")
 
 
 def _build_modes(form: Components) -> gr.Tabs:

@@ -6,12 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3Model
+from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
 from modules.errors import CheckpointError
 from modules.models.detection.parts import llm_width
 from modules.models.files.tensor_file import TensorEntry
+from modules.models.loading.matching import assign_tensors
 from modules.models.text_encoders.llm import HiddenStates, LlmEncoder, Template, llm_component
 from modules.models.text_encoders.tokenizers import LlmTokenizer
+from modules.models.text_encoders.vision import tower_component
+from tests.models.dit_files import HeaderOnly, full_header
 
 PREFIX, HINT = "text_encoders.language.transformer", "Choose another one."
 LAYERS, WIDTH, HEAD = 5, 48, 16
@@ -101,3 +106,37 @@ def test_width_of_files_with_and_without_the_level(reference: Any) -> None:
     bare = {key: TensorEntry(t.dtype, tuple(t.shape), 0, 0) for key, t in reference.state_dict().items()}
     assert llm_width(bare) == llm_width({f"model.{key}": entry for key, entry in bare.items()}) == WIDTH
     assert llm_width({"shared.weight": TensorEntry(torch.float16, (4, 4), 0, 0)}) is None
+
+
+@pytest.mark.parametrize(("depth", "deep"), [(24, (5, 11, 17)), (27, (8, 16, 24))])
+def test_a_tower_of_qwen3_vl_is_known_by_its_tensors(depth: int, deep: tuple[int, ...]) -> None:
+    """By the blocks of the published ones, narrower than they are."""
+    config = Qwen3VLVisionConfig(
+        depth=depth, hidden_size=64, intermediate_size=32, deepstack_visual_indexes=deep, out_hidden_size=64
+    )
+    with torch.device("meta"):
+        theirs = Qwen3VLVisionModel(config)
+    shapes = {f"text.visual.{key}": tensor.shape for key, tensor in theirs.state_dict().items()}
+    header = {key: TensorEntry(torch.bfloat16, tuple(shape), 0, 0) for key, shape in shapes.items()}
+    tower: Any = tower_component(header, "text", "Choose another.").module
+    assert {key: tensor.shape for key, tensor in tower.state_dict().items()} == {
+        key.removeprefix("text.visual."): shape for key, shape in shapes.items()
+    }
+    assert tuple(tower.config.deepstack_visual_indexes) == deep and tower.config.num_heads == 16
+
+
+def test_the_full_tower_of_qwen25_vl_has_a_place_for_all_its_tensors_and_says_what_is_missing() -> None:
+    prefix = "text_encoders.qwen25_7b.transformer"
+    header = full_header("te-qwen2.5-vl-7b", f"{prefix}.")
+    tower = tower_component(header, prefix, "Choose another.")
+    found = assign_tensors(HeaderOnly(header), [tower], lambda key: not key.startswith(tower.prefixes))
+    assert len(found) == sum(".visual." in key for key in header) == 390
+    config: Any = tower.module.config
+    assert list(config.fullatt_block_indexes) == [7, 15, 23, 31] and config.num_heads == 16
+    patches = f"{prefix}.visual.patch_embed.proj.weight"
+    for less, said in (
+        ({key: entry for key, entry in header.items() if ".visual." not in key}, "has no vision tower"),
+        ({patches: header[patches]}, "is not whole or of another type"),
+    ):
+        with pytest.raises(CheckpointError, match=f"{said}.* Choose another"):
+            tower_component(less, prefix, "Choose another.")

@@ -1,6 +1,8 @@
 """Krea 2 raw and turbo (Krea 2026): a transformer with one stream of text and image that predicts a flow, and reads
 twelve layers of a language model."""
 
+from functools import partial
+
 from modules.models.detection.families import KREA2, QWEN3_VL
 from modules.models.families.family import QWEN_IMAGE_VAE, ExternalTextEncoder, Latents, ModelFamily
 from modules.models.families.krea2.denoiser import DENOISER, context_width
@@ -8,8 +10,10 @@ from modules.models.families.krea2.layout import ENCODER_PREFIX, FOLDER
 from modules.models.families.language_model import read_by
 from modules.models.families.packing import PATCH
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates
+from modules.models.text_encoders.llm import HiddenStates, head_component
 from modules.models.text_encoders.llm_texts import DESCRIBED, DESCRIBED_SYSTEM_TOKENS, LlmRecipe
+from modules.models.text_encoders.vision import tower_component
+from modules.models.text_encoders.writing import Writing
 
 TOKENS = 512
 ROPE_THETA = 5_000_000.0
@@ -21,10 +25,23 @@ TEXTS = LlmRecipe(
     dropped=DESCRIBED_SYSTEM_TOKENS,
 )
 ENCODER = ExternalTextEncoder("qwen3vl_4b", ENCODER_PREFIX, is_part=True, need=QWEN3_VL)
+STYLE = (
+    "It reads one paragraph of 40 to 120 words that names the medium (photo, painting, render ...), then the subject, "
+    "the light, the colors and the mood."
+)
+TOWER_HINT = "Use an encoder file that holds the tensors visual.* as well (GGUF files have none)."
 FAMILY = ModelFamily(
     signs=KREA2,
     denoiser=DENOISER,
-    texts=read_by(TEXTS, ENCODER, TokenCounting("qwen3", TOKENS), width=context_width, theta=ROPE_THETA),
+    texts=read_by(
+        TEXTS,
+        ENCODER,
+        TokenCounting("qwen3", TOKENS),
+        width=context_width,
+        theta=ROPE_THETA,
+        writing=Writing(partial(head_component, prefix=ENCODER_PREFIX, states=TEXTS.states), STYLE),
+        tower=partial(tower_component, prefix=ENCODER_PREFIX, hint=TOWER_HINT),
+    ),
     latents=Latents("taew2_1", "vaeapprox-wan21", QWEN_IMAGE_VAE, multiple=PATCH),
     folder=FOLDER,
     config_name="krea2.yaml",

@@ -2,9 +2,11 @@
 predicts a flow, and reads the last state of a language model that sees."""
 
 import math
+import re
 from dataclasses import replace
+from functools import partial
 
-from modules.models.detection.families import PREFIX, QWEN25_VL, QWEN_IMAGE
+from modules.models.detection.families import QWEN25_VL, QWEN_IMAGE
 from modules.models.families.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.families.family import (
     QWEN_IMAGE_VAE,
@@ -20,11 +22,21 @@ from modules.models.families.family import (
 from modules.models.families.language_model import read_by
 from modules.models.families.packing import PATCH
 from modules.models.families.qwen_image.denoiser import DENOISER, is_distilled
-from modules.models.families.qwen_image.layout import ENCODER_PREFIX, FOLDER
+from modules.models.families.qwen_image.layout import EDIT_MARK, ENCODER_PREFIX, FOLDER
 from modules.models.files.tensor_source import TensorSource
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates
-from modules.models.text_encoders.llm_texts import DESCRIBED, DESCRIBED_SYSTEM_TOKENS, LlmRecipe
+from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.models.text_encoders.llm import HiddenStates, head_component
+from modules.models.text_encoders.llm_texts import (
+    DESCRIBED,
+    DESCRIBED_SYSTEM_TOKENS,
+    SEEN,
+    ImageWords,
+    LlmConditioner,
+    LlmRecipe,
+)
+from modules.models.text_encoders.vision import tower_component
+from modules.models.text_encoders.writing import Writing
 from modules.sampling.flow import FlowSchedule, NoiseLevels
 from modules.settings.values import Settings
 
@@ -33,14 +45,35 @@ TEXTS = LlmRecipe(
     HiddenStates((-1,)), DESCRIBED, most=DESCRIBED_SYSTEM_TOKENS + TOKENS, dropped=DESCRIBED_SYSTEM_TOKENS
 )
 ENCODER = ExternalTextEncoder("qwen_2.5_vl_7b", ENCODER_PREFIX, is_part=True, need=QWEN25_VL)
+STYLE = (
+    "It reads one paragraph of 60 to 150 words in plain sentences, from the main subject to the details; words that "
+    "the image is to show stand in quotes."
+)
+TOWER_HINT = (
+    "Without it the prompt is read alone, and the image is seen by the denoiser only: use an encoder file that holds "
+    "the tensors visual.* as well (qwen_2.5_vl_7b.safetensors in bf16 or fp8; GGUF files have none)."
+)
 SHIFTS = ((256, 0.5), (8192, 0.9))
 """Tokens of an image, and the exponent of its shift: between and beyond them a straight line."""
 TERMINAL = 0.02
 """The noise level that the last step begins at."""
 DISTILLED_SHIFT = 3.0
 """The shift of models for few steps, at any size."""
-EDIT_MARK = f"{PREFIX}__index_timestep_zero__"
-"""A tensor of models that edit images: without one to edit it means nothing."""
+EDITED = replace(
+    TEXTS,
+    template=(
+        "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
+        "background), then explain how the user's text instruction should alter or modify the image. Generate a new "
+        "image that meets the user's requirements while maintaining consistency with the original input where "
+        "appropriate.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    ),
+    most=1024,
+    dropped=64,
+    images=ImageWords("Picture {}: " + SEEN),
+)
+"""How images to edit are seen with their text, and by the first edition, which was trained on one image alone."""
+FIRST_EDITED = replace(EDITED, images=ImageWords(SEEN, pixels=1024 * 1024))
+LATER_EDITIONS = re.compile(r"25\d\d|plus|rapid", re.IGNORECASE)
 
 
 def _told(architecture: LdmArchitecture, file: TensorSource) -> LdmArchitecture:
@@ -63,10 +96,25 @@ def levels_by_size(
     return FlowSchedule(math.exp(exponent), trained.timesteps, TERMINAL)
 
 
+def _conditioner(parts: TextParts, request: TextRequest) -> LlmConditioner:
+    """Read texts alone as Qwen-Image does, and with images as its editions for editing do."""
+    if not request.images:
+        return TEXTS.conditioner(parts, request)
+    is_first = len(request.images) == 1 and not LATER_EDITIONS.search(parts.checkpoint.name)
+    return (FIRST_EDITED if is_first else EDITED).conditioner(parts, request)
+
+
 FAMILY = ModelFamily(
     signs=QWEN_IMAGE,
     denoiser=DENOISER,
-    texts=read_by(TEXTS, ENCODER, TokenCounting("qwen3", TOKENS)),
+    texts=read_by(
+        TEXTS,
+        ENCODER,
+        TokenCounting("qwen3", TOKENS),
+        conditioner=_conditioner,
+        writing=Writing(partial(head_component, prefix=ENCODER_PREFIX, states=TEXTS.states), STYLE),
+        tower=partial(tower_component, prefix=ENCODER_PREFIX, hint=TOWER_HINT),
+    ),
     latents=Latents("taew2_1", "vaeapprox-wan21", QWEN_IMAGE_VAE, multiple=PATCH),
     noise=Noise(levels=levels_by_size, told=_told),
     folder=FOLDER,

@@ -10,6 +10,9 @@ from modules.models.text_encoders.llm import vision_llm_names
 
 ENCODER_PREFIX = "text_encoders.qwen25_7b.transformer"
 ENCODER = "text_encoder"
+EDIT_MARK = f"{PREFIX}__index_timestep_zero__"
+"""A tensor of models that edit images and see those at time 0, and diffusers' setting for it."""
+ZERO_TIME = "zero_cond_t"
 PARTS = ("img_in", "txt_in", "txt_norm", "time_text_embed", "transformer_blocks", "norm_out", "proj_out")
 
 
@@ -26,4 +29,5 @@ FOLDER = FolderLayout(
     title="Qwen-Image",
     names={TRANSFORMER: _folder_names, ENCODER: partial(vision_llm_names, prefix=ENCODER_PREFIX)},
     text_signs={ENCODER: f"{VISION_LEVEL}{QWEN2_SIGN}"},
+    marks={ZERO_TIME: EDIT_MARK},
 )

@@ -84,6 +84,10 @@ class ImageStart:
         return self.default_noise_multiplier if own is None else own
 
     @property
+    def seen(self) -> tuple[tuple[Image.Image, ...], ...]:
+        return tuple((image, *self.references.images) for image in self.prepared.images)
+
+    @property
     def image_cfg_scale(self) -> float | None:
         return self.asked.image_cfg_scale
 

@@ -41,6 +41,10 @@ class LatentsStart:
     image_cfg_scale: float | None = None
 
     @property
+    def seen(self) -> tuple[tuple[Image.Image, ...], ...]:
+        return (self.references.images,)
+
+    @property
     def encodes(self) -> bool:
         return not isinstance(self.enlarged, Tensor)
 

@@ -29,6 +29,10 @@ class NoiseStart:
     image_cfg_scale: float | None = None
 
     @property
+    def seen(self) -> tuple[tuple[Image.Image, ...], ...]:
+        return (self.references.images,)
+
+    @property
     def encodes(self) -> bool:
         return bool(self.references.images)
 

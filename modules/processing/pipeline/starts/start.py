@@ -30,6 +30,11 @@ class Start(Protocol):
         """Whether `latents` encodes images."""
 
     @property
+    def seen(self) -> tuple[tuple[Image.Image, ...], ...]:
+        """The images that a model which edits by references is shown: a row for each image of the batch, or one for
+        all of them."""
+
+    @property
     def image_cfg_scale(self) -> float | None:
         """How strongly a model that edits images follows the one it is shown; None: it is not guided by it."""
 

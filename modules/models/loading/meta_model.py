@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -78,7 +79,7 @@ class MetaModel:
         encoded there; of weights that stay, those that come later are not there yet, in the file's order."""
         if plan.device.type == "cpu":
             return self.max_tensor_bytes
-        sizes = {}
+        in_file = {}
         for component in self.components:
             tensors, rest = (
                 self._tensors_of(component),
@@ -87,19 +88,20 @@ class MetaModel:
             for key, size in self.weights(plan)[component.name].items():
                 original = component.keymap.to_original(key)
                 if original is not None:
-                    sizes[original] = (size, tensors[key].numel(), rest)
-        stays = plan.streaming is None
+                    in_file[original] = (size, tensors[key].numel(), rest)
+        smallest_moved = SMALL_BYTES if plan.streaming else math.inf
         placed = peak = 0
         for name, entry in self.entries.items():
-            if name in sizes:
-                size, count, dtype = sizes[name]
+            if name in in_file:
+                size, count, dtype = in_file[name]
                 is_kept = entry.dtype in (dtype, torch.uint8) or not entry.dtype.is_floating_point
                 beside = 0 if size == entry.size_bytes and is_kept else entry.size_bytes
                 if size < min(entry.size_bytes, 2 * count):
                     beside += _encoding_bytes(count, 8 * size / count)
                 peak = max(peak, placed + size + beside)
-                placed += size if stays else 0
-        return max(0, peak - (sum(sum(found.values()) for found in self.weights(plan).values()) if stays else 0))
+                placed += size if size < smallest_moved else 0
+        found = self.weights(plan).values()
+        return max(0, peak - sum(size for sizes in found for size in sizes.values() if size < smallest_moved))
 
     def weights(self, plan: PrecisionPlan) -> dict[str, dict[str, int]]:
         """Bytes of every parameter and buffer as it will be stored, by component and name."""

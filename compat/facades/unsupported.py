@@ -48,7 +48,6 @@ MODULES = {
     "ui_loadsave": "the defaults of fields are those of ui-config.json, which the program reads itself.",
     "ui_postprocessing": "a subclass of ScriptPostprocessing is an operation of the Extras tab.",
     "ui_toprow": "script_callbacks.on_after_component gives each control of the form, by its elem_id.",
-    "ui_prompt_styles": "script_callbacks.on_after_component gives each control of the form, by its elem_id.",
     "shared_init": "the program is built by launch.py.",
     "shared_gradio_themes": "the page's looks are its own; style.css of an extension is added to it.",
     "gradio_extensons": "Gradio 3's habits are understood while code of an extension runs.",

@@ -80,7 +80,13 @@ def test_another_file_of_that_name_is_tried_again(
     model = load()
     assert model.architecture.prediction_type == "epsilon"
     assert model.default_size_px == 512 * model.downscale // 8
-    assert set(unused_parameters(model)) == {"distilled_cfg_scale", "image_cfg_scale", "references"}
+    assert set(unused_parameters(model)) == {
+        "distilled_cfg_scale",
+        "image_cfg_scale",
+        "references",
+        "writing",
+        "describing",
+    }
 
 
 def test_a_hash_and_a_fact_of_a_file_do_not_lose_each_other(tmp_path: Path) -> None:

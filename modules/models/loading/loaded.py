@@ -277,12 +277,15 @@ def _placed(value: Extra, device: torch.device, dtype: torch.dtype) -> Extra:
 
 
 def unused_parameters(model: LoadedModel) -> tuple[str, ...]:
-    """List the keys of the request's parameters that its denoiser does not read."""
-    guidance = model.family.denoiser.guidance(model.unet)
+    """List what it has no use for: the keys of the request's parameters that its denoiser does not read, and `writing`
+    and `describing` where its text encoder does not do that."""
+    guidance, texts = model.family.denoiser.guidance(model.unet), model.family.texts
     is_read = {
         "cfg_scale": guidance is not GuidanceType.NONE,
         "distilled_cfg_scale": guidance is GuidanceType.DISTILLED,
         "image_cfg_scale": model.edits_images,
         "references": model.takes_references,
+        "writing": texts.writing is not None,
+        "describing": texts.writing is not None and texts.tower is not None,
     }
     return tuple(name for name, reads in is_read.items() if not reads)

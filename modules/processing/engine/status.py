@@ -32,7 +32,7 @@ class ModelFacts:
     adapter_version: str = ""  # what model cards call its family; "" where they have no word
     counting: TokenCounting = BY_CHUNKS  # of the tokens of a prompt
     usual: str = ""  # settings that such models are usually sampled with, as an infotext says them
-    unused: tuple[str, ...] = ()  # keys of the form's parameters that it does not read
+    unused: tuple[str, ...] = ()  # what it has no use for, see `unused_parameters`
     threads: int = 0  # that compute, where the device is the CPU
     switch_seconds: float = 0.0  # until it was ready: read from its file, or taken back from those set aside
 

@@ -404,7 +404,7 @@ class ScriptLibrary:
         found = []
         for is_img2img in (False, True):
             script = self._placed(made(), file, loading)
-            script.is_img2img, script.is_txt2img = is_img2img, not is_img2img
+            script.stand_on(is_img2img)
             try:
                 script.name = script.title().lower()
             except NotImplementedError:
@@ -536,7 +536,7 @@ def _entered_once(script: Script) -> Callable[[bool], Any]:
 def build_ui(script: Script, is_img2img: bool) -> list[Any]:
     """The components of a script for one of the tabs, in the layout that is open now. Raises what its `ui` raises."""
     if script.own_tab is None:
-        script.is_img2img, script.is_txt2img = is_img2img, not is_img2img
+        script.stand_on(is_img2img)
     with acting(script.acting):
         built = script.ui(is_img2img)
     return list(built) if isinstance(built, list | tuple) else [built] if built is not None else []

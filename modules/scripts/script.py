@@ -115,6 +115,7 @@ class Script(ScriptHooks):
     name: str | None = None  # the title in lower case; this and those below are set by the program
     is_txt2img: bool = False  # for which tab `ui` is called
     is_img2img: bool = False
+    tabname: str | None = None
     alwayson: bool = False
     args_from: int | None = None  # where its arguments stand in `p.script_args` of the running job
     args_to: int | None = None
@@ -129,6 +130,11 @@ class Script(ScriptHooks):
 
     other_titles: tuple[str, ...] = ()
     """More names by which calling programs may name an always-on script."""
+
+    def stand_on(self, is_img2img: bool) -> None:
+        """Say for which tab `ui` is called next."""
+        self.is_img2img, self.is_txt2img = is_img2img, not is_img2img
+        self.tabname = "img2img" if is_img2img else "txt2img"
 
     def title(self) -> str:
         """The name on the page and in the API."""

@@ -94,11 +94,11 @@ def test_styles_are_put_into_prompts_by_an_extension(program: Program) -> None:
         "from modules import ui_prompt_styles as styles\n"
         "values = [one['value'] for one in styles.materialize_styles('a cat', '', ['nowhere'])]\n"
         "values += styles.select_style('nowhere')[:2]\n"
-        "return [gr.Textbox(str(values), label=styles.styles_materialize_symbol)]"
+        "return [gr.Textbox(str([*values, self.tabname]), label=styles.styles_materialize_symbol)]"
     )
     services = program({"puts/scripts/a.py": script("Puts", body)})
     found = script_info(services.scripts.find_alwayson("Puts"))
-    assert found is not None and found["args"][0]["value"] == "['a cat', '', [], '', '']"
+    assert found is not None and found["args"][0]["value"] == "['a cat', '', [], '', '', 'txt2img']"
 
 
 def test_code_that_computes_or_waits_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

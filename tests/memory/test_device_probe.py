@@ -165,7 +165,9 @@ def here(_: float, call: Callable[[], float]) -> float:
 def test_the_cpu_is_measured_whole() -> None:
     found = measure(torch.device("cpu"))
     assert {"product fp32", "convolution fp32", "layer fp32 fp32", "attention sdp"} <= found.seconds.keys()
-    assert all(took > 0 for took in found.seconds.values()) and WRONG not in found.problems.values()
+    assert all(took > 0 for took in found.seconds.values())
+    # Without VNNI oneDNN adds products of int8 up in 16 bits, which overflow: the probe finds that out.
+    assert WRONG not in {name: said for name, said in found.problems.items() if name != "product int8"}.values()
 
 
 @pytest.mark.usefixtures("small")
@@ -176,7 +178,8 @@ def test_what_a_gpu_refuses_is_left_out(device_type: str) -> None:
         assert card.memory.peak < 300 << 20
     assert {"product fp16", "product fp32", "decoding 32 Mi weights of fp8"} <= found.seconds.keys()
     assert "not implemented for 'torch.bfloat16'" in found.problems["product bf16"]
-    assert ("product int8" in found.seconds) is (device_type == "cuda") and "product fp8" in found.problems
+    is_tried = "product int8" in found.seconds or found.problems["product int8"] == WRONG  # the CPU's own computes it
+    assert is_tried is (device_type == "cuda") and "product fp8" in found.problems
 
 
 def test_the_measurement_takes_less_than_300_mb_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

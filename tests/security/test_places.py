@@ -18,8 +18,9 @@ from PIL.PngImagePlugin import PngInfo
 from modules.errors import InvalidValueError
 from modules.jobs.tasks import Outcome, Task
 from modules.services import Services
+from tests import fakes
 from tests.compat.conftest import write
-from tests.fakes import FakeExecutor, fake_services, mounted_page
+from tests.fakes import fake_services, mounted_page
 from tests.security.test_users import routes_of
 
 SECRET = "a-text-that-no-reply-may-hold"
@@ -225,13 +226,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def services(root: Path) -> Iterator[Services]:
-    def refuse(executor: FakeExecutor, task: Task) -> Outcome:
+class Refusing(fakes.FakeExecutor):
+    """An executor that takes no task. A class of its own: that a class has a method is remembered once it was asked."""
+
+    def run_task(self, task: Task) -> Outcome:
         raise InvalidValueError("Nothing is trained, converted or downloaded here.")
 
+
+@pytest.fixture(scope="module")
+def services(root: Path) -> Iterator[Services]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(FakeExecutor, "run_task", refuse, raising=False)
+    patch.setattr(fakes, "FakeExecutor", Refusing)
     services = fake_services(root / "data", api_server_stop=True)
     (services.paths.cache_dir / "reports").mkdir(exist_ok=True)
     for folder in [services.paths.data_dir, *services.paths.data_dir.rglob("*/")]:

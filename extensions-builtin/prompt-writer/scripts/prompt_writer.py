@@ -16,6 +16,7 @@ from modules import scripts  # noqa: E402
 from modules.jobs.computing import Computing  # noqa: E402
 from modules.jobs.tasks import Starter  # noqa: E402
 from modules.scripts import script_callbacks  # noqa: E402
+from modules.system.bounded import read_json  # noqa: E402
 
 FROM, BY = "Written from", "Written by"
 
@@ -37,7 +38,8 @@ class Write(scripts.Script):
 
     def ui(self, is_img2img: bool) -> list[Any]:
         """Take the place of the record that is next to the button; without a page, one by itself."""
-        record = self.records.get("img2img" if is_img2img else "txt2img") or build_record()
+        tab = "img2img" if is_img2img else "txt2img"
+        record = self.records.get(tab) or build_record(tab)
         self.infotext_fields = [(record, pasted)]
         return [record]
 
@@ -47,23 +49,23 @@ class Write(scripts.Script):
         import gradio as gr
 
         gr.Button("Write", elem_id=f"{tab}_write", elem_classes=["fw-write"], size="sm")
-        self.records[tab] = build_record(f"{tab}_write_record")
+        self.records[tab] = build_record(tab)
 
     def process(self, p: Any, record: str = "", *args: Any) -> None:
         """Say what the prompt was written from, as long as it is in there as it was written."""
         try:
-            found = json.loads(record) if record else {}
+            found = read_json(record) if record else {}
         except ValueError:
             found = {}
         if isinstance(found, dict) and found.get("text") and str(found["text"]) in p.prompt:
             p.extra_generation_params |= {FROM: str(found.get("from", "")), BY: str(found.get("by", ""))}
 
 
-def build_record(elem_id: str | None = None) -> Any:
+def build_record(tab: str) -> Any:
     """Build the hidden text that says what was written, see `Write.process`."""
     import gradio as gr
 
-    return gr.Textbox("", label="Record", visible="hidden", elem_id=elem_id)
+    return gr.Textbox("", label="Record", visible="hidden", elem_id=f"{tab}_write_record")
 
 
 def pasted(fields: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from modules.errors import InvalidValueError
 
 originals: dict[Hashable, dict[tuple[Any, str], Any]] = {}
-"""By key: what stood there, by object and attribute."""
+"""Originals by key, and there by object and attribute."""
 
 
 def patch(key: Hashable, obj: Any, field: str, replacement: Any) -> Any:

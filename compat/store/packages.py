@@ -43,8 +43,8 @@ REFERENCE_SET = (
     *("GitPython", "blendmodes", "clip-anytorch", "ftfy", "kornia", "matplotlib", "open_clip_torch"),
     *("opencv-python-headless", "piexif", "scikit-image", "timm"),
 )
-"""What the reference UI brings itself, so that its extensions import it without asking; offered as one set. Names of
-basicsr and of pkg_resources are facades."""
+"""Packages that the reference UI brings itself, so that its extensions import them without asking; offered as one set.
+Names of basicsr and of pkg_resources are facades."""
 ALONE = frozenset({"clip-anytorch", "open-clip-torch", "timm", "segment-anything", "segment-anything-hq", "facexlib"})
 """Packages that name torchvision as a requirement and work over its stand-in; installed without what they require."""
 SAME = {"opencv-python": "opencv-python-headless", "opencv-contrib-python": "opencv-python-headless"}

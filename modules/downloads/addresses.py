@@ -15,7 +15,7 @@ CIVITAI = "https://civitai.com"
 HUB_FILE = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+?))?[:/](?P<file>[^:@]+\.\w+)")
 HUB_PAGE = re.compile(r"/(?P<repo>[\w.-]+/[\w.-]+)/(?:blob|resolve)/(?P<revision>[^/]+)/(?P<file>.+)")
 NAMELESS = "pytorch_lora_weights"
-"""What hundreds of repositories call their only file: it gets the name of its repository."""
+"""Names that hundreds of repositories give their only file: it gets the name of its repository."""
 SUFFIXES = (".safetensors", ".sft", ".gguf")
 """Of files that cannot run code."""
 PICKLES = (".ckpt", ".pt", ".pth", ".bin")

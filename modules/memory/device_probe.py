@@ -45,7 +45,7 @@ SLOW_S = 1.0
 BETTER_BELOW = 0.7
 """Time of another way over the usual one's from which on it is taken: noise must not decide, and fp32 takes memory."""
 BETTER_LAYOUT_BELOW = 0.9
-"""The same for the layout of a convolution's weights, which takes no memory."""
+"""Time of another layout over the usual one's, likewise, of a convolution's weights, which takes no memory."""
 GROUPS = 8
 MAX_ERROR = 0.03
 WRONG = "gives wrong numbers"

@@ -1,5 +1,5 @@
 """Linear layers with int8 weights that few tokens go through, as where a language model writes: on a CPU the weight is
-multiplied as it is stored, because decoding it would take longer than all else."""
+multiplied in its stored form, because decoding it would take longer than everything else."""
 
 from __future__ import annotations
 

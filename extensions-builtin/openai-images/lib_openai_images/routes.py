@@ -44,7 +44,7 @@ EDIT_FORM = {
 }
 LOOK_S = 0.1  # how often a stream looks for a preview
 NO_USAGE = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
-"""What streams carry because clients read it: nothing is billed."""
+"""Counts that streams carry because clients read them: nothing is billed."""
 
 
 class ImageItem(Reply):

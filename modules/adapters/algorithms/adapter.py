@@ -22,7 +22,7 @@ Factors = Mapping[str, Tensor]
 SPARSE = ("bias_indices", "bias_values", "bias_size")
 MAGNITUDES = ("lora_magnitude_vector", "lora_magnitude_vector.weight")
 COMMON_ENDS = frozenset({"alpha", "scale", "dora_scale", "diff_b", *MAGNITUDES, *SPARSE})
-"""What may be next to the tensors of any algorithm."""
+"""Names that may be next to the tensors of any algorithm."""
 
 MAX_INPUT_CHANNELS = 33
 """Of a first convolution: 16 of the latent, 16 of the masked image's, the mask."""

@@ -34,7 +34,7 @@ STD = (
     *(3.1286, 4.1819, 3.8527, 3.8312, 3.5605, 4.3875, 3.9624, 4.0168, 3.5643, 4.0550, 5.5614, 4.2963, 4.4080, 3.4959),
     *(3.8747, 3.7608, 3.5735, 3.1490, 3.7662, 3.6746, 3.4563, 3.8161),
 )
-"""Of the 64 channels of the published weights."""
+"""Statistics of the 64 channels of the published weights."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Formats that the weights of a file are stored in, told by its header. Imports no torch."""
+"""Formats of the weights in a file, found from its header. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

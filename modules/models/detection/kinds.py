@@ -68,7 +68,7 @@ LEVEL = re.compile(
     r"^(?:model\.diffusion_model\.(?:net\.)?|diffusion_model\.|first_stage_model\.|language_model\.|"
     r"(?:net|model|module|_orig_mod|dit|transformer|unet|vae|text_encoder(?:_\d)?|params(?:_ema)?)\.)"
 )
-"""What programs put before the names of a model."""
+"""Prefixes that programs put before the names of a model."""
 
 
 class HasShape(Protocol):

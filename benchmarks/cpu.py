@@ -45,7 +45,7 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 from benchmarks import full_size_parts
 from benchmarks.full_size import CPU, FAMILIES, ROOT, load_through_program, use_every_page, write_full_size_checkpoint
-from benchmarks.report import print_table, read_result, write_result
+from benchmarks.report import machine, print_table, read_result, write_result
 from benchmarks.step_profile import shares
 from benchmarks.turbo import measure_turbo
 from lib_workbench.comparison.compare import psnr_db
@@ -209,17 +209,20 @@ def openvino_steps(unet: Any, family: str, side: int) -> tuple[dict[str, Step], 
 def measure_steps(
     path: Path, family: str, side: int, rounds: int, names: Sequence[str], warm_up: int = 1
 ) -> dict[str, Any]:
-    """Seconds of a step in each of our ways and of the peers', and the ratios; how far int8 is from fp32 here."""
+    """Seconds of a step in each of our ways and of the peers', and the ratios; how far ours are from fp32 here."""
     unets = {name: WAYS[name].load(path).unet for name in names}
     steps = {name: stepper(unets[name], family, side, WAYS[name].dtype) for name in names}
     others, left_out = openvino_steps(unets["diffusers fp32"], family, side)
-    seconds = take_turns({**steps, **others}, rounds, warm_up=warm_up)
-    true = steps["diffusers fp32"]()
-    errors = {name: float((steps[name]().float() - true).norm() / true.norm()) for name in names}
-    fastest = "int8 matmul"
-    ratios = {f"{fastest} / {name}": seconds[fastest] / seconds[name] for name in seconds if name != fastest}
-    print(json.dumps({"seconds": seconds, "ratios": ratios, "relative_errors": errors}), flush=True)
-    return {"seconds": seconds, "ratios": ratios, "relative_errors": errors, "left_out": left_out}
+    with attention_of_ours({name: (unets[name], steps[name]) for name in names}):
+        seconds = take_turns({**steps, **others}, rounds, warm_up=warm_up)
+        true = steps["diffusers fp32"]()
+        errors = {name: float((steps[name]().float() - true).norm() / true.norm()) for name in names}
+    ours = [name for name in names if WAYS[name].storage]
+    peers = [name for name in seconds if name not in ours]
+    ratios = {f"{name} / {peer}": seconds[name] / seconds[peer] for name in ours for peer in peers}
+    found = {"seconds": seconds, "ratios": ratios, "relative_errors": errors, "left_out": left_out}
+    print(json.dumps(found), flush=True)
+    return {**found, "attention": attention_here(), "machine": machine()}
 
 
 def flow_denoisers(info: CheckpointInfo, side_px: int, names: Sequence[str]) -> dict[str, tuple[Any, Step]]:
@@ -712,6 +715,8 @@ def main() -> None:
     side, rounds = (QUICK_SIDE, QUICK_ROUNDS) if arguments.quick else (arguments.side // 8, arguments.rounds)
     numba_beside = "" if attention_here() == "sdp" else ", with numba"
     at = "" if side in (SIDE, QUICK_SIDE) else f", {8 * side} px"  # names of results at another size
+    if torch.backends.cpu.get_cpu_capability() == "AVX2":
+        at += ", AVX2"  # of a processor, or by ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
     result: dict[str, Any] = {"goals": GOALS, "image_px": 8 * (QUICK_SIDE if arguments.quick else SIDE)}
 
     note = {"note": arguments.note} if arguments.note else {}  # of flow models in their own rows
@@ -743,7 +748,8 @@ def main() -> None:
                 sides = (QUICK_SIDE,) if arguments.quick else DECODED_SIDES
                 measure_decoding(family, sides, partial(keep, f"decode, {family}"))
         if "turbo" in arguments.part:
-            keep("turbo, from a request to a file", measure_turbo(Path(scratch), rounds, arguments.quick))
+            found = measure_turbo(Path(scratch), rounds, arguments.quick)
+            keep(f"turbo, from a request to a file{at}", {**found, "machine": machine()})
         for family in FLOW_FAMILIES:
             if family not in arguments.family or not {"steps", "profile"} & set(arguments.part):
                 continue
@@ -767,7 +773,7 @@ def main() -> None:
                 save(result)
             if "steps" in arguments.part:
                 # A step at a larger size is long: it warms itself up.
-                found = measure_steps(path, family, side, rounds, names, warm_up=int(not at))
+                found = measure_steps(path, family, side, rounds, names, warm_up=int(side <= SIDE))
                 result[f"steps, {family}{at}"] = found
             if "memory" in arguments.part:
                 result[f"memory, {family}{at}"] = measure_memory(path, family, side)

@@ -1,10 +1,11 @@
-"""Attention on the CPU in 8 bits, compiled by numba: scores from int8 queries and keys, weights and values in bfloat16.
+"""Attention on the CPU in 8 bits, compiled by numba: scores from int8 queries and keys, weights and values in bfloat16
+where the CPU multiplies those, else in float32.
 
 After SageAttention (Zhang et al. 2024, arXiv:2410.02367): the mean of the keys is taken from each key, which adds the
 same to all scores of a query and so changes no weight; queries and keys are rounded with a scale per token. The softmax
 is in float32 and runs along blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867), so scores never leave the
-first cache. The 8-bit products need AVX512-VNNI, the others AVX512-BF16; numba's own loops would not use either, so the
-three inner loops are written for LLVM here. `modules.memory.kernels.support` says whether all of this can run.
+first cache. The 8-bit products need AVX512-VNNI, those of bfloat16 AVX512-BF16; numba's own loops would not use either,
+so the three inner loops are written for LLVM here. `modules.memory.kernels.support` says whether all of this can run.
 
 Importing this file imports numba, and compiles the kernel or reads it from the cache.
 """
@@ -12,7 +13,6 @@ Importing this file imports numba, and compiles the kernel or reads it from the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import llvmlite.binding
@@ -24,12 +24,20 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-ROWS = 4
+from modules.memory.kernels.int8_product import thread_pool
+
+ROWS = 6
 """Queries at a time in the inner loops."""
-BLOCK_KEYS = 128
-BLOCK_QUERIES = 32
-MOST_VECTORS = 6
+BLOCK_KEYS = 256
+BLOCK_QUERIES = 48
+MOST_VECTORS = 4
 """Vectors of 16 dimensions of the output that are kept in registers, for each of `ROWS` queries."""
+IN_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx512bf16"))
+"""Whether the CPU multiplies pairs of bfloat16 numbers."""
+WEIGHT_BYTES = 2 if IN_PAIRS else 4
+"""Of a weight, and of a value that it is multiplied with."""
+SUM_STEPS = BLOCK_KEYS * WEIGHT_BYTES // 4
+"""Of the inner loop over a block's weights: 4 bytes in each."""
 QUIETEST = np.float32(1e-12)
 LEAST_QUERIES = 64
 """In one task: its keys and values are packed for as few queries at least."""
@@ -74,14 +82,20 @@ def _dot_pairs(builder: Any, sums: Any, left: Any, right: Any) -> Any:
     return _instruction(builder, "vdpbf16ps $3, $2, $0", FLOATS, [sums, left, right], "=v,0,v,v")
 
 
-def _called(builder: Any, name: str, kind: Any, arguments: list[Any]) -> Any:
+def _called(builder: Any, name: str, kind: Any, arguments: list[Any], *may: str) -> Any:
+    """A function of LLVM; `may`: what its arithmetic may do."""
     taken = [argument.type for argument in arguments]
     found = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, taken), name)
-    return builder.call(found, arguments)
+    return builder.call(found, arguments, fastmath=may)
 
 
 def _fma(builder: Any, left: Any, right: Any, added: Any) -> Any:
     return _called(builder, "llvm.fma.v16f32", FLOATS, [left, right, added])
+
+
+def _add_products(builder: Any, sums: Any, left: Any, right: Any) -> Any:
+    """Sums [16] of float32 plus the products of two vectors of weights and values, as they are packed."""
+    return _dot_pairs(builder, sums, left, right) if IN_PAIRS else _fma(builder, left, right, sums)
 
 
 @intrinsic
@@ -126,7 +140,7 @@ def _score_tile(
 
 @intrinsic
 def _exp_row(typing: Any, scores: Any, out: Any, factor: Any, peak: Any) -> Any:
-    """2^(scores * factor - peak) of `BLOCK_KEYS` scores as bfloat16 into `out`; returns the sum. Addresses and numbers.
+    """2^(scores * factor - peak) of `BLOCK_KEYS` scores, packed into `out`; returns the sum. Addresses and numbers.
 
     2^x by a polynomial of the fraction, and an integer addition to the exponent. Below 2^-120 it is that."""
     signature = types.float32(types.int64, types.int64, types.float32, types.float32)
@@ -156,14 +170,13 @@ def _exp_row(typing: Any, scores: Any, out: Any, factor: Any, peak: Any) -> Any:
                 power = builder.bitcast(builder.add(builder.bitcast(power, INTS), exponent), FLOATS)
                 builder.store(builder.fadd(builder.load(sums[half]), power), sums[half])
                 made.append(power)
-            pairs = _instruction(builder, "vcvtne2ps2bf16 $1, $2, $0", FLOATS, made, "=v,v,v")
-            offset = builder.mul(loop.index, ir.Constant(I64, 64))
-            builder.store(pairs, _at(builder, out, offset, FLOATS), align=64)
+            if IN_PAIRS:
+                made = [_instruction(builder, "vcvtne2ps2bf16 $1, $2, $0", FLOATS, made, "=v,v,v")]
+            begin = builder.add(out, builder.mul(loop.index, ir.Constant(I64, 64 * len(made))))
+            for place, packed in enumerate(made):
+                builder.store(packed, _at(builder, begin, 64 * place, FLOATS), align=64)
         both = builder.fadd(builder.load(sums[0]), builder.load(sums[1]))
-        total = ir.Constant(F32, 0.0)
-        for lane in range(16):
-            total = builder.fadd(total, builder.extract_element(both, ir.Constant(I32, lane)))
-        return total
+        return _called(builder, "llvm.vector.reduce.fadd.v16f32", F32, [ir.Constant(F32, -0.0), both], "reassoc")
 
     return signature, generate
 
@@ -173,8 +186,8 @@ def _sum_tile(vectors: int) -> Any:
 
     @intrinsic
     def add(typing: Any, weights: Any, values: Any, out: Any, stride: Any) -> Any:
-        """Weights [ROWS, BLOCK_KEYS] bfloat16 times packed values [BLOCK_KEYS / 2, ...] onto `out` [ROWS, ...]
-        float32, whose rows lie `stride` bytes apart like those of the values. Addresses."""
+        """Weights [ROWS, BLOCK_KEYS] times packed values [SUM_STEPS, ...] onto `out` [ROWS, ...] float32, whose rows
+        lie `stride` bytes apart like those of the values. Addresses."""
         signature = types.void(*[types.int64] * 4)
 
         def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
@@ -187,14 +200,14 @@ def _sum_tile(vectors: int) -> Any:
                 ]
                 for row in rows
             ]
-            with cgutils.for_range(builder, ir.Constant(I64, BLOCK_KEYS // 2)) as loop:
+            with cgutils.for_range(builder, ir.Constant(I64, SUM_STEPS)) as loop:
                 packed = builder.add(values, builder.mul(loop.index, stride))
                 parts = [_load(builder, packed, 64 * place, FLOATS) for place in range(vectors)]
-                pair_at = builder.add(weights, builder.mul(loop.index, ir.Constant(I64, 4)))
+                weights_at = builder.add(weights, builder.mul(loop.index, ir.Constant(I64, 4)))
                 for row in range(ROWS):
-                    pair = _everywhere(builder, _load(builder, pair_at, 2 * BLOCK_KEYS * row, F32), FLOATS)
+                    weight = _everywhere(builder, _load(builder, weights_at, 4 * SUM_STEPS * row, F32), FLOATS)
                     for place, part in zip(sums[row], parts, strict=True):
-                        builder.store(_dot_pairs(builder, builder.load(place), pair, part), place)
+                        builder.store(_add_products(builder, builder.load(place), weight, part), place)
             for address, places in zip(rows, sums, strict=True):
                 for number, place in enumerate(places):
                     builder.store(builder.load(place), _at(builder, address, 64 * number, FLOATS), align=64)
@@ -205,7 +218,18 @@ def _sum_tile(vectors: int) -> Any:
     return add
 
 
-_sum_1, _sum_2, _sum_3, _sum_4, _sum_5, _sum_6 = (_sum_tile(count) for count in range(1, MOST_VECTORS + 1))
+_sum_1, _sum_2, _sum_3, _sum_4 = (_sum_tile(count) for count in range(1, MOST_VECTORS + 1))
+
+
+@intrinsic
+def _largest(typing: Any, numbers: Any) -> Any:
+    """The largest of the float32 numbers [16] at an address."""
+
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        vector = _load(builder, arguments[0], 0, FLOATS)
+        return _called(builder, "llvm.vector.reduce.fmax.v16f32", F32, [vector], "nnan")
+
+    return types.float32(types.int64), generate
 
 
 @intrinsic
@@ -265,8 +289,14 @@ def _packed_keys(key, keys, four):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, fastmath=MATH)
 def _packed_values(value, keys, vectors):  # type: ignore[no-untyped-def]
-    """Values [S,D] in bfloat16, two tokens of a dimension together: uint32 [keys / 2, 16 * vectors]."""
+    """Values [S,D] in lines of whole vectors: float32 [keys, 16 * vectors], or in bfloat16, two tokens of a dimension
+    together: uint32 [keys / 2, 16 * vectors]."""
     count, width = value.shape
+    if not IN_PAIRS:
+        numbers = _aligned(keys * 64 * vectors).view(np.float32).reshape(keys, 16 * vectors)
+        numbers[:] = np.float32(0.0)
+        numbers[:count, :width] = value
+        return numbers
     packed = _aligned(keys // 2 * 64 * vectors).view(np.uint32).reshape(keys // 2, 16 * vectors)
     packed[:] = np.uint32(0)
     for pair in range(count // 2):
@@ -283,12 +313,8 @@ def _add_weighted(weights, values, out, vectors):  # type: ignore[no-untyped-def
     """`_sum_tile` for any number of vectors. Addresses."""
     stride, left = 64 * vectors, vectors
     while left > 0:
-        taken = left if left <= MOST_VECTORS else 4
-        if taken == 6:
-            _sum_6(weights, values, out, stride)
-        elif taken == 5:
-            _sum_5(weights, values, out, stride)
-        elif taken == 4:
+        taken = min(left, MOST_VECTORS)
+        if taken == 4:
             _sum_4(weights, values, out, stride)
         elif taken == 3:
             _sum_3(weights, values, out, stride)
@@ -312,7 +338,7 @@ def _attend_head(query, key, value, out):  # type: ignore[no-untyped-def]
     values = _packed_values(value, keys, vectors)
     rounded = _aligned(BLOCK_QUERIES * bytes_row)
     sums = _aligned(4 * BLOCK_QUERIES * wide).view(np.float32)
-    scores, weights = _aligned(4 * ROWS * BLOCK_KEYS).view(np.float32), _aligned(2 * ROWS * BLOCK_KEYS)
+    scores, weights = _aligned(4 * ROWS * BLOCK_KEYS).view(np.float32), _aligned(WEIGHT_BYTES * ROWS * BLOCK_KEYS)
     peaks = _aligned(64 * ROWS).view(np.float32)
     factors, highest = np.empty(BLOCK_QUERIES, np.float32), np.empty(BLOCK_QUERIES, np.float32)
     totals = np.empty(BLOCK_QUERIES, np.float32)
@@ -348,10 +374,7 @@ def _attend_head(query, key, value, out):  # type: ignore[no-untyped-def]
                     )
                 for line in range(ROWS):
                     row = top + line
-                    peak = np.float32(-3e38)
-                    for lane in range(16):
-                        peak = max(peak, peaks[16 * line + lane])
-                    peak *= factors[row]
+                    peak = _largest(peaks.ctypes.data + 64 * line) * factors[row]
                     if peak > highest[row]:
                         less = np.float32(2.0) ** max(highest[row] - peak, np.float32(-126.0))
                         highest[row] = peak
@@ -360,13 +383,13 @@ def _attend_head(query, key, value, out):  # type: ignore[no-untyped-def]
                             sums[row * wide + place] *= less
                     totals[row] += _exp_row(
                         scores.ctypes.data + 4 * BLOCK_KEYS * line,
-                        weights.ctypes.data + 2 * BLOCK_KEYS * line,
+                        weights.ctypes.data + WEIGHT_BYTES * BLOCK_KEYS * line,
                         factors[row],
                         highest[row],
                     )
                 _add_weighted(
                     weights.ctypes.data,
-                    values.ctypes.data + first // 2 * 64 * vectors,
+                    values.ctypes.data + first * WEIGHT_BYTES * wide,
                     sums.ctypes.data + top * 64 * vectors,
                     vectors,
                 )
@@ -388,8 +411,7 @@ def int8_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         for task in tasks:
             _attend_head(*task)
     else:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda task: _attend_head(*task), tasks))
+        list(thread_pool(threads).map(lambda task: _attend_head(*task), tasks))
     return out.to(query.dtype)
 
 

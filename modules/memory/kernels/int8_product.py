@@ -96,7 +96,7 @@ def _run(name: str, dtype: torch.dtype, rows: Tensor, *arguments: int) -> None:
         team.run(_engine().get_function_address("share"), shared, parts, 0)
     else:
         ends = [count * part // parts for part in range(parts + 1)]
-        list(_pool(threads).map(lambda part: function(packed, *part), pairwise(ends)))
+        list(thread_pool(threads).map(lambda part: function(packed, *part), pairwise(ends)))
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ def openmp_team() -> Team | None:
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Kept: a kernel takes less time than it takes to start a thread."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="int8-product")
+def thread_pool(threads: int) -> ThreadPoolExecutor:
+    """Return the threads that compute kernels. They are kept, as some kernels take less time than a thread's start."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="kernels")
 
 
 @cache

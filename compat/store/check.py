@@ -133,13 +133,13 @@ def look_at(folder: Path, place: Path) -> Seen:
         if not seen.replaced_by:
             seen.fault = _image_of(client, {})[1] or seen.fault
             seen.image_ms = 1000 * extension.image_s
+        seen.loads = not extension.faults
         work = WORK.get(folder.name.lower())
         if work is not None and (seen.replaced_by or not extension.faults):
             seen.works = _tried(work, client, seen, {one.elem_id for one in page.blocks.values()})
     seen.hooks = hooks_of(library, extension)
     seen.notices = [*extension.notices]
     seen.fault = extension.faults[0].reason if extension.faults else seen.fault
-    seen.loads = not extension.faults
     services.dispatcher.close()
     return seen
 

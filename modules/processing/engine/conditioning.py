@@ -32,9 +32,9 @@ from modules.prompting.embeddings import EmbeddingTable
 from modules.prompting.encode import TextOptions
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
+from modules.system.texts import page_text
 
 CACHED_ENCODINGS = 16
-WITHOUT_IMAGE = "edits images, and none is given: the prompt alone makes one. Give it one in img2img or as a reference."
 
 
 class EncodedNegatives(Sequence[ScheduledConditioning]):
@@ -215,7 +215,11 @@ class Conditioner:
         if tower is None or not model.takes_references:
             return ()
         if not images:
-            self.notices[f"{model.info.name} {WITHOUT_IMAGE}"] = None
+            prompt_alone = page_text(
+                f"{model.info.name} edits images, and none is given: the prompt alone makes one. "
+                "Give it one in img2img or as a reference."
+            )
+            self.notices[prompt_alone] = None
         if self._blind is None and images:
             with open_checkpoint(model.info.path, modules=model.info.modules) as file:
                 try:

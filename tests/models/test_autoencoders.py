@@ -91,6 +91,18 @@ def test_images_and_scaled_latents_are_those_of_the_pipelines(name: str) -> None
     torch.testing.assert_close(decoded, truth, atol=most, rtol=most)
 
 
+def test_a_margin_is_mirrored_and_cut_off() -> None:
+    autoencoder = replace(KlAutoencoder(SIZES), margin=1)
+    vae, runner = filled(autoencoder), VaeRunner(CPU, torch.float32)
+    own = torch.randn(1, 4, 3, 5, generator=torch.Generator().manual_seed(1))
+    mirrored = torch.cat([own[..., 1:2], own], dim=3)
+    mirrored = torch.cat([mirrored, mirrored[:, :, 1:2]], dim=2)
+    truth = vae.decode(mirrored).sample[..., :12, 4:]
+    torch.testing.assert_close(runner.decode(autoencoder, vae, own), truth)
+    single = own[..., :1]  # nothing to mirror
+    torch.testing.assert_close(runner.decode(autoencoder, vae, single), vae.decode(single).sample)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_the_spread_is_that_of_drawn_latents(name: str) -> None:
     """A latent one standard deviation from the mean, scaled, is one scaled deviation from the scaled mean."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NORM_GROUPS = 32
 SETTINGS = "vae/config.json"
 PREVIEW_FACTORS, PREVIEW_BIAS = "preview_rgb_factors", "preview_rgb_bias"
+MARGIN = "decode_margin"
 SCALE_FACTOR = 0.18215  # of Stable Diffusion 1 and 2, where a YAML does not say it
 
 
@@ -45,13 +46,17 @@ class KlSizes:
 @dataclass(frozen=True)
 class KlAutoencoder:
     """An `Autoencoder`: scaled latents are `(own - shift) * scale_factor`; with `by_channel`, the mean and the standard
-    deviation of each channel, `(own - mean) / deviation * scale_factor`."""
+    deviation of each channel, `(own - mean) / deviation * scale_factor`.
+
+    `margin`: so many latents are mirrored at the left and the lower edge, decoded with the others, and cut off. For a
+    decoder that leaves a spot in that corner (Karras et al. 2020, arXiv:1912.04958, section 2.1)."""
 
     sizes: KlSizes
     scale_factor: float = SCALE_FACTOR
     shift: float = 0.0
     preview: PreviewFactors | None = None
     by_channel: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    margin: int = 0
 
     @property
     def channels(self) -> int:
@@ -107,7 +112,13 @@ class KlAutoencoder:
         return (mean - shift) / deviation * self.scale_factor, std / deviation * self.scale_factor
 
     def decode(self, vae: Any, own: Tensor, tile_px: int = 0, few_tiles: bool = False) -> Tensor:
-        return decode_kl(vae, own, tile_px // self.downscale, few_tiles)
+        tile = tile_px // self.downscale
+        if not 0 < self.margin < min(own.shape[-2:]):
+            return decode_kl(vae, own, tile, few_tiles)
+        from torch.nn.functional import pad
+
+        wide, cut = pad(own, (self.margin, 0, 0, self.margin), mode="reflect"), self.margin * self.downscale
+        return decode_kl(vae, wide, tile, few_tiles)[..., :-cut, cut:]
 
     def encode(self, vae: Any, images: Tensor, tile_px: int = 0, few_tiles: bool = False) -> Tensor:
         return encode_kl(vae, images, tile_px // self.downscale, self.downscale, few_tiles)
@@ -219,6 +230,7 @@ def _read(model: Mapping[str, Any]) -> KlAutoencoder:
         scale_factor=float(model.get("scale_factor", SCALE_FACTOR)),
         shift=float(model.get("shift_factor", 0.0)),
         preview=preview_of_yaml(model),
+        margin=int(model.get(MARGIN, 0)),
     )
 
 

@@ -132,9 +132,7 @@ class SettingsStore:
         settings, notices = read_stored(migrate(whole))
         if whole != stored:
             changed = ", ".join(key for key, value in whole.items() if stored.get(key) != value)
-            notices += (
-                page_text(f"{self.path.name} held half characters (lone surrogates) in {changed}; they were replaced."),
-            )
+            notices += (page_text(f"{self.path.name} held lone surrogates in {changed}; they were replaced."),)
         return settings, notices
 
     def _keep_aside(self, reason: str) -> str:

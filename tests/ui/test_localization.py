@@ -279,7 +279,7 @@ class TestInTheBrowser:
             page.wait_for_selector("#fw_presets:has-text('Voreinstellungen')")
             for width in (1440, 1280, 1024, 800, 390):
                 page.set_viewport_size({"width": width, "height": 900})
-                assert page.evaluate(CUT) == [], width
+                until(page, lambda: page.evaluate(CUT) == [], seconds=5)
         finally:
             page.evaluate("localStorage.clear()")
             page.close()

@@ -215,11 +215,9 @@ class Conditioner:
         if tower is None or not model.takes_references:
             return ()
         if not images:
-            prompt_alone = page_text(
-                f"{model.info.name} edits images, and none is given: the prompt alone makes one. "
-                "Give it one in img2img or as a reference."
-            )
-            self.notices[prompt_alone] = None
+            name = model.info.name
+            note = page_text(f"{name} edits images, and none is given: give it one in img2img or as a reference.")
+            self.notices[note] = None
         if self._blind is None and images:
             with open_checkpoint(model.info.path, modules=model.info.modules) as file:
                 try:

@@ -344,7 +344,7 @@ class Engine:
             if self._shelf.clear():
                 self._release()
             self._status = EngineStatus(
-                EngineState.EMPTY, page_text("The model was unloaded; the next image loads it again.")
+                EngineState.EMPTY, page_text("The model was unloaded; the next image loads it.")
             )
 
     def measure_again(self) -> dict[str, dict[str, Any]]:

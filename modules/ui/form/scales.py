@@ -27,9 +27,7 @@ def scales_facts(model: ModelFacts) -> str:
     if model.stored_bytes + model.streamed_bytes != model.fp16_bytes:
         lines.append(page_text(f"in fp16 it would take {short_bytes(model.fp16_bytes)}"))
     if model.threads:
-        lines.append(
-            page_text("computed by 1 thread" if model.threads == 1 else f"computed by {model.threads} threads")
-        )
+        lines.append(page_text(f"CPU threads: {model.threads}"))
     if model.switch_seconds:
         lines.append(page_text(f"ready after {model.switch_seconds:.2f} s"))
     return "\n".join(lines)

@@ -62,11 +62,11 @@ class AwayError(OSError):
 class WorkerState(StrEnum):
     """Where a worker stands."""
 
-    STARTING = "starting"
-    IDLE = "idle"
-    BUSY = "busy"
-    WAITING = "waiting"  # it is gone, and is started again in a moment
-    ENDED = "ended"
+    STARTING = page_text("starting")
+    IDLE = page_text("idle")
+    BUSY = page_text("busy")
+    WAITING = page_text("waiting")  # it is gone, and is started again in a moment
+    ENDED = page_text("ended")
 
 
 @dataclass(frozen=True)

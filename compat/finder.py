@@ -42,6 +42,9 @@ LORA_FILES = ("networks", "network", "lora", "ui_extra_networks_lora")
 """Files of the reference UI's extension for LoRA, that others import by its folder or by themselves."""
 TORCHVISION, VISION, VISION_VERSION = "torchvision", "compat.facades.vision", "0.28.0"
 """A package that extensions import for a few functions, and that cannot be installed next to the program's PyTorch."""
+HAVE_NO_VISION = ("transformers", "diffusers")
+"""Packages that compute otherwise where torchvision is installed, with more of it than the stand-in has. An extension
+may be the first that imports them."""
 
 
 STAND_INS = {
@@ -54,6 +57,14 @@ BASICSR = (
     "basicsr is not installed, because it needs torchvision. Of it load_file_from_url, img2tensor and tensor2img are "
     "there; spandrel's ModelLoader reads files of upscalers."
 )
+
+
+def _asking() -> str:
+    """Return the package whose code imports something now, or looks for it."""
+    frame, passed = sys._getframe(1), (__name__, "importlib", "_frozen_importlib")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(passed):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 class _AliasLoader(Loader):
@@ -119,7 +130,7 @@ class FacadeFinder:
                 return ModuleSpec(name, _AliasLoader(LORA_HERE))
         if LORA.startswith(name) and import_module(ACTING).is_foreign_code():
             return ModuleSpec(name, None, is_package=True)  # folders that lie on no path of Python's
-        if top == TORCHVISION and import_module(ACTING).is_foreign_code():
+        if top == TORCHVISION and import_module(ACTING).is_foreign_code() and _asking() not in HAVE_NO_VISION:
             return ModuleSpec(name, _VisionLoader(), is_package=True)
         if name in STAND_INS and import_module(ACTING).is_foreign_code():
             return ModuleSpec(name, _AliasLoader(STAND_INS[name]), is_package=name == "basicsr.utils")

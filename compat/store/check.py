@@ -8,8 +8,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -125,29 +126,31 @@ def look_at(folder: Path, place: Path) -> Seen:
     services.dispatcher.start()
     app: FastAPI = build_api(services)
     before = len(app.router.routes)
-    add_extension_routes(app, library.callbacks, None)
+    add_extension_routes(app, library.callbacks, page)
     seen.routes = len(app.router.routes) - before
     seen.replaced_by = extension.replaced_by
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
         if not seen.replaced_by:
             seen.fault = _image_of(client, {})[1] or seen.fault
             seen.image_ms = 1000 * extension.image_s
+        seen.loads = not extension.faults
         work = WORK.get(folder.name.lower())
         if work is not None and (seen.replaced_by or not extension.faults):
-            seen.works = _tried(work, client, seen)
+            seen.works = _tried(work, client, seen, {one.elem_id for one in page.blocks.values()})
     seen.hooks = hooks_of(library, extension)
     seen.notices = [*extension.notices]
     seen.fault = extension.faults[0].reason if extension.faults else seen.fault
-    seen.loads = not extension.faults
     services.dispatcher.close()
     return seen
 
 
-def _tried(work: Work, client: Any, seen: Seen) -> str:
+def _tried(work: Work, client: Any, seen: Seen, elements: Set[str | None]) -> str:
     """Return "yes", or what was missing."""
     if work.tab and work.tab not in seen.tabs:
         return f"its tab {work.tab!r} is missing"
-    if work.route and (status := client.get(work.route).status_code) >= 400:
+    if work.element and work.element not in elements:
+        return f"its component {work.element!r} is missing"
+    if work.route and (status := client.get(work.route).status_code) >= 400 and status != HTTPStatus.METHOD_NOT_ALLOWED:
         return f"{work.route} answers {status}"
     if work.script:
         plain, problem = _image_of(client, work.more)

@@ -60,6 +60,13 @@ def test_extensions_get_it_and_nobody_else(theirs: Acting) -> None:
                 exec(call, names)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="the real one is taken where it is")
+def test_transformers_that_an_extension_imports_first_finds_none(theirs: Acting) -> None:
+    with acting(theirs):
+        assert not is_torchvision_available()
+        assert importlib.util.find_spec("torchvision") is not None
+
+
 def test_images_and_tensors(picture: Image.Image) -> None:
     from compat.facades import vision as v
 

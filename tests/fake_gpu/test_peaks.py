@@ -3,11 +3,13 @@ size, or in full width with few of their blocks, of which nothing is computed bu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from modules.flags.flags import parse_flags
 from modules.memory.streaming.source import RamSource, WatchedFile
@@ -21,6 +23,8 @@ from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
 from modules.processing.request.request import GenerationRequest
+from modules.processing.request.source_images import FromNoise, SourceImage
+from modules.processing.request.stages import Stage
 from modules.settings.values import Settings
 from tests.fake_gpu import fake_gpu
 from tests.fake_gpu.jobs import TABLES_BYTES, leave
@@ -35,7 +39,8 @@ SMALL_BYTES = 32 << 20
 """What may be left out besides: prompts that are kept, the image."""
 FP8 = {"fp8_storage": "Enable"}
 BLOCKS = {"stream_weights": "Blocks"}
-FEW = 3
+FEW, NOTHING = 3, FromNoise()
+HOLDS = "test_the_estimate_of_the_text_stage_includes_the_tower"
 
 
 @pytest.fixture
@@ -74,6 +79,38 @@ def test_each_stage_takes_what_is_estimated(
     tmp_path: Path,
 ) -> None:
     write_full(tmp_path, name, blocks)
+    compare(tmp_path, memory_gb, side_px, cfg_scale, settings)
+
+
+@pytest.mark.usefixtures("no_bytes")
+@pytest.mark.parametrize(
+    ("name", "settings", "count"),
+    [
+        thoroughly("Qwen-Image-Edit-2511", FP8, 1, held_by=HOLDS),
+        thoroughly("Qwen-Image-Edit-2511", BLOCKS, 2, held_by=HOLDS),
+        thoroughly("Qwen-Image-Edit", {}, 1, held_by=HOLDS),
+    ],
+)
+def test_reading_a_prompt_takes_what_is_estimated_where_images_are_looked_at(
+    name: str, settings: dict[str, Any], count: int, tmp_path: Path
+) -> None:
+    write_full(tmp_path, "qwen-image", FEW)
+    checkpoint = tmp_path / "Stable-diffusion" / "qwen-image.safetensors"
+    checkpoint.rename(checkpoint.with_stem(name))
+    images = tuple(SourceImage.of(Image.new("RGB", (300, 200 + number))) for number in range(count))
+    compare(tmp_path, 12, 512, 1.0, settings, FromNoise(images), [Stage.ENCODE_TEXT])
+
+
+def compare(
+    tmp_path: Path,
+    memory_gb: float,
+    side_px: int,
+    cfg_scale: float,
+    settings: dict[str, Any],
+    start: FromNoise = NOTHING,
+    stages: Iterable[Stage] | None = None,
+) -> None:
+    """Make images with the model in a folder, and compare the peak of each stage, or of these, with the estimate."""
     catalogue = CheckpointCatalogue([tmp_path / "Stable-diffusion"], HashCache(tmp_path / "hashes.json"))
     modules = ModuleCatalogue([tmp_path / "text_encoder", tmp_path / "VAE"])
     fields: dict[str, Any] = {
@@ -81,7 +118,7 @@ def test_each_stage_takes_what_is_estimated(
         **{"width": side_px, "height": side_px, "cfg_scale": cfg_scale},
     }
     chosen = Settings().with_changes({**settings, "live_previews_enable": False})
-    request = GenerationRequest(**fields, settings=chosen)
+    request = GenerationRequest(**fields, settings=chosen, start=start)
     with fake_gpu("cuda", memory_gb, has_values=False) as card:
         engine = Engine(
             catalogue,
@@ -101,7 +138,8 @@ def test_each_stage_takes_what_is_estimated(
             for need in estimate.stages
         }
         assert {"load", "text", "denoise", "decode"} <= set(found)
-        for stage, (needs, peaks) in found.items():
+        for stage in found if stages is None else stages:
+            needs, peaks = found[stage]
             most = max(peaks) * (STREAMED if settings == BLOCKS and stage == "denoise" else 1)
             room = max(TOLERANCE * max(peaks), SMALL_BYTES)
             least = max(peaks) if stage == "denoise" else peaks[0]

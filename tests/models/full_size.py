@@ -27,8 +27,8 @@ SD35 = {
     "vae-flux1": "first_stage_model.",
 }
 """What is in one file of SD3.5, and how its names begin. Its VAE has the layers of FLUX.1's."""
-BLOCK = re.compile(r"(.*\b(?:layers|(?:double_|single_|joint_)?blocks?)\.)(\d+)(\..*)")
-WHOLE = ("refiner", "distilled_guidance", "decoder.", "llm_adapter", "encoder.down", "encoder.mid")
+BLOCK = re.compile(r"(.*\b(?:layers|(?:double_|single_|joint_|transformer_)?blocks?)\.)(\d+)(\..*)")
+WHOLE = ("refiner", "distilled_guidance", "decoder.", "llm_adapter", "visual.", "encoder.down", "encoder.mid")
 """In the names of what has blocks and is small."""
 MOST_LAYERS = {"te-qwen3-4b": 27}
 """Layers that FLUX.2 klein reads the last of."""

@@ -14,15 +14,19 @@ from diffusers import (
     QwenImage21Transformer2DModel,
 )
 from diffusers.loaders.single_file_utils import convert_qwen_image21_transformer_checkpoint_to_diffusers
+from PIL import Image
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from modules.adapters.adapter_file import split_key
 from modules.adapters.targets import TargetTable
+from modules.errors import InvalidValueError
 from modules.models.autoencoders.source import open_vae
 from modules.models.families.architecture import read_architecture
-from modules.models.families.denoiser_context import DenoiserContext
+from modules.models.families.denoiser_context import DenoiserContext, stacked_references
 from modules.models.families.header_sizes import sized_by_header
+from modules.models.families.qwen_image21.denoiser import image_places
 from modules.models.families.registry import FAMILIES, detect_family
 from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.matching import assign_tensors
@@ -30,7 +34,9 @@ from modules.models.names.component import Component
 from modules.models.names.fused import unfused
 from modules.models.opening.checkpoint import open_checkpoint
 from modules.models.text_encoders.tokenizers import LlmTokenizer
+from modules.models.text_encoders.vision import look
 from modules.processing.engine.precision import PrecisionOptions
+from modules.processing.request.source_images import FromImage, FromNoise, SourceImage
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.schedules import build_sigmas
 from modules.settings.values import Settings
@@ -38,6 +44,7 @@ from tests.models.dit_files import HeaderOnly, full_header
 from tests.models.gguf_files import write_gguf
 from tests.processing.test_krea2 import type_of, write
 from tests.processing.test_qwen_image import SCHEDULER
+from tests.processing.test_qwen_image_edit import IMAGE, picture
 from tests.processing.test_z_image import engine_of, made, pixels, relative
 from tests.recordings import CONFIGS
 
@@ -47,7 +54,7 @@ HIDDEN, CHANNELS = 64, 64
 
 
 class Processor:
-    """What the pipeline asks of a processor: of one text at a time."""
+    """What the pipeline asks of a processor: of one text at a time, and its images."""
 
     def __init__(self) -> None:
         self.tokenizer = SimpleNamespace(encode=LlmTokenizer.standard().ids)
@@ -56,9 +63,16 @@ class Processor:
         (message,) = messages
         return [LlmTokenizer.standard().ids(f"<|im_start|>system\n{message['content'][0]['text']}<|im_end|>\n")]
 
-    def __call__(self, text: list[str], **_: Any) -> Any:
-        ids = torch.tensor([LlmTokenizer.standard().ids(text[0])])
-        found = SimpleNamespace(input_ids=ids, attention_mask=torch.ones_like(ids))
+    def __call__(self, text: list[str], images: list[Any] | None = None, **_: Any) -> Any:
+        rows, seen = [[each] for each in LlmTokenizer.standard().ids(text[0])], dict[str, Any]()
+        if images:
+            normed: dict[str, Any] = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "max_pixels": 4096 * 4096}
+            seen = dict(Qwen2VLImageProcessorPil(patch_size=16, **normed)(images, return_tensors="pt"))
+            counts = iter((seen["image_grid_thw"].prod(-1) // 4).tolist())
+            rows = [row * next(counts) if row == [IMAGE] else row for row in rows]
+        ids = torch.tensor([[token for row in rows for token in row]])
+        seen |= {"mm_token_type_ids": (ids == IMAGE).int()} if images else {}
+        found = SimpleNamespace(input_ids=ids, attention_mask=torch.ones_like(ids), **seen)
         found.to = lambda device: found
         return found
 
@@ -81,12 +95,12 @@ def modules() -> dict[str, Any]:
         },
     }
     vision = {
-        "depth": 1,
-        "hidden_size": 16,
+        "depth": 18,
+        "hidden_size": 64,
         "intermediate_size": 16,
-        "num_heads": 1,
+        "num_heads": 16,
         "out_hidden_size": HIDDEN,
-        "deepstack_visual_indexes": [0],
+        "deepstack_visual_indexes": [5, 11, 17],
         "num_position_embeddings": 16,
     }
     parts: dict[str, Any] = {
@@ -181,6 +195,94 @@ def test_the_velocity_is_that_of_diffusers_for_texts_of_unequal_length(
                 packed, tokens[row : row + 1, :length], sigma[row : row + 1], [[(1, 6, 4)]], is_image, return_dict=False
             )[0]
         assert relative(found[row], wanted[0, -24:].T.reshape(CHANNELS, 6, 4)) < 1e-4
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_text_encoder_sees_what_the_pipeline_shows_it(
+    pipeline: QwenImage21Pipeline, root: Path, count: int
+) -> None:
+    """All but the states of the images, which the pipeline replaces by their latents."""
+    images = [picture(size, seed) for seed, size in enumerate(((96, 64), (64, 128), (128, 96))[:count])]
+    with torch.no_grad():
+        wanted, _, is_image = pipeline.encode_prompt([PROMPT], images)
+    encoded = engine_of(root).conditioner(None).encode([PROMPT], [""], 4, Settings(), (64, 64), images=[images])
+    ((found, _),) = encoded.prompts[0].at(0)
+    assert found.crossattn.shape == wanted[~is_image].shape and relative(found.crossattn, wanted[~is_image]) < 1e-4
+    places = is_image[0].nonzero().flatten()
+    starts = [0, *((places.diff() > 1).nonzero().flatten() + 1).tolist()]
+    assert image_places(count) == tuple(int(places[start]) - start for start in starts)
+
+
+def test_images_are_seen_as_large_as_references_are() -> None:
+    class Sizes:
+        config = SimpleNamespace(patch_size=16, temporal_patch_size=2, deepstack_visual_indexes=())
+
+        def __call__(self, patches: Tensor, grid_thw: Tensor) -> Any:
+            return SimpleNamespace(pooler_output=patches[::4])
+
+    sight = look(Sizes(), Image.new("RGB", (1024, 1024)), torch.device("cpu"), torch.float32)
+    assert (sight.rows, sight.columns) == (32, 32)
+
+
+def test_the_velocity_next_to_references_is_that_of_diffusers(parts: dict[str, Any], model: LoadedModel) -> None:
+    generator = torch.Generator().manual_seed(6)
+    x, *shown = (torch.randn(1, CHANNELS, *size, generator=generator) for size in ((6, 4), (4, 6), (2, 8)))
+    first, second = image_places(2)
+    tokens, sigma = torch.randn(1, second + 5, HIDDEN, generator=generator), torch.tensor([0.7])
+    is_image, states = list[bool](), list[Tensor]()
+    for start, end, count in ((0, first, 6), (first, second, 4), (second, second + 5, 6)):
+        is_image += [False] * (end - start) + [True] * count
+        states += [tokens[:, start:end], torch.zeros(1, count, HIDDEN)]
+    rows = torch.cat([each.flatten(2).transpose(1, 2) for each in (*shown, x)], dim=1)
+    shapes = [[(1, *each.shape[2:]) for each in (*shown, x)]]
+    with torch.no_grad():
+        given = rows, torch.cat(states[:-1], dim=1), sigma, shapes, torch.tensor([is_image])
+        wanted = parts["transformer"](*given, return_dict=False)[0]
+    found = model.predict(x, 1000 * sigma, DenoiserContext(tokens, image=stacked_references(shown)))
+    assert relative(found[0], wanted[0, -24:].T.reshape(CHANNELS, 6, 4)) < 1e-4
+
+
+@pytest.mark.parametrize("from_image", [False, True])
+def test_the_edited_image_is_that_of_the_pipeline(pipeline: QwenImage21Pipeline, root: Path, from_image: bool) -> None:
+    """A reference of txt2img, and the image of img2img at full strength, which is the first that is shown."""
+    images = [picture((128, 128), seed) for seed in range(2 if from_image else 1)]
+    noise = torch.randn(1, CHANNELS, 8, 8, generator=torch.Generator().manual_seed(1234))
+    wanted = pipeline(
+        PROMPT,
+        images,
+        negative_prompt=NEGATIVE,
+        true_cfg_scale=3.0,
+        num_inference_steps=3,
+        height=128,
+        width=128,
+        latents=pipeline._pack_latents(noise, 1, CHANNELS, 8, 8),
+        output_resolution=128,
+        output_type="np",
+    ).images[0]
+    sources = tuple(SourceImage.of(image) for image in images)
+    start: Any = FromNoise(sources)
+    if from_image:
+        start = FromImage(images=sources[:1], denoising_strength=1.0, references=sources[1:])
+    options: dict[str, Any] = {"negative_prompt": NEGATIVE, "cfg_scale": 3.0, "steps": 3, "width": 128, "height": 128}
+    result = made(engine_of(root), root, prompt=PROMPT, start=start, **options)
+    difference = np.abs(pixels(result) - np.floor(wanted[..., :3] * 255))
+    assert difference.max() <= 2 and difference.mean() < 0.02
+    assert not result.notices
+
+
+def test_without_a_vision_tower_it_makes_images_and_edits_none(parts: dict[str, Any], tmp_path: Path) -> None:
+    path = write_qwen_image21(tmp_path, parts)
+    whole = {f"model.diffusion_model.{key}": tensor for key, tensor in parts["transformer"].state_dict().items()}
+    for key, tensor in seeing(parts).items():
+        if ".visual." not in key:
+            whole[f"text_encoders.qwen3vl_8b.transformer.{key}"] = tensor
+    write(path, whole)
+    (tmp_path / "text_encoder" / "a_vision_model.safetensors").unlink()
+    source, engine = SourceImage.of(picture((64, 64))), engine_of(tmp_path)
+    start = FromImage(images=(source,), denoising_strength=0.5)
+    assert not made(engine, tmp_path, start=start, width=64, height=64).notices
+    with pytest.raises(InvalidValueError, match=r"shown no reference images.*no vision tower \(looked for text_enc"):
+        made(engine, tmp_path, start=FromNoise((source,)), width=64, height=64)
 
 
 @pytest.mark.parametrize(("negative", "cfg_scale"), [("", 1.0), (NEGATIVE, 4.0)])

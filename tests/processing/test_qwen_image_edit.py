@@ -27,11 +27,15 @@ from modules.models.loading.encoder_parts import Tower, encoder_part
 from modules.models.text_encoders.tokenizers import LlmTokenizer
 from modules.models.text_encoders.vision import for_describing, for_editing, look
 from modules.processing.engine.precision import PrecisionOptions
+from modules.processing.memory_estimate.estimate import MemoryEstimator, StageNeed
+from modules.processing.request.request import GenerationRequest
 from modules.processing.request.source_images import FromImage, FromNoise, SourceImage
+from modules.processing.request.stages import Stage
 from modules.settings.values import Settings
 from tests.processing import test_qwen_image as base
 from tests.processing.test_krea2 import write
 from tests.processing.test_z_image import engine_of, made, pixels, relative
+from tests.recordings import CONFIGS
 
 PROMPT = "put a hat on the fox, keep the rest"
 FAMILY = FAMILIES.get("qwen_image")
@@ -252,6 +256,26 @@ def test_the_tower_is_stored_and_streamed_as_the_text_encoder_is(root: Path, cha
         layer = stored_state(tower.module.blocks[0].attn.qkv)
         text = stored_state(model.text_encoder.layers[0].mlp.up_proj)
         assert layer is not None and text is not None and layer.formats == text.formats
+
+
+def test_the_estimate_of_the_text_stage_includes_the_tower(parts: dict[str, Any], root: Path) -> None:
+    """Whole where weights are resident, layer by layer where they are streamed, from main memory; not if nothing is
+    shown."""
+    estimator = MemoryEstimator(engine_of(root), CONFIGS).with_gpu()
+    tower_bytes = 2 * sum(each.numel() for each in parts["text"].visual.parameters())
+
+    def text(count: int, **changes: Any) -> StageNeed:
+        start = FromNoise(tuple(SourceImage.of(picture((64, 64), seed)) for seed in range(count)))
+        settings = Settings().with_changes(changes)
+        request = GenerationRequest(prompt=PROMPT, seed=1, steps=1, width=64, height=64, settings=settings, start=start)
+        return next(need for need in estimator.plan(request, 8 << 30).stages if need.stage is Stage.ENCODE_TEXT)
+
+    plain, seeing = text(0), text(1)
+    assert tower_bytes <= seeing.held_bytes - plain.held_bytes <= 1.01 * tower_bytes
+    assert seeing.needs_bytes - seeing.held_bytes > plain.needs_bytes - plain.held_bytes
+    streamed, seeing = text(0, stream_weights="Layers"), text(2, stream_weights="Layers")
+    assert streamed.needs_bytes < seeing.needs_bytes and seeing.held_bytes - streamed.held_bytes < tower_bytes / 3
+    assert seeing.main_bytes - streamed.main_bytes > 0.6 * tower_bytes  # small layers stay on the device
 
 
 def test_an_encoder_without_a_tower_reads_the_text_alone_and_says_so(parts: dict[str, Any], tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from modules.errors import CheckpointError, Interrupted, InvalidValueError
 from modules.models.families.qwen_image import family as qwen_image_family
 from modules.models.families.registry import FAMILIES
+from modules.models.loading import encoder_parts
+from modules.models.loading.encoder_parts import Tower
 from modules.models.text_encoders.llm import head_component
 from modules.models.text_encoders.tokenizers import LlmTokenizer
-from modules.models.text_encoders.vision import for_describing
+from modules.models.text_encoders.vision import for_describing, look
 from modules.models.text_encoders.writing import ENDS
 from modules.processing.engine import writing
 from modules.processing.engine.writing import describe_image, write_prompt
@@ -200,6 +202,29 @@ def test_an_encoder_without_its_head_or_last_layers_says_what_is_missing() -> No
         less = {key: entry for key, entry in header.items() if key != f"{prefix}.{missing}"}
         with pytest.raises(CheckpointError, match=f"cannot write: it has no {prefix}.{missing}. Use an encoder file"):
             head_component(less, prefix, states)
+
+
+def test_an_image_that_is_described_again_is_not_looked_at_again(
+    qwen25: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Any] = []
+    monkeypatch.setattr(encoder_parts, "look", lambda *given: looked.append(given[1]) or look(*given))
+    engine, options = engine_of(qwen25.root), WriteOptions(max_tokens=4, temperature=0.0)
+
+    def describe(seed: int) -> str:
+        return describe_image(engine, picture((150, 90), seed), Settings(), options=options).text
+
+    first = describe(0)
+    assert describe(0) == first and len(looked) == 1
+    describe(1)
+    assert describe(0) == first and len(looked) == 2
+    engine.unload()
+    assert describe(0) == first and len(looked) == 3
+    kept = Tower(engine.model(None))
+    monkeypatch.setattr(encoder_parts, "MAX_SIGHTS_BYTES", kept.see([picture((56, 56))])[0].size_bytes)
+    for seed in (0, 1, 0, 0):  # one has room
+        kept.see([picture((56, 56), seed)])
+    assert len(looked) == 6
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20_000, 2)])

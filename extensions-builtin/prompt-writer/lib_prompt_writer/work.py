@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from modules.errors import InvalidValueError
 from modules.jobs.computing import Computing
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
-from modules.processing.engine.writing import write_prompt
+from modules.processing.engine.writing import check_words, write_prompt
 from modules.prompting.writing import WriteOptions
 from modules.settings.values import Settings
 from modules.system.texts import page_text
@@ -30,10 +29,9 @@ def write_starters(computing: Computing) -> Mapping[str, Starter]:
 def spec(
     computing: Computing, prompt: str, options: WriteOptions, settings: Settings | None = None, user: str = ""
 ) -> TaskSpec:
-    """The work; its outcome is `{"text", "from", "by", "is_whole", "record"}`. Raises `InvalidValueError` for no
-    words."""
-    if not prompt.strip():
-        raise InvalidValueError("There are no words to write a prompt from: type some into the prompt first.")
+    """The work; its outcome is `{"text", "from", "by", "is_whole", "record"}`. Raises what `check_words`
+    raises."""
+    check_words(prompt)
     chosen = settings or computing.settings.current
 
     def work(task: Task) -> Outcome:

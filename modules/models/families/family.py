@@ -29,6 +29,7 @@ from modules.models.names.folder_layout import FolderLayout
 from modules.models.names.row_map import RowMap
 from modules.models.text_encoders.counting import BY_CHUNKS, TokenCounting
 from modules.models.text_encoders.encoding import TextParts, TextRequest
+from modules.models.text_encoders.vision import EDITED_PIXELS
 from modules.models.text_encoders.writing import Writing
 from modules.prompting.chunks import CHUNK_TOKENS
 from modules.prompting.conditioning import TextConditioner
@@ -204,6 +205,16 @@ def context_width(header: Header) -> int | None:
     return entry.shape[1] if entry is not None and len(entry.shape) == 2 else None
 
 
+def check_heads(width: int, head: int, usual: int) -> None:
+    """Raise `CheckpointError` for a transformer whose heads are not `usual` wide, or that is no whole number of heads
+    wide."""
+    if head != usual or width % head:
+        raise CheckpointError(
+            f"its transformer is {width} wide with heads of {head}, and that of such models has a whole number of "
+            f"heads of {usual}. Choose another file."
+        )
+
+
 Make = Callable[[tuple[int, ...], torch.dtype], Tensor]
 """Makes a tensor of a shape and dtype."""
 Conditioning = Callable[[TextRequest], TextConditioner]
@@ -242,6 +253,8 @@ class Denoiser:
     `ModelInputs.extra`. `inpainting_input`: what an inpainting model is shown behind its latents [1,C,h,w], from the
     scaled latents of the image without what is painted, and a mask [1,1,H,W] of pixels, 1 where that is.
     `reads_end`: whether a denoiser receives the end of the step that it is called for, as `END` in `ModelInputs.extra`.
+    `references_in_text`: whether references have places in the text that a language model sees them with: without its
+    vision tower they cannot be taken, and the model was not trained to edit alone.
     `runs_on_meta`: whether a call asks no tensor for its device, so that tensors on the meta device can stand in.
     """
 
@@ -255,6 +268,7 @@ class Denoiser:
     reads_end: Callable[[Any], bool] = lambda denoiser: False
     inpainting_input: Callable[[Tensor, Tensor], Tensor] = mask_and_masked
     blocks: Blocks = Blocks()
+    references_in_text: bool = False
     runs_on_meta: bool = False
 
 
@@ -268,7 +282,8 @@ class Texts:
     `embedding_components`: the text encoders that take the vectors of textual inversion. `optional`: the text encoder
     that its models can do without. `external`: the text encoders that may be in files of their own. `tower`: what the
     language model sees images with, from a header with the names of a whole checkpoint; raises `CheckpointError` that
-    says what is missing. `writing`: how it writes; None: it only reads.
+    says what is missing. `shown_pixels`: how large one of so many images is that a model of this name is shown.
+    `writing`: how it writes; None: it only reads.
     """
 
     encoders: tuple[BuildEncoder, ...]
@@ -281,6 +296,7 @@ class Texts:
     optional: OptionalEncoder | None = None
     external: tuple[ExternalTextEncoder, ...] = ()
     tower: Callable[[Header], Component] | None = None
+    shown_pixels: Callable[[str, int], int] = lambda name, count: EDITED_PIXELS
     writing: Writing | None = None
 
 

@@ -9,6 +9,7 @@ from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.models.text_encoders.llm import ROPE_THETA, llm_component
 from modules.models.text_encoders.llm_texts import LlmConditioner, LlmRecipe
+from modules.models.text_encoders.vision import EDITED_PIXELS
 from modules.models.text_encoders.writing import Writing
 
 
@@ -22,10 +23,11 @@ def read_by(
     conditioner: Callable[[TextParts, TextRequest], LlmConditioner] | None = None,
     writing: Writing | None = None,
     tower: Callable[[Header], Component] | None = None,
+    shown_pixels: Callable[[str, int], int] = lambda name, count: EDITED_PIXELS,
 ) -> Texts:
     """Return the texts of a family that reads with this encoder. `width`: how wide its tokens are for the denoiser in a
     header, where that is not what its need says; `theta`: see `llm_component`; `conditioner`: in place of the recipe's;
-    `writing` and `tower`: see `Texts`."""
+    `writing`, `tower` and `shown_pixels`: see `Texts`."""
     width_of = width or encoder.width
     return Texts(
         encoders=(
@@ -38,5 +40,6 @@ def read_by(
         counting=counting,
         external=(encoder,),
         tower=tower,
+        shown_pixels=shown_pixels,
         writing=writing,
     )

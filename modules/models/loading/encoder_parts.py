@@ -21,7 +21,8 @@ from modules.models.opening.checkpoint import open_checkpoint
 from modules.models.text_encoders.vision import Sight, look
 from modules.system.devices import release_memory
 
-MAX_SIGHTS = 16
+MAX_SIGHTS_BYTES = 64 << 20
+"""On the device: about thirty images to edit, or two to describe as large as a tower looks at."""
 PART = "text_encoder"
 
 
@@ -44,8 +45,11 @@ class Tower:
             with encoder_part(self._model, build) as tower, torch.no_grad():
                 found |= {key: look(tower.module, image, tower.device, tower.dtype) for key, image in missing.items()}
         self._sights |= found
-        while len(self._sights) > max(MAX_SIGHTS, len(found)):
-            self._sights.popitem(last=False)
+        left = MAX_SIGHTS_BYTES
+        for key, sight in reversed(list(self._sights.items())):
+            left -= sight.size_bytes
+            if left < 0:
+                del self._sights[key]
         return [found[key] for key in keys]
 
 

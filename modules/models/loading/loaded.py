@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modules.errors import InvalidValueError
+from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.block_decoding import DecodedWeights
 from modules.memory.graphs import DenoiserGraphs
 from modules.memory.layer import shape_of, stored_state
@@ -29,6 +29,7 @@ from modules.models.loading.matching import Assignment
 from modules.models.loading.precision import ComputeMode, PrecisionPlan
 from modules.models.loading.unet_running import UnetRunner
 from modules.models.names.component import Component
+from modules.models.opening.checkpoint import open_checkpoint
 from modules.system.devices import autocast, recorder_of
 
 
@@ -63,6 +64,7 @@ class LoadedModel:
     step_times: StepTimes = field(default_factory=dict, repr=False)
     modules: tuple[nn.Module, ...] = field(init=False)
     _grey: Tensor | None = field(init=False, default=None, repr=False)
+    _why_blind: str | None = field(init=False, default=None, repr=False)  # None: nobody asked yet
     recovery: Recovery = field(init=False)  # calls again what memory did not last for; a job puts its own here
     unet_runner: UnetRunner = field(init=False)
     graphs: DenoiserGraphs = field(init=False)  # of the denoiser's calls, where a job wants them
@@ -178,7 +180,9 @@ class LoadedModel:
     @property
     def takes_references(self) -> bool:
         """Whether it is shown the image of img2img next to the one that it makes."""
-        return self.family.denoiser.takes_references(self.unet, self.info.name)
+        denoiser = self.family.denoiser
+        takes = denoiser.takes_references(self.unet, self.info.name)
+        return takes and not (denoiser.references_in_text and why_blind(self))
 
     def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
         """The denoiser's raw prediction (eps, v or a flow).
@@ -267,6 +271,19 @@ class LoadedModel:
         """Images [B,3,H,W] in -1..1 to mean and standard deviation of their scaled latents, float32."""
         own = self.recovery.run("encode", lambda: self.vae_runner.moments(self.autoencoder, self.vae, images))
         return self.autoencoder.moments(self.vae, own)
+
+
+def why_blind(model: LoadedModel) -> str:
+    """Return why the text encoder of a model cannot see images; "" where it can, or no model of its family does."""
+    if model._why_blind is None:
+        model._why_blind, tower = "", model.family.texts.tower
+        with open_checkpoint(model.info.path, modules=model.info.modules) as file:
+            try:
+                if tower is not None:
+                    tower(file.entries)
+            except CheckpointError as error:
+                model._why_blind = f"{model.info.name}: {error}"
+    return model._why_blind
 
 
 def _placed(value: Extra, device: torch.device, dtype: torch.dtype) -> Extra:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modules.errors import CheckpointError
 from modules.memory.block_decoding import NARROW, decoded_peak_bytes, is_on_cuda
 from modules.memory.formats.blocks import UNPACKING_BYTES, decoded_at_once, is_packed
 from modules.memory.formats.code4 import ENCODED_AT_ONCE_ON_GPU
@@ -57,6 +58,18 @@ class MetaModel:
     def module(self, component: str) -> nn.Module:
         """The component of that name."""
         return next(item.module for item in self.components if item.name == component)
+
+    @cached_property
+    def tower(self) -> MetaModel | None:
+        """The vision tower as a model of its own, of a text encoder; None where the files hold none."""
+        if self.family.texts.tower is None:
+            return None
+        try:
+            found = self.family.texts.tower(self.entries)
+        except CheckpointError:
+            return None
+        component = replace(found, name="text_encoder")  # as which it is stored and streamed
+        return replace(self, components=(component,), _known={}, _tensors={}, _cut={})
 
     @property
     def downscale(self) -> int:

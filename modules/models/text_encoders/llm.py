@@ -298,9 +298,12 @@ class LlmEncoder:
         return Encoding(torch.cat(parts)[:, self._dropped :], mask[:, self._dropped :])
 
     @torch.no_grad()
-    def encode_seeing(self, texts: Sequence[str], images: str, sights: Sequence[Sight]) -> list[Tensor]:
+    def encode_seeing(
+        self, texts: Sequence[str], images: str, sights: Sequence[Sight], leaves_out_images: bool = False
+    ) -> list[Tensor]:
         """The hidden states [T,states * width] of each text behind `images`, words with an image token for each of the
-        sights. Image tokens in a text itself are left out, and so are its tokens beyond `most`."""
+        sights, with the states of the sights or without. Image tokens in a text itself are left out, and so are its
+        tokens beyond `most`."""
         before, after = self._tokenizer.ids(f"{self._before}{images}"), self._tokenizer.ids(self._after)
         found = []
         for text in texts:
@@ -311,7 +314,12 @@ class LlmEncoder:
             states[-1] = self._model.norm(states[-1])
             last = self._states.numbers in ((-1,), (-2,))
             picked = states[-1:] if last else [states[number] for number in self._states.numbers]
-            found.append(torch.cat(picked, dim=-1)[0, self._dropped :])
+            kept = [
+                place
+                for place, token in enumerate(context.ids)
+                if place >= self._dropped and not (leaves_out_images and token == IMAGE_TOKEN)
+            ]
+            found.append(torch.cat(picked, dim=-1)[0, kept])
         return found
 
     def _ids(self, text: str) -> list[int]:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from PIL import Image
+
 from modules.models.text_encoders.counting import plain_text
 from modules.models.text_encoders.encoding import Encoding, TextParts, TextRequest
 from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
 from modules.models.text_encoders.llm import HiddenStates, LlmEncoder, Template
 from modules.models.text_encoders.tokenizers import LlmTokenizer
-from modules.models.text_encoders.vision import EDITED_PIXELS, Sight, for_editing
+from modules.models.text_encoders.vision import Sight, for_editing
 from modules.prompting.conditioning import Conditioning, Facts, TextGroup
 from modules.prompting.emphasis import Emphasis
 
@@ -31,14 +33,17 @@ SEEN = "<|vision_start|><|image_pad|><|vision_end|>"
 
 @dataclass(frozen=True)
 class ImageWords:
-    """Words for each image in front of a text, with `{}` for its number, and the pixels that it is shown with."""
+    """Words for each image in front of a text, with `{}` for its number, and what is between them. `shown`: the image
+    as it is seen. `are_left_out`: whether the denoiser is given the words alone, and has the images from elsewhere."""
 
     words: str
-    pixels: int = EDITED_PIXELS
+    shown: Callable[[Image.Image], Image.Image] = for_editing
+    between: str = ""
+    are_left_out: bool = False
 
     def before(self, count: int) -> str:
         """Return the words of so many images."""
-        return "".join(self.words.format(number) for number in range(1, count + 1))
+        return self.between.join(self.words.format(number) for number in range(1, count + 1))
 
 
 @dataclass(frozen=True)
@@ -77,16 +82,18 @@ class LlmRecipe:
         conditioner = LlmConditioner(encoder, request.options.emphasis, bool(self.padded_to), empty=self.empty)
         if self.images is None:
             return conditioner
-        shown = [for_editing(image, self.images.pixels) for image in request.images]
+        shown = [self.images.shown(image) for image in request.images]
         hashes = tuple(hashlib.sha256(f"{each.size}".encode() + each.tobytes()).hexdigest() for each in shown)
         before = self.images.before(len(shown))
-        return replace(conditioner, images=before, sights=partial(parts.see, shown), facts=(("images", *hashes),))
+        see, are_left_out = partial(parts.see, shown), self.images.are_left_out
+        facts = (("images", *hashes),)
+        return replace(conditioner, images=before, sights=see, leaves_out_images=are_left_out, facts=facts)
 
 
 @dataclass(frozen=True, eq=False)
 class LlmConditioner:
     """A `TextConditioner`. Brackets and weights are read and left out, unless they are text; BREAK is a space. `images`
-    are the words in front of each text where `sights` are seen with it."""
+    are the words in front of each text where `sights` are seen with it; `leaves_out_images`: see `ImageWords`."""
 
     encoder: LlmEncoder
     emphasis: Emphasis
@@ -95,13 +102,14 @@ class LlmConditioner:
     empty: str = ""
     images: str = ""
     sights: Callable[[], list[Sight]] | None = None
+    leaves_out_images: bool = False
 
     def conditioning(self, groups: Sequence[TextGroup], is_negative: bool) -> list[dict[str, Conditioning]]:
         """See `TextConditioner`."""
         texts = list(dict.fromkeys(text for group in groups for text in group.texts))
         plain = [plain_text(text, self.emphasis) or self.empty for text in texts]
         if self.sights is not None:
-            rows = self.encoder.encode_seeing(plain, self.images, self.sights())
+            rows = self.encoder.encode_seeing(plain, self.images, self.sights(), self.leaves_out_images)
             seen = dict(zip(texts, (Encoding(row[None], None).masked(0) for row in rows), strict=True))
             return [{text: seen[text] for text in group.texts} for group in groups]
         encoding = self.encoder.encode(plain)

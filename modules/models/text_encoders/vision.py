@@ -26,6 +26,7 @@ from modules.models.names.keymap import KeyMap, ModulePair
 MERGED = 2
 """Patches a side that become one token."""
 MIN_PIXELS, MAX_PIXELS = 56 * 56, 28 * 28 * 1280
+QWEN3_MAX_PIXELS = 4096 * 4096
 EDITED_PIXELS, EDITED_MULTIPLE = 384 * 384, 32
 """The area that an image to edit is shown with, and what its sides are multiples of."""
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -53,6 +54,11 @@ class Sight:
     rows: int
     columns: int
     deep: tuple[Tensor, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(tensor.nbytes for tensor in (self.tokens, *self.deep))
 
 
 class AxialRotation(nn.Module):
@@ -154,24 +160,27 @@ def _in_rgb(image: Image.Image) -> Image.Image:
 def look(tower: Any, image: Image.Image, device: torch.device, dtype: torch.dtype) -> Sight:
     """Run a tower on an image, whose sides become multiples of what a token stands for."""
     config = tower.config
-    rows, columns = (side // config.patch_size for side in _size(image, config.patch_size * MERGED))
     is_qwen3 = hasattr(config, "deepstack_visual_indexes")
+    sides = _size(image, config.patch_size * MERGED, QWEN3_MAX_PIXELS if is_qwen3 else MAX_PIXELS)
+    rows, columns = (side // config.patch_size for side in sides)
     mean, deviation = ((0.5,) * 3, (0.5,) * 3) if is_qwen3 else (MEAN, DEVIATION)
     size = (columns * config.patch_size, rows * config.patch_size)
     values = np.asarray(_in_rgb(image).resize(size, Image.Resampling.BICUBIC), dtype=np.float32) / 255.0
     pixels = ((torch.from_numpy(values) - torch.tensor(mean)) / torch.tensor(deviation)).permute(2, 0, 1)
     patches = _patches(pixels, config.patch_size, config.temporal_patch_size)
-    found = tower(patches.to(device, dtype), grid_thw=torch.tensor([[1, rows, columns]], device=device))
+    grid = torch.tensor([[1, rows, columns]])  # on the CPU: its values are asked for
+    found = tower(patches.to(device, dtype), grid_thw=grid)
     deep = tuple(getattr(found, "deepstack_features", ()))
     return Sight(found.pooler_output, rows // MERGED, columns // MERGED, deep)
 
 
-def _size(image: Image.Image, factor: int) -> tuple[int, int]:
-    """Height and width in pixels that an image is looked at with: multiples of `factor`, of the same shape nearly."""
+def _size(image: Image.Image, factor: int, most: int) -> tuple[int, int]:
+    """Height and width in pixels that an image is looked at with: multiples of `factor`, of the same shape nearly, and
+    of at most `most` pixels."""
     height, width = (max(round(side / factor), 1) * factor for side in (image.height, image.width))
     share = math.sqrt(image.height * image.width)
-    if height * width > MAX_PIXELS:
-        share = math.sqrt(MAX_PIXELS) / share
+    if height * width > most:
+        share = math.sqrt(most) / share
         height, width = (max(math.floor(side * share / factor), 1) * factor for side in (image.height, image.width))
     elif height * width < MIN_PIXELS:
         share = math.sqrt(MIN_PIXELS) / share

@@ -11,14 +11,13 @@ from PIL import Image
 from torch import Tensor
 
 from modules.adapters.embeddings import Embedding
-from modules.errors import CheckpointError
 from modules.models.loading.encoder_parts import Tower
-from modules.models.loading.loaded import LoadedModel
-from modules.models.opening.checkpoint import open_checkpoint
+from modules.models.loading.loaded import LoadedModel, why_blind
 from modules.models.text_encoders.counting import unread_syntax
 from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.encoded_store import EncodedStore
+from modules.processing.request.source_images import as_reference
 from modules.processing.request.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.conditioning import (
@@ -91,9 +90,9 @@ class Conditioner:
         self._stored_in = stored_in
         self._plan_fingerprint = plan_fingerprint
         self.adapters = ActiveAdapters()
-        self._blind: str | None = None  # why the text encoder cannot see; "": it can, None: nobody asked yet
         self.notices: dict[str, None] = {}  # on texts that were encoded, in order; whoever shows them clears them
         self._tokenizer = ClipTokenizer.standard()
+        self.tower = Tower(model)
         width = model.family.denoiser.sizes(model.unet).context_width
         parts = TextParts(
             model.text_encoders,
@@ -102,7 +101,7 @@ class Conditioner:
             model.info.path,
             width,
             model.part_files,
-            Tower(model).see,
+            self.tower.see,
         )
         self._conditioning = model.family.texts.conditioning(parts)
         self._tables: dict[int, EmbeddingTable] = {}  # by the width of a text encoder
@@ -211,23 +210,19 @@ class Conditioner:
     def _seen(self, images: Sequence[Image.Image]) -> tuple[Image.Image, ...]:
         """The images that the text encoder is shown: none where it cannot see, with a notice where it could be able
         to."""
-        model, tower = self._model, self._model.family.texts.tower
-        if tower is None or not model.takes_references:
+        model = self._model
+        if model.family.texts.tower is None or not model.takes_references:
             return ()
+        if model.family.denoiser.references_in_text:  # where they are as large as the denoiser sees them
+            return tuple(as_reference(image, model.size_multiple_px) for image in images)
         if not images:
             name = model.info.name
             note = page_text(f"{name} edits images, and none is given: give it one in img2img or as a reference.")
             self.notices[note] = None
-        if self._blind is None and images:
-            with open_checkpoint(model.info.path, modules=model.info.modules) as file:
-                try:
-                    tower(file.entries)
-                    self._blind = ""
-                except CheckpointError as error:
-                    self._blind = f"{model.info.name}: {error}"
-        if self._blind:
-            self.notices[self._blind] = None
-        return () if self._blind else tuple(images)
+        elif blind := why_blind(model):
+            self.notices[blind] = None
+            return ()
+        return tuple(images)
 
     def _store(self, settings: Settings) -> EncodedStore:
         limit = settings.optimizations.prompt_cache_mb << 20 if self._stored_in is not None else 0

@@ -48,15 +48,20 @@ class Written:
     is_whole: bool
 
 
-def write_prompt(
-    engine: Engine, prompt: str, settings: Settings, options: WriteOptions, on_token: OnToken = lambda done, most: None
-) -> Written:
-    """Write a longer prompt from a shorter one, in the style of the chosen checkpoint's family. Raises
-    `InvalidValueError` for no words, and `CheckpointError` for a model that does not write."""
+def check_words(prompt: str) -> None:
+    """Raise `InvalidValueError` for a prompt without words, or with too many to be rewritten."""
     if not prompt.strip():
         raise InvalidValueError("There are no words to write a prompt from: type some into the prompt first.")
     if len(prompt) > MAX_WORDS:
         raise InvalidValueError(f"The prompt has {len(prompt)} characters; at most {MAX_WORDS} can be rewritten.")
+
+
+def write_prompt(
+    engine: Engine, prompt: str, settings: Settings, options: WriteOptions, on_token: OnToken = lambda done, most: None
+) -> Written:
+    """Write a longer prompt from a shorter one, in the style of the chosen checkpoint's family. Raises what
+    `check_words` raises, and `CheckpointError` for a model that does not write."""
+    check_words(prompt)
     return _write(engine, settings, options, WRITE, prompt, None, on_token)
 
 
@@ -82,7 +87,7 @@ def _write(
     on_token: OnToken,
 ) -> Written:
     from modules.memory.few_tokens import few_tokens
-    from modules.models.loading.encoder_parts import Tower, encoder_part, give_back
+    from modules.models.loading.encoder_parts import encoder_part, give_back
     from modules.models.text_encoders.gguf_tokenizers import llm_tokenizer
     from modules.models.text_encoders.llm_layers import IMAGE_TOKEN, Context
     from modules.models.text_encoders.llm_texts import SEEN
@@ -91,7 +96,8 @@ def _write(
 
     with engine.lock:
         wanted = stored_checkpoint(settings, engine.catalogue).name
-        model = engine.model(wanted, PrecisionOptions.of(settings))
+        precision = PrecisionOptions.of(settings)
+        model = engine.model(wanted, precision)
         writing = _writing(model, image is not None)
         tokenizer = llm_tokenizer(model.part_files)
         before = f"<|im_start|>system\n{system.format(writing.style)}<|im_end|>\n<|im_start|>user\n"
@@ -100,7 +106,7 @@ def _write(
             if image is not None:
                 on_token(0, options.max_tokens)
                 before += SEEN
-                sights = Tower(model).see([for_describing(image)])
+                sights = engine.conditioner(wanted, precision).tower.see([for_describing(image)])
             head = encoder_part(model, writing.head)
             with head as part, few_tokens((model.text_encoder, part.module)), model.computing():
                 plain = [token for token in tokenizer.ids(words) if token != IMAGE_TOKEN]

@@ -276,22 +276,28 @@ class MemoryEstimator:
             return False
 
     def _needs(self, case: _Case, item: StageOfJob, auxiliary: tuple[int, int]) -> Iterator[StageNeed]:
-        """Yield the need of one stage, with upscaler and face restorer in memory; nothing if it is not known to need
-        any."""
-        device, stage = case.plan.device, item.stage
-        program, predicted = self._program(device), self._predicted(case, item)
-        if predicted is None:
-            return
-        extra = round(predicted * KERNELS_ON_TOP.get(device.type, 0.0))
-        on_device, in_main = (sum(both) for both in zip(self._held(case, stage), auxiliary, strict=True))
+        """Yield the need of one stage, with upscaler and face restorer in memory, behind that of looking at images, if
+        there are any; nothing if it is not known to need any."""
+        stage, predicted, tower = item.stage, self._predicted(case, item), _tower(case, item.stage)
+        if tower is not None:  # without the weights of the language model, where those are streamed
+            looking, everything = self._held(case, Stage.LOAD), lambda component: True
+            own = (tower.resident_bytes(case.plan, everything), tower.resting_bytes(case.plan))
+            yield self._need(case, stage, _tower_bytes(case, tower), looking, own, auxiliary)
+        if predicted is not None:
+            yield self._need(case, stage, predicted, self._held(case, stage), auxiliary)
+
+    def _need(self, case: _Case, stage: Stage, predicted: int, *held: tuple[int, int]) -> StageNeed:
+        """Return the need of a stage with these temporaries, and bytes `held` on the device and in main memory."""
+        device = case.plan.device
+        program, extra = self._program(device), round(predicted * KERNELS_ON_TOP.get(device.type, 0.0))
+        on_device, in_main = (sum(each) for each in zip(*held, strict=True))
         needs = on_device + self._corrections.correct(_keys(case, stage), predicted, extra)
         if shares_main_memory(device):  # what both need is there once
-            held = program + in_main + on_device
+            held_bytes = program + in_main + on_device
             needs += program + in_main + (_copied_bytes(case) if stage is Stage.LOAD else 0)
-            yield StageNeed(stage, needs, needs, held)
-            return
+            return StageNeed(stage, needs, needs, held_bytes)
         main = self._corrections.correct((_main_key(device, stage),), _main_bytes(case, stage, predicted))
-        yield StageNeed(stage, needs, program + in_main + main, on_device)
+        return StageNeed(stage, needs, program + in_main + main, on_device)
 
     def _held(self, case: _Case, stage: Stage) -> tuple[int, int]:
         """Bytes of weights, of models that are set aside too: on the device that computes, and in main memory."""
@@ -321,8 +327,8 @@ class MemoryEstimator:
             for stage, predicted in predictions.items():
                 peak = record.peak(stage)
                 measured = peak.rss if on_cpu else peak.allocated
-                if stage is Stage.LOAD or measured is None:
-                    continue
+                if stage is Stage.LOAD or measured is None or _tower(case, stage) is not None:
+                    continue  # images that were seen before are not looked at again
                 own = held[stage][0] + (program if on_cpu else 0)
                 before, left = left, own
                 if before > own and measured < before * JUST_LEFT:
@@ -502,16 +508,17 @@ class MemoryEstimator:
 
     @staticmethod
     def _text_bytes(case: _Case) -> int:
-        """The widest layer of a text encoder over the tokens of a short prompt, which is little, and the largest weight
-        that is decoded."""
-        from torch import nn
+        """The widest layer of a text encoder over the tokens of a short prompt, which is little, or over those of the
+        images that it sees, and the largest weight that is decoded."""
+        from modules.models.text_encoders.vision import MERGED
 
-        encoders = [item for item in case.meta_model.components if item.name.startswith("text_encoder")]
-        layers = (layer for item in encoders for layer in item.module.modules() if isinstance(layer, nn.Linear))
-        widest = max((layer.out_features for layer in layers), default=0)
-        tokens = case.meta_model.family.texts.tokens
-        run = 4 * case.request.batch_size * tokens * widest * case.plan.compute_dtype.itemsize
-        return run + max((case.meta_model.scratch_bytes(case.plan, item.name) for item in encoders), default=0)
+        model, tower = case.meta_model, _tower(case, Stage.ENCODE_TEXT)
+        tokens = case.request.batch_size * model.family.texts.tokens
+        if tower is not None:  # texts that see are read one by one
+            tokens = model.family.texts.tokens + _shown(case)[0] * _patches(case, tower) // MERGED**2
+        encoders = [item.name for item in model.components if item.name.startswith("text_encoder")]
+        scratch = max((model.scratch_bytes(case.plan, name) for name in encoders), default=0)
+        return 4 * tokens * _widest(model) * case.plan.compute_dtype.itemsize + scratch
 
     def _denoise_bytes(self, case: _Case, rows: int, height: int, width: int) -> int:
         key = ("denoise", *_model_key(case), case.plan.offload_dtype, rows, height, width, _split(case))
@@ -763,6 +770,39 @@ def _tile_px(case: _Case) -> int:
 
 def _autocasts(plan: PrecisionPlan) -> bool:
     return plan.mode.value == "autocast"
+
+
+def _tower(case: _Case, stage: Stage) -> MetaModel | None:
+    """Return the vision tower, as a model of its own, where it looks at images in this stage."""
+    return case.meta_model.tower if stage is Stage.ENCODE_TEXT and _shown(case)[0] else None
+
+
+def _shown(case: _Case) -> tuple[int, int]:
+    """Return how many images the text encoder sees with a text, and the pixels of each."""
+    start, model = case.request.start, case.meta_model
+    count = len(start.references) + isinstance(start, FromImage)
+    if not (count and model.family.denoiser.takes_references(model.module("unet"), model.info.name)):
+        return 0, 0
+    return count, model.family.texts.shown_pixels(model.info.name, count)
+
+
+def _patches(case: _Case, tower: Any) -> int:
+    return int(_shown(case)[1] // tower.module("text_encoder").config.patch_size ** 2)
+
+
+def _tower_bytes(case: _Case, tower: MetaModel) -> int:
+    """Return what looking at one image takes: as `_text_bytes`, over its patches."""
+    run = 4 * _patches(case, tower) * _widest(tower) * case.plan.compute_dtype.itemsize
+    return run + tower.scratch_bytes(case.plan, "text_encoder")
+
+
+def _widest(model: MetaModel) -> int:
+    """Return the width of the widest linear layer of a model's text encoders."""
+    from torch import nn
+
+    encoders = (item.module for item in model.components if item.name.startswith("text_encoder"))
+    layers = (layer for module in encoders for layer in module.modules() if isinstance(layer, nn.Linear))
+    return max((layer.out_features for layer in layers), default=0)
 
 
 def _keys(case: _Case, stage: Stage) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from io import BytesIO
 from typing import Annotated, Self
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 from modules.errors import InvalidValueError
 from modules.images.masks import blur_mask, to_mask
@@ -440,6 +440,11 @@ def reference_size(width: int, height: int, multiple: int = 1) -> tuple[int, int
     to multiples."""
     share = min(1.0, (REFERENCE_PIXELS / (width * height)) ** 0.5)
     return max(int(width * share) // multiple, 1) * multiple, max(int(height * share) // multiple, 1) * multiple
+
+
+def as_reference(image: Image.Image, multiple: int) -> Image.Image:
+    """Return a reference image as a model is shown it whose images have sides of this multiple."""
+    return ImageOps.fit(image, reference_size(*image.size, multiple), Image.Resampling.LANCZOS)
 
 
 def _check_references(references: tuple[SourceImage, ...]) -> None:

@@ -10,7 +10,14 @@ from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, text_lengths
 from modules.models.families.ernie_image.layout import transformer_keymap
-from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
+from modules.models.families.family import (
+    Denoiser,
+    DenoiserInputSizes,
+    UsualSettings,
+    check_heads,
+    denoiser_alone,
+    usual_by_name,
+)
 from modules.models.names.component import Component, Header, meta_module
 
 AXES = (32, 48, 48)
@@ -36,11 +43,7 @@ def transformer_component(header: Header) -> Component:
         out, _ = header[f"{PREFIX}final_linear.weight"].shape
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
-    if head != HEAD_WIDTH or width % head:
-        raise CheckpointError(
-            f"its transformer is {width} wide with heads of {head}, and that of such models has heads of {HEAD_WIDTH}. "
-            "Choose another file."
-        )
+    check_heads(width, head, HEAD_WIDTH)
     module = meta_module(
         "diffusers.ErnieImageTransformer2DModel",
         hidden_size=width,

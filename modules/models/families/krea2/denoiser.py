@@ -10,7 +10,14 @@ from torch.nn import functional as F
 from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX, QWEN3_VL
 from modules.models.families.denoiser_context import ModelInputs
-from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
+from modules.models.families.family import (
+    Denoiser,
+    DenoiserInputSizes,
+    UsualSettings,
+    check_heads,
+    denoiser_alone,
+    usual_by_name,
+)
 from modules.models.families.krea2.layout import PROJECTOR, transformer_keymap
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.names.component import Component, Header, meta_module, on_meta
@@ -69,11 +76,7 @@ def transformer_component(header: Header) -> Component:
             f"its transformer is {width} wide, and its {heads} heads of {head} are {heads * head} wide together. The "
             "file is damaged, or its weights are in a format that is not known here: choose another file."
         )
-    if head != HEAD_WIDTH:
-        raise CheckpointError(
-            f"its transformer is {width} wide with heads of {head}, and that of such models has heads of {HEAD_WIDTH}. "
-            "Choose another file."
-        )
+    check_heads(width, head, HEAD_WIDTH)
     module = meta_module(
         "diffusers.Krea2Transformer2DModel",
         in_channels=channels,

@@ -15,6 +15,7 @@ from modules.models.families.family import (
     DenoiserInputSizes,
     GuidanceType,
     UsualSettings,
+    check_heads,
     denoiser_alone,
     usual_by_name,
 )
@@ -83,11 +84,7 @@ def transformer_component(header: Header) -> Component:
         out, _ = header[f"{PREFIX}proj_out.weight"].shape
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
-    if head != HEAD_WIDTH or width % head:
-        raise CheckpointError(
-            f"its transformer is {width} wide with heads of {head}, and that of such models has heads of {HEAD_WIDTH}. "
-            "Choose another file."
-        )
+    check_heads(width, head, HEAD_WIDTH)
     module = meta_module(
         "diffusers.QwenImageTransformer2DModel",
         in_channels=patched,

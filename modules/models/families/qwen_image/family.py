@@ -35,7 +35,7 @@ from modules.models.text_encoders.llm_texts import (
     LlmConditioner,
     LlmRecipe,
 )
-from modules.models.text_encoders.vision import tower_component
+from modules.models.text_encoders.vision import EDITED_PIXELS, for_editing, tower_component
 from modules.models.text_encoders.writing import Writing
 from modules.sampling.flow import FlowSchedule, NoiseLevels
 from modules.settings.values import Settings
@@ -72,7 +72,8 @@ EDITED = replace(
     images=ImageWords("Picture {}: " + SEEN),
 )
 """How images to edit are seen with their text, and by the first edition, which was trained on one image alone."""
-FIRST_EDITED = replace(EDITED, images=ImageWords(SEEN, pixels=1024 * 1024))
+FIRST_PIXELS = 1024 * 1024
+FIRST_EDITED = replace(EDITED, images=ImageWords(SEEN, partial(for_editing, area=FIRST_PIXELS)))
 LATER_EDITIONS = re.compile(r"25\d\d|plus|rapid", re.IGNORECASE)
 
 
@@ -100,8 +101,15 @@ def _conditioner(parts: TextParts, request: TextRequest) -> LlmConditioner:
     """Read texts alone as Qwen-Image does, and with images as its editions for editing do."""
     if not request.images:
         return TEXTS.conditioner(parts, request)
-    is_first = len(request.images) == 1 and not LATER_EDITIONS.search(parts.checkpoint.name)
-    return (FIRST_EDITED if is_first else EDITED).conditioner(parts, request)
+    return _edited(parts.checkpoint.name, len(request.images)).conditioner(parts, request)
+
+
+def _edited(name: str, count: int) -> LlmRecipe:
+    return FIRST_EDITED if count == 1 and not LATER_EDITIONS.search(name) else EDITED
+
+
+def _shown_pixels(name: str, count: int) -> int:
+    return FIRST_PIXELS if _edited(name, count) is FIRST_EDITED else EDITED_PIXELS
 
 
 FAMILY = ModelFamily(
@@ -114,6 +122,7 @@ FAMILY = ModelFamily(
         conditioner=_conditioner,
         writing=Writing(partial(head_component, prefix=ENCODER_PREFIX, states=TEXTS.states), STYLE),
         tower=partial(tower_component, prefix=ENCODER_PREFIX, hint=TOWER_HINT),
+        shown_pixels=_shown_pixels,
     ),
     latents=Latents("taew2_1", "vaeapprox-wan21", QWEN_IMAGE_VAE, multiple=PATCH),
     noise=Noise(levels=levels_by_size, told=_told),

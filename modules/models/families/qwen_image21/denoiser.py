@@ -1,5 +1,6 @@
 """Qwen-Image-2.1's transformer: sizes from the tensors, the module on the meta device, and how it is called."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -9,15 +10,28 @@ from torch.nn import functional as F
 
 from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
-from modules.models.families.denoiser_context import ModelInputs, rows_by_length
-from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
+from modules.models.families.denoiser_context import REFERENCE, ModelInputs, rows_by_length, single_references
+from modules.models.families.family import (
+    Denoiser,
+    DenoiserInputSizes,
+    UsualSettings,
+    check_heads,
+    denoiser_alone,
+    usual_by_name,
+)
 from modules.models.families.qwen_image.denoiser import AXES, DISTILLED, HEAD_WIDTH, rotations
 from modules.models.families.qwen_image21.layout import BLOCK, TABLE, transformer_rows
 from modules.models.libraries import library_name
 from modules.models.names.component import Component, Header, on_meta
+from modules.models.text_encoders.llm_layers import IMAGE_TOKEN
+from modules.models.text_encoders.llm_texts import SEEN, ImageWords
+from modules.models.text_encoders.tokenizers import LlmTokenizer
 
 SLOT_SIDE = 2
 """Sides of images are multiples of so many tokens."""
+USER = "<|im_start|>user\n"
+IMAGES = ImageWords(f"<image{{}}>{SEEN}", lambda image: image, between=" ", are_left_out=True)
+"""What the texts begin with that the denoiser is given, and images in them: their latents are in their places."""
 TRAINED_TIMESTEPS, LONGEST_PERIOD = 1000.0, 10_000.0
 MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^img_in$", r"^txt_in\.", r"^time_text_embed\.", r"^modulation\.", r"^norm_out\.", r"^proj_out$")
@@ -25,19 +39,22 @@ SKIP = (r"^img_in$", r"^txt_in\.", r"^time_text_embed\.", r"^modulation\.", r"^n
 
 
 class Positions(nn.Module):
-    """The rotary embedding of diffusers' `QwenImage21Rope` for a text and the image behind it, without its tables, that
-    a module on the meta device could not keep. A text's tokens are counted on all axes; an image follows at the next
-    place, with its rows and columns counted from its middle."""
+    """The rotary embedding of diffusers' `QwenImage21Rope` for texts with an image behind each, without its tables,
+    that a module on the meta device could not keep. A text's tokens are counted on all axes; an image follows at the
+    next place, with its rows and columns counted from its middle, and what is behind it goes on by its longer side."""
 
-    def forward(self, count: int, size: tuple[int, int], device: torch.device) -> Tensor:
-        """Complex [tokens,HEAD_WIDTH / 2] for a text of `count` tokens and an image of (rows, columns) tokens."""
-        rows, columns = size
-        words = torch.arange(count, device=device)
-        down = torch.arange(rows, device=device) - (rows - rows // 2)
-        across = torch.arange(columns, device=device) - (columns - columns // 2)
-        grid = torch.meshgrid(down, across, indexing="ij")
-        places = torch.stack([torch.full_like(grid[0], count), *grid]).flatten(1)
-        return rotations(torch.cat([words.expand(len(AXES), -1), places], dim=1))
+    def forward(self, counts: Sequence[int], sizes: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
+        """Complex [tokens,HEAD_WIDTH / 2] for texts of `counts` tokens and images of (rows, columns) tokens."""
+        found, place = list[Tensor](), 0
+        for count, (rows, columns) in zip(counts, sizes, strict=True):
+            words = torch.arange(place, place + count, device=device)
+            down = torch.arange(rows, device=device) - (rows - rows // 2)
+            across = torch.arange(columns, device=device) - (columns - columns // 2)
+            grid = torch.meshgrid(down, across, indexing="ij")
+            places = torch.stack([torch.full_like(grid[0], place + count), *grid]).flatten(1)
+            found += [words.expand(len(AXES), -1), places]
+            place += count + max(rows, columns)
+        return rotations(torch.cat(found, dim=1))
 
 
 class Sinusoids(nn.Module):
@@ -54,23 +71,46 @@ class Sinusoids(nn.Module):
         return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
-def _forward(self: Any, x: Tensor, texts: Tensor, times: Tensor, size: tuple[int, int]) -> Tensor:
+def _forward(
+    self: Any, x: Tensor, texts: Tensor, times: Tensor, size: tuple[int, int], shown: Sequence[Tensor] = ()
+) -> Tensor:
     """The velocity of the tokens `x` [B,T,C] of images of (rows, columns) tokens, behind `texts` [B,n,width] without
-    padding, at `times` [B] in 0..1: what diffusers' class computes without images to edit, whose places it looks up in
-    a mask, so that shapes would depend on what a tensor holds. Texts are always at the time 0."""
-    count = texts.shape[1]
-    joint = torch.cat([self.txt_in(texts), self.img_in(x)], dim=1)
+    padding, at `times` [B] in 0..1, with the images that are `shown` [B,C,h,w] in the texts: what diffusers' class
+    computes, but that looks their places up in a mask, so that shapes would depend on what a tensor holds. Texts and
+    what is shown are always at the time 0."""
+    words, images = self.txt_in(texts), [*(_tokens(each) for each in shown), x]
+    parts, segments, start, end = list[Tensor](), list[tuple[int, int, bool]](), 0, 0
+    places, sizes = [*image_places(len(shown)), texts.shape[1]], [*(each.shape[-2:] for each in shown), size]
+    for place, image in zip(places, images, strict=True):
+        for part, is_text in ((words[:, start:place], True), (self.img_in(image), False)):
+            parts.append(part)
+            segments.append((end, end + part.shape[1], is_text))
+            end += part.shape[1]
+        start = place
+    counts, joint, (count, _, _) = [part.shape[1] for part in parts[::2]], torch.cat(parts, dim=1), segments.pop()
     is_image = torch.arange(joint.shape[1], device=x.device) >= count
     embedded = self.time_text_embed(torch.cat([times, times.new_zeros(1)]), joint)
-    shared = self.modulation(embedded), self.pos_embed(count, size, x.device), None, is_image, None, None, None
+    shared = self.modulation(embedded), self.pos_embed(counts, sizes, x.device), None, is_image, None, None, None
     for block in self.transformer_blocks:
-        arguments = (joint, *shared, [(0, count, True)], None)
+        arguments = (joint, *shared, segments, None)
         if torch.is_grad_enabled() and self.gradient_checkpointing:
             joint = self._gradient_checkpointing_func(block, *arguments)
         else:
             joint = block(*arguments)
     velocity: Tensor = self.proj_out(self.norm_out(joint[:, count:], embedded, is_image[count:]))
     return velocity
+
+
+@cache
+def image_places(count: int) -> tuple[int, ...]:
+    """Return how many tokens of a text, without those of images, are in front of each of so many images in it."""
+    ids = LlmTokenizer.standard().ids(f"{USER}{IMAGES.before(count)}")
+    places = (place for place, token in enumerate(ids) if token == IMAGE_TOKEN)
+    return tuple(place - number for number, place in enumerate(places))
+
+
+def _tokens(latents: Tensor) -> Tensor:
+    return latents.flatten(2).transpose(1, 2)
 
 
 @cache
@@ -93,10 +133,11 @@ def transformer_component(header: Header) -> Component:
         _, times = header[f"{PREFIX}time_text_embed.timestep_embedder.linear_1.weight"].shape
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
-    if head != HEAD_WIDTH or width % head or mlp % width:
+    check_heads(width, head, HEAD_WIDTH)
+    if mlp % width:
         raise CheckpointError(
-            f"its transformer is {width} wide with heads of {head} and feed-forward layers of {mlp}, and that of such "
-            f"models has heads of {HEAD_WIDTH} and a multiple of the width. Choose another file."
+            f"its transformer is {width} wide with feed-forward layers of {mlp}, and those of such models are a "
+            "multiple of its width. Choose another file."
         )
     with on_meta():
         module: Any = _behind_texts()(
@@ -116,13 +157,16 @@ def transformer_component(header: Header) -> Component:
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     """The velocity, see `Denoiser.run`. Texts of unequal length are called one after the other: padding would move the
-    image behind them. Latents of an odd side are continued by their last row or column for it."""
+    image behind them. Latents of an odd side are continued by their last row or column for it. References are in the
+    text, behind the words in front of each."""
     height, width = inputs.x.shape[-2:]
     x = F.pad(inputs.x, (0, -width % SLOT_SIDE, 0, -height % SLOT_SIDE), mode="replicate")
     size, output = x.shape[-2:], torch.empty_like(x)
     for rows, own in rows_by_length(inputs):
-        tokens, times = x[rows].flatten(2).transpose(1, 2), own.timesteps.float() / TRAINED_TIMESTEPS
-        found = transformer(tokens, own.crossattn, times, size, **own.extra)  # not by name: hooks look at it
+        extra, times = dict(own.extra), own.timesteps.float() / TRAINED_TIMESTEPS
+        stacked = extra.pop(REFERENCE, None)
+        shown = single_references(stacked, x.shape[1]) if isinstance(stacked, Tensor) else []
+        found = transformer(_tokens(x[rows]), own.crossattn, times, size, shown, **extra)  # not by name: hooks look
         output[rows] = found.transpose(1, 2).unflatten(2, size)
     return output[..., :height, :width]
 
@@ -138,4 +182,6 @@ DENOISER = Denoiser(
     sizes=transformer_inputs,
     rows=transformer_rows,
     usual_settings=usual_by_name(DISTILLED, UsualSettings(steps=8), UsualSettings(steps=40)),
+    takes_references=lambda transformer, name: True,
+    references_in_text=True,
 )

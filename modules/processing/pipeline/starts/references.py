@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from modules.errors import InvalidValueError
 from modules.images.masks import flattened
 from modules.models.families.denoiser_context import stacked_references
-from modules.models.loading.loaded import LoadedModel
+from modules.models.loading.loaded import LoadedModel, why_blind
 from modules.processing.engine.pixels import from_images
 from modules.processing.request.pasting import REFERENCES_KEY
 from modules.processing.request.request import GenerationRequest
-from modules.processing.request.source_images import reference_size
+from modules.processing.request.source_images import as_reference
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class References:
         if self.images and not model.takes_references:
             raise InvalidValueError(
                 f"{model.info.name} is shown no reference images, and {len(self.images)} are given. Leave them "
-                "out, or choose a model that edits by references."
+                f"out, or choose a model that edits by references. {why_blind(model)}".rstrip()
             )
 
     def shown(self, model: LoadedModel) -> Tensor | None:
@@ -53,8 +53,7 @@ class References:
         takes."""
         found = []
         for image in self.images:
-            size = reference_size(*image.size, model.size_multiple_px)
-            found.append(model.encode(from_images([ImageOps.fit(image, size, Image.Resampling.LANCZOS)])))
+            found.append(model.encode(from_images([as_reference(image, model.size_multiple_px)])))
         return found
 
     def fields(self) -> dict[str, object]:

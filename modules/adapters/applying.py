@@ -48,6 +48,7 @@ from modules.memory.formats.stochastic import encode_stochastic
 from modules.memory.layer import Stored, full_weight, manage, put, shape_of, stored_state, stored_tensors
 from modules.memory.scratch import release_scratch
 from modules.system.devices import autocast, release_memory
+from modules.system.texts import page_text
 
 NAMES = ("weight", "bias")
 DELTA_BUDGET_BYTES = 512 << 20
@@ -364,7 +365,7 @@ class AdapterApplier:
             adapters = {name: held[own] for own, name in self._table.in_place(held).items()}
             if adapters.keys() != held.keys():
                 self.notices.append(
-                    f"{use.name}: it was made for a model with fewer blocks and changes those of it alone."
+                    page_text(f"{use.name}: it was made for a model with fewer blocks and changes those of it alone.")
                 )
             found = self._found_once(use.name, adapters)
             missing = [name for name in adapters if self._table.find(name) is None and not self._table.parts(name)]
@@ -394,8 +395,10 @@ class AdapterApplier:
         doubles = len(alone) + len(parts) - len(known)
         if doubles:
             self.notices.append(
-                f"{adapter}: {doubles} of its layers are in the file twice, under two names or fused and in parts, and "
-                "were applied once."
+                page_text(
+                    f"{adapter}: {doubles} of its layers are in the file twice, under two names or fused and in parts, "
+                    "and were applied once."
+                )
             )
         return list(known.values())
 

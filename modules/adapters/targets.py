@@ -15,6 +15,7 @@ from modules.memory.changes import LayerChange
 from modules.memory.layer import shape_of
 from modules.models.names.fused import original_name
 from modules.models.names.row_map import Rows
+from modules.system.texts import page_text
 
 TEXT_ENCODER = "text_encoder"
 DENOISER = "model.diffusion_model."
@@ -221,7 +222,7 @@ def check_missing(adapter: str, count: int, missing: int, names: Sequence[str]) 
 
 def left_out(adapter: str, names: Sequence[str]) -> str:
     """The sentence about layers that are not in the model."""
-    return f"{adapter}: {len(names)} of its layers are not in this model and were left out: {_some(names)}."
+    return page_text(f"{adapter}: {len(names)} of its layers are not in this model and were left out: {_some(names)}.")
 
 
 def _some(names: Sequence[str]) -> str:

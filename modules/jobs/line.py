@@ -27,6 +27,7 @@ from modules.processing.record.recordings import Recordings
 from modules.processing.request.request import GenerationRequest
 from modules.settings.values import Settings
 from modules.system.file_names import without_controls
+from modules.system.texts import page_text
 
 KEPT_RECORDS = 1000
 MAX_WAITING = 256
@@ -341,7 +342,7 @@ class Line:
         """Take everything that waits out of the line; what runs goes on. Returns how many that were."""
         with self.lock:
             removed = self._waiting.clear(lambda entry: who.may_change(entry.standing.user))
-        self._withdraw(removed, "taken out of the line")
+        self._withdraw(removed, page_text("taken out of the queue"))
         return len(removed)
 
     def skip(self, who: Identity = ANYBODY) -> None:
@@ -351,7 +352,7 @@ class Line:
                 job.skip()
 
     def _withdraw(self, entries: Sequence[Entry], why: str) -> None:
-        text = f"The job was {why} before it started; nothing was made."
+        text = page_text(f"The job was {why} before it started; nothing was made.")
         self.store.withdrawn([entry.task_id for entry in entries], text)
         for entry in entries:
             self.images.forget(entry.task_id)

@@ -38,6 +38,7 @@ from modules.scripts.program import Program
 from modules.scripts.script import OnComponent, Script
 from modules.settings.values import Settings
 from modules.system.paths import Paths
+from modules.system.texts import page_text
 
 log = logging.getLogger(__name__)
 
@@ -188,8 +189,8 @@ class ScriptLibrary:
         failed = [one for one in self.extensions.values() if one.faults and not one.is_built_in and not one.replaced_by]
         if len(failed) > 1:
             names = ", ".join(one.name for one in failed)
-            return [f"{len(failed)} extensions failed; the Extensions tab says why: {names}."]
-        return [f"The extension {one.name} failed: {one.faults[0].reason}" for one in failed]
+            return [page_text(f"{len(failed)} extensions failed; the Extensions tab says why: {names}.")]
+        return [page_text(f"The extension {one.name} failed: {one.faults[0].reason}") for one in failed]
 
     @property
     def selectable(self) -> list[Script]:

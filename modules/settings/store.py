@@ -11,6 +11,7 @@ from modules.settings.setting import LONE_SURROGATE, SettingValue
 from modules.settings.values import Settings, as_json, exact_setting
 from modules.system.atomic_files import keep_aside, output_error, write_atomic
 from modules.system.bounded import read_json
+from modules.system.texts import page_text
 
 VERSION = 1  # of the file; raise it together with a step in `migrate`
 VERSION_KEY = "featherweight_config_version"
@@ -131,7 +132,7 @@ class SettingsStore:
         settings, notices = read_stored(migrate(whole))
         if whole != stored:
             changed = ", ".join(key for key, value in whole.items() if stored.get(key) != value)
-            notices += (f"{self.path.name} held half characters (lone surrogates) in {changed}; they were replaced.",)
+            notices += (page_text(f"{self.path.name} held lone surrogates in {changed}; they were replaced."),)
         return settings, notices
 
     def _keep_aside(self, reason: str) -> str:
@@ -156,7 +157,7 @@ def read_stored(stored: Mapping[str, object]) -> tuple[Settings, tuple[str, ...]
         try:
             values[key] = setting.check(value)
         except ValueError as error:
-            notices.append(f"{error}. The default {as_json(setting.default)!r} is used.")
+            notices.append(page_text(f"{error}. The default {as_json(setting.default)!r} is used."))
     return Settings(values, foreign), tuple(notices)
 
 

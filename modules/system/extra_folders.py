@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from modules.system.bounded import read_json_file
+from modules.system.texts import page_text
 
 FILE = "model-folders.json"
 
@@ -29,10 +30,10 @@ def read_extra_folders(file: Path) -> tuple[Folders, tuple[str, ...]]:
     notices = []
     for kind, listed in read.items():
         if not isinstance(listed, list) or not all(map(_is_full_path, listed)):
-            notices.append(f"{file.name}: {kind} was left out: it takes a list of full paths. Correct {file}.")
+            notices.append(page_text(f"{file.name}: {kind} was left out: it is no list of full paths. Correct {file}."))
             continue
         above = [one for one in listed if file.resolve().is_relative_to(Path(one).resolve())]
-        notices += [f"{file.name}: {one} was left out of {kind}: it holds the data folder itself." for one in above]
+        notices += [page_text(f"{file.name}: {one} was left out of {kind}: it holds the data folder.") for one in above]
         folders[kind] = tuple(Path(one) for one in listed if one not in above)
     return folders, tuple(notices)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from modules.errors import BusyError, OutputError
 from modules.system.atomic_files import keep_aside
+from modules.system.texts import page_text
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class Database:
             raise OutputError(
                 f"{path} is damaged ({error}) and could not be kept aside ({second}). Move it away by hand."
             ) from second
-        notice = (
+        notice = page_text(
             f"{self._words.name}, {path.name}, was damaged ({error}). It was kept as {aside.name}, and a new one was "
             f"begun; {self._words.damaged}"
         )

@@ -127,6 +127,6 @@ def test_the_effect_kept_is_noted_and_logged_once(tmp_path: Path, caplog: pytest
 def test_the_notice_names_the_adapter_that_lost_most() -> None:
     several = Retention(1.0, 0.13, (), (("style", 0.999), ("faint", 0.33)))
     assert _weak(several).startswith(
-        "100% of the adapters' effect is kept after rounding to 8 bits, of faint 33% (noise 13%). "
+        "100% (faint: 33%) of the adapters' effect is kept after rounding to 8 bits, with 13% of noise. "
     )
     assert ", of" not in _weak(Retention(0.5, 0.1, (), (("style", 0.5),)))

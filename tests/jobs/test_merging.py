@@ -72,7 +72,7 @@ def test_a_merge_that_never_ran_goes_on_after_a_restart(toys: Toys, tmp_path: Pa
     queue.repeats.add(merge_starters(merger))
     assert queue.restore() == 1
     (task,) = queue.known.tasks()
-    assert (task.type, task.title) == ("merge", "Merging merged.safetensors")
+    assert (task.type, task.title) == ("merge", "Merging into merged.safetensors")
     assert task.recorded_request()["skip"] == ["^conv"]
     queue.start()
     assert task.wait(120) and task.status is JobStatus.DONE

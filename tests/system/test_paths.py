@@ -99,7 +99,7 @@ def test_folders_of_models_that_lie_elsewhere_are_read_beside_ours(tmp_path: Pat
     assert Path("/l").absolute() in paths.lora_dirs and paths.lora_dirs[0] == tmp_path / "models" / "Lora"
     assert paths.embeddings_dirs == (tmp_path / "embeddings", Path("/e").absolute())
     assert paths.all_upscaler_dirs["ESRGAN"] == (tmp_path / "models" / "ESRGAN", Path("/u").absolute())
-    assert paths.notices[0].startswith("model-folders.json: SwinIR was left out: it takes a list of full paths.")
+    assert paths.notices[0].startswith("model-folders.json: SwinIR was left out: it is no list of full paths.")
 
 
 def test_a_broken_file_of_folders_is_named_and_left_out(tmp_path: Path) -> None:

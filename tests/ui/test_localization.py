@@ -173,7 +173,7 @@ UNTRANSLATED = """([names, within]) => {
   const root = document.querySelector(within);
   const found = new Set();
   const skipped =
-    "script, style, textarea, pre, code, svg, [translate=no], .fw-example, .token, #fw_scales, #fw_brand";
+    "script, style, textarea, pre, code, svg, [translate=no], .fw-example, .token, #fw_brand";
   const look = (text, element) => {
     if (names.includes(text.trim()) || /\\.safetensors( \\[\\w+\\])?$/.test(text.trim())) return;
     if (/^[\\d.]+ [MG]B$/.test(text.trim())) return;
@@ -205,6 +205,18 @@ CHOICES = """() => {
   return [...document.querySelectorAll("input[role=combobox]")].filter((input) => input.checkVisibility())
     .map((input) => [input.closest("[id]:not(input)").id, get.call(input), input.value]);
 }"""
+
+
+CUT = """() => {
+  const shown = [...document.querySelectorAll("#quicksettings *")].filter((one) => one.checkVisibility());
+  const isFile = (one) => one.closest("#setting_sd_model_checkpoint");
+  const hides = (one) => one.clientWidth > 2 && getComputedStyle(one).overflow !== "visible" && !isFile(one);
+  const isFull = (one) => one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 2;
+  const cut = shown.filter((one) => hides(one) && isFull(one));
+  const outside = shown.filter((one) => one.getBoundingClientRect().right > innerWidth);
+  return [...cut, ...outside].map((one) => one.id || one.className || one.tagName);
+}"""
+"""What of the header is cut off or outside of the window; names of files may be."""
 
 
 class TestInTheBrowser:
@@ -258,6 +270,19 @@ class TestInTheBrowser:
             page.evaluate("localStorage.clear()")
             page.close()
             file.unlink()
+
+    def test_no_word_of_the_header_is_cut(self, context: sync_api.BrowserContext, address: str) -> None:
+        page = context.new_page()
+        page.add_init_script("localStorage.setItem('featherweight.language', 'de')")
+        try:
+            open_page(page, address)
+            page.wait_for_selector("#fw_presets:has-text('Voreinstellungen')")
+            for width in (1440, 1280, 1024, 800, 390):
+                page.set_viewport_size({"width": width, "height": 900})
+                until(page, lambda: page.evaluate(CUT) == [], seconds=5)
+        finally:
+            page.evaluate("localStorage.clear()")
+            page.close()
 
     def results(self, page: sync_api.Page, fakes: Services) -> dict[str, list[str]]:
         """What stands untranslated in a precision report and in the check of a folder of images."""

@@ -40,8 +40,7 @@ def test_a_model_that_is_streamed_says_how_and_what_stays() -> None:
 
 def test_threads_are_among_the_facts_where_the_cpu_computes() -> None:
     assert scales_facts(RESIDENT) == "x"
-    assert scales_facts(replace(RESIDENT, threads=2)) == "x\ncomputed by 2 threads"
-    assert scales_facts(replace(RESIDENT, threads=1)) == "x\ncomputed by 1 thread"
+    assert scales_facts(replace(RESIDENT, threads=2)) == "x\nCPU threads: 2"
 
 
 def test_a_hash_that_is_being_taken_is_shown_with_its_progress() -> None:

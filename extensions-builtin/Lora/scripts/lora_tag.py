@@ -10,6 +10,7 @@ from modules.errors import InvalidValueError
 from modules.scripts import extra_networks, program_now, script_callbacks
 from modules.settings.group import SettingsGroup, flag, text
 from modules.settings.sections.extra_networks import ExtraNetworkSettings
+from modules.system.texts import page_text
 
 PROGRAM = program_now()
 
@@ -52,7 +53,7 @@ class LoraTags(extra_networks.ExtraNetwork):
         found = job.adapters.put_on(job.model, wanted)
         job.notices += problems
         job.notices += [
-            f"The adapter {name!r} was not found and was left out. Refresh the list of adapters."
+            page_text(f"The adapter {name!r} was not found and was left out. Refresh the list of adapters.")
             for name in found.missing
         ]
         job.notices += found.notices

@@ -26,6 +26,7 @@ from modules.scripts.settings import ExtensionSettings
 from modules.settings.group import SettingsGroup, flag, whole
 from modules.settings.setting import Section
 from modules.settings.values import Settings
+from modules.system.texts import page_text
 
 if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
     from torch import Tensor, nn
@@ -272,7 +273,7 @@ class ModelHooks(extra_networks.ExtraNetwork):
         blocks = {name: module for name, module in unet.named_modules() if _is_named(module, BLOCK)}
         if not blocks:
             job.notices.append(
-                f"Hypertile has no effect on {job.model.family.label}: its denoiser has no layers for it."
+                page_text(f"Hypertile has no effect on {job.model.family.label}: its denoiser has no layers for it.")
             )
             return
         tiling = Tiling(

@@ -159,7 +159,8 @@ class TrainingRun:
         cache = Path(config.data.cache) if config.data.cache else self._places.cache / "training"
         self.latents = LatentCache(vae_identity(model), model.downscale, cache / "latents")
         views = self.dataset.all_views()
-        self.latents.fill(model, views, lambda done: self._tell(page_text("encoding images"), done, len(views)))
+        number = len(views)
+        self.latents.fill(model, views, lambda done: self._tell(page_text(f"encoding images {done}/{number}"), 0, 1))
         captions = self.dataset.all_captions()
         self.sample_captions = self._sample_captions(captions)
         encoder = CaptionEncoder(model, config.model.clip_skip)

@@ -111,7 +111,7 @@ def merge_spec(merger: Merger, options: MergeOptions, skip: Sequence[str], text_
         }
 
     asked = {"options": asdict(options), "skip": list(skip), "text_encoders": text_encoders}
-    return TaskSpec(MERGE_TYPE, page_text(f"Merging {request.target.name}"), work, asked)
+    return TaskSpec(MERGE_TYPE, page_text(f"Merging into {request.target.name}"), work, asked)
 
 
 def merge_starters(merger: Merger) -> Mapping[str, Starter]:

@@ -15,7 +15,7 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.computing import Computing
 from modules.jobs.line import fix_seeds
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
-from modules.memory.formats.catalog import chosen_formats, wide_formats
+from modules.memory.formats.catalog import FORMAT_SPECS, chosen_formats, wide_formats
 from modules.models.files.catalogue import CheckpointInfo
 from modules.processing.comparison.series import SeriesReport
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
@@ -122,7 +122,7 @@ class PrecisionWork:
             self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
             return {**facts_of(found), "json": f"{stem}.json"}
 
-        title = page_text(f"Precision report of {info.name} as {options.storage}")
+        title = page_text(f"Precision report of {info.name} as {FORMAT_SPECS.get(options.storage).label}")
         if options.budget_bytes:
             title = page_text(f"Precision report of {info.name} within {options.budget_gb:g} GB")
         return TaskSpec(REPORT_TYPE, title, work, asdict(options))

@@ -43,6 +43,7 @@ from modules.processing.record.made import MadeImage
 from modules.processing.record.output import Output
 from modules.processing.request.result import Result
 from modules.settings.values import Settings
+from modules.system.texts import page_text
 from modules.system.threads import start_loop
 
 log = logging.getLogger(__name__)
@@ -61,11 +62,11 @@ class AwayError(OSError):
 class WorkerState(StrEnum):
     """Where a worker stands."""
 
-    STARTING = "starting"
-    IDLE = "idle"
-    BUSY = "busy"
-    WAITING = "waiting"  # it is gone, and is started again in a moment
-    ENDED = "ended"
+    STARTING = page_text("starting")
+    IDLE = page_text("idle")
+    BUSY = page_text("busy")
+    WAITING = page_text("waiting")  # it is gone, and is started again in a moment
+    ENDED = page_text("ended")
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class WorkerExecutor:
         self._device = ""
         self._why = ""  # we ended it, to follow "The worker"
         self._wanted_load: Load | None = None
-        self._status = EngineStatus(EngineState.EMPTY, "The worker starts.")
+        self._status = EngineStatus(EngineState.EMPTY, page_text("The worker starts."))
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -321,7 +322,7 @@ class WorkerExecutor:
     def _lose(self, cause: str) -> None:
         self._there.clear()
         self._is_ready, self._transport, self._why, self._device, self._hashing = False, None, "", "", None
-        self._status = EngineStatus(EngineState.EMPTY, f"The worker {cause}.")
+        self._status = EngineStatus(EngineState.EMPTY, page_text(f"The worker {cause}."))
         for inbox in tuple(self._inboxes):
             inbox.put(_Lost(cause))
         for waiting in list(self._answers.values()):

@@ -14,6 +14,7 @@ from modules.adapters.catalogue import SHORT_HASH, AdapterCatalogue, AdapterInfo
 from modules.adapters.tags import LoraTag, plain_name
 from modules.prompting.cache import AdapterUse
 from modules.system.model_folders import FilesBelow, as_folders
+from modules.system.texts import page_text
 
 if TYPE_CHECKING:
     from modules.adapters.adapter_facts import Digests
@@ -227,9 +228,8 @@ def lora_mode(plan: PrecisionPlan, is_low_precision: bool) -> LoraMode:
 
 def _weak(retention: Retention) -> str:
     name, share = min(retention.adapters, key=lambda item: item[1])
-    least = f", of {name} {share:.0%}" if len(retention.adapters) > 1 else ""
-    return (
-        f"{retention.retention:.0%} of the adapters' effect is kept after rounding to 8 bits{least} "
-        f"(noise {retention.noise:.0%}). "
+    kept = f"{retention.retention:.0%}" + (f" ({name}: {share:.0%})" if len(retention.adapters) > 1 else "")
+    return page_text(
+        f"{kept} of the adapters' effect is kept after rounding to 8 bits, with {retention.noise:.0%} of noise. "
         "LoRA mode exact keeps all of it."
     )

@@ -17,6 +17,7 @@ from modules.processing.engine.adapter_files import AdapterFiles
 from modules.prompting.cache import AdapterUse
 from modules.prompting.extra_networks import PromptTag, PromptTags
 from modules.settings.values import Settings
+from modules.system.texts import page_text
 
 if TYPE_CHECKING:
     from modules.adapters.applying import Retention
@@ -116,7 +117,7 @@ class HypernetworkTag:
         for tag in wanted:
             info = files.find_current(tag.name)
             if info is None:
-                job.notices.append(f"The hypernetwork {tag.name!r} was not found and was left out.")
+                job.notices.append(page_text(f"The hypernetwork {tag.name!r} was not found and was left out."))
                 continue
             content = job.adapters.digests(files, info).content
             job.uses.append(AdapterUse(name=info.name, file_hash=content, unet_multiplier=tag.te_strength))
@@ -167,7 +168,7 @@ class Adapters:
                 ]
         unknown = [f"<{name}:...>" for name in tags if name not in known]
         if unknown:
-            job.notices.append(f"No type of adapter is called {', '.join(unknown)}; it was left out.")
+            job.notices.append(page_text(f"No type of adapter is called {', '.join(unknown)}; it was left out."))
         return job.active()
 
     def deactivate(self, model: LoadedModel, settings: Settings) -> None:

@@ -31,9 +31,9 @@ from modules.prompting.embeddings import EmbeddingTable
 from modules.prompting.encode import TextOptions
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
+from modules.system.texts import page_text
 
 CACHED_ENCODINGS = 16
-WITHOUT_IMAGE = "edits images, and none is given: the prompt alone makes one. Give it one in img2img or as a reference."
 
 
 class EncodedNegatives(Sequence[ScheduledConditioning]):
@@ -216,7 +216,9 @@ class Conditioner:
         if model.family.denoiser.references_in_text:  # where they are as large as the denoiser sees them
             return tuple(as_reference(image, model.size_multiple_px) for image in images)
         if not images:
-            self.notices[f"{model.info.name} {WITHOUT_IMAGE}"] = None
+            name = model.info.name
+            note = page_text(f"{name} edits images, and none is given: give it one in img2img or as a reference.")
+            self.notices[note] = None
         elif blind := why_blind(model):
             self.notices[blind] = None
             return ()

@@ -37,6 +37,7 @@ from modules.processing.engine.streaming_options import StreamOptions, finer_opt
 from modules.processing.request.stages import Stage
 from modules.system.devices import Memory, collect_garbage, describe, memory_info, release_memory, shares_main_memory
 from modules.system.lean_imports import without_garbage_collection
+from modules.system.texts import page_text
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 
@@ -134,7 +135,7 @@ class Engine:
         self._loading: list[threading.Thread] = []
         self._closed = False
         self._on_loaded: list[Callable[[LoadedModel], object]] = []
-        self._status = EngineStatus(EngineState.EMPTY, "No model is loaded yet; the first image loads one.")
+        self._status = EngineStatus(EngineState.EMPTY, page_text("No model is loaded yet; the first image loads one."))
 
     @property
     def status(self) -> EngineStatus:
@@ -209,14 +210,14 @@ class Engine:
                     return self._take_back(kept, began, same_plan=kept.model.plan == plan)
                 kept = None
                 self._release()
-            self._status = EngineStatus(EngineState.LOADING, f"Loading {info.name} ...")
+            self._status = EngineStatus(EngineState.LOADING, page_text(f"Loading the model {info.name} ..."))
             try:
                 self._model = self._load_with_room(info, options, vae, keep)
             except FeatherweightError as error:
                 self._status = EngineStatus(EngineState.FAILED, str(error))
                 raise
             except BaseException as error:
-                self._status = EngineStatus(EngineState.FAILED, f"Loading {info.name} failed: {error}")
+                self._status = EngineStatus(EngineState.FAILED, page_text(f"Loading {info.name} failed: {error}"))
                 raise
             self._model.switch_seconds = time.monotonic() - began
             self._status = self._ready(self._model)
@@ -342,7 +343,9 @@ class Engine:
             self._drop()
             if self._shelf.clear():
                 self._release()
-            self._status = EngineStatus(EngineState.EMPTY, "The model was unloaded; the next image loads it again.")
+            self._status = EngineStatus(
+                EngineState.EMPTY, page_text("The model was unloaded; the next image loads it.")
+            )
 
     def measure_again(self) -> dict[str, dict[str, Any]]:
         """Measure the device again, free of models, and choose by it from now on. Returns seconds and problems by the

@@ -20,6 +20,7 @@ from modules.models.loading.loaded import LoadedModel
 from modules.models.loading.offloading import pinned_bytes
 from modules.processing.request.stages import Stage
 from modules.system.devices import DeviceReading, release_memory
+from modules.system.texts import page_text
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class GpuWatch:
         log.info(
             "VRAM headroom: %.2f GB were missing; %.2f GB of weights are streamed now.", missing / 1e9, moved / 1e9
         )
-        self._say(f"VRAM headroom ({self._headroom / 1e9:.1f} GB): weights of the denoiser are streamed.")
+        self._say(page_text(f"VRAM headroom ({self._headroom / 1e9:.1f} GB): weights of the denoiser are streamed."))
 
     def _is_finest(self) -> bool:
         handle = self._model.streaming

@@ -31,6 +31,7 @@ from modules.processing.request.model_use import DenoiserInputs, ModelUse, PassF
 from modules.processing.request.request import GenerationRequest
 from modules.processing.request.stages import Stage
 from modules.prompting.extra_networks import PromptTags
+from modules.system.texts import page_text
 from modules.upscalers.limits import UpscalerLimits
 
 
@@ -238,7 +239,7 @@ class ModelInUse:
         self.has_merged_tokens |= merges
         if self._merging_ratio > 0 and not merges:
             label = self.model.family.label
-            self._notices[f"Token merging has no effect on {label}: its denoiser has no layers for it."] = None
+            self._tell(page_text(f"Token merging has no effect on {label}: its denoiser has no layers for it."))
 
     def _note_recovery(self) -> None:
         if self._model is None:

@@ -27,6 +27,7 @@ from modules.processing.engine.auxiliaries import Auxiliaries, auxiliary_fallbac
 from modules.processing.engine.headroom import TURNS, GpuWatch
 from modules.processing.request.stages import Stage
 from modules.system.devices import collect_garbage, release_memory
+from modules.system.texts import page_text
 from modules.upscalers.limits import UpscalerLimits
 
 CPU = torch.device("cpu")
@@ -114,7 +115,7 @@ def recovery_notices(recovery: Recovery) -> list[str]:
     for item in recovery.taken:
         by_stage.setdefault(item.stage, []).append(item.text)
     return [
-        f"Memory ran out while {Stage(stage).label}; it went on {', then '.join(texts)}."
+        page_text(f"Memory ran out while {Stage(stage).label}; it went on {', then '.join(texts)}.")
         for stage, texts in by_stage.items()
     ]
 

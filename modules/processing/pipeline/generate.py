@@ -34,6 +34,7 @@ from modules.processing.request.result import Result
 from modules.processing.request.stages import Part, Stage, old_first_pass_size
 from modules.processing.request.upscaling import check_upscaler
 from modules.system.devices import release_memory
+from modules.system.texts import page_text
 
 
 def generate(
@@ -87,7 +88,7 @@ def generate(
                 in_use.use(wanted.name)
                 _make_batch(passes, number, tools)
             except Skipped:
-                recorder.note(f"Batch {number + 1} was skipped.")
+                recorder.note(page_text(f"Batch {number + 1} was skipped."))
             except Interrupted:
                 recorder.interrupted = True
                 break

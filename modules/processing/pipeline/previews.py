@@ -20,6 +20,7 @@ from modules.processing.engine.tiny_vae import read_half
 from modules.settings.sections.interface import APPROX
 from modules.settings.sections.stable_diffusion import FULL, TINY
 from modules.settings.values import Settings
+from modules.system.texts import page_text
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Previews:
             log.warning("No preview of this step: %s", error)
             return None
         except (CheckpointError, MemoryShortageError) as error:
-            self._note(f"Previews are made by 'Approx cheap': {error}")
+            self._note(page_text(f"Previews are made by 'Approx cheap': {error}"))
             images = None
         if images is not None:
             return side_by_side(images)

@@ -32,6 +32,7 @@ from modules.processing.request.result import GeneratedImage, GenerationInfo, Im
 from modules.processing.request.source_images import FromImage
 from modules.processing.request.stages import Stage
 from modules.sampling.catalog import SAMPLERS
+from modules.system.texts import page_text
 from modules.version import PROGRAM_VERSION
 
 
@@ -180,7 +181,7 @@ class Recorder:
             return False
         image = found.read()
         if image is None:
-            self.note(f"An earlier try of this job has made {found.path.name}, which is no longer there.")
+            self.note(page_text(f"An earlier try of this job has made {found.path.name}, which is no longer there."))
         else:
             self._images.append(image)
         return True

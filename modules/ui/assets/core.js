@@ -89,7 +89,7 @@ window.featherweight = (() => {
 
     // The mark of a text that is shown: what stands in its places is {0}, {1} ... for a translation. Returns the text.
     t: (pieces, ...values) => String.raw({ raw: pieces }, ...values),
-    text: (text) => text, // in the page's language; localization.js replaces both
+    text: (text) => text, // in the page's language; localization.js replaces all three
     sourceText: (element) => element.textContent,
 
     // The seed that an infotext names, as text: a number would be rounded above 2^53.

@@ -111,7 +111,7 @@
 
   function row(one, mayChange) {
     const state = one.is_enabled ? (one.replaced_by ? "replaced" : one.faults.length ? "failed" : "loaded") : "off";
-    const words = { failed: "failed", replaced: fw.t`left out`, loaded: fw.t`is loaded`, off: fw.t`not loaded` };
+    const words = { failed: fw.t`failed`, replaced: fw.t`left out`, loaded: fw.t`is loaded`, off: fw.t`not loaded` };
     const later = one.will_be_enabled ? fw.t`will be loaded at the next start` : fw.t`will be left out at the next start`;
     const changes = one.will_be_enabled !== one.is_enabled ? [fw.element("span", { className: "fw-extensions-later", textContent: later })] : [];
     const head = fw.element(
@@ -122,9 +122,9 @@
       ...(one.version ? [own("code", one.version)] : []),
       fw.element("span", { className: `fw-extensions-state fw-is-${state}`, textContent: words[state] }),
       ...changes,
-      own("span", costs(one), "fw-extensions-costs"),
+      fw.element("span", { className: "fw-extensions-costs", textContent: costs(one) }),
     );
-    const about = one.about ? [own("p", fw.text(one.about))] : [];
+    const about = one.about ? [fw.element("p", { textContent: one.about })] : [];
     const summary = fw.element("summary", { textContent: fw.t`Takes part in` });
     const hooks = one.hooks.length ? [fw.element("details", { className: "fw-extensions-hooks" }, summary, own("p", one.hooks.join(", ")))] : [];
     const item = fw.element("li", {}, head, ...about, ...hooks, ...lines(one), fw.element("div", { className: "fw-extensions-buttons" }, ...buttons(one, mayChange)));

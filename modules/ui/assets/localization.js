@@ -32,6 +32,14 @@
     return start + found + text.slice(start.length).match(/\s*$/)[0];
   };
 
+  // A text of a script with parts is looked up whole: of a short one, such as "Saved as {0}", no pattern could tell it.
+  const plain = fw.t;
+  fw.t = (pieces, ...values) => {
+    const source = pieces.reduce((text, piece, place) => `${text}{${place - 1}}${piece}`);
+    const isKnown = values.length && texts && Object.hasOwn(texts, source);
+    return isKnown ? filled(texts[source], (place) => String(values[place])) : plain(pieces, ...values);
+  };
+
   // The text as the scripts and the server wrote it.
   fw.sourceText = (element) => {
     const nodes = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
@@ -53,8 +61,7 @@
       if (!source.includes(pattern.piece)) continue;
       const parts = pattern.regex.exec(source);
       if (!parts) continue;
-      const put = (place) => parts[pattern.places.indexOf(place) + 1];
-      return pattern.shown.replace(PLACE, (_, place, forms) => (forms ? counted(put(place), forms) : translated(put(place))));
+      return filled(pattern.shown, (place) => parts[pattern.places.indexOf(place) + 1]);
     }
     for (const between of BETWEEN) {
       const pieces = source.split(between);
@@ -62,6 +69,9 @@
     }
     return source;
   }
+
+  const filled = (shown, put) =>
+    shown.replace(PLACE, (_, place, forms) => (forms ? counted(put(place), forms) : translated(put(place))));
 
   // The form of a word that goes with a number, by the language's rules (CLDR): "one=Bild;other=Bilder".
   function counted(number, forms) {

@@ -8,7 +8,7 @@
   const HINTS = {
     Simple: fw.t`Prompt, size, style, Generate`, Work: fw.t`Form, image and queue beside each other`, Classic: fw.t`Prompts on top, as in the reference UI`,
   };
-  const PROMPTS = ["prompt", "negative_prompt"];
+  const PROMPTS = ["prompt", "negative_prompt", "hires_prompt", "hires_negative_prompt"];
   const OF_IMAGES = ["mode", "batch_source", "batch_input_dir", "batch_output_dir", "batch_mask_dir", "batch_png_info_dir"]; // no part of a look
   const SHAPES = { Square: [1, 1], Portrait: [3, 4], Landscape: [4, 3], Wide: [16, 9] };
   const SHAPE_NAMES = { Square: fw.t`Square`, Portrait: fw.t`Portrait`, Landscape: fw.t`Landscape`, Wide: fw.t`Wide` };
@@ -46,7 +46,7 @@
 
   function taken(tab, withPrompts) {
     const left = withPrompts ? OF_IMAGES : [...OF_IMAGES, ...PROMPTS];
-    const fields = Object.fromEntries(Object.entries(tab.form).filter(([name]) => !left.includes(name)));
+    const fields = Object.fromEntries(Object.entries(tab.form).filter(([name, value]) => !left.includes(name) && value !== null)); // null: the field is hidden
     const scripts = Object.fromEntries(fieldsOf(tab).map((name, index) => [name, tab.others[index]]).filter(([, value]) => value !== null));
     return { featherweight_preset: FORMAT, family: fw.family || "", tab: tab.prefix, fields, scripts };
   }
@@ -159,8 +159,8 @@
     const head = menu.querySelector("[data-menu]") || menu.appendChild(button("", () => {}, { attributes: { "data-menu": "", "aria-haspopup": "true", "aria-expanded": "false" } }));
     head.className = "fw-menu-button fw-icon-preset";
     head.title = fw.t`Presets of the form, and how much of the page is shown`;
-    head.textContent = applied || fw.t`Presets`;
-    head.translate = !applied;
+    head.replaceChildren(fw.element("span", { textContent: applied || fw.t`Presets`, translate: !applied }));
+    if (applied) head.title = applied;
     const box = menu.querySelector(":scope > div") || menu.appendChild(fw.element("div"));
     const names = Object.keys(presets).sort((a, b) => a.localeCompare(b));
     const ours = names.filter((name) => !fw.family || !presets[name]?.family || presets[name].family === fw.family);

@@ -72,6 +72,7 @@
       ...section(fw.t`Finished`, state.ended, (job) => row(job, endedButtons(job))),
       ...times(state.ended),
     );
+    fw.drawIcons();
     if (!state.running && !state.waiting.length && !state.ended.length) {
       list.append(fw.element("p", { className: "fw-empty", textContent: fw.t`The queue is empty. Jobs from Generate appear here.` }));
     }
@@ -296,6 +297,7 @@
       say(error.message, true);
       return;
     }
+    if (!place().offsetParent) return; // another tab was opened meanwhile
     const values = { ...whole.parameters, seed: fw.seedOf(whole.infotext) };
     const inputs = new Map();
     const labels = FIELDS.map(([name, text, type]) => {

@@ -28,9 +28,10 @@
       fw.settings = engine.settings;
       fw.family = engine.state === "ready" ? engine.line.split(" · ")[0] : fw.family;
       follow();
-      place.textContent = engine.state === "ready" ? [engine.line, engine.pending].filter(Boolean).join(" · ") : engine.message;
+      const line = engine.state === "ready" ? [engine.line, engine.pending].filter(Boolean).join(" · ") : engine.message;
+      place.textContent = fw.text(line).replaceAll(" · ", "\u00a0· "); // no line begins with the dot
       place.className = `fw-${engine.state}`;
-      place.title = engine.facts;
+      place.title = engine.facts.split("\n").map(fw.text).join("\n");
       place.dataset.hashing = engine.hashing;
       document.body.classList.toggle("fw-other-model", !engine.is_bundled);
       for (const tab of fw.tabs) followSize(tab, engine.size);
@@ -99,7 +100,7 @@
   // Signs that are shown as icons (icons.css); the sign itself is for those who read without styles.
   const ICONS = {
     "↻": "refresh", "⇅": "swap", "⚄": "dice", "⇲": "measure", "♻": "reuse", "◐": "theme", "⋯": "more", "×": "close", "✕": "close",
-    "↑": "up", "↓": "down", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse", "⌕": "find", "⚙": "gear",
+    "↑": "up", "↓": "down", "←": "left", "→": "right", "↶": "undo", "↷": "redo", "−": "zoom-out", "+": "zoom-in", "⤢": "measure", "⟲": "reuse", "⌕": "find", "⚙": "gear",
   };
   const TOOLS = { Paste: "use", Clear: "erase", [fw.t`Last job`]: "clock" }; // of the row below the prompts
 
@@ -109,16 +110,16 @@
     if (field) field.placeholder = field.closest(".wrap-inner")?.querySelector(".token") ? "" : fw.text(fw.t`Automatic`);
   }
 
-  function drawIcons() {
+  fw.drawIcons = () => {
     for (const button of document.querySelectorAll("button:not(.fw-icon):not(#lightboxModal button)")) {
       const icons = button.closest(".fw-form-tools") ? TOOLS : ICONS;
       const icon = button.childElementCount === 0 && icons[fw.sourceText(button).trim()];
       if (icon) button.classList.add("fw-icon", `fw-icon-${icon}`);
     }
-  }
+  };
 
   function nameButtons() {
-    drawIcons();
+    fw.drawIcons();
     nameEmpty();
     fw.dressUploads();
     for (const button of document.querySelectorAll("button:not([title])")) {

@@ -2,6 +2,7 @@
 
 from modules.models.files.hashing import HashProgress
 from modules.processing.engine.status import ModelFacts
+from modules.system.texts import page_text
 
 MIXED = "mixed"
 """How `ModelFacts.storage` begins where a budget chose a format for each layer."""
@@ -13,7 +14,7 @@ def scales_line(model: ModelFacts) -> str:
 
     Where weights are streamed it says so, and how much of them stays on the device."""
     whole = model.stored_bytes + model.streamed_bytes
-    parts = [model.family, f"{short_count(model.parameters)} parameters", model.storage, short_bytes(whole)]
+    parts = [model.family, page_text(f"{short_count(model.parameters)} parameters"), model.storage, short_bytes(whole)]
     if model.streaming:
         parts.append(f"{model.streaming}, {short_bytes(model.stored_bytes)} stay")
     return " · ".join([*parts, model.device])
@@ -24,11 +25,11 @@ def scales_facts(model: ModelFacts) -> str:
     took."""
     lines = [model.title]
     if model.stored_bytes + model.streamed_bytes != model.fp16_bytes:
-        lines.append(f"in fp16 it would take {short_bytes(model.fp16_bytes)}")
+        lines.append(page_text(f"in fp16 it would take {short_bytes(model.fp16_bytes)}"))
     if model.threads:
-        lines.append(f"computed by {model.threads} {'thread' if model.threads == 1 else 'threads'}")
+        lines.append(page_text(f"CPU threads: {model.threads}"))
     if model.switch_seconds:
-        lines.append(f"ready after {model.switch_seconds:.2f} s")
+        lines.append(page_text(f"ready after {model.switch_seconds:.2f} s"))
     return "\n".join(lines)
 
 
@@ -37,15 +38,15 @@ def pending_line(model: ModelFacts, fp8_storage: str, is_busy: bool, budget_gb: 
     empty where it is as chosen, or where that depends on the model."""
     is_mixed = model.storage.startswith(MIXED)
     is_quantized = is_mixed or model.storage.startswith(("fp8", "int8"))
-    when = "after this job" if is_busy else "with the next job"
+    when = page_text("after this job" if is_busy else "with the next job")
     if budget_gb:  # it goes before "FP8 weight"
-        return "" if is_mixed else f"changes to fit {budget_gb:g} GB {when}"
+        return "" if is_mixed else page_text(f"changes to fit {budget_gb:g} GB {when}")
     if fp8_storage == "Enable" and is_mixed:
-        return f"changes to 8 bits {when}"
+        return page_text(f"changes to 8 bits {when}")
     if fp8_storage == "Disable" and is_quantized:
-        return f"changes to 16 bits {when}"
+        return page_text(f"changes to 16 bits {when}")
     if fp8_storage == "Enable" and not is_quantized:
-        return f"changes to 8 bits {when}"
+        return page_text(f"changes to 8 bits {when}")
     return ""
 
 

@@ -5,6 +5,7 @@ A translation is a flat JSON object of these texts. A text with parts that chang
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -236,8 +237,9 @@ def _literals(node: ast.expr) -> Iterator[str]:
 
 def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     """All texts of the page by part: those of `component_texts`, "browser" (our scripts and those of built-in
-    extensions), "sliders" (of the modules of ControlNet), "messages", and "settings" without what explains them, which
-    is "explanations". A shipped translation has all of them."""
+    extensions), "sliders" (of the modules of ControlNet), "messages", "results" (marked texts of all other modules),
+    "about" (what built-in extensions say about themselves), and "settings" without what explains them, which is
+    "explanations". A shipped translation has all of them."""
     folder = Path(__file__).parents[1]
     found = component_texts(config)
     scripts = [*sorted((folder / "assets").glob("*.js")), *sorted(BUILT_IN.glob("*/javascript/*.js")), SCRIPT]
@@ -251,6 +253,8 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     found["results"] = [text for code in marked for text in message_texts(code, (PYTHON_MARK,))]
     found["sliders"] = [text for code in added for text in message_texts(code, ("Slider",))]
     found["words"] = list(WORDS)
+    told = (tomllib.loads(file.read_text("utf-8")) for file in sorted(BUILT_IN.glob("*/about.toml")))
+    found["about"] = [about["about"] for about in told]
     found["tooltips"] = list(tooltips().values())
     found["settings"] = [*found.get("settings", ()), *_settings_texts()]
     hints = {" ".join(setting.hint.split()) for settings in visible_sections().values() for setting in settings}

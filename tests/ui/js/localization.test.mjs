@@ -15,8 +15,13 @@ const JOBS = "{0} {0:one=задание;few=задания;many=заданий;o
 function speaking(name, texts) {
   const { fw } = load(["localization.js"], { globals: GLOBALS });
   fw.useLocalization({ name, texts, is_rtl: false, faults: [], available: [] });
-  return fw.text;
+  return Object.assign(fw.text, { t: fw.t });
 }
+
+test("a short text of a script with parts is looked up whole", () => {
+  const { t } = speaking("de", { "Saved as {0}": "Gespeichert als {0}" });
+  assert.deepEqual([t`Saved as ${"a.png"}`, t`Sent to ${"a"}`], ["Gespeichert als a.png", "Sent to a"]);
+});
 
 test("a word follows its number by the rules of the language", () => {
   const text = speaking("ru", { "{0} jobs.": JOBS });

@@ -38,7 +38,7 @@ test("a size that nobody chose follows the model, a chosen one and one of the us
 test("the header says what the model is, what waits, what is being hashed, and when the server is silent", async () => {
   const { reply, tick, scales } = started({ engine: { pending: "changes to 8 bits after this job", hashing: "hash of x 50 %" } });
   await tick();
-  assert.equal(scales.textContent, "SD 1.x · 1 GB · changes to 8 bits after this job");
+  assert.equal(scales.textContent, "SD 1.x\u00a0· 1 GB\u00a0· changes to 8 bits after this job");
   assert.equal(scales.dataset.hashing, "hash of x 50 %");
   Object.assign(reply, { state: "loading", message: "loading x" });
   await tick();

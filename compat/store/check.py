@@ -19,6 +19,7 @@ from compat.store.known_work import WORK, Work
 
 LIMIT_S = 600  # for one extension, on a slow machine
 SIZE_PX, STEPS, SEED = 128, 2, 1
+BUNDLED = Path(__file__).parents[2] / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors"
 
 
 @dataclass
@@ -109,6 +110,9 @@ def look_at(folder: Path, place: Path) -> Seen:
     from modules.ui.app import build_page
 
     shutil.copytree(folder, place / "extensions" / folder.name, ignore=shutil.ignore_patterns(".git"))
+    (checkpoints := place / "models" / "Stable-diffusion").mkdir(parents=True)
+    if BUNDLED.is_file():
+        (checkpoints / BUNDLED.name).symlink_to(BUNDLED)  # some take a file in the folder for granted
     seen = Seen(folder.name)
     began = time.monotonic()
     flags = Flags(data_dir=str(place), use_cpu=("all",), no_hashing=True, workers=0, api=True)
@@ -117,6 +121,7 @@ def look_at(folder: Path, place: Path) -> Seen:
     library = services.scripts
     extension = library.extensions[folder.name]
     page = build_page(services).blocks
+    page.config = page.get_config_file()  # which a page that is mounted has
     for script in [one for one in library.scripts if one.acting is not None and one.acting.owner is extension]:
         script_info(script, not script.is_on(False))
     foreign = [

@@ -35,9 +35,9 @@ ROWS: dict[str, dict[str, Any]] = tomllib.loads(
 CHECKED: dict[str, str] = json.loads(
     Path(__file__).with_name("known_extensions_checked.json").read_text(encoding="utf-8")
 )
-"""What a load of the newest source gave, all in one program, with the packages of the set."""
+"""What `extensions --check` said of the newest source, each alone, with the packages of the set and its own."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "extensions-known.md"
-GIVEN = ("loads", "left out", "built-in")
+GIVEN = ("loads", "works", "left out")
 VERDICTS = ("works", "part", "built in", "no")
 
 KNOWN = """
@@ -262,10 +262,9 @@ def document() -> str:
         f"was run too: {worked} of {len(seen)} work. `tests/compat/known_extensions.toml` has what was seen,",
         "and the packages that each needs; the tab *Extensions* installs them.",
         "",
-        "The newest source of each was loaded into one program, with the packages of "
-        "`launch.py extensions --packages`: "
-        f"{sum(text.startswith(GIVEN) for text in CHECKED.values())} of {len(CHECKED)} loaded. "
-        "`launch.py extensions --check FOLDER` tries yours.",
+        "`launch.py extensions --check FOLDER` tried the newest source of each, with all packages that need no other "
+        f"PyTorch: {sum(text.startswith(GIVEN) for text in CHECKED.values())} of {len(CHECKED)} load or are built in, "
+        f"{sum(text.endswith('works') for text in CHECKED.values())} did their main work.",
     ]
     said = {"works": "Work", "part": "Work in part", "built in": "Are built in", "no": "Do not work"}
     for verdict, title in said.items():

@@ -264,7 +264,8 @@ def document() -> str:
         "",
         "`launch.py extensions --check FOLDER` tried the newest source of each, with all packages that need no other "
         f"PyTorch: {sum(text.startswith(GIVEN) for text in CHECKED.values())} of {len(CHECKED)} load or are built in, "
-        f"{sum(text.endswith('works') for text in CHECKED.values())} did their main work.",
+        f"{sum(text.endswith('works') for text in CHECKED.values())} changed an image or showed their tab, control or "
+        "route.",
     ]
     said = {"works": "Work", "part": "Work in part", "built in": "Are built in", "no": "Do not work"}
     for verdict, title in said.items():

@@ -35,9 +35,9 @@ MOST_VECTORS = 4
 IN_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx512bf16"))
 """Whether the CPU multiplies pairs of bfloat16 numbers."""
 WEIGHT_BYTES = 2 if IN_PAIRS else 4
-"""Of a weight, and of a value that it is multiplied with."""
+"""Bytes of a weight, and of a value that it is multiplied with."""
 SUM_STEPS = BLOCK_KEYS * WEIGHT_BYTES // 4
-"""Of the inner loop over a block's weights: 4 bytes in each."""
+"""Number of steps of the inner loop over a block's weights: 4 bytes in each."""
 QUIETEST = np.float32(1e-12)
 LEAST_QUERIES = 64
 """In one task: its keys and values are packed for as few queries at least."""

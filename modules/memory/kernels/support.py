@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "NUMBA_CACHE_DIR"
 ATTENTION_NEEDS = ("avx512f", "avx512bw", "avx512vnni")
-"""Of the CPU, by LLVM's names: products of 8-bit integers in vectors of 64 bytes."""
+"""Features of the CPU, by LLVM's names: products of 8-bit integers in vectors of 64 bytes."""
 TIMED = (4096, 64)
 """Tokens and dimensions of the head whose attention is timed and checked: as in an image of 512 px, where attention
 takes a third of a step."""

@@ -34,7 +34,7 @@ SEEN = "<|vision_start|><|image_pad|><|vision_end|>"
 @dataclass(frozen=True)
 class ImageWords:
     """Words for each image in front of a text, with `{}` for its number, and what is between them. `shown`: the image
-    as it is seen. `are_left_out`: whether the denoiser is given the words alone, and has the images from elsewhere."""
+    as it is seen. `are_left_out`: whether the denoiser is given the words alone, and the images as latents."""
 
     words: str
     shown: Callable[[Image.Image], Image.Image] = for_editing

@@ -31,7 +31,7 @@ SLOT_SIDE = 2
 """Sides of images are multiples of so many tokens."""
 USER = "<|im_start|>user\n"
 IMAGES = ImageWords(f"<image{{}}>{SEEN}", lambda image: image, between=" ", are_left_out=True)
-"""What the texts begin with that the denoiser is given, and images in them: their latents are in their places."""
+"""Beginning of the texts that the denoiser is given, and the images in them, whose latents take their places."""
 TRAINED_TIMESTEPS, LONGEST_PERIOD = 1000.0, 10_000.0
 MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^img_in$", r"^txt_in\.", r"^time_text_embed\.", r"^modulation\.", r"^norm_out\.", r"^proj_out$")

@@ -7,6 +7,7 @@ default case of the same test.
 """
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,16 +87,23 @@ def listed(held: dict[str, str]) -> str:
 class _Writer:
     """A plugin that writes `LIST` after the collection."""
 
+    def __init__(self) -> None:
+        self.without: list[str] = []
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        LIST.write_text(listed(session.config.stash[HOLDERS]), encoding="utf-8")
+        held = session.config.stash[HOLDERS]
+        self.without = [test for test, holder in held.items() if not holder]
+        LIST.write_text(listed(held), encoding="utf-8")
 
 
-def write_list(*tests: str) -> None:
-    """Write `LIST` from what these files of tests hold."""
-    pytest.main(["--collect-only", "-qq", *tests], plugins=[_Writer()])
+def write_list(*tests: str) -> str | None:
+    """Write `LIST` from what these files of tests hold; returns what is wrong with it."""
+    writer = _Writer()
+    pytest.main(["--collect-only", "-qq", *tests], plugins=[writer])
+    return "\n".join(f"no default test holds {test}" for test in writer.without) or None
 
 
 if __name__ == "__main__":
     from tests import thorough  # pytest's own module, whose key conftest.py uses
 
-    thorough.write_list(str(Path(__file__).parent))
+    sys.exit(thorough.write_list(str(Path(__file__).parent)))

@@ -40,7 +40,7 @@ SMALL_BYTES = 32 << 20
 FP8 = {"fp8_storage": "Enable"}
 BLOCKS = {"stream_weights": "Blocks"}
 FEW, NOTHING = 3, FromNoise()
-HOLDS = "test_the_estimate_of_the_text_stage_includes_the_tower"
+HOLDS = "tests/processing/test_qwen_image_edit.py::test_the_estimate_of_the_text_stage_includes_the_tower"
 
 
 @pytest.fixture

@@ -489,10 +489,10 @@ def _is_page_open() -> bool:
 
 async def _build(script: Script) -> list[Any]:
     """A coroutine, because Gradio makes event loops, and leaves them open, where none is running."""
-    import gradio as gr
+    from modules.scripts.sheet import Sheet
 
     _INSIDE.set((*_INSIDE.get(), None))
-    with outside_of_the_page(), gr.Blocks(analytics_enabled=False):
+    with outside_of_the_page(), Sheet(analytics_enabled=False):
         if isinstance(script.acting, Loading):
             script.acting.limited(partial(script.acting.foreign.before_form, script))
         return build_ui(script, not script.is_on(False))

@@ -27,7 +27,6 @@ FIRST = "model.diffusion_model.input_blocks.0.0.weight"
         (("patchify_proj.weight", "adaln_single.linear.weight"), "LTX-Video, a video model"),
         (("net.x_embedder.proj.1.weight", "net.t_embedder.1.linear_1.weight"), "Cosmos-Predict2 without"),
         (("layers.0.x", "cap_embedder.0.weight", "noise_refiner.0.attention.qkv.weight"), "Lumina 2"),
-        (("double_stream_modulation_img.lin.weight", "guidance_in.in_layer.weight"), "FLUX.2 dev"),
         (("x_embedder.proj.weight", "y_embedder.y_proj.fc1.weight", "blocks.0.scale_shift_table"), "PixArt"),
         (("model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight"), "a language model"),
         (("encoder.block.0.layer.0.SelfAttention.q.weight", "shared.weight"), "a text encoder, T5"),

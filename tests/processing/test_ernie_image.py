@@ -255,7 +255,9 @@ def test_a_text_encoder_says_what_it_is_and_what_it_lacks(parts: dict[str, Any],
     bare = {key: tensor for key, tensor in text_tensors(parts).items() if key != "tekken_model"}
     write_ernie_image(tmp_path, parts)
     write(tmp_path / "text_encoder" / path.name, bare)
-    with pytest.raises(CheckpointError, match=r"The tokenizer of Ministral 3 is missing: .*a_language_model"):
+    with pytest.raises(
+        CheckpointError, match=r"The tokenizer of Mistral's language model is missing: .*a_language_model"
+    ):
         made(engine_of(tmp_path), tmp_path)
     for wrong in (b"{", tekken(1000)):
         (tmp_path / "text_encoder" / "tekken.json").write_bytes(wrong)

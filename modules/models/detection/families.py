@@ -136,7 +136,9 @@ FLUX = ("double_blocks.0.img_attn.norm.key_norm.scale", "vector_in.in_layer.weig
 FLUX_GUIDANCE = "guidance_in.in_layer.weight"
 FLUX_FOLDER = ("single_transformer_blocks.0.proj_mlp.weight", "time_text_embed.text_embedder.linear_1.weight")
 FLUX_FOLDER_GUIDANCE = "time_text_embed.guidance_embedder.linear_1.weight"
+FLUX2 = "double_stream_modulation_img.lin.weight"
 FLUX2_FOLDER = ("double_stream_modulation_img.linear.weight", "single_transformer_blocks.0.attn.to_qkv_mlp_proj.weight")
+FLUX2_FOLDER_GUIDANCE = "time_guidance_embed.guidance_embedder.linear_1.weight"
 CHROMA = "distilled_guidance_layer.in_proj.weight"
 KREA2_FOLDER = "text_fusion.projector.weight"
 QWEN_IMAGE21_SIGNS = ("txt_in.text_norm.weight", "modulation.1.weight")
@@ -166,6 +168,12 @@ QWEN25_VL = Need(
     "vision_qwen2", "Qwen2.5-VL-7B (3584 wide, 16.6 GB in 16 bits, 9.4 GB in fp8)", 3584, "txt_norm.weight"
 )
 MINISTRAL = Need("mistral", "Ministral 3 3B (3072 wide, 7.7 GB in 16 bits)", 3072, "text_proj.weight")
+MISTRAL_SMALL = Need(
+    "mistral_small",
+    "Mistral Small 3 24B (5120 wide, 36 GB in 16 bits, 18 GB in fp8)",
+    width_of="txt_in.weight",
+    states=3,
+)
 VAE_OF_UNETS = Need("AutoencoderKL", "a VAE of its family", 4)
 VAE_SD3 = Need("AutoencoderKL", "the VAE of SD3", 16)
 VAE_FLUX = Need("AutoencoderKL", "the VAE of FLUX.1 (ae.safetensors, 0.3 GB)", 16)
@@ -275,11 +283,19 @@ FLUX1_DEV = FamilySigns(
 FLUX2_KLEIN = FamilySigns(
     name="flux2_klein",
     label="FLUX.2 klein",
-    detects=_has("double_stream_modulation_img.lin.weight", lacks=(FLUX_GUIDANCE,)),  # the large model has both
-    in_folder=_folder(*FLUX2_FOLDER, lacks="time_guidance_embed.guidance_embedder.linear_1.weight"),
+    detects=_has(FLUX2, lacks=(FLUX_GUIDANCE,)),
+    in_folder=_folder(*FLUX2_FOLDER, lacks=FLUX2_FOLDER_GUIDANCE),
     folder_signs=FLUX2_FOLDER,
     width_of="img_in.weight",
     needs=(QWEN3, VAE_FLUX2),
+)
+FLUX2_DEV = FamilySigns(
+    name="flux2_dev",
+    label="FLUX.2 dev",
+    detects=_has(FLUX2, FLUX_GUIDANCE),
+    in_folder=_folder(*FLUX2_FOLDER, FLUX2_FOLDER_GUIDANCE),
+    folder_signs=(*FLUX2_FOLDER, FLUX2_FOLDER_GUIDANCE),
+    needs=(MISTRAL_SMALL, VAE_FLUX2),
 )
 CHROMA1 = FamilySigns(
     name="chroma1",
@@ -331,7 +347,8 @@ FLUX3_KLEIN = FamilySigns(
 )
 FAMILIES = (
     *(SD1, SD2, SDXL, SDXL_REFINER, SD3, Z_IMAGE, ANIMA),
-    *(FLUX1_SCHNELL, FLUX1_DEV, FLUX2_KLEIN, CHROMA1, KREA2, QWEN_IMAGE, ERNIE_IMAGE, QWEN_IMAGE21, FLUX3_KLEIN),
+    *(FLUX1_SCHNELL, FLUX1_DEV, FLUX2_KLEIN, FLUX2_DEV, CHROMA1, KREA2, QWEN_IMAGE),
+    *(ERNIE_IMAGE, QWEN_IMAGE21, FLUX3_KLEIN),
 )
 """In the order in which a checkpoint's header is compared with them; folders are compared from the last to the first,
 which is what none of the others is."""

@@ -26,6 +26,8 @@ QWEN2_SIGN = "layers.0.self_attn.q_proj.bias"
 MISTRAL_SIGN = "layers.0.self_attn.q_proj.weight"
 """A tensor of all such models; those of Mistral have neither of the two above, and `TEKKEN_TOKENS` tokens."""
 TEKKEN_TOKENS, LARGEST_MISTRAL = 131_072, 4096
+MISTRAL_GATE, MISTRAL_SMALL_RATIO = "layers.0.mlp.gate_proj.weight", 4
+"""The layers of Mistral Small 3 are more than so many times as wide inside as outside; those of Ministral 3 are not."""
 MISTRAL_NAME = re.compile(r"^(?:model\.)?(?:language_model\.)?(?:model\.)?(?=(?:embed_tokens|layers|norm)\.)")
 """What is before the names of a language model of Mistral, which may stand next to what it sees with."""
 T5_TABLE = "shared.weight"
@@ -88,7 +90,8 @@ ENCODER_TYPES = {
     "llm": "a language model (Qwen3)",
     "vision_llm": "the language part of a model that sees (Qwen3-VL)",
     "vision_qwen2": "the language part of a model that sees (Qwen2.5-VL)",
-    "mistral": "a language model (Mistral 3)",
+    "mistral": "a language model (Ministral 3)",
+    "mistral_small": "a language model (Mistral Small 3)",
 }
 """What text encoders are, for people."""
 
@@ -112,12 +115,21 @@ def llm_width(header: Shapes, prefix: str = "", sign: str = SIGN) -> int | None:
     return None
 
 
-def mistral_width(header: Shapes) -> int | None:
-    """Return the width of the language model of Mistral in a file, under `text_names`; None for others."""
+def mistral_width(header: Shapes, is_small: bool = False) -> int | None:
+    """Return the width of the Ministral 3 in a file, or with `is_small` of the Mistral Small 3, under `text_names`;
+    None for others."""
     table = header.get(f"{LEVEL}{TABLE}")
     has_signs = [f"{LEVEL}{sign}" in header for sign in (MISTRAL_SIGN, SIGN, QWEN2_SIGN)]
     shape = table.shape if table is not None and has_signs == [True, False, False] else ()
-    return shape[-1] if shape[:1] == (TEKKEN_TOKENS,) and shape[-1] <= LARGEST_MISTRAL else None
+    if shape[:1] != (TEKKEN_TOKENS,) or is_small != is_mistral_small(header, LEVEL):
+        return None
+    return shape[-1] if is_small or shape[-1] <= LARGEST_MISTRAL else None
+
+
+def is_mistral_small(header: Shapes, level: str) -> bool:
+    """Whether the language model of Mistral at `level` is Mistral Small 3."""
+    gate = header.get(f"{level}{MISTRAL_GATE}")
+    return gate is not None and len(gate.shape) == 2 and gate.shape[0] > MISTRAL_SMALL_RATIO * gate.shape[1]
 
 
 def t5_width(header: Shapes) -> int | None:
@@ -144,7 +156,8 @@ def text_names(header: Shapes, architecture: str = "") -> Mapping[str, str]:
     if _sees(header):
         return {key: _behind_vision_level(key) for key in header}
     mistral = {key: MISTRAL_NAME.sub(LEVEL, key) for key in header}
-    if mistral_width({mistral[key]: entry for key, entry in header.items()}) is not None:
+    renamed = {mistral[key]: entry for key, entry in header.items()}
+    if any(mistral_width(renamed, is_small) is not None for is_small in (False, True)):
         return mistral
     if llm_width(header) is not None and not any(key.startswith(LEVEL) for key in header):
         return {key: f"{LEVEL}{key}" for key in header}
@@ -156,8 +169,8 @@ def text_names(header: Shapes, architecture: str = "") -> Mapping[str, str]:
 def held_encoder(header: Shapes) -> Part | None:
     """Return the text encoder that the file of this header holds, under `text_names`; None for other files."""
     seeing = [(name, llm_width(header, VISION_LEVEL, sign)) for name, sign in VISION_TYPES]
-    others = (("llm", llm_width(header)), ("mistral", mistral_width(header)), ("t5", t5_width(header)))
-    for name, width in (*seeing, *others):
+    mistral = [("mistral", mistral_width(header)), ("mistral_small", mistral_width(header, is_small=True))]
+    for name, width in (*seeing, ("llm", llm_width(header)), *mistral, ("t5", t5_width(header))):
         if width is not None:
             return Part(name, width)
     if IMAGE_ENCODER_SIGN in header or not any(CLIP_TABLE.search(key) for key in header):

@@ -9,7 +9,8 @@ from modules.models.families.chroma.family import FAMILY as CHROMA
 from modules.models.families.ernie_image.family import FAMILY as ERNIE_IMAGE
 from modules.models.families.family import ModelFamily
 from modules.models.families.flux1.family import DEV, SCHNELL
-from modules.models.families.flux2.family import FAMILY as FLUX2
+from modules.models.families.flux2.family import DEV as FLUX2_DEV
+from modules.models.families.flux2.family import KLEIN
 from modules.models.families.flux3.family import FAMILY as FLUX3
 from modules.models.families.krea2.family import FAMILY as KREA2
 from modules.models.families.qwen_image.family import FAMILY as QWEN_IMAGE
@@ -27,8 +28,8 @@ from modules.system.registry import Registry
 
 FAMILIES: Registry[ModelFamily] = Registry("model family")
 for _family in (
-    *(SD1, SD2, BASE, REFINER, SD3, Z_IMAGE, ANIMA, SCHNELL, DEV, FLUX2, CHROMA, KREA2, QWEN_IMAGE, ERNIE_IMAGE),
-    *(QWEN_IMAGE21, FLUX3),
+    *(SD1, SD2, BASE, REFINER, SD3, Z_IMAGE, ANIMA, SCHNELL, DEV, KLEIN, FLUX2_DEV, CHROMA, KREA2),
+    *(QWEN_IMAGE, ERNIE_IMAGE, QWEN_IMAGE21, FLUX3),
 ):
     FAMILIES.add(_family.signs.name, _family)
 

@@ -1,10 +1,11 @@
 """Language models of the Qwen3 architecture as text encoders (Yang et al. 2025, arXiv:2505.09388), and the language
 parts of Qwen3-VL and Qwen2.5-VL (Bai et al. 2025, arXiv:2502.13923), which have the layers of Qwen3 and Qwen2 next to a
-part that sees (`vision`): without an image their positions are those of any text. Those of Mistral 3 have the layers of
-Qwen3 without its norms of queries and keys.
+part that sees (`vision`): without an image their positions are those of any text. Mistral Small 3 and Ministral 3 have
+the layers of Qwen3 without its norms of queries and keys.
 
-Names are those of transformers' `Qwen3Model`, `Qwen2Model` and `Ministral3Model`, which files put behind `model.`; all
-sizes follow from the tensors, and only as many layers are built, loaded and run as the wanted hidden states need.
+Names are those of transformers' `Qwen3Model`, `Qwen2Model`, `MistralModel` and `Ministral3Model`, which files put
+behind `model.`; all sizes follow from the tensors, and only as many layers are built, loaded and run as the wanted
+hidden states need.
 """
 
 import math
@@ -17,7 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError
-from modules.models.detection.parts import LEVEL, MISTRAL_NAME, QWEN2_SIGN, SIGN, TABLE, TEKKEN_TOKENS, VISION
+from modules.models.detection.parts import (
+    LEVEL,
+    MISTRAL_NAME,
+    QWEN2_SIGN,
+    SIGN,
+    TABLE,
+    TEKKEN_TOKENS,
+    VISION,
+    is_mistral_small,
+)
 from modules.models.libraries import library_name
 from modules.models.names.component import Component, Header, meta_module, on_meta
 from modules.models.names.folder_layout import Names
@@ -213,7 +223,8 @@ def _sizes(header: Header, prefix: str, hint: str) -> tuple[str, dict[str, Any],
         inner, _ = header[f"{level}layers.0.self_attn.q_proj.weight"].shape
         key_inner, _ = header[f"{level}layers.0.self_attn.k_proj.weight"].shape
         kind = "Qwen2" if f"{level}{QWEN2_SIGN}" in header else "Qwen3"
-        kind = "Ministral3" if vocabulary == TEKKEN_TOKENS else kind
+        if vocabulary == TEKKEN_TOKENS:
+            kind = "Mistral" if is_mistral_small(header, level) else "Ministral3"
         (head_width,) = header[f"{level}{SIGN}"].shape if kind == "Qwen3" else (USUAL_HEAD,)
         mlp_width, _ = header[f"{level}layers.0.mlp.gate_proj.weight"].shape
     except (KeyError, ValueError) as error:
@@ -235,25 +246,29 @@ def _sizes(header: Header, prefix: str, hint: str) -> tuple[str, dict[str, Any],
     if kind == "Ministral3":  # whose settings of positions are those of its class
         longest = Stretch().trained * int(Stretch().factor)
         sizes |= {"rms_norm_eps": MISTRAL_NORM_EPS, "rope_parameters": None, "max_position_embeddings": longest}
+    elif kind == "Mistral":
+        sizes |= {"rms_norm_eps": MISTRAL_NORM_EPS, "sliding_window": None}
     return f"transformers.{kind}", sizes, count
 
 
 @dataclass(frozen=True)
 class Template:
     """Words around a text: `words` has `{}` where the text stands. With `keeps_end` what follows the text is there in
-    full, and the text is cut off before it. The first `dropped` tokens are read, and not given on."""
+    full, and the text is cut off before it. The first `dropped` tokens are read, and not given on. With `pads_left`
+    padding is in front of a text, else behind it."""
 
     words: str = "{}"
     keeps_end: bool = False
     dropped: int = 0
+    pads_left: bool = False
 
 
 class LlmEncoder:
     """Wraps a model of `llm_component`, a `TextEncoder`.
 
-    Texts are filled up on the right to `tokens` tokens at least and cut off at `most`; the padding is hidden from the
-    real tokens. `Encoding.mask` says which tokens are real; with a `window` those up to the next multiple of it count
-    as real too, and are at `PADDED_AT`.
+    Texts are filled up to `tokens` tokens at least and cut off at `most`; the padding is hidden from the real tokens.
+    `Encoding.mask` says which tokens are real; with a `window` those up to the next multiple of it count as real too,
+    and are at `PADDED_AT`.
     """
 
     def __init__(
@@ -269,7 +284,7 @@ class LlmEncoder:
         window: int = 0,
     ) -> None:
         self._model: Any = model
-        self._window = window
+        self._window, self._pads_left = window, template.pads_left
         self._tokenizer = tokenizer
         self._device = torch.device(device)
         self._states = states
@@ -289,6 +304,9 @@ class LlmEncoder:
         longest = max(self._tokens, 1, *counted)
         ids = torch.tensor([[*row, *[self._tokenizer.pad_id] * (longest - len(row))] for row in rows])
         mask = torch.tensor([[column < len(row) for column in range(longest)] for row in rows])
+        if self._pads_left:
+            places = (torch.arange(longest) + torch.tensor([[len(row)] for row in rows])) % longest
+            ids, mask = ids.gather(1, places), mask.gather(1, places)
         parts = [
             self._states_of(ids[start : start + TEXTS_PER_CALL], mask[start : start + TEXTS_PER_CALL])
             for start in range(0, len(rows), TEXTS_PER_CALL)

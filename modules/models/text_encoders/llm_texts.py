@@ -52,7 +52,7 @@ class LlmRecipe:
     most; with `padded_to` the denoiser is given so many tokens, padding included, and no mask. `keeps_end` and
     `dropped`: see `Template`. `tokenizer`: that of a model with these files. `empty`: what stands for a text without
     words. With a `window` the denoiser is given multiples of so many tokens, padding included. `images`: how those of a
-    request are seen, of whose text alone `most` is then said."""
+    request are seen, of whose text alone `most` is then said. `pads_left`: see `Template`."""
 
     states: HiddenStates
     template: str = "{}"
@@ -65,6 +65,7 @@ class LlmRecipe:
     empty: str = ""
     window: int = 0
     images: ImageWords | None = None
+    pads_left: bool = False
 
     def conditioner(self, parts: TextParts, request: TextRequest) -> LlmConditioner:
         """For one job."""
@@ -74,7 +75,7 @@ class LlmRecipe:
             self.tokenizer((*parts.files, parts.checkpoint)),
             parts.device,
             self.states,
-            template=Template(self.template, self.keeps_end, self.dropped),
+            template=Template(self.template, self.keeps_end, self.dropped, self.pads_left),
             tokens=self.padded_to or 1,
             most=self.padded_to or self.most,
             window=self.window,

@@ -25,6 +25,8 @@ OTHER_FILE = "tokenizer.json"
 FOLDER = "tokenizer"
 """In a folder in the diffusers layout."""
 BEGIN, PAD = 1, 11
+SINGLE = {"[INST]": 3, "[/INST]": 4, "[SYSTEM_PROMPT]": 17, "[/SYSTEM_PROMPT]": 18}
+"""Tokens of templates, which texts hold as words."""
 BYTES = 256
 
 
@@ -40,8 +42,9 @@ def tekken_tokenizer(files: Sequence[Path]) -> LlmTokenizer:
                 return found
     named = ", ".join(path.name for path in files) or "its files"
     raise CheckpointError(
-        f"The tokenizer of Ministral 3 is missing: it is not inside of {named}, and not next to them as {FILE}. Use a "
-        f"text encoder with a tensor {TENSOR} (ministral-3-3b.safetensors), or put {FILE} of the model next to it."
+        f"The tokenizer of Mistral's language model is missing: it is not inside of {named}, and not next to them "
+        f"as {FILE}. Use a text encoder with a tensor {TENSOR} (as those of ComfyUI have), or put {FILE} of the model "
+        "next to it."
     )
 
 
@@ -60,7 +63,7 @@ def _read(path: Path, size_bytes: int, mtime_ns: int) -> LlmTokenizer | None:
         tokenizer = Tokenizer.from_str(raw.decode("utf-8")) if is_other else _of_ranks(read_json(raw))
     except Exception as error:  # the library has no class of its own for what it cannot build
         raise CheckpointError(
-            f"{path.name}: its tokenizer cannot be read ({error}). Put {FILE} of Ministral 3 next to the text encoder."
+            f"{path.name}: its tokenizer cannot be read ({error}). Put {FILE} of the model next to the text encoder."
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -86,14 +89,14 @@ def _of_ranks(facts: Any) -> Tokenizer:
     config = facts["config"]
     special, count = int(config["default_num_special_tokens"]), int(config["default_vocab_size"])
     if count != TEKKEN_TOKENS:
-        raise ValueError(f"it has {count} tokens, and Ministral 3 has {TEKKEN_TOKENS}")
+        raise ValueError(f"it has {count} tokens, and those of Mistral 3 have {TEKKEN_TOKENS}")
     ranks = {base64.b64decode(one["token_bytes"]): int(one["rank"]) for one in facts["vocab"]}
     ranks = {token: rank for token, rank in ranks.items() if rank < count - special}
     letters = _letters()
     spelt = {token: "".join(letters[byte] for byte in token) for token in ranks}
     vocabulary = {spelt[token]: rank + special for token, rank in ranks.items()}
     merges = [(spelt[first], spelt[second]) for first, second in _merges(ranks)]
-    tokenizer = byte_pairs(vocabulary, merges, (), str(config["pattern"]))
+    tokenizer = byte_pairs({**vocabulary, **SINGLE}, merges, tuple(SINGLE), str(config["pattern"]))
     assert tokenizer.get_vocab_size() <= count, "tokens stand twice"
     return tokenizer
 

@@ -70,7 +70,7 @@ STRANGERS = {
         lora({**FLUX, "single_blocks_0_linear2": (3072, 12288)}), "a LoRA for FLUX.2 klein, kohya names, fp16", "Lora"
     ),
     "FLUX.2 dev": Stranger(
-        lora({"single_blocks_0_linear2": (6144, 24576)}), "is a LoRA for FLUX.2 dev, which is not supported."
+        lora({"single_blocks_0_linear2": (6144, 24576)}), "a LoRA for FLUX.2 dev, kohya names, fp16", "Lora"
     ),
     "PEFT FLUX.1": Stranger(
         lora({"single_transformer_blocks.0.attn.to_q": (3072, 3072)}, PEFT, "transformer."),

@@ -62,6 +62,16 @@ QWEN_IMAGE21 = {"txt_in.text_norm.weight": (4096,), "modulation.1.weight": (1638
 TAESD = {"1.weight": (64, 4, 3, 3), "3.conv.0.weight": (64, 64, 3, 3)}
 DOWN = "down_blocks_1_attentions_0_transformer_blocks_0_attn2_to_k"
 RECORDED: Mapping[str, Shapes] = {
+    "flux2-dev": {
+        "double_stream_modulation_img.lin.weight": (36864, 6144),
+        "guidance_in.in_layer.weight": (6144, 256),
+        "txt_in.weight": (6144, 15360),
+    },
+    "mistral-small": {
+        "model.embed_tokens.weight": (131072, 5120),
+        "model.layers.0.self_attn.q_proj.weight": (4096, 5120),
+        "model.layers.0.mlp.gate_proj.weight": (32768, 5120),
+    },
     "sd15": {**unet(768), **text_model("cond_stage_model.transformer.", 768)},
     "sdxl": SDXL,
     "sd15-hyper": lora({DOWN: (640, 768)}, rank=64),
@@ -95,6 +105,7 @@ LISTS = {
 }
 """The lists of all names of files (`tests/reference/dit/keys`)."""
 TYPES = {"t5xxl-fp8": "F8_E4M3", "krea2-turbo": "F8_E4M3", "krea2-turbo-int8": "I8", "qwen3-vl-4b": "F8_E4M3"}
+TYPES |= {"flux2-dev": "F8_E4M3", "mistral-small": "F8_E4M3"}
 TYPES |= {"qwen-image-2.1-int8": "I8", "qwen3-vl-8b": "I8"}
 SAID = {
     "sd15": "a checkpoint of SD 1.x, original names, fp16",
@@ -123,7 +134,11 @@ SAID = {
     "qwen-image-2.1-vae": "a VAE (64 channels), original names, fp16",
     "ernie-image": "a denoiser of ERNIE-Image, original names, fp16",
     "ernie-image-turbo": "a denoiser of ERNIE-Image, original names, fp16",
-    "ministral3-3b": "a text encoder, a language model (Mistral 3), transformers names, fp16",
+    "ministral3-3b": "a text encoder, a language model (Ministral 3), transformers names, fp16",
+    "flux2-dev": "a denoiser of FLUX.2 dev, original names, fp8 e4m3fn, with scales",
+    "mistral-small": (
+        "a text encoder, a language model (Mistral Small 3), transformers names, fp8 e4m3fn, with scales"
+    ),
     "qwen25-vl-7b": "a text encoder, the language part of a model that sees (Qwen2.5-VL), transformers names, fp16",
     "qwen3-4b": "a text encoder, a language model (Qwen3), transformers names, fp16",
     "qwen3-8b": "a text encoder, a language model (Qwen3), transformers names, fp16",

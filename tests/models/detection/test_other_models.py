@@ -46,10 +46,7 @@ NAMED = {
     **{"StableCascadeUNet": "Stable Cascade", "Kandinsky5Transformer3DModel": "Kandinsky 5"},
     **{"Ideogram4Transformer2DModel": "Ideogram 4"},
     **{"AllegroTransformer3DModel": "Allegro", "LongCatImageTransformer2DModel": "LongCat-Image"},
-    **{
-        "BriaTransformer2DModel": "Bria",
-        "Flux2Transformer2DModel": "FLUX.2 dev",
-    },
+    **{"BriaTransformer2DModel": "Bria"},
     **{"AutoencoderKLMochi": "the VAE of Mochi", "AutoencoderKLLTXVideo": "the VAE of LTX-Video"},
     **{"UNetControlNetXSModel": "ControlNet-XS", "UNetSpatioTemporalConditionModel": "Stable Video Diffusion"},
 }

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.detection.families import PREFIX
+from modules.models.detection.families import FLUX_GUIDANCE, PREFIX
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
+from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
 from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
 from modules.models.names.component import Component, Header, meta_module
@@ -57,7 +57,7 @@ def transformer_component(header: Header) -> Component:
         mlp_ratio=doubled / 2 / width,
         axes_dims_rope=AXES,
         rope_theta=THETA,
-        guidance_embeds=False,
+        guidance_embeds=f"{PREFIX}{FLUX_GUIDANCE}" in header,
     )
     return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
 
@@ -75,14 +75,16 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
         ids = torch.cat([ids, _places(reference, number * REFERENCE_TIME)])
     text_ids = ids.new_zeros(inputs.crossattn.shape[1], len(AXES))
     text_ids[:, 3] = torch.arange(len(text_ids), device=ids.device)
-    with exact_times(transformer.time_guidance_embed, inputs.timesteps):
+    guidance = extra.pop("guidance", None)
+    scale = guidance * TRAINED_TIMESTEPS if isinstance(guidance, Tensor) else None
+    with exact_times(transformer.time_guidance_embed, inputs.timesteps, scale):
         output: Tensor = transformer(
             x,  # not by name: hooks look at it
             encoder_hidden_states=inputs.crossattn,
             timestep=inputs.timesteps / TRAINED_TIMESTEPS,
             img_ids=ids,
             txt_ids=text_ids,
-            guidance=None,
+            guidance=guidance,
             return_dict=False,
             **extra,
         )[0]
@@ -105,11 +107,23 @@ def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     return DenoiserInputSizes(config.in_channels, config.joint_attention_dim)
 
 
+def _guidance(transformer: Any) -> GuidanceType:
+    return GuidanceType.DISTILLED if transformer.config.guidance_embeds else GuidanceType.CFG
+
+
+def _usual_settings(transformer: Any, name: str) -> UsualSettings:
+    """Give dev the scale that its authors use, and klein CFG where it is not distilled."""
+    if transformer.config.guidance_embeds:
+        return UsualSettings(steps=20, distilled_cfg_scale=4.0)
+    return UsualSettings(steps=20, cfg_scale=4.0) if "base" in name.lower() else UsualSettings(steps=4)
+
+
 DENOISER = Denoiser(
     build=denoiser_alone(transformer_component),
     run=run_transformer,
     sizes=transformer_inputs,
     rows=transformer_rows,
-    usual_settings=usual_by_name(("base",), UsualSettings(steps=20, cfg_scale=4.0), UsualSettings(steps=4)),
+    guidance=_guidance,
+    usual_settings=_usual_settings,
     takes_references=lambda transformer, name: True,
 )

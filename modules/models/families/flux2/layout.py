@@ -4,14 +4,16 @@ layers are in diffusers' transformer."""
 from functools import partial
 
 from modules.models.detection.families import PREFIX, TRANSFORMER
+from modules.models.detection.parts import LEVEL, MISTRAL_SIGN
 from modules.models.families.layer_table import Layer, LayerTable
 from modules.models.names.folder_layout import FIRST, FolderLayout, Header
 from modules.models.names.row_map import RowMap
-from modules.models.text_encoders.llm import llm_names
+from modules.models.text_encoders.llm import llm_names, mistral_names
 
 ENCODER_PREFIX = "text_encoders.qwen3_4b.transformer"
 LARGER_ENCODER = "text_encoders.qwen3_8b.transformer"
 """What whole files call the same place where the encoder is the larger one."""
+DEV_ENCODER_PREFIX = "text_encoders.mistral3_24b.transformer"
 DOUBLE, SINGLE = "double_blocks.{}", "single_blocks.{}"
 OUR_DOUBLE, OUR_SINGLE = "transformer_blocks.{}", "single_transformer_blocks.{}"
 
@@ -44,6 +46,8 @@ TABLE = LayerTable(
         Layer("txt_in", ("context_embedder",)),
         Layer("time_in.in_layer", ("time_guidance_embed.timestep_embedder.linear_1",)),
         Layer("time_in.out_layer", ("time_guidance_embed.timestep_embedder.linear_2",)),
+        Layer("guidance_in.in_layer", ("time_guidance_embed.guidance_embedder.linear_1",)),
+        Layer("guidance_in.out_layer", ("time_guidance_embed.guidance_embedder.linear_2",)),
         Layer("double_stream_modulation_img.lin", ("double_stream_modulation_img.linear",)),
         Layer("double_stream_modulation_txt.lin", ("double_stream_modulation_txt.linear",)),
         Layer("single_stream_modulation.lin", ("single_stream_modulation.linear",)),
@@ -68,4 +72,12 @@ FOLDER = FolderLayout(
     title="FLUX.2 klein",
     names={TRANSFORMER: partial(TABLE.folder_names, prefix=PREFIX), FIRST: partial(llm_names, prefix=ENCODER_PREFIX)},
     text_signs={FIRST: "model.layers.0.self_attn.q_norm.weight"},
+)
+DEV_FOLDER = FolderLayout(
+    title="FLUX.2 dev",
+    names={
+        TRANSFORMER: partial(TABLE.folder_names, prefix=PREFIX),
+        FIRST: partial(mistral_names, prefix=DEV_ENCODER_PREFIX),
+    },
+    text_signs={FIRST: f"{LEVEL}{MISTRAL_SIGN}"},
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
@@ -112,18 +112,19 @@ def import_when_used(package: str, *functions: str, parts_alone: bool = False) -
         setattr(sys.modules[parent], name, module)
 
 
-def unchanged_until_used(package: str, *functions: str, part: str = "") -> None:
+def unchanged_until_used(package: str, *functions: str, parts: Sequence[str] = ()) -> None:
     """Have these functions of an awaited package return what they are given, until something else in it is used: what
-    they decorate or check. `part`: a module of it that is imported without it, now."""
+    they decorate or check. `parts`: modules of it that are imported without it, now."""
     module = sys.modules.get(package)
     if type(module) is not _Awaited:
         return
     own, found = vars(module), dict.fromkeys(functions, _unchanged)
     own.update(found)
     own["_later"].update(found)
-    if part:
+    if parts:
         own["__path__"] = own["_found"].__path__
-        import_module(f"{package}.{part}")
+        for part in parts:
+            import_module(f"{package}.{part}")
         own["__path__"] = own["_later"]["__path__"] = _AwaitedPath(module)
 
 

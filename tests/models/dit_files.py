@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,17 @@ DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 def recipe_tensors(name: str, prefix: str = "") -> dict[str, Tensor]:
     """The tensors of a recipe, by their names behind `prefix`."""
+    return {prefix + key: tensor.clone() for key, tensor in _recipe(name).items()}
+
+
+@lru_cache(maxsize=16)  # up to 9 MB each
+def _recipe(name: str) -> dict[str, Tensor]:
     recipe = json.loads((DIT / "recipes" / f"{name}.json").read_text(encoding="utf-8"))
     tensors = {}
     for key, shape, scale, offset, *dtype in recipe["tensors"]:
         values = offset + scale * _uniform(recipe["seed"], key, int(np.prod(shape, dtype=np.int64)))
         wide = torch.from_numpy(values.astype(np.float32)).reshape(shape)
-        tensors[prefix + key] = wide.to(DTYPES[dtype[0] if dtype else recipe["dtype"]])
+        tensors[key] = wide.to(DTYPES[dtype[0] if dtype else recipe["dtype"]])
     return tensors
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,9 @@ class TinyFamily:
 PACKED = PackedKlAutoencoder(KlSizes(3, 3, 32, (32, 32, 32, 32), 1))
 
 
+@cache
 def packed_vae() -> Any:
-    """diffusers' module with random weights."""
+    """diffusers' module with random weights, which nobody changes."""
     module: nn.Module = PACKED.component().module.to_empty(device="cpu").eval().requires_grad_(False)
     torch.manual_seed(1)
     for name, tensor in module.state_dict().items():

@@ -175,7 +175,7 @@ def test_functions_return_what_they_are_given_until_something_else_is_used(
 ) -> None:
     write_math(tmp_path, monkeypatch, "NUMBER = 7\ndef mark(f, *words):\n    return NUMBER\n")
     import_when_used("seldom_used")
-    unchanged_until_used("seldom_used", "mark", part="inner")
+    unchanged_until_used("seldom_used", "mark", parts=["inner"])
     import seldom_used
     from seldom_used.inner import OTHER
 
@@ -223,11 +223,13 @@ def test_the_families_are_known_without_the_libraries_that_build_them() -> None:
     assert imported_by(code, ("diffusers", "transformers", "torch._dynamo", "scipy", "torch")) == ["torch"]
 
 
-def test_a_model_imports_what_it_is_made_of_and_no_other_family() -> None:
+def test_a_model_and_its_dry_run_import_what_they_are_made_of_and_no_other_family() -> None:
     code = (
         "from modules.models.libraries import library_name\n"
         "for name in ('diffusers.UNet2DConditionModel', 'diffusers.AutoencoderKL', 'transformers.CLIPTextModel'):\n"
-        "    library_name(name)"
+        "    library_name(name)\n"
+        "from modules.memory.dry_run import DryRun\n"
+        "DryRun()"
     )
     others = (
         "transformers.generation.utils",

@@ -1,0 +1,129 @@
+"""What the networks answer: outlines of SAM 2, areas of CLIPSeg, boxes of OWLv2. Needs PyTorch, which only the process
+that makes images imports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from lib_segmentation.asked import Point
+from lib_segmentation.pixels import CLIP, IMAGENET, as_mask, normalized, padded, stretched, values_at, work_size
+from modules.detection.detection import Detection
+from modules.prompting.tokens import ClipTokenizer
+
+CLIPSEG_SIDE_PX = 352
+MAX_FOUND = 64
+MIN_SHARE = 0.0005
+"""Of an image: smaller areas of CLIPSeg's are noise."""
+MAX_OVERLAP = 0.5
+"""Shared part (intersection over union) above which two boxes are the same thing."""
+
+
+def features(image: Image.Image, sam: Any) -> list[Tensor]:
+    """An RGB image as SAM 2's encoder sees it, in three levels."""
+    side = sam.facts.prompt_encoder_config.image_size
+    pixels = normalized(stretched(image, side), IMAGENET).to(sam.device, sam.dtype)
+    found: list[Tensor] = sam.module.get_image_embeddings(pixels)
+    return found
+
+
+def outlined(
+    size_px: tuple[int, int],
+    levels: Sequence[Tensor],
+    sam: Any,
+    points: Sequence[Point],
+    box: Sequence[float] | None,
+) -> Detection:
+    """What SAM 2 outlines at some points and in a box, in an image of a width and height whose features are given."""
+    side = sam.facts.prompt_encoder_config.image_size
+    scale = np.array([side / size_px[0], side / size_px[1]])
+    given: dict[str, Any] = {}
+    if points:
+        places = np.array([[point.x, point.y] for point in points]) * scale
+        given["input_points"] = torch.tensor(places, dtype=torch.float32, device=sam.device)[None, None]
+        labels = [int(point.is_included) for point in points]
+        given["input_labels"] = torch.tensor(labels, device=sam.device)[None, None]
+    if box is not None:
+        corners = (np.array(box).reshape(2, 2) * scale).reshape(4)
+        given["input_boxes"] = torch.tensor(corners, dtype=torch.float32, device=sam.device)[None, None]
+    # One point may mean a part or the whole: the best of three answers counts.
+    answers = sam.module(image_embeddings=list(levels), multimask_output=len(points) == 1 and box is None, **given)
+    scores = answers.iou_scores[0, 0].float()
+    best = int(scores.argmax())
+    mask = as_mask(values_at(answers.pred_masks[0, 0, best], work_size(size_px)) > 0, size_px)
+    bounds = mask.getbbox() or (0, 0, 0, 0)
+    left, top, right, bottom = (float(edge) for edge in bounds)
+    return Detection((left, top, right, bottom), min(max(float(scores[best]), 0.0), 1.0), "", mask)
+
+
+def areas(network: Any, image: Image.Image, word: str, min_score: float) -> list[Detection]:
+    """The areas that CLIPSeg finds."""
+    from scipy.ndimage import find_objects, label
+
+    pixels = normalized(stretched(image, CLIPSEG_SIDE_PX), IMAGENET).to(network.device, network.dtype)
+    answer = network.module(pixel_values=pixels, input_ids=_tokens(word, network))
+    size_px = work_size(image.size)
+    chances = values_at(answer.logits.reshape(CLIPSEG_SIDE_PX, -1).float().sigmoid(), size_px)
+    numbered, _ = label(chances >= min_score)
+    scale = image.width / size_px[0], image.height / size_px[1]
+    found = []
+    for number, place in enumerate(find_objects(numbered), start=1):
+        part = numbered[place] == number
+        if part.sum() < MIN_SHARE * chances.size:
+            continue
+        whole = np.zeros(chances.shape, bool)
+        whole[place] = part
+        rows, columns = place
+        box = (columns.start * scale[0], rows.start * scale[1], columns.stop * scale[0], rows.stop * scale[1])
+        score = float(chances[place][part].max())
+        found.append((score, box, whole))
+    best = sorted(found, key=lambda item: -item[0])[:MAX_FOUND]
+    return [Detection(box, score, word, as_mask(whole, image.size)) for score, box, whole in best]
+
+
+def boxes(network: Any, image: Image.Image, word: str, min_score: float) -> list[Detection]:
+    """The boxes that OWLv2 finds."""
+    side = network.facts.vision_config.image_size
+    pixels = normalized(padded(image, side), CLIP).to(network.device, network.dtype)
+    ids = _tokens(word, network, pad=0)
+    answer = network.module(pixel_values=pixels, input_ids=ids, attention_mask=(ids != 0).long())
+    scores = answer.logits[0, :, 0].float().sigmoid().cpu().numpy()
+    middles = answer.pred_boxes[0].float().cpu().numpy() * max(image.size)
+    x, y, width, height = middles.T
+    corners = np.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], axis=1)
+    corners = corners.clip(0, np.array([*image.size, *image.size]))
+    kept: list[int] = []
+    for number in np.argsort(-scores):
+        if scores[number] < min_score or len(kept) == MAX_FOUND:
+            break
+        if all(_overlap(corners[number], corners[other]) <= MAX_OVERLAP for other in kept):
+            kept.append(int(number))
+    places = [tuple(float(edge) for edge in corners[number]) for number in kept]
+    return [
+        Detection((left, top, right, bottom), float(scores[number]), word)
+        for number, (left, top, right, bottom) in zip(kept, places, strict=True)
+        if right > left and bottom > top
+    ]
+
+
+def _overlap(first: Any, second: Any) -> float:
+    """Intersection over union of two boxes."""
+    low, high = np.maximum(first[:2], second[:2]), np.minimum(first[2:], second[2:])
+    shared = float(np.prod(np.maximum(high - low, 0)))
+    whole = float(np.prod(first[2:] - first[:2]) + np.prod(second[2:] - second[:2])) - shared
+    return shared / whole if whole > 0 else 0.0
+
+
+def _tokens(word: str, network: Any, pad: int | None = None) -> Tensor:
+    """[1,n] of CLIP's tokens, between its start and its end; `pad` fills up to what the network takes."""
+    clip = ClipTokenizer.standard()
+    length = network.facts.text_config.max_position_embeddings
+    ids = [clip.start_id, *list(clip.encode(word))[: length - 2], clip.end_id]
+    if pad is not None:
+        ids += [pad] * (length - len(ids))
+    return torch.tensor([ids], device=network.device)

@@ -17,7 +17,7 @@ from modules.images.reading import open_image
 MAX_POINTS = 64
 MAX_WORDS = 500  # characters
 MAX_GROW_PX, MAX_BLUR_PX = 512, 128
-TRUTHS = {"": False, "1": True, "true": True, "0": False, "false": False}
+TRUTHS = {"": False, "1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ def model_files(folder: Path) -> list[ModelFile]:
 def chosen(folder: Path, kinds: Sequence[str], name: str = "") -> ModelFile:
     """Return the model of this name, else the first of these kinds. Raises `CheckpointError` that says what to put
     where, and `UnknownNameError`."""
+    check_any(folder, kinds)
     files = [file for kind in kinds for file in model_files(folder) if file.kind == kind]
     if name:
         found = next((file for file in files if name.lower() in (file.name.lower(), file.path.stem.lower())), None)
@@ -55,13 +56,22 @@ def chosen(folder: Path, kinds: Sequence[str], name: str = "") -> ModelFile:
             raise UnknownNameError.of(f"model of {' or '.join(kinds)}", name, [file.name for file in files])
         return found
     if not files:
-        others = [path.name for path in _paths(folder)]
-        have = f" It holds {', '.join(others[:5])}, none of which is that." if others else ""
-        raise CheckpointError(
-            f"There is no model of {' or '.join(kinds)} in models/{FOLDER}.{have} Get one in Models > Get models, or "
-            f"put it there: {', or '.join(SOURCES[kind] for kind in kinds)}."
-        )
+        raise _missing(kinds, [path.name for path in _paths(folder)])
     return files[0]
+
+
+def check_any(folder: Path, kinds: Sequence[str]) -> None:
+    """Raise `CheckpointError` that says what to put where, for a folder without files; opens none."""
+    if not _paths(folder):
+        raise _missing(kinds, [])
+
+
+def _missing(kinds: Sequence[str], others: Sequence[str]) -> CheckpointError:
+    have = f" It holds {', '.join(others[:5])}, none of which is that." if others else ""
+    return CheckpointError(
+        f"There is no model of {' or '.join(kinds)} in models/{FOLDER}.{have} Get one in Models > Get models, or put it "
+        f"there: {', or '.join(SOURCES[kind] for kind in kinds)}."
+    )
 
 
 def _paths(folder: Path) -> list[Path]:

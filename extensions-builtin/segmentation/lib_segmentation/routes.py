@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from lib_segmentation.asked import Asked
+from lib_segmentation.segmenter import Segmenter
 from lib_segmentation.work import SEGMENT
 from modules.api.access.auth import user_of
 from modules.api.schema.documentation import documented
@@ -50,7 +51,10 @@ class SegmentReply(BaseModel):
     found: list[Thing]
 
 
-def segment_routes(compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]) -> APIRouter:
+Compute = Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
+
+
+def segment_routes(segmenter: Segmenter, compute: Compute) -> APIRouter:
     """POST /featherweight/v1/segment."""
     routes = APIRouter(prefix="/featherweight/v1", tags=["generation"])
 
@@ -60,7 +64,7 @@ def segment_routes(compute: Callable[[str, Mapping[str, Any], str], Mapping[str,
         """Make a mask of what is at some points, in a box, or named by words. It waits its turn in the queue; an image
         is looked at once, and further clicks in it take a moment."""
         values = body.model_dump()
-        Asked.read(values)
+        segmenter.check_any(Asked.read(values))
         return SegmentReply(**await asyncio.to_thread(compute, SEGMENT, values, user_of(request)))
 
     return routes

@@ -12,8 +12,8 @@ from typing import Any
 
 from PIL import Image
 
-from lib_segmentation.asked import Point
-from lib_segmentation.files import BY_WORDS, CLIPSEG, FOLDER, OWL, SAM, chosen, model_files
+from lib_segmentation.asked import Asked, Point
+from lib_segmentation.files import BY_WORDS, CLIPSEG, FOLDER, OWL, SAM, check_any, chosen, model_files
 from modules.detection.detection import Detection
 from modules.scripts.program import Program
 
@@ -65,6 +65,10 @@ class Segmenter:
     def folder(self) -> Path:
         """The folder of the user's files."""
         return self._program.folders(FOLDER)[0]
+
+    def check_any(self, asked: Asked) -> None:
+        """Raise `CheckpointError` where there is no file at all for what is asked for."""
+        check_any(self.folder, BY_WORDS if asked.words else (SAM,))
 
     def check_words(self, model: str = "") -> None:
         """Raise `CheckpointError` where there is no model for words, `UnknownNameError` for one that there is not."""

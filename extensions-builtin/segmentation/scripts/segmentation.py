@@ -60,7 +60,7 @@ def add_routes(app: Any, services: Any) -> None:
     """Add the route to the API; only in a server, which has FastAPI."""
     from lib_segmentation.routes import segment_routes
 
-    app.include_router(segment_routes(PROGRAM.compute))
+    app.include_router(segment_routes(SEGMENTER, PROGRAM.compute))
 
 
 script_callbacks.on_work(lambda values: segment(SEGMENTER, values), name=SEGMENT)

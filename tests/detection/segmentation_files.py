@@ -63,6 +63,7 @@ def clipseg(layers: int = 10) -> Any:
                 reduce_dim=16,
                 decoder_intermediate_size=48,
                 use_complex_transposed_convolution=True,
+                extract_layers=(3, 6, 9) if layers > 9 else tuple(range(layers)),
             )
         )
     )
@@ -101,6 +102,7 @@ def weight_of(name: str, shape: tuple[int, ...]) -> Tensor:
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[Engine, Program]]:
     """An engine with a tiny checkpoint, and the program of an extension whose models lie in this folder."""
+    folder.mkdir(exist_ok=True)
     write_family(folder, "sd1")
     engine = Engine(CheckpointCatalogue([folder], HashCache(folder / "hashes.json")), CONFIGS, cpu_machine)
     lend: Callable[..., Any] = lambda path, build: lent(engine, path, build, Settings())  # noqa: E731

@@ -67,9 +67,9 @@
     const add = button(fw.t`Add to mask`, fw.t`Add what is outlined to the mask (Enter)`, () => commit(false), "add");
     const take = button(fw.t`Take from mask`, fw.t`Take what is outlined from the mask`, () => commit(true), "take");
     const discard = button(fw.t`Discard`, fw.t`Discard what is outlined (Escape)`, () => reset(), "discard");
-    const row = fw.element("div", { className: "fw-segment-row", hidden: true }, words, button(fw.t`Find`, fw.t`Find what is named`, () => name(), "find"), exclude, grow, add, take, discard);
-    canvas.bar.append(switchButton);
-    canvas.bar.after(row);
+    const find = button(fw.t`Find`, fw.t`Find what is named`, () => name(), "find");
+    const tools = [words, find, exclude, grow, add, take, discard];
+    canvas.bar.after(fw.element("div", { className: "fw-segment-row" }, switchButton, ...tools));
     words.addEventListener("keydown", (event) => {
       event.stopPropagation();
       if (event.key !== "Enter") return;
@@ -90,7 +90,7 @@
     function turn(on) {
       isOn = on;
       switchButton.setAttribute("aria-pressed", String(on));
-      row.hidden = !on;
+      for (const tool of tools) tool.hidden = !on;
       canvas.root.classList.toggle("fw-segmenting", on);
       reset();
     }
@@ -173,6 +173,8 @@
       canvas.change((kept) => fw.canvas.history.add(kept, stroke));
       reset();
     }
+
+    turn(false);
 
     // The outline of what is found, the points, and the box that is being drawn.
     function show(box = found.box) {

@@ -90,6 +90,15 @@ class PointTypes(nn.ModuleList):
         return functional.embedding(types, self.weight)
 
 
+class NoPositions(nn.Module):
+    """Stands for the encodings of places that only SAM 2's memory of videos reads; transformers' own keeps the last of
+    them on the device for good."""
+
+    def forward(self, shape: object, device: torch.device, dtype: torch.dtype, mask: object = None) -> Tensor:
+        """[1,1,1,1], whatever the shape."""
+        return torch.zeros(1, 1, 1, 1, device=device, dtype=dtype)
+
+
 def build_sam(file: TensorSource, model: object) -> AuxiliaryParts:
     """A `Builder` of SAM 2."""
     from transformers import Sam2Config, Sam2Model
@@ -106,6 +115,7 @@ def build_sam(file: TensorSource, model: object) -> AuxiliaryParts:
     del encoder.shared_embedding
     encoder.__dict__["shared_embedding"] = network.shared_image_embedding
     twice = "prompt_encoder.shared_embedding.positional_embedding"
+    network.vision_encoder.neck.position_encoding = NoPositions()
     if is_original:
         with on_meta():
             encoder.point_embed = PointTypes(encoder.point_embed.num_embeddings, encoder.hidden_size)

@@ -20,7 +20,7 @@ from modules.scripts.program import Program
 MIN_SCORES = {OWL: 0.2, CLIPSEG: 0.4}
 MAX_FOUND = 64
 MAX_FEATURES_BYTES = 128 << 20
-"""On the device: about seven images of SAM 2 in 32 bits."""
+"""In main memory: about seven images of SAM 2 in 32 bits."""
 
 
 class SeenImages:
@@ -46,12 +46,12 @@ class SeenImages:
         with self._lock:
             found = self._kept.pop(key, None)
             if found is None:
-                found = features(image, sam)
+                found = [level.cpu() for level in features(image, sam)]
                 self.encoded += 1
             self._kept[key] = found
             while len(self._kept) > 1 and self.size_bytes > self._max_bytes:
                 self._kept.popitem(last=False)
-        return found
+        return [level.to(sam.device) for level in found]
 
 
 class Segmenter:

@@ -1,4 +1,4 @@
-"""What is asked for: points, a box or words, and what becomes of the mask. Imports no torch."""
+"""Requests for masks: points, a box or words, and how the mask is changed. Imports no torch."""
 
 from __future__ import annotations
 

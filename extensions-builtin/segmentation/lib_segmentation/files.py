@@ -26,7 +26,7 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A file of the user's. `name`: its own, or its folder's where that holds a model in transformers' layout."""
+    """A user file. `name`: its own, or its folder's where that holds a model in transformers' layout."""
 
     name: str
     path: Path

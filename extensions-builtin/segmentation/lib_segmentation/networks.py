@@ -1,4 +1,4 @@
-"""What the networks answer: outlines of SAM 2, areas of CLIPSeg, boxes of OWLv2. Needs PyTorch, which only the process
+"""Answers of the networks: outlines of SAM 2, areas of CLIPSeg, boxes of OWLv2. Needs PyTorch, which only the process
 that makes images imports."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_OVERLAP = 0.5
 
 
 def features(image: Image.Image, sam: Any) -> list[Tensor]:
-    """An RGB image as SAM 2's encoder sees it, in three levels."""
+    """Encode an RGB image by SAM 2, in three levels."""
     side = sam.facts.prompt_encoder_config.image_size
     pixels = normalized(stretched(image, side), IMAGENET).to(sam.device, sam.dtype)
     found: list[Tensor] = sam.module.get_image_embeddings(pixels)
@@ -39,7 +39,7 @@ def outlined(
     points: Sequence[Point],
     box: Sequence[float] | None,
 ) -> Detection:
-    """What SAM 2 outlines at some points and in a box, in an image of a width and height whose features are given."""
+    """Outline the thing at some points and in a box, in an image of a width and height whose features are given."""
     side = sam.facts.prompt_encoder_config.image_size
     scale = np.array([side / size_px[0], side / size_px[1]])
     given: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def outlined(
 
 
 def areas(network: Any, image: Image.Image, word: str, min_score: float) -> list[Detection]:
-    """The areas that CLIPSeg finds."""
+    """Find the areas that CLIPSeg sees a word in, at least so likely."""
     from scipy.ndimage import find_objects, label
 
     pixels = normalized(stretched(image, CLIPSEG_SIDE_PX), IMAGENET).to(network.device, network.dtype)
@@ -87,7 +87,7 @@ def areas(network: Any, image: Image.Image, word: str, min_score: float) -> list
 
 
 def boxes(network: Any, image: Image.Image, word: str, min_score: float) -> list[Detection]:
-    """The boxes that OWLv2 finds."""
+    """Find the boxes that OWLv2 sees a word in, at least so likely, without doubles."""
     side = network.facts.vision_config.image_size
     pixels = normalized(padded(image, side), CLIP).to(network.device, network.dtype)
     ids = _tokens(word, network, pad=0)

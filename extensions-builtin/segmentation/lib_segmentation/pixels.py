@@ -19,19 +19,19 @@ Values = npt.NDArray[np.float32]
 
 
 def normalized(image: Image.Image, mean_std: tuple[tuple[float, ...], tuple[float, ...]]) -> Tensor:
-    """[1,3,H,W] of an RGB image."""
+    """Return an RGB image as [1,3,H,W]."""
     mean, std = (np.array(values, np.float32) for values in mean_std)
     values = (np.asarray(image, np.float32) / 255.0 - mean) / std
     return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))[None]
 
 
 def stretched(image: Image.Image, side_px: int) -> Image.Image:
-    """The image in a square."""
+    """Stretch the image to a square."""
     return image.resize((side_px, side_px), Image.Resampling.BILINEAR)
 
 
 def padded(image: Image.Image, side_px: int) -> Image.Image:
-    """The image in the top left corner of a black square."""
+    """Put the image into the top left corner of a black square."""
     scale = side_px / max(image.size)
     width, height = (max(1, round(side * scale)) for side in image.size)
     square = Image.new("RGB", (side_px, side_px))
@@ -40,20 +40,20 @@ def padded(image: Image.Image, side_px: int) -> Image.Image:
 
 
 def work_size(size_px: tuple[int, int]) -> tuple[int, int]:
-    """Width and height that a mask of an image is computed in."""
+    """Return the width and height that a mask of an image is computed in."""
     scale = min(1.0, WORK_PX / max(size_px))
     return max(1, round(size_px[0] * scale)), max(1, round(size_px[1] * scale))
 
 
 def values_at(values: Tensor, size_px: tuple[int, int]) -> Values:
-    """[h,w] enlarged to a width and height, bilinear."""
+    """Enlarge [h,w] to a width and height, bilinear."""
     wide = torch.nn.functional.interpolate(values.float()[None, None], size_px[::-1], mode="bilinear")
     found: Values = wide[0, 0].cpu().numpy()
     return found
 
 
 def as_mask(is_there: npt.NDArray[Any], size_px: tuple[int, int]) -> Image.Image:
-    """Booleans [h,w] as a mask ("L", 0 and 255) of a width and height."""
+    """Return booleans [h,w] as a mask ("L", 0 and 255) of a width and height."""
     mask = Image.fromarray(np.where(is_there, 255, 0).astype(np.uint8))
     if mask.size == size_px:
         return mask

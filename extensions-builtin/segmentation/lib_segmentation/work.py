@@ -1,4 +1,4 @@
-"""What is asked for, done where images are computed: a mask of an image, and detections for other extensions."""
+"""Masks of images, made where images are computed, and detections for other extensions."""
 
 from __future__ import annotations
 

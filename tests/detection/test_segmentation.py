@@ -254,7 +254,9 @@ def test_boxes_of_owl_are_outlined_by_sam(folder: Path, segmenter: Any) -> None:
 
 
 def test_a_missing_model_says_what_to_get(folder: Path, segmenter: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"no model of SAM 2 in models/segmentation\. Get one in Models"):
+    with pytest.raises(
+        CheckpointError, match=r"no model of SAM 2 in models/segmentation\. Get sam2\.1-hiera-tiny in the tab"
+    ):
         segmenter.by_points(photo(), [point(1, 1)])
     save_file({"some.weight": torch.zeros(2)}, folder / "other.safetensors")
     with pytest.raises(CheckpointError, match=r"OWLv2 or CLIPSeg .* It holds other\.safetensors, none of which"):
@@ -335,3 +337,21 @@ def test_tags_take_words_and_options() -> None:
         tags_of("<segment:hat:size=3>")
     with pytest.raises(InvalidValueError, match=r"<segment:grow=3>: Give either points or a box, or words"):
         tags_of("<segment:grow=3>")
+
+
+def test_everything_is_outlined_once(folder: Path, segmenter: Any) -> None:
+    """A network that sees the quarter of the image that a point lies in."""
+    sides = SimpleNamespace(prompt_encoder_config=SimpleNamespace(image_size=128))
+
+    def module(image_embeddings: Any, input_points: torch.Tensor, input_labels: torch.Tensor) -> Any:
+        logits = torch.full((1, input_points.shape[1], 3, 32, 32), -9.0)
+        for number, (x, y) in enumerate((input_points[0, :, 0] > 64).int().tolist()):
+            logits[0, number, :, 16 * y : 16 * y + 16, 16 * x : 16 * x + 16] = 9.0
+        scores = torch.tensor([0.9, 0.8, 0.2]).expand(1, input_points.shape[1], 3)
+        return SimpleNamespace(pred_masks=logits, iou_scores=scores)
+
+    network = SimpleNamespace(module=module, facts=sides, device="cpu")
+    found = library("networks").everything((100, 60), [], network, 0.7)
+    assert {item.box for item in found} == {(0, 0, 50, 30), (50, 0, 100, 30), (0, 30, 50, 60), (50, 30, 100, 60)}
+    files.save(files.sam(), folder / "sam2" / "model.safetensors", config=True)
+    assert isinstance(segmenter.by_words(photo(), "*", 0.0), list)

@@ -1,5 +1,5 @@
-"""Masks on a made-up GPU: networks are stored as the model is, next to it, and leave with it; whole images are made from
-what words name."""
+"""Masks on a made-up GPU: networks are stored as the model is, next to it, and leave with it; whole images are made
+from what words name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from tests.detection import segmentation_files as files
 from tests.extensions import built_in
 from tests.fake_gpu import FakeCard, fake_gpu
 from tests.fake_gpu.jobs import leave
-from tests.fake_gpu.test_features import BUILT_IN, tiny_engine_of
+from tests.fake_gpu.test_features import tiny_engine_of
 from tests.recordings import TINY
+from tests.scripts.test_detailer import BUILT_IN
 from tests.scripts.toys import image_request, run
 from tests.thorough import thoroughly
 

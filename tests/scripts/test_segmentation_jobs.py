@@ -14,7 +14,6 @@ from fastapi.testclient import TestClient
 from PIL import Image, ImageChops
 
 from compat.foreign import Foreign
-from modules.api.app import build_api
 from modules.detection.detection import Detection
 from modules.errors import CheckpointError, InvalidValueError
 from modules.images.infotext import parse_infotext
@@ -27,7 +26,7 @@ from modules.scripts.program import Program
 from modules.settings.values import Settings
 from tests.detection import segmentation_files as files
 from tests.extensions import built_in
-from tests.fakes import fake_services
+from tests.fakes import fake_services, whole_api
 from tests.scripts.toys import image_request, run, small_request
 
 BUILT_IN = Path(__file__).parents[2] / "extensions-builtin"
@@ -55,7 +54,7 @@ def library(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return found_by(image, words, 0.4 if min_score is None else min_score)
 
     monkeypatch.setattr(segmenter.Segmenter, "by_words", by_words)
-    monkeypatch.setattr(segmenter.Segmenter, "check_words", lambda self, model="": None)
+    monkeypatch.setattr(segmenter.Segmenter, "check", lambda self, asked: None)
     return loaded(engine, tmp_path)
 
 
@@ -148,7 +147,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClien
     folder = tmp_path_factory.mktemp("data")
     services = fake_services(folder)
     services.scripts.in_line = partial(call, services.queue, services.scripts.callbacks.compute)
-    yield TestClient(build_api(services), raise_server_exceptions=False), folder / "models" / "segmentation"
+    yield TestClient(whole_api(services), raise_server_exceptions=False), folder / "models" / "segmentation"
     services.dispatcher.close()
 
 
@@ -165,7 +164,9 @@ def test_masks_over_the_api(client: tuple[TestClient, Path]) -> None:
     """A click, a box and a word, by real models with random weights."""
     api, folder = client
     missing = api.post("/featherweight/v1/segment", json={"image": in_base64(PHOTO), "points": [[4, 5, 1]]})
-    assert missing.status_code == 422 and "There is no model of SAM 2 in models/segmentation" in missing.json()["errors"]
+    assert (
+        missing.status_code == 422 and "There is no model of SAM 2 in models/segmentation" in missing.json()["errors"]
+    )
     files.save(files.sam(), folder / "sam2-tiny" / "model.safetensors", config=True)
     files.save(files.clipseg(), folder / "clipseg.safetensors")
     uri = f"data:image/png;base64,{in_base64(PHOTO)}"
@@ -196,3 +197,20 @@ def test_what_cannot_be_masked_is_answered(client: tuple[TestClient, Path], body
     files.save(files.clipseg(), folder / "clipseg.safetensors")
     reply = api.post("/featherweight/v1/segment", json={"image": in_base64(PHOTO), **body})
     assert reply.status_code == 422 and said in reply.json()["errors"], reply.text
+
+
+def test_a_preprocessor_of_controlnet_draws_all_things(client: tuple[TestClient, Path]) -> None:
+    """By real models with random weights, and by what a detector finds: small things over large ones."""
+    api, folder = client
+    files.save(files.sam(), folder / "sam2-tiny" / "model.safetensors", config=True)
+    body = {"controlnet_module": "mobile_sam", "controlnet_input_images": [in_base64(PHOTO)]}
+    reply = api.post("/controlnet/detect", json={**body, "controlnet_processor_res": 64})
+    assert reply.status_code == 200, reply.text
+    assert Image.open(BytesIO(base64.b64decode(reply.json()["images"][0]))).size == (107, 64)
+    boxes = ((0.0, 0.0, 20.0, 20.0), (5.0, 5.0, 10.0, 10.0))
+    modules = sys.modules["lib_controlnet.preprocessors"]
+    job = sys.modules["lib_controlnet.job"].Job
+    found = [Detection(box, 0.9) for box in reversed(boxes)]
+    image = np.zeros((64, 64, 3), np.uint8)
+    drawn = modules.MODULES["mobile_sam"].run(job(image, 64, 0.5, 0.0, detect=lambda image, name, least: found))
+    assert len({tuple(drawn[y, x]) for x, y in ((2, 2), (7, 7), (40, 40))}) == 3 and not drawn[40, 40].any()

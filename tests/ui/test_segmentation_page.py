@@ -26,7 +26,7 @@ def asked(page: sync_api.Page) -> Iterator[list[dict[str, Any]]]:
     bodies: list[dict[str, Any]] = []
 
     def answer(route: sync_api.Route) -> None:
-        bodies.append(route.request.post_data_json)
+        bodies.append(json.loads(route.request.post_data or ""))
         if bodies[-1].get("words") == "zebra":
             text = "Nothing in the image is found for 'zebra', and nothing is masked."
             route.fulfill(status=422, content_type="application/json", body=json.dumps({"errors": text}))

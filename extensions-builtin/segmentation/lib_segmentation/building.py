@@ -40,13 +40,11 @@ VIDEO = re.compile(
     r"^(memory_|maskmem_|mask_downsample|obj(ect)?_p|temporal_pos|no_mem(ory)?_pos|no_obj|occlusion_spatial)"
 )
 """What SAM 2 has for videos alone, in both layouts."""
+GAUSSIAN = "positional_encoding_gaussian_matrix"
 ORIGINAL = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (
-            r"^shared_image_embedding\.positional_embedding$",
-            "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix",
-        ),
+        (r"^shared_image_embedding\.positional_embedding$", f"prompt_encoder.pe_layer.{GAUSSIAN}"),
         (r"^no_memory_embedding$", "no_mem_embed"),
         (r"^vision_encoder\.backbone\.", "image_encoder.trunk."),
         (r"^vision_encoder\.neck\.convs\.(\d+)\.", r"image_encoder.neck.convs.\1.conv."),
@@ -243,13 +241,8 @@ def _tower(shapes: Shapes, prefix: str) -> dict[str, int]:
     inner, width = shapes[f"{prefix}encoder.layers.0.mlp.fc1.weight"]
     at = len(prefix.split(".")) + 1
     layers = {key.split(".")[at] for key in shapes if key.startswith(f"{prefix}encoder.layers.")}
-    heads = max(1, width // HEAD_WIDTH)
-    return {
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": len(layers),
-        "num_attention_heads": heads,
-    }
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": len(layers)}
+    return {**sizes, "num_attention_heads": max(1, width // HEAD_WIDTH)}
 
 
 def _made(file: TensorSource, make: Any) -> Any:

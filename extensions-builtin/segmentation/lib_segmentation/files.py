@@ -16,12 +16,8 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 SAM, OWL, CLIPSEG = "SAM 2", "OWLv2", "CLIPSeg"
 BY_WORDS = (OWL, CLIPSEG)
 """What finds things by words: boxes, which SAM 2 outlines where it is there, or areas."""
-SOURCES = {
-    SAM: "SAM 2 (sam2.1-hiera-tiny, 0.16 GB)",
-    OWL: "OWLv2 (owlv2-base, 0.62 GB)",
-    CLIPSEG: "CLIPSeg (clipseg, 0.6 GB)",
-}
-"""What to get, by the names of the list of models."""
+SOURCES = {SAM: "sam2.1-hiera-tiny", OWL: "owlv2-base", CLIPSEG: "clipseg"}
+"""Names in the list of models."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +65,8 @@ def check_any(folder: Path, kinds: Sequence[str]) -> None:
 def _missing(kinds: Sequence[str], others: Sequence[str]) -> CheckpointError:
     have = f" It holds {', '.join(others[:5])}, none of which is that." if others else ""
     return CheckpointError(
-        f"There is no model of {' or '.join(kinds)} in models/{FOLDER}.{have} Get one in Models > Get models, or put it "
-        f"there: {', or '.join(SOURCES[kind] for kind in kinds)}."
+        f"There is no model of {' or '.join(kinds)} in models/{FOLDER}.{have} Get "
+        f"{' or '.join(SOURCES[kind] for kind in kinds)} in the tab Get models, or put a file of one there."
     )
 
 

@@ -12,14 +12,28 @@ from PIL import Image
 from torch import Tensor
 
 from lib_segmentation.asked import Point
-from lib_segmentation.pixels import CLIP, IMAGENET, as_mask, normalized, padded, stretched, values_at, work_size
+from lib_segmentation.pixels import (
+    CLIP,
+    IMAGENET,
+    as_mask,
+    max_found,
+    normalized,
+    padded,
+    stretched,
+    values_at,
+    work_size,
+)
 from modules.detection.detection import Detection
 from modules.prompting.tokens import ClipTokenizer
 
 CLIPSEG_SIDE_PX = 352
-MAX_FOUND = 64
 MIN_SHARE = 0.0005
 """Of an image: smaller areas of CLIPSeg's are noise."""
+GRID = 12
+"""Points along a side, at which everything is looked for."""
+BATCH = 24
+MIN_STABILITY = 0.8
+"""Share of a thing that is left where the border of its mask is moved."""
 MAX_OVERLAP = 0.5
 """Shared part (intersection over union) above which two boxes are the same thing."""
 
@@ -33,11 +47,7 @@ def features(image: Image.Image, sam: Any) -> list[Tensor]:
 
 
 def outlined(
-    size_px: tuple[int, int],
-    levels: Sequence[Tensor],
-    sam: Any,
-    points: Sequence[Point],
-    box: Sequence[float] | None,
+    size_px: tuple[int, int], levels: Sequence[Tensor], sam: Any, points: Sequence[Point], box: Sequence[float] | None
 ) -> Detection:
     """Outline the thing at some points and in a box, in an image of a width and height whose features are given."""
     side = sam.facts.prompt_encoder_config.image_size
@@ -56,9 +66,37 @@ def outlined(
     scores = answers.iou_scores[0, 0].float()
     best = int(scores.argmax())
     mask = as_mask(values_at(answers.pred_masks[0, 0, best], work_size(size_px)) > 0, size_px)
-    bounds = mask.getbbox() or (0, 0, 0, 0)
-    left, top, right, bottom = (float(edge) for edge in bounds)
-    return Detection((left, top, right, bottom), min(max(float(scores[best]), 0.0), 1.0), "", mask)
+    return _of_mask(mask, float(scores[best]))
+
+
+def _of_mask(mask: Image.Image, score: float) -> Detection:
+    left, top, right, bottom = map(float, mask.getbbox() or (0, 0, 0, 0))
+    return Detection((left, top, right, bottom), min(max(score, 0.0), 1.0), "", mask)
+
+
+def everything(size_px: tuple[int, int], levels: Sequence[Tensor], sam: Any, min_score: float) -> list[Detection]:
+    """Outline all things at the points of a grid, the surest first, without doubles; `levels` as in `outlined`."""
+    side = sam.facts.prompt_encoder_config.image_size
+    places = (torch.arange(GRID, device=sam.device) + 0.5) * side / GRID
+    points = torch.cartesian_prod(places, places).flip(1)
+    kept: list[tuple[float, Tensor]] = []
+    for begin in range(0, len(points), BATCH):
+        some = points[begin : begin + BATCH]
+        labels = torch.ones(len(some), 1, dtype=torch.long, device=sam.device)
+        answers = sam.module(image_embeddings=list(levels), input_points=some[None, :, None], input_labels=labels[None])
+        pairs = zip(answers.iou_scores.flatten().tolist(), answers.pred_masks.float().cpu().flatten(0, 2), strict=True)
+        kept += [(score, logits) for score, logits in pairs if score >= min_score]
+    found: list[tuple[float, Tensor]] = []
+    for score, logits in sorted(kept, key=lambda item: -item[0]):
+        there = logits > 0
+        if len(found) == max_found(size_px):
+            break
+        sure = (logits > 1).sum() / (logits > -1).sum().clamp(min=1)
+        alike = any((there & (other > 0)).sum() > MAX_OVERLAP * (there | (other > 0)).sum() for _, other in found)
+        if sure >= MIN_STABILITY and there.sum() >= MIN_SHARE * there.numel() and not alike:
+            found.append((score, logits))
+    masks = [as_mask(values_at(logits, work_size(size_px)) > 0, size_px) for _, logits in found]
+    return [_of_mask(mask, score) for mask, (score, _) in zip(masks, found, strict=True)]
 
 
 def areas(network: Any, image: Image.Image, word: str, min_score: float) -> list[Detection]:
@@ -74,16 +112,12 @@ def areas(network: Any, image: Image.Image, word: str, min_score: float) -> list
     found = []
     for number, place in enumerate(find_objects(numbered), start=1):
         part = numbered[place] == number
-        if part.sum() < MIN_SHARE * chances.size:
-            continue
-        whole = np.zeros(chances.shape, bool)
-        whole[place] = part
-        rows, columns = place
-        box = (columns.start * scale[0], rows.start * scale[1], columns.stop * scale[0], rows.stop * scale[1])
-        score = float(chances[place][part].max())
-        found.append((score, box, whole))
-    best = sorted(found, key=lambda item: -item[0])[:MAX_FOUND]
-    return [Detection(box, score, word, as_mask(whole, image.size)) for score, box, whole in best]
+        if part.sum() >= MIN_SHARE * chances.size:
+            rows, columns = place
+            box = (columns.start * scale[0], rows.start * scale[1], columns.stop * scale[0], rows.stop * scale[1])
+            found.append((float(chances[place][part].max()), number, box))
+    best = sorted(found, reverse=True)[: max_found(image.size)]
+    return [Detection(box, score, word, as_mask(numbered == number, image.size)) for score, number, box in best]
 
 
 def boxes(network: Any, image: Image.Image, word: str, min_score: float) -> list[Detection]:
@@ -99,7 +133,7 @@ def boxes(network: Any, image: Image.Image, word: str, min_score: float) -> list
     corners = corners.clip(0, np.array([*image.size, *image.size]))
     kept: list[int] = []
     for number in np.argsort(-scores):
-        if scores[number] < min_score or len(kept) == MAX_FOUND:
+        if scores[number] < min_score or len(kept) == max_found(image.size):
             break
         if all(_overlap(corners[number], corners[other]) <= MAX_OVERLAP for other in kept):
             kept.append(int(number))

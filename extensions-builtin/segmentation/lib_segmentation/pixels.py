@@ -15,6 +15,8 @@ CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711
 """Means and standard deviations of the images that networks were trained with."""
 WORK_PX = 2048
 """Longest side of a mask that is computed; those of larger images are enlarged from it."""
+MAX_FOUND, MAX_OUTLINES_BYTES = 64, 1 << 30
+"""Things that are outlined in an image, and what their masks take in its size."""
 Values = npt.NDArray[np.float32]
 
 
@@ -43,6 +45,11 @@ def work_size(size_px: tuple[int, int]) -> tuple[int, int]:
     """Return the width and height that a mask of an image is computed in."""
     scale = min(1.0, WORK_PX / max(size_px))
     return max(1, round(size_px[0] * scale)), max(1, round(size_px[1] * scale))
+
+
+def max_found(size_px: tuple[int, int]) -> int:
+    """Return how many things are outlined in an image of a width and height."""
+    return max(1, min(MAX_FOUND, MAX_OUTLINES_BYTES // (size_px[0] * size_px[1])))
 
 
 def values_at(values: Tensor, size_px: tuple[int, int]) -> Values:

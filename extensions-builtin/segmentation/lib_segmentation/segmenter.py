@@ -17,8 +17,9 @@ from lib_segmentation.files import BY_WORDS, CLIPSEG, FOLDER, OWL, SAM, check_an
 from modules.detection.detection import Detection
 from modules.scripts.program import Program
 
-MIN_SCORES = {OWL: 0.2, CLIPSEG: 0.4}
-MAX_FOUND = 64
+MIN_SCORES = {SAM: 0.7, OWL: 0.2, CLIPSEG: 0.4}
+EVERYTHING = "*"
+"""In the place of words: all that SAM 2 sees at the points of a grid."""
 MAX_FEATURES_BYTES = 128 << 20
 """In main memory: about seven images of SAM 2 in 32 bits."""
 
@@ -67,12 +68,13 @@ class Segmenter:
         return self._program.folders(FOLDER)[0]
 
     def check_any(self, asked: Asked) -> None:
-        """Raise `CheckpointError` where there is no file at all for what is asked for."""
-        check_any(self.folder, BY_WORDS if asked.words else (SAM,))
+        """Raise `CheckpointError` where there is no file at all for what is asked for; opens none."""
+        check_any(self.folder, _kinds(asked.words))
 
-    def check_words(self, model: str = "") -> None:
-        """Raise `CheckpointError` where there is no model for words, `UnknownNameError` for one that there is not."""
-        chosen(self.folder, BY_WORDS, model)
+    def check(self, asked: Asked) -> None:
+        """Raise `CheckpointError` where there is no model for what is asked for, `UnknownNameError` for one that is
+        not there."""
+        chosen(self.folder, _kinds(asked.words), asked.model)
 
     def by_points(
         self, image: Image.Image, points: Sequence[Point], box: Sequence[float] | None = None, model: str = ""
@@ -90,19 +92,23 @@ class Segmenter:
     def by_words(
         self, image: Image.Image, words: str, min_score: float | None = None, model: str = ""
     ) -> list[Detection]:
-        """Find what some words, separated by commas, name, the best first; `min_score` None: as suits the model. Raises
-        `CheckpointError` where there is no model for words."""
-        file = chosen(self.folder, BY_WORDS, model)
+        """Find what some words, separated by commas, name, or `EVERYTHING`, the best first; `min_score` None: as suits
+        the model. Raises `CheckpointError` where there is no model for words."""
+        file = chosen(self.folder, _kinds(words), model)
         from lib_segmentation.building import BUILDERS
-        from lib_segmentation.networks import areas, boxes
+        from lib_segmentation.networks import areas, boxes, everything
+        from lib_segmentation.pixels import max_found
 
         least = MIN_SCORES[file.kind] if min_score is None else min_score
         rgb = image.convert("RGB")
+        if file.kind == SAM:
+            with self._program.auxiliary(file.path, BUILDERS[SAM]) as sam:
+                return everything(image.size, self.seen.of(rgb, sam), sam, least)
         names = [name.strip() for name in words.split(",") if name.strip()]
         find = boxes if file.kind == OWL else areas
         with self._program.auxiliary(file.path, BUILDERS[file.kind]) as network:
             found = [item for name in names for item in find(network, rgb, name, least)]
-        found = sorted(found, key=lambda item: -item.score)[:MAX_FOUND]
+        found = sorted(found, key=lambda item: -item.score)[: max_found(image.size)]
         has_sam = any(one.kind == SAM for one in model_files(self.folder))
         if file.kind != OWL or not has_sam:
             return found
@@ -110,3 +116,8 @@ class Segmenter:
         return [
             Detection(item.box, item.score, item.label, outline) for item, outline in zip(found, outlines, strict=True)
         ]
+
+
+def _kinds(words: str) -> tuple[str, ...]:
+    """Return the kinds of models that find what is named; without words: what is clicked."""
+    return BY_WORDS if words and words != EVERYTHING else (SAM,)

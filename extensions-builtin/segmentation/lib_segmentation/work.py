@@ -104,5 +104,5 @@ class WordDetectors:
         if not name.lower().startswith(PREFIX):
             raise UnknownNameError.of("detector", name, [])
         asked = _asked(PromptTag(tuple(name[len(PREFIX) :].split(":"))))
-        self._segmenter.check_words(asked.model)
+        self._segmenter.check(asked)
         return asked

@@ -58,20 +58,6 @@ STRANGERS = {
         "SAM 2, fp16",
         "segmentation",
     ),
-    "SAM": Stranger(
-        {"image_encoder.patch_embed.proj.weight": (768, 3, 16, 16), "mask_decoder.iou_token.weight": (1, 256)},
-        "is SAM, the first, which is not supported: take SAM 2.",
-    ),
-    "SAM 3": Stranger(
-        {"tracker_model.mask_decoder.iou_token.weight": (1, 256)}, "is SAM 3, which is not supported: take SAM 2."
-    ),
-    "Grounding DINO": Stranger(
-        {
-            "model.text_backbone.embeddings.word_embeddings.weight": (30522, 768),
-            "model.input_proj_vision.0.0.weight": (256, 192, 1, 1),
-        },
-        "is Grounding DINO, which is not supported: take OWLv2.",
-    ),
     "kohya SD1": Stranger(
         {**lora(SD1), **lora({TEXT: (3072, 768)}, before="lora_te_")}, "a LoRA for SD 1.x, kohya names, fp16", "Lora"
     ),

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from playwright import sync_api
 
 from tests.ui.browser import needs_browser
-from tests.ui.test_img2img_page import CANVAS, painted_pixels, put_image
+from tests.ui.test_img2img_page import CANVAS, as_uri, painted_pixels, picture, put_image
 
 pytestmark = needs_browser
 PREVIEW = "[data-canvas=inpaint] .fw-segment-preview"
@@ -121,3 +121,35 @@ def test_a_word_is_outlined_and_one_that_names_nothing_is_said(
     assert page.locator(".fw-error:visible").count() == 0
     page.click("#img2img_segment_discard")
     assert page.is_disabled("#img2img_segment_add") and not painted_pixels(page, "inpaint").any()
+
+
+def test_the_canvas_with_layers_takes_what_is_selected_into_its_mask(
+    page: sync_api.Page, asked: list[dict[str, Any]]
+) -> None:
+    page.evaluate("featherweight.tab('img2img').setImage('canvas', null)")
+    page.evaluate("(uri) => featherweight.tab('img2img').setImage('canvas', uri)", as_uri(picture()))
+    page.click("#img2img_canvas_segment_select")
+    place = page.evaluate(
+        """() => {
+            const { view, doc } = featherweight.tab("img2img").layers;
+            const box = view.canvas.getBoundingClientRect();
+            const [x, y] = view.toScreen(doc.frame.x + 30, doc.frame.y + 20);
+            return [box.left + x, box.top + y];
+        }"""
+    )
+    page.mouse.click(*place)
+    page.wait_for_selector("#img2img_canvas_segment_add:enabled")
+    assert np.allclose(asked[-1]["points"], [(30, 20, 1)], atol=1)
+    assert page.evaluate("featherweight.tab('img2img').layers.view.marks.length") > 2
+    page.click("#img2img_canvas_segment_add")
+    alphas = page.evaluate(
+        """() => {
+            const { doc, pictures } = featherweight.tab("img2img").layers;
+            const masks = doc.layers.filter(({ kind }) => kind === "mask");
+            const context = pictures.flat(masks, doc.frame, 1).getContext("2d");
+            return [[40, 30], [22, 12], [70, 30]].map(([x, y]) => context.getImageData(x, y, 1, 1).data[3]);
+        }"""
+    )
+    assert alphas == [255, 0, 0] and page.evaluate("featherweight.tab('img2img').layers.view.marks") == []
+    page.click("#img2img_canvas_segment_select")
+    page.evaluate("featherweight.tab('img2img').setImage('canvas', null)")

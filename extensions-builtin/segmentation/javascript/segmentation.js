@@ -1,5 +1,6 @@
-// Select: masks what is clicked, boxed or named, in the canvases that hold a mask. What is found is outlined until it is
-// added to the mask, or taken from it, as one stroke of the canvas. Pure functions stand first; tests/ui/js calls them.
+// Select: masks what is clicked, boxed or named, on the canvas of Inpaint and on the active layer of the canvas with layers.
+// What is found is outlined until it is added to the mask, or taken from it, as one stroke. Pure functions stand first;
+// tests/ui/js calls them.
 (() => {
   const fw = window.featherweight;
   const MOUNT_MS = 200;
@@ -24,6 +25,38 @@
     return { y: first, rows: rows.slice(first, rows.findLastIndex((ends) => ends.length) + 1) };
   }
 
+  // The borders of runs as closed lines of points, without those between two pixels of one side.
+  function outlinesOf({ y: top, rows }) {
+    const edges = new Map(); // by the point that they begin at; what is inside lies to the right of an edge
+    const add = (from, to) => edges.set(String(from), [...(edges.get(String(from)) ?? []), to]);
+    const isIn = (ends, x) => ends.some((end, at) => at % 2 === 0 && end <= x && x < ends[at + 1]);
+    for (let row = 0; row <= rows.length; row += 1) {
+      const [above, here] = [rows[row - 1] ?? [], rows[row] ?? []];
+      const y = top + row;
+      const cuts = [...new Set([...above, ...here])].sort((a, b) => a - b);
+      for (let at = 1; at < cuts.length; at += 1) {
+        const [left, right] = [cuts[at - 1], cuts[at]];
+        if (isIn(here, left) && !isIn(above, left)) add([left, y], [right, y]);
+        if (!isIn(here, left) && isIn(above, left)) add([right, y], [left, y]);
+      }
+      here.forEach((x, at) => (at % 2 ? add([x, y], [x, y + 1]) : add([x, y + 1], [x, y])));
+    }
+    const lines = [];
+    while (edges.size) {
+      const line = [[...edges.keys()][0].split(",").map(Number)];
+      for (let key = String(line[0]); edges.has(key); key = String(line.at(-1))) {
+        const next = edges.get(key);
+        const to = next.pop();
+        if (!next.length) edges.delete(key);
+        const [before, last] = line.slice(-2);
+        if (last && ((before[0] === last[0] && last[0] === to[0]) || (before[1] === last[1] && last[1] === to[1]))) line.pop();
+        line.push(to);
+      }
+      lines.push(line);
+    }
+    return lines;
+  }
+
   // What the server is asked for: words or points and a box, never both.
   function bodyOf({ words, points, box, grow }) {
     if (words) return { words, grow };
@@ -41,35 +74,35 @@
 
   const nothing = () => ({ words: "", points: [], box: null, runs: null });
 
-  function select(canvas, tab) {
+  // `surface` is a canvas: {name, root, target, place(row), at(event), isMoving(), image(), key(), show(found, box),
+  // commit(runs, erase)}; points are pixels of its image.
+  function select(surface, tab) {
     let found = nothing();
-    let file = null;
+    let known = null; // the image that was sent last
     let uri = "";
     let isOn = false;
     let isAsking = false;
     let isStale = false; // asked for something else meanwhile
     let down = null;
 
-    const preview = fw.element("canvas", { className: "fw-segment-preview" });
-    canvas.stage.append(preview);
     const button = (text, title, run, name) => {
-      const made = fw.element("button", { type: "button", textContent: text, title, id: `img2img_segment_${name}` });
+      const made = fw.element("button", { type: "button", textContent: text, title, id: `img2img_${surface.name}_${name}` });
       made.addEventListener("click", run);
       return made;
     };
     const switchButton = button(fw.t`Select`, fw.t`Select a thing: click it, right-click what is no part of it, or drag a box`, () => turn(!isOn), "select");
     switchButton.setAttribute("aria-pressed", "false");
-    const words = fw.element("input", { type: "text", placeholder: fw.t`Name a thing`, id: "img2img_segment_words" });
+    const words = fw.element("input", { type: "text", placeholder: fw.t`Name a thing`, id: `img2img_${surface.name}_words` });
     words.setAttribute("aria-label", fw.t`Name a thing`);
     const exclude = button(fw.t`Exclude`, fw.t`The next click is no part of the thing`, () => setExcluding(exclude.getAttribute("aria-pressed") !== "true"), "exclude");
-    const grow = fw.element("input", { type: "number", min: -128, max: 128, value: 0, id: "img2img_segment_grow", title: fw.t`Grow by so many pixels; less than 0 shrinks` });
+    const grow = fw.element("input", { type: "number", min: -128, max: 128, value: 0, id: `img2img_${surface.name}_grow`, title: fw.t`Grow by so many pixels; less than 0 shrinks` });
     grow.setAttribute("aria-label", grow.title);
     const add = button(fw.t`Add to mask`, fw.t`Add what is outlined to the mask (Enter)`, () => commit(false), "add");
     const take = button(fw.t`Take from mask`, fw.t`Take what is outlined from the mask`, () => commit(true), "take");
     const discard = button(fw.t`Discard`, fw.t`Discard what is outlined (Escape)`, () => reset(), "discard");
     const find = button(fw.t`Find`, fw.t`Find what is named`, () => name(), "find");
     const tools = [words, find, exclude, grow, add, take, discard];
-    canvas.bar.after(fw.element("div", { className: "fw-segment-row" }, switchButton, ...tools));
+    surface.place(fw.element("div", { className: "fw-segment-row" }, switchButton, ...tools));
     words.addEventListener("keydown", (event) => {
       event.stopPropagation();
       if (event.key !== "Enter") return;
@@ -77,21 +110,22 @@
       name();
     });
     grow.addEventListener("change", () => (found.words || found.points.length || found.box) && ask());
-    canvas.root.addEventListener("keydown", (event) => {
+    surface.root.addEventListener("keydown", (event) => {
       if (!isOn || event.target.closest("input, button")) return;
       if (event.key === "Enter") commit(false);
       else if (event.key === "Escape") reset();
       else return;
       event.preventDefault();
-    });
+      event.stopPropagation();
+    }, true);
     // Before the canvas itself sees them.
-    for (const kind of ["pointerdown", "pointermove", "pointerup", "pointercancel"]) canvas.stage.addEventListener(kind, pointer, true);
+    for (const kind of ["pointerdown", "pointermove", "pointerup", "pointercancel"]) surface.target.addEventListener(kind, pointer, true);
 
     function turn(on) {
       isOn = on;
       switchButton.setAttribute("aria-pressed", String(on));
       for (const tool of tools) tool.hidden = !on;
-      canvas.root.classList.toggle("fw-segmenting", on);
+      surface.root.classList.toggle("fw-segmenting", on);
       reset();
     }
 
@@ -107,14 +141,14 @@
 
     function pointer(event) {
       const isBegin = event.type === "pointerdown";
-      if (!isOn || canvas.isMoving || (isBegin ? ![0, 2].includes(event.button) : !down)) return;
+      if (!isOn || surface.isMoving() || (isBegin ? ![0, 2].includes(event.button) : !down)) return;
       event.preventDefault();
       event.stopPropagation();
-      const at = canvas.at(event);
+      const at = surface.at(event);
       if (isBegin) {
         down = { at, screen: [event.clientX, event.clientY], isExcluded: event.button === 2 || event.altKey || exclude.getAttribute("aria-pressed") === "true" };
-        canvas.paint.setPointerCapture?.(event.pointerId);
-        canvas.root.focus({ preventScroll: true });
+        event.target.setPointerCapture?.(event.pointerId);
+        surface.root.focus({ preventScroll: true });
         return;
       }
       const isDrag = Math.hypot(event.clientX - down.screen[0], event.clientY - down.screen[1]) > DRAG_PX;
@@ -142,14 +176,14 @@
     async function ask() {
       isStale = isAsking;
       if (isAsking) return;
-      const given = tab.getImage(canvas.root.dataset.canvas);
+      const given = await surface.image();
       if (!given) return;
       tab.clearMessages();
       isAsking = true;
       switchButton.setAttribute("aria-busy", "true");
       show();
       try {
-        if (given !== file) [uri, file] = [await asUri(given), given];
+        if (surface.key() !== known) [uri, known] = [await asUri(given), surface.key()];
         do {
           isStale = false;
           const wanted = found;
@@ -169,54 +203,103 @@
 
     function commit(erase) {
       if (!found.runs) return;
-      const stroke = strokeOf(found.runs, canvas.paintColor, erase);
-      canvas.change((kept) => fw.canvas.history.add(kept, stroke));
+      surface.commit(found.runs, erase);
       reset();
     }
 
-    turn(false);
-
-    // The outline of what is found, the points, and the box that is being drawn.
     function show(box = found.box) {
       for (const one of [add, take, discard]) one.disabled = !found.runs;
+      surface.show(found, box);
+    }
+
+    turn(false);
+  }
+
+  // The canvas of Inpaint, with a preview over it.
+  function maskSurface(canvas, tab) {
+    const preview = fw.element("canvas", { className: "fw-segment-preview" });
+    canvas.stage.append(preview);
+
+    function show({ runs, points }, box) {
       Object.assign(preview, { width: canvas.width, height: canvas.height });
       if (!canvas.width) return;
       const context = preview.getContext("2d");
-      const line = Math.max(1, Math.round((1.5 * canvas.width) / (canvas.stage.clientWidth || canvas.width)));
-      if (found.runs) drawOutline(context, found.runs, line);
-      if (box) {
-        context.lineWidth = line;
-        context.strokeStyle = INCLUDED;
-        context.strokeRect(box[0], box[1], box[2] - box[0], box[3] - box[1]);
+      const line = Math.max(1, (1.5 * canvas.width) / (canvas.stage.clientWidth || canvas.width));
+      if (runs) {
+        context.globalAlpha = 0.25;
+        fw.strokes.draw(context, strokeOf(runs, INCLUDED, false));
+        context.globalAlpha = 1;
       }
-      for (const { x, y, included } of found.points) {
+      const lines = [...(runs ? outlinesOf(runs) : []), ...(box ? [cornersOf(box)] : [])];
+      for (const [color, width] of [[DARK, 3 * line], [INCLUDED, 1.5 * line]]) {
+        Object.assign(context, { strokeStyle: color, lineWidth: width });
+        context.beginPath();
+        for (const points of lines) points.forEach(([x, y], at) => (at ? context.lineTo(x, y) : context.moveTo(x, y)));
+        context.stroke();
+      }
+      for (const { x, y, included } of points) {
         context.beginPath();
         context.arc(x, y, 4 * line, 0, 2 * Math.PI);
-        context.fillStyle = included ? INCLUDED : EXCLUDED;
+        Object.assign(context, { fillStyle: included ? INCLUDED : EXCLUDED, strokeStyle: DARK, lineWidth: line });
         context.fill();
-        context.lineWidth = line;
-        context.strokeStyle = DARK;
         context.stroke();
       }
     }
+
+    const image = () => tab.getImage(canvas.root.dataset.canvas);
+    return {
+      name: "segment", root: canvas.root, target: canvas.stage, image, key: image, show,
+      place: (row) => canvas.bar.after(row),
+      at: (event) => canvas.at(event),
+      isMoving: () => canvas.isMoving,
+      commit: (runs, erase) => canvas.change((kept) => fw.canvas.history.add(kept, strokeOf(runs, canvas.paintColor, erase))),
+    };
   }
 
-  // The shape moved to all sides, dark and then light, without the shape itself.
-  function drawOutline(context, runs, line) {
-    for (const [color, width] of [[DARK, 2 * line], [INCLUDED, line]]) {
-      for (const [x, y] of [[-1, 0], [1, 0], [0, -1], [0, 1], [-1, -1], [-1, 1], [1, -1], [1, 1]]) {
-        context.save();
-        context.translate(x * width, y * width);
-        fw.strokes.draw(context, strokeOf(runs, color, false));
-        context.restore();
-      }
+  // The canvas with layers: what its frame shows is looked at, and the active layer is painted on.
+  function layersSurface(board, tab) {
+    const { view } = board;
+    const stage = view.canvas.parentElement;
+    let given = null; // the frame that is asked about
+
+    function show({ runs, points }, box) {
+      const { x: left, y: top } = board.doc.frame;
+      const marks = [...(runs ? outlinesOf(runs) : []), ...(box ? [cornersOf(box)] : []), ...points.flatMap(markOf)];
+      view.marks = marks.map((line) => line.map(([x, y]) => [x + left, y + top]));
+      view.draw();
     }
-    fw.strokes.draw(context, strokeOf(runs, DARK, true));
-    context.save();
-    context.globalAlpha = 0.25;
-    fw.strokes.draw(context, strokeOf(runs, INCLUDED, false));
-    context.restore();
+
+    // A cross for what is included, a bar for what is not.
+    function markOf({ x, y, included }) {
+      const arm = 7 / view.zoom;
+      return [[[x - arm, y], [x + arm, y]], ...(included ? [[[x, y - arm], [x, y + arm]]] : [])];
+    }
+
+    function commit(runs, erase) {
+      const layer = board.layerToPaint();
+      if (!layer) return;
+      const [left, top] = fw.layers.toOwn(layer, given.x, given.y + runs.y);
+      const [width, rowHeight] = [1 / layer.scale[0], 1 / layer.scale[1]]; // of a pixel of the canvas in the layer
+      board.addStroke(layer.id, { rows: runs.rows.map((ends) => ends.map((end) => left + end * width)), y: top, rowHeight, color: board.color, erase });
+    }
+
+    return {
+      name: "canvas_segment", root: stage, target: stage, show, commit,
+      key: () => board.doc,
+      image: () => {
+        given = board.doc.frame;
+        return tab.getImage("canvas");
+      },
+      place: (row) => stage.before(row),
+      at: (event) => {
+        const [x, y] = view.toDocument(event.clientX, event.clientY);
+        return [x - board.doc.frame.x, y - board.doc.frame.y];
+      },
+      isMoving: () => view.canvas.dataset.tool === "hand",
+    };
   }
+
+  const cornersOf = ([left, top, right, bottom]) => [...fw.strokes.rectangle([left, top], [right, bottom]), [left, top]];
 
   async function pixelsOf(base64) {
     const image = new Image();
@@ -238,13 +321,18 @@
   }
 
   function mount() {
+    const tab = fw.tab("img2img");
     for (const place of document.querySelectorAll('.fw-canvas[data-layer="mask"]:not([data-segmented])')) {
       if (!place.paintCanvas) continue;
       place.dataset.segmented = "";
-      select(place.paintCanvas, fw.tab("img2img"));
+      select(maskSurface(place.paintCanvas, tab), tab);
     }
+    const stage = tab?.layers?.view?.canvas.parentElement;
+    if (!stage || stage.dataset.segmented !== undefined) return;
+    stage.dataset.segmented = "";
+    select(layersSurface(tab.layers, tab), tab);
   }
 
-  fw.segmentation = { runsOf, bodyOf, gesture, strokeOf };
+  fw.segmentation = { runsOf, outlinesOf, bodyOf, gesture, strokeOf };
   setInterval(mount, MOUNT_MS);
 })();

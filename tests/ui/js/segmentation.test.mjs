@@ -38,3 +38,14 @@ test("a click is a point, and a drag a box, whatever its direction", () => {
   assert.deepEqual(plain(gesture([9, 9], [8, 7], false, false)), { point: { x: 8, y: 7, included: false } });
   assert.deepEqual(plain(gesture([9, 2], [3, 7], true, true)), { box: [3, 2, 9, 7] });
 });
+
+test("the outline goes around the runs, and around holes in them", () => {
+  const lines = (...rows) => plain(fw.segmentation.outlinesOf(runsOf(mask(...rows))));
+  assert.deepEqual(lines("....", ".##.", ".##."), [[[1, 1], [3, 1], [3, 3], [1, 3], [1, 1]]]);
+  const ring = lines("###", "#.#", "###");
+  assert.equal(ring.length, 2);
+  assert.deepEqual(ring.map((line) => new Set(line.map(String)).size), [4, 4]);
+  assert.equal(lines("#.#").length, 2);
+  const length = (line) => line.slice(1).reduce((sum, [x, y], at) => sum + Math.abs(x - line[at][0]) + Math.abs(y - line[at][1]), 0);
+  assert.equal(lines("#..", "##.", ".##").reduce((sum, line) => sum + length(line), 0), 12);
+});

@@ -101,7 +101,7 @@
     const take = button(fw.t`Take from mask`, fw.t`Take what is outlined from the mask`, () => commit(true), "take");
     const discard = button(fw.t`Discard`, fw.t`Discard what is outlined (Escape)`, () => reset(), "discard");
     const find = button(fw.t`Find`, fw.t`Find what is named`, () => name(), "find");
-    const tools = [words, find, exclude, grow, add, take, discard];
+    const tools = [words, find, exclude, fw.element("label", {}, "± px", grow), add, take, discard];
     surface.place(fw.element("div", { className: "fw-segment-row" }, switchButton, ...tools));
     words.addEventListener("keydown", (event) => {
       event.stopPropagation();

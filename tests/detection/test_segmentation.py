@@ -141,16 +141,17 @@ def test_a_file_of_sam_2s_own_repository_computes_the_same(folder: Path, program
         close(seen.pred_masks[0, 0, :, ::8, ::16].flatten(1), torch.tensor(masks))
 
 
-@pytest.mark.parametrize("layout", ["original", "transformers"])
+@pytest.mark.parametrize("layout", ["original", "transformers", "transformers, with videos"])
 def test_the_names_of_the_published_file_are_known(layout: str) -> None:
     """All tensors of the real file, by shape; nothing is missing and nothing is left over."""
     rows = [line.split() for line in NAMES.read_text().splitlines() if not line.startswith("#")]
     shapes = {name: tuple(map(int, sides)) for name, *sides in rows}
-    if layout == "transformers":
-        from transformers import Sam2Config, Sam2Model
+    if layout != "original":
+        from transformers import Sam2Config, Sam2Model, Sam2VideoConfig, Sam2VideoModel
 
         with torch.device("meta"):
-            shapes = {name: tuple(tensor.shape) for name, tensor in Sam2Model(Sam2Config()).state_dict().items()}
+            whole: Any = Sam2VideoModel(Sam2VideoConfig()) if "videos" in layout else Sam2Model(Sam2Config())
+        shapes = {name: tuple(tensor.shape) for name, tensor in whole.state_dict().items()}
     entries = {name: SimpleNamespace(shape=shape) for name, shape in shapes.items()}
     source: Any = SimpleNamespace(path=Path("/nowhere/sam.pt"), entries=entries)
     parts = library("building").build_sam(source, None)

@@ -52,9 +52,11 @@ def test_a_lent_model_works_next_to_the_one_in_use(tmp_path: Path) -> None:
     path = files.save(files.clipseg(2), tmp_path / "clipseg" / "model.safetensors", config=True)
     build = library("building").build_clipseg
     with files.running(tmp_path / "models") as (engine, _):
-        assert engine.status.model is None
+        models = [engine.status.model]
         with lent(engine, path, build, Settings()) as first:
-            assert engine.status.model is not None and not torch.is_grad_enabled()
+            models.append(engine.status.model)
+            assert not torch.is_grad_enabled()
+        assert [model is None for model in models] == [True, False]
         missing = Settings().with_changes({"sd_model_checkpoint": "another"})
         with lent(engine, path, build, missing) as second:
             assert second is first

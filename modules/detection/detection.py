@@ -48,13 +48,27 @@ class Detectors(Protocol):
         """Return what a detector finds with at least this score (0 to 1), the best first. Raises as `check` does."""
 
 
-class NoDetectors:
-    """Detectors where no extension has any."""
+class AllDetectors:
+    """The detectors of several extensions: the first that knows a name is asked."""
 
-    names = ()
+    def __init__(self, each: Sequence[Detectors] = ()) -> None:
+        self._each = tuple(each)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(name for one in self._each for name in one.names)
 
     def check(self, name: str) -> str:
-        raise UnknownNameError.of("detector", name, [])
+        return self._of(name).check(name)
 
     def find(self, image: Image.Image, name: str, min_score: float = 0.3) -> list[Detection]:
-        raise UnknownNameError.of("detector", name, [])
+        return self._of(name).find(image, name, min_score)
+
+    def _of(self, name: str) -> Detectors:
+        for one in self._each:
+            try:
+                one.check(name)
+            except UnknownNameError:
+                continue
+            return one
+        raise UnknownNameError.of("detector", name, self.names)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from modules.detection.detection import Detectors, NoDetectors
+from modules.detection.detection import AllDetectors, Detectors
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.flags.flags import Flags
 from modules.postprocessing.operation import ScriptPostprocessing
@@ -110,10 +110,10 @@ class ScriptLibrary:
         return self
 
     def detectors(self) -> Detectors:
-        """Return the detectors of the first extension that has some."""
+        """Return the detectors of all extensions."""
         if self._detectors is None:
-            self._detectors = next(iter(self.callbacks.call(Moment.DETECTORS, self.program)), None)
-        return self._detectors or NoDetectors()
+            self._detectors = AllDetectors(list(self.callbacks.call(Moment.DETECTORS, self.program)))
+        return self._detectors
 
     def _find(self, folders: Iterable[Path], off: set[str]) -> list[Extension]:
         """The extensions of some folders, those that are switched off too, and what their flags are."""

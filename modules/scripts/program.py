@@ -1,6 +1,7 @@
 """Questions that an extension may ask the running program: which files and names there are, looked up when it asks."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,14 @@ from PIL import Image
 
 from modules.adapters.preset_file import FILE as PRESETS_OF_BLOCK_WEIGHTS
 from modules.captioning.captioners import Captioners
-from modules.detection.detection import Detection, Detectors, NoDetectors
+from modules.detection.detection import AllDetectors, Detection, Detectors
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.faces.face import Face
 from modules.models.files.catalogue import CheckpointCatalogue
 from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.processing.engine.engine import Engine
+from modules.processing.engine.lending import lent
 from modules.processing.request.result import Result
 from modules.processing.request.stages import Stage
 from modules.processing.request.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
@@ -47,6 +49,10 @@ def _none() -> list[str]:
     return []
 
 
+def _no_models(path: Path, build: object) -> AbstractContextManager[Any]:
+    raise InvalidValueError(f"{path.name} cannot be loaded: no program is running.")
+
+
 def _no_work(name: str, values: Mapping[str, Any], user: str = "") -> Mapping[str, Any]:
     raise UnknownNameError.of("work of extensions", name, [])
 
@@ -74,11 +80,14 @@ class Program:
     detector: Callable[[str], str] = str
     """The name of one that can be used now, of any of its names. Raises `UnknownNameError`, and `CheckpointError` that
     says what to put where."""
-    detect: Callable[[Image.Image, str, float], list[Detection]] = NoDetectors().find
+    detect: Callable[[Image.Image, str, float], list[Detection]] = AllDetectors().find
     """(image, name of a detector, least score 0 to 1) -> what it finds, the best first. Raises as `detector` does."""
     compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]] = _no_work
     """(name, values, user) -> values: work that an extension registered by `script_callbacks.on_work`, done where
     images are computed, in its turn among them. Waits for it, and raises what it raises."""
+    auxiliary: Callable[[Path, Any], AbstractContextManager[Any]] = _no_models
+    """(file, builder) -> a context with a `loading.auxiliary.Auxiliary`, for use outside of an image's passes, where
+    images are computed. Raises `CheckpointError`."""
     measured: Callable[[Result], Measured] = lambda result: Measured()
     """What a job took, to be asked when it has just ended."""
     report: Callable[[SeriesReport], str] = lambda report: ""
@@ -123,6 +132,7 @@ def program_of(
         detector=lambda name: detectors().check(name),
         detect=partial(_detected, detectors),
         compute=compute,
+        auxiliary=lambda path, build: lent(engine, path, build, settings.current),
         measured=partial(measured, engine),
         report=report,
     )

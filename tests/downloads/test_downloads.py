@@ -472,6 +472,11 @@ def test_a_gated_file_comes_with_its_token_which_no_other_host_sees(
             "https://huggingface.co/owner/some-lora/resolve/main/pytorch_lora_weights.safetensors",
             "some-lora.safetensors",
         ),
+        (
+            "owner/some-model/model.safetensors",
+            "https://huggingface.co/owner/some-model/resolve/main/model.safetensors",
+            "some-model.safetensors",
+        ),
         ("https://civitai.com/models/12/some?modelVersionId=34", "https://civitai.com/api/download/models/34", ""),
         (
             "https://civitai.com/api/download/models/56?type=Model&fp=fp16",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,9 +74,8 @@ class Detection:
             images.append(one[0])
         return cls(module, tuple(images), int(side), a, b)
 
-    def run(self, find: Callable[[Sequence[str]], Path] | None = None) -> dict[str, Any]:
-        """The reply of the route; `find` gives the files of weights. Raises as `Module.run`."""
-        more = {} if find is None else {"find": find}
+    def run(self, **more: Any) -> dict[str, Any]:
+        """The reply of the route; `more` is what a `Job` has of the program. Raises as `Module.run`."""
         images = []
         poses: list[Any] = []
         for given in self.images:
@@ -94,7 +92,7 @@ class Detection:
 def add_work(program: Program) -> None:
     """Have modules with weights run where images are computed. At the top level of the script's file."""
     find = partial(preprocessor_file, program)
-    script_callbacks.on_work(lambda values: Detection.read(values).run(find), name=DETECT)
+    script_callbacks.on_work(lambda values: Detection.read(values).run(find=find, detect=program.detect), name=DETECT)
 
 
 def as_base64(pixels: Pixels) -> str:

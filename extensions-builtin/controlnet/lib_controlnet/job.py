@@ -30,11 +30,16 @@ UNUSED = Slider("", 0.0, 1.0, 0.5)
 """What infotexts say of a number that a module does not take."""
 
 
+Detect = Callable[[Any, str, float], Sequence[Any]]
+"""(image, name of a detector, least score) -> what it finds."""
+
+
 @dataclass(frozen=True)
 class Job:
     """Job of a module: the image [H,W,3] (or [H,W,4], with transparency), the numbers that count, and the seed of
     the request. `side` is the short side to work at. `find` gives a file of weights by its names, or raises
-    `InvalidValueError`; `poses` takes what is found of people, for callers."""
+    `InvalidValueError`; `poses` takes what is found of people, for callers; `detect` asks the
+    detectors of the program for things in an image."""
 
     image: Pixels
     side: int
@@ -43,6 +48,7 @@ class Job:
     seed: int = 0
     find: Callable[[Sequence[str]], Path] = field(default=lambda names: Path(names[0]))
     poses: list[Any] = field(default_factory=list)
+    detect: Detect = field(default=lambda image, name, least: ())
 
 
 Make = Callable[[Job], Pixels]

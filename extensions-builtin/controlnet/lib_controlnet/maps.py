@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from lib_controlnet.fitting import fitted, pixel_perfect
-from lib_controlnet.job import Job
+from lib_controlnet.job import Detect, Job
 from lib_controlnet.pixels import Pixels, as_rgb
 from lib_controlnet.preprocessors import INPAINTING, Module
 from lib_controlnet.resize_mode import ResizeMode
@@ -43,8 +43,10 @@ class ControlMap:
         return fitted(pixels, self.resize_mode, width, height)
 
 
-def control_map(unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[[Sequence[str]], Path]) -> ControlMap:
-    """The map of a unit for a job; `find` gives the files of weights. Raises `InvalidValueError` where there is no
+def control_map(
+    unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[[Sequence[str]], Path], detect: Detect
+) -> ControlMap:
+    """The map of a unit for a job; `find` and `detect` are those of `Job`. Raises `InvalidValueError` where there is no
     image, and what the module raises."""
     size = (p.width // 8 * 8, p.height // 8 * 8)
     mode, own = unit.resize_mode, not unit.images
@@ -65,7 +67,7 @@ def control_map(unit: Unit, p: Any, is_img2img: bool, name: str, find: Callable[
     if is_img2img and p.image_mask is not None and p.inpaint_full_res and unit.inpaint_crop:
         image = cropped(image, p, mode, size)
     side = pixel_perfect(image, mode, *size) if unit.pixel_perfect else int(unit.processor_res)
-    job = Job(image, side, unit.threshold_a, unit.threshold_b, seed_of(p), find)
+    job = Job(image, side, unit.threshold_a, unit.threshold_b, seed_of(p), find, detect=detect)
     return ControlMap(made_with_mask(unit.module, job), mode, masks_itself)
 
 

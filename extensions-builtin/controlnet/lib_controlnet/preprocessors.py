@@ -4,12 +4,14 @@ that need no weights as functions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from lib_controlnet.edges import canny
 from lib_controlnet.job import RESOLUTION, UNUSED, Job, Make, Slider
@@ -46,6 +48,7 @@ class Module:
     groups: tuple[tuple[str, ...], ...] = ()  # of the weights that its network reads; of each group one file
     is_model_free: bool = False
     keeps_mask: bool = False
+    detector: str = ""  # of the program, whose things it draws
     hidden_resolution: Slider = UNUSED  # what infotexts say of a module without that slider
 
     @property
@@ -173,6 +176,20 @@ def _tile(job: Job) -> Pixels:
     return resize_area(image, int(width / job.a), int(height / job.a))
 
 
+def _things(name: str, min_score: float) -> Make:
+    """Draw each thing that a detector of the program finds in a color of its own, small ones over large ones."""
+
+    def run(job: Job) -> Pixels:
+        image = Image.fromarray(fit_side(as_rgb(job.image), job.side))
+        found = sorted(job.detect(image, name, min_score), key=lambda item: -item.area_px)
+        drawn = np.zeros((image.height, image.width, 3), np.uint8)
+        for number, item in enumerate(found):
+            drawn[np.asarray(item.mask(image.size)) > 127] = COLORS[number % len(COLORS)]
+        return drawn
+
+    return run
+
+
 def _color(job: Job) -> Pixels:
     image = as_rgb(job.image)
     scale = job.side / min(image.shape[:2])
@@ -197,6 +214,10 @@ def _invert(job: Job) -> Pixels:
     return 255 - as_rgb(job.image)
 
 
+COLORS = [
+    [round(255 * part) for part in hsv_to_rgb(number * 0.618 % 1, 0.7, 1 - number % 3 / 4)] for number in range(64)
+]
+"""Hues far apart from each other, one after the other."""
 SHUFFLED_SIDE = 512
 CELL = 256
 
@@ -324,7 +345,7 @@ _ALL = (
         tags=("NormalMap",),
         file="dsine.pt",
     ),
-    Module("mobile_sam", tags=("Segmentation",), file="mobile_sam.pt"),
+    Module("mobile_sam", tags=("Segmentation",), make=_things("segment:*", 0.7), detector="segment:*"),
     Module(
         "mediapipe_face",
         sliders=_with(Slider("Max Faces", 1, 10, 1, 1), Slider("Min Face Confidence", 0.01, 1.0, 0.5)),

@@ -108,7 +108,9 @@ def add_routes(app: Any, program: Program) -> None:
         """Run a preprocessor on images."""
         asked = Detection.read(body)
         asked.module.check_files(lambda names: preprocessor_file(program, names))
-        if asked.module.groups or asked.pixels > MAX_PIXELS_HERE:  # PyTorch, or the time of what makes images
+        if (
+            asked.module.groups or asked.module.detector or asked.pixels > MAX_PIXELS_HERE
+        ):  # PyTorch, or the time of what makes images
             return dict(program.compute(DETECT, body, user_of(request)))
         with one_at_a_time:
             return asked.run()

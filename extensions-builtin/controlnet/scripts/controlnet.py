@@ -216,7 +216,8 @@ class ControlNet(scripts.Script):
                     f"{name}: {file.name} is {kind.value}, which does not go with the module {unit.module.label}."
                 )
         check_use(unit, kind, name)
-        made = None if unit.embeddings else control_map(unit, p, is_img2img, name, self._weights)
+        detect = self.program.detect
+        made = None if unit.embeddings else control_map(unit, p, is_img2img, name, self._weights, detect)
         return Prepared(number, unit, file, kind, made, (p.width // 8 * 8, p.height // 8 * 8))
 
     def _weights(self, names: Sequence[str]) -> Path:

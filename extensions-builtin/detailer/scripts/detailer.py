@@ -7,6 +7,7 @@ extension of the reference UI, so that its callers need no change.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from modules.scripts.axes import Axis, add_axis
 from modules.scripts.job import ImageJob
 from modules.settings.group import SettingsGroup, choice, flag
 from modules.settings.setting import Section
+from modules.system.texts import page_text
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ AS_FOUND, FROM_LEFT, FROM_MIDDLE, BY_AREA = (
 )
 SEPARATOR, SKIP, OWN_PROMPT = "[SEP]", "[SKIP]", "[PROMPT]"
 ORIGINAL = 1  # masked content
+WORDS = re.compile(r"<(segment:[^<>]+)>\s*")
+"""In the prompt of a unit: what is painted is found by these words, instead of by its detector."""
 OLD_NAMES = {"ad_mask_k_largest": "ad_mask_k"}
 NOT_USED = (
     *("is_api", "ad_tap_enable", "ad_controlnet_module", "ad_controlnet_weight"),
@@ -464,6 +468,8 @@ class Detailer(scripts.Script):
         masks = masks_of(chosen(found, unit, image.size, order.ad_bbox_sortby), unit, image.size)
         if not masks:
             log.info("ADetailer: %s finds nothing to paint.", unit["ad_model"])
+            if WORDS.fullmatch(f"<{unit['ad_model']}>"):
+                p.comment(page_text(f"ADetailer found nothing for {unit['ad_model']!r}; the image was left as it is."))
         texts = [
             [_text(part, own) for part in unit[name].split(SEPARATOR)]
             for name, own in (("ad_prompt", p.prompts), ("ad_negative_prompt", p.negative_prompts))
@@ -562,9 +568,13 @@ def _unit(number: int, given: Mapping[str, Any]) -> Unit:
     if unknown:
         log.warning("ADetailer, unit %d: unknown fields without effect: %s.", number + 1, ", ".join(unknown))
     try:
-        return {entry.name: entry.read(values.get(entry.name, entry.usual)) for entry in ENTRIES}
+        unit = {entry.name: entry.read(values.get(entry.name, entry.usual)) for entry in ENTRIES}
+        words = WORDS.findall(unit["ad_prompt"])
+        if len(words) > 1:
+            raise InvalidValueError(f"its prompt has {len(words)} tags <segment:...>; allowed is one for each unit.")
     except InvalidValueError as error:
         raise InvalidValueError(f"ADetailer, unit {number + 1}: {error}") from error
+    return {**unit, "ad_model": words[0], "ad_prompt": WORDS.sub("", unit["ad_prompt"])} if words else unit
 
 
 def _ordinal(number: int) -> str:

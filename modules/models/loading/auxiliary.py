@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from modules.models.names.component import Component, Header
 from modules.models.names.fused import unfused
 from modules.models.names.row_map import RowMap
 from modules.models.placing import PlacingRules
+from modules.system.devices import autocast
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,8 @@ class Auxiliary:
     streaming: StreamHandle | None = None
     part: str = PART
     used_in: int = field(default=0, compare=False)  # the number of the last job that asked for it
+    computing: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Under which it computes outside of a pass: autocast, where its model's plan says so."""
 
     @property
     def stored_bytes(self) -> int:
@@ -155,7 +159,8 @@ def load_auxiliary(
     if rest is not None and plan.streaming is not None:
         streaming = rest.start({parts.part: module}, plan.streaming, plan.device)
     log.info("Loaded %s (%s)", path.name, plan.label)
-    return Auxiliary(path, module, plan.device, plan.offload_dtype, parts.facts, streaming, parts.part)
+    casts = partial(autocast, plan.device, plan.compute_dtype) if plan.mode is ComputeMode.AUTOCAST else nullcontext
+    return Auxiliary(path, module, plan.device, plan.offload_dtype, parts.facts, streaming, parts.part, computing=casts)
 
 
 def _placement(parts: AuxiliaryParts, plan: PrecisionPlan, rest: OffloadPlan | None) -> Placement:

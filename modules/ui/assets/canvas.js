@@ -101,6 +101,10 @@
       context.clearRect(0, 0, context.canvas.width, context.canvas.height);
       return;
     }
+    if (stroke.rows) {
+      fw.strokes.draw(context, stroke); // what a script has filled, as runs of pixels
+      return;
+    }
     context.save();
     context.globalCompositeOperation = stroke.erase ? "destination-out" : "source-over";
     context.strokeStyle = context.fillStyle = stroke.color;
@@ -127,6 +131,7 @@
     // `color()` gives the color that a new page paints with.
     constructor(root, { label, layer = "", color = () => "#ffffff", onFiles = () => {}, onChange = () => {} }) {
       Object.assign(this, { root, label, layer, startColor: color, onFiles, onChange });
+      root.paintCanvas = this; // for scripts of extensions
       this.history = history.empty();
       this.version = 0; // counts changes of what is painted
       this.brush = 0; // 0: as suits the image

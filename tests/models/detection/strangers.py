@@ -50,6 +50,14 @@ FLUX = {"double_blocks_0_img_attn_proj": (3072, 3072), "single_blocks_0_linear2"
 VIDEO = "a video model: only models of images are supported."
 
 STRANGERS = {
+    "SAM 2": Stranger(
+        {
+            "vision_encoder.backbone.patch_embed.projection.weight": (96, 3, 7, 7),
+            "mask_decoder.iou_token.weight": (1, 256),
+        },
+        "SAM 2, fp16",
+        "segmentation",
+    ),
     "kohya SD1": Stranger(
         {**lora(SD1), **lora({TEXT: (3072, 768)}, before="lora_te_")}, "a LoRA for SD 1.x, kohya names, fp16", "Lora"
     ),

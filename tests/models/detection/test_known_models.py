@@ -60,6 +60,7 @@ SEEING = {
 }
 QWEN_IMAGE21 = {"txt_in.text_norm.weight": (4096,), "modulation.1.weight": (16384, 4096)}
 TAESD = {"1.weight": (64, 4, 3, 3), "3.conv.0.weight": (64, 64, 3, 3)}
+SAM2 = {"image_encoder.trunk.patch_embed.proj.weight": (96, 3, 7, 7), "sam_mask_decoder.iou_token.weight": (1, 256)}
 DOWN = "down_blocks_1_attentions_0_transformer_blocks_0_attn2_to_k"
 RECORDED: Mapping[str, Shapes] = {
     "flux2-dev": {
@@ -91,6 +92,12 @@ RECORDED: Mapping[str, Shapes] = {
     "qwen-image-2.1-int8": QWEN_IMAGE21,
     "taesd": TAESD,
     "taesdxl": TAESD,
+    "sam2.1-hiera-tiny": SAM2,
+    "clipseg": {"clip.vision_model.embeddings.class_embedding": (768,), "decoder.film_mul.weight": (64, 512)},
+    "owlv2-base": {
+        "owlv2.vision_model.embeddings.class_embedding": (768,),
+        "objectness_head.dense0.weight": (768, 768),
+    },
 }
 """The tensors by which files of the list are told, where no list of all names is recorded."""
 LISTS = {
@@ -151,6 +158,9 @@ SAID = {
     "clip-g": "a text encoder, CLIP, transformers names, fp16",
     "taesd": "a tiny VAE, fp16",
     "taesdxl": "a tiny VAE, fp16",
+    "sam2.1-hiera-tiny": "SAM 2, fp16",
+    "clipseg": "CLIPSeg, fp16",
+    "owlv2-base": "OWLv2, fp16",
     "flux-vae": "a VAE (16 channels), original names, fp16",
     "qwen-image-vae": "a VAE (16 channels), original names, fp16",
     "flux2-vae": "a VAE (32 channels), original names, fp16",

@@ -1,0 +1,66 @@
+"""Detectors of several extensions behind one name, and models that are lent outside of a pass."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from modules.detection.detection import AllDetectors, Detection
+from modules.errors import CheckpointError, UnknownNameError
+from modules.processing.engine.lending import lent
+from modules.scripts.program import Program
+from modules.settings.values import Settings
+from tests.detection import segmentation_files as files
+from tests.detection.test_segmentation import library
+
+IMAGE = Image.new("RGB", (4, 4))
+
+
+class Named:
+    """Detectors that find nothing and say their name; one file of theirs is missing."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def check(self, name: str) -> str:
+        if name == f"{self.names[0]}.pt":
+            raise CheckpointError(f"{name} is missing.")
+        if name not in self.names:
+            raise UnknownNameError.of("detector", name, self.names)
+        return name
+
+    def find(self, image: Image.Image, name: str, min_score: float = 0.3) -> list[Detection]:
+        return [Detection((0, 0, 1, 1), min_score, f"{self.names[0]}: {name}")]
+
+
+def test_the_first_detectors_that_know_a_name_are_asked() -> None:
+    both = AllDetectors([Named("faces", "eyes"), Named("hands", "eyes")])
+    assert both.names == ("faces", "eyes", "hands", "eyes")
+    assert both.find(IMAGE, "hands", 0.5)[0].label == "hands: hands"
+    assert both.find(IMAGE, "eyes")[0].label == "faces: eyes"
+    with pytest.raises(CheckpointError, match=r"hands\.pt is missing"):
+        both.check("hands.pt")
+    with pytest.raises(UnknownNameError, match=r"Unknown detector 'feet'.*faces, eyes, hands, eyes"):
+        both.check("feet")
+    with pytest.raises(UnknownNameError, match="Known: none"):
+        AllDetectors().find(IMAGE, "feet")
+
+
+def test_a_lent_model_works_next_to_the_one_in_use(tmp_path: Path) -> None:
+    """Where there is none, that of the settings is loaded; it computes without gradients, and is kept."""
+    path = files.save(files.clipseg(2), tmp_path / "clipseg" / "model.safetensors", config=True)
+    build = library("building").build_clipseg
+    with files.running(tmp_path / "models") as (engine, _):
+        models = [engine.status.model]
+        with lent(engine, path, build, Settings()) as first:
+            models.append(engine.status.model)
+            assert not torch.is_grad_enabled()
+        assert [model is None for model in models] == [True, False]
+        missing = Settings().with_changes({"sd_model_checkpoint": "another"})
+        with lent(engine, path, build, missing) as second:
+            assert second is first
+        engine.unload()
+        assert engine.auxiliaries.here == ()
+    with pytest.raises(Exception, match="no program is running"):
+        Program().auxiliary(path, build)

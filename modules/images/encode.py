@@ -64,6 +64,12 @@ def holds(extension: str, size_px: tuple[int, int], infotext: str | None) -> boo
     return name != "JPEG" or not infotext or fits_jpeg(infotext)
 
 
+def loses_alpha(extension: str, image: Image.Image) -> bool:
+    """Whether an image has transparent places that the format cannot hold."""
+    has_alpha = image.mode in ("RGBA", "LA") and image.getchannel("A").getextrema() != (255, 255)
+    return has_alpha and "RGBA" not in _MODES[format_of(extension)]
+
+
 def encode_image(
     image: Image.Image,
     extension: str = "png",

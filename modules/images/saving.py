@@ -11,7 +11,7 @@ from PIL import Image
 from modules.errors import OutputError
 from modules.flags.flags import Flags
 from modules.images.claims import claim_number
-from modules.images.encode import Quality, encode_image, format_of, holds
+from modules.images.encode import Quality, encode_image, format_of, holds, loses_alpha
 from modules.images.filenames import apply_pattern, image_pattern, next_number, numbered_stem, subfolder_of
 from modules.images.metadata import writable
 from modules.images.naming import NameContext
@@ -149,6 +149,8 @@ def _place(
 
 
 def _fitting_extension(image: Image.Image, infotext: str | None, wanted: str) -> str:
+    if loses_alpha(wanted, image):
+        return "png"
     if holds(wanted, image.size, infotext):
         return wanted
     log.warning("An image of %dx%d does not fit into %s with its infotext; saved as PNG.", *image.size, wanted)

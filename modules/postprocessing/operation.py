@@ -30,7 +30,8 @@ class Field:
 
     The type is that of `default`. `low` and `high` are allowed values, `slider_low` and `slider_high` what the slider
     shows of them. `is_switch`: the checkbox in the head of the operation, without which nothing is done. `infotext`:
-    the name under which it is recorded, by which it is pasted into a form that has the operation.
+    the name under which it is recorded, by which it is pasted into a form that has the operation. `choices` of names
+    that come and go are a function, which the page asks; the operation checks them itself.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Field:
     slider_low: float | None = None
     slider_high: float | None = None
     step: float | None = None
-    choices: tuple[str, ...] | str | None = None
+    choices: tuple[str, ...] | str | Callable[[], Sequence[str]] | None = None
     hint: str = ""
     is_switch: bool = False
     infotext: str = ""

@@ -34,8 +34,9 @@ def control_of(row: Field, upscalers: Sequence[str], elem_id: str | None = None)
     if isinstance(row.default, bool):
         return gr.Checkbox(**common)
     if row.choices is not None:
-        if row.choices == UPSCALERS:
-            return gr.Dropdown(list(upscalers), allow_custom_value=True, **common)
+        if row.choices == UPSCALERS or callable(row.choices):
+            names = row.choices() if callable(row.choices) else upscalers
+            return gr.Dropdown(list(names), allow_custom_value=True, **common)
         assert not isinstance(row.choices, str), f"{row.name} chooses from an unknown list"
         return gr.Radio(list(row.choices), **common)
     if isinstance(row.default, str):

@@ -49,7 +49,7 @@ def _none() -> list[str]:
     return []
 
 
-def _no_models(path: Path, build: object) -> AbstractContextManager[Any]:
+def _no_models(path: Path, *more: object) -> Any:
     raise InvalidValueError(f"{path.name} cannot be loaded: no program is running.")
 
 
@@ -88,6 +88,8 @@ class Program:
     auxiliary: Callable[[Path, Any], AbstractContextManager[Any]] = _no_models
     """(file, builder) -> a context with a `loading.auxiliary.Auxiliary`, for use outside of an image's passes, where
     images are computed. Raises `CheckpointError`."""
+    compute_alone: Callable[[Path, Any, Callable[[Any], Any]], Any] = _no_models
+    """(file, `Builder`, what to do with the model) -> what that returns: see `Engine.compute_alone`."""
     measured: Callable[[Result], Measured] = lambda result: Measured()
     """What a job took, to be asked when it has just ended."""
     report: Callable[[SeriesReport], str] = lambda report: ""
@@ -133,6 +135,7 @@ def program_of(
         detect=partial(_detected, detectors),
         compute=compute,
         auxiliary=lambda path, build: lent(engine, path, build, settings.current),
+        compute_alone=engine.compute_alone,
         measured=partial(measured, engine),
         report=report,
     )

@@ -1,6 +1,7 @@
 """Extras over HTTP: extra-single-image and extra-batch-images, and the results of the page's tab."""
 
 import asyncio
+from collections.abc import Collection
 from html import escape
 from typing import Any
 
@@ -12,8 +13,8 @@ from modules.api.generation.replies import REPLY_FORMATS
 from modules.api.schema.documentation import documented
 from modules.api.schema.reply_models import ExtrasBatchReply, ExtrasSingleReply, FailureItem
 from modules.api.schema.schemas import ExtrasBatchBody, ExtrasBody, ExtrasSingleBody
-from modules.errors import InvalidValueError
-from modules.images.encode import Quality, to_base64
+from modules.errors import InvalidValueError, UnknownNameError
+from modules.images.encode import Quality, loses_alpha, to_base64
 from modules.jobs.work.extras import (
     ExtrasImage,
     ExtrasRequest,
@@ -57,7 +58,7 @@ def extras_routes(services: Services) -> APIRouter:
             raise InvalidValueError("There is no image: give one as base64 text in image.")
         wanted = ExtrasRequest(
             sources=(Source("of the request", data=body.image),),
-            operations=operations_from(body),
+            operations=operations_from(body, services.operations.names),
             save=False,
             user=user_of(request),
         )
@@ -73,7 +74,7 @@ def extras_routes(services: Services) -> APIRouter:
         sources = [Source(name, data=file.data) for name, file in zip(names, body.imageList, strict=True)]
         wanted = ExtrasRequest(
             sources=tuple(sources),
-            operations=operations_from(body),
+            operations=operations_from(body, services.operations.names),
             is_batch=True,
             save=False,
             user=user_of(request),
@@ -86,8 +87,11 @@ def extras_routes(services: Services) -> APIRouter:
     return routes
 
 
-def operations_from(body: ExtrasBody) -> dict[str, dict[str, Any]]:
-    """The operations that a body asks for, by name."""
+def operations_from(body: ExtrasBody, known: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The operations that a body asks for, by name. Raises `UnknownNameError`."""
+    for name in body.operations:
+        if name not in known:
+            raise UnknownNameError.of("operation", name, known)
     wanted: dict[str, dict[str, Any]] = {
         "Upscale": {
             "upscale_enabled": True,
@@ -109,7 +113,7 @@ def operations_from(body: ExtrasBody) -> dict[str, dict[str, Any]]:
             "codeformer_visibility": body.codeformer_visibility,
             "codeformer_weight": body.codeformer_weight,
         }
-    return wanted
+    return wanted | body.operations
 
 
 def html_of(found: ExtrasRun) -> str:
@@ -122,7 +126,7 @@ def _encoded(found: ExtrasImage, settings: Settings) -> str:
     """Encode the image as base64 text, with what was done and how the image was made inside."""
     assert found.image is not None
     extension = settings.saving.samples_format.lower()
-    extension = extension if extension in REPLY_FORMATS else "png"
+    extension = extension if extension in REPLY_FORMATS and not loses_alpha(extension, found.image) else "png"
     if not settings.infotext.enable_pnginfo:
         return to_base64(found.image, extension, None, Quality.of(settings))
     items = {**found.items, **chunks_of(found)}

@@ -132,6 +132,11 @@ class ExtrasBody(Tolerant):
     upscaler_2: str = Field(default="None")
     extras_upscaler_2_visibility: float = Field(default=0, ge=0, le=1)
     upscale_first: bool = Field(default=False, description="Accepted; the operations run in the order of the settings.")
+    operations: dict[str, dict[str, Any]] = Field(
+        default={},
+        description="others, by name, with their arguments",
+        examples=[{"Remove background": {"enable": True}}],
+    )
 
 
 class ExtrasSingleBody(ExtrasBody):

@@ -16,11 +16,22 @@ if TYPE_CHECKING:
     from modules.memory.recovery import Fallback
     from modules.models.loading.auxiliary import Auxiliary, Builder
     from modules.models.loading.loaded import LoadedModel
+    from modules.models.loading.precision import PrecisionPlan
 
 NO_ROOM = "Switch FP8 weight on (control models are stored in it too), use fewer control models, or stream weights."
+NO_ROOM_ALONE = "Choose a smaller model or a smaller working size, or close other programs."
+ALONE = "finished image"
+"""Stage of a model that computes by itself."""
 Wanted = Callable[[GenerationRequest], Sequence[Path]]
 """The files of auxiliary models that a request will ask for."""
 MakeFallback = Callable[["LoadedModel", "Auxiliaries"], "Fallback"]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Facts of a loaded model that one reads which computes by itself: how it is stored and placed."""
+
+    plan: PrecisionPlan
 
 
 def _none(request: GenerationRequest) -> Sequence[Path]:
@@ -124,3 +135,27 @@ def auxiliary_fallbacks(model: LoadedModel, auxiliaries: Auxiliaries) -> list[Fa
 
     own = Fallback("streamed control models", frozenset({Stage.SAMPLE}), apply)
     return [own, *(make(model, auxiliaries) for make in auxiliaries.fallbacks)]
+
+
+def alone_fallbacks(auxiliary: Auxiliary, leave: Callable[[], bool]) -> list[Fallback]:
+    """Return what a model that computes by itself can do with less memory; `leave` frees the model in use, and says
+    whether there was one."""
+    import torch
+
+    from modules.memory.recovery import Fallback, Step
+
+    def without_model() -> Step | None:
+        return Step("without the model in use", lambda: None) if leave() else None
+
+    def streamed() -> Step | None:
+        back = None if auxiliary.device.type == "cpu" else auxiliary.make_finer()
+        return None if back is None else Step("with its layers streamed", back)
+
+    def on_cpu() -> Step | None:
+        if auxiliary.device.type == "cpu":
+            return None
+        return Step("on the CPU", auxiliary.compute_on(torch.device("cpu"), torch.float32))
+
+    stages = frozenset({ALONE})
+    ways = (("model in use freed", without_model), ("streamed layers", streamed), ("CPU", on_cpu))
+    return [Fallback(name, stages, apply) for name, apply in ways]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 NO_ROOM = (
     "Switch FP8 weight on (half the memory), set Stream weights in Settings > Optimizations, close other programs, or "
     "choose a smaller checkpoint."
@@ -275,6 +276,38 @@ class Engine:
                 self.auxiliaries.limit = kept
             return self.auxiliaries.get(path, build, self._model, self._release, key=key)
 
+    def compute_alone(self, path: Path, build: Builder, work: Callable[[Auxiliary], T]) -> T:
+        """Return what `work` makes with a model of an extension's that computes by itself, on finished images: stored
+        and placed by the settings, kept for the next image. When memory runs out, the model in use leaves, then weights
+        are streamed, and then the CPU computes; `work` is called again. Raises `CheckpointError`, and
+        `MemoryShortageError` when nothing helps."""
+        from modules.memory.recovery import Recovery
+        from modules.processing.engine.auxiliaries import ALONE, NO_ROOM_ALONE, Alone, alone_fallbacks
+
+        def leave() -> bool:
+            is_there = self._model is not None and not self.leases
+            if is_there:
+                self._shelf.clear()
+                self._drop()
+                self._status = EngineStatus(
+                    EngineState.EMPTY, page_text("The model was unloaded; the next image loads it.")
+                )
+            return is_there
+
+        with self.lock:
+            holder: Any = Alone(resolve(self._current_options(), self.machine, None))
+            found = self.auxiliaries.get(path, build, holder, self._release)
+            with Recovery(alone_fallbacks(found, leave), self._release, advice=NO_ROOM_ALONE) as recovery:
+
+                def run() -> T:
+                    with found.computing():
+                        return work(found)
+
+                try:
+                    return recovery.run(ALONE, run)
+                finally:
+                    self.auxiliaries.let_go()
+
     def fitting(self, info: CheckpointInfo, options: PrecisionOptions) -> PrecisionOptions:
         """The options as this checkpoint is loaded by it: with weights streamed where *Automatic* found that they do
         not fit."""
@@ -338,10 +371,11 @@ class Engine:
         with self.lock:
             self.upscalers.release()
             self.faces.release()
+            had_auxiliaries = bool(self.auxiliaries.here)
             self.auxiliaries.release()
             self._finer.clear()
             self._drop()
-            if self._shelf.clear():
+            if self._shelf.clear() or had_auxiliaries:
                 self._release()
             self._status = EngineStatus(
                 EngineState.EMPTY, page_text("The model was unloaded; the next image loads it.")

@@ -174,7 +174,8 @@
       kind.addEventListener("change", () => set({ kind: kind.value, ...(kind.value === "region" || kind.value === "mask" ? { opacity: 0.5, ...this.tinted(kind.value) } : { opacity: 1 }) }));
       const tools = fw.element("div", { className: "fw-layers-row" },
         button(fw.t`Duplicate`, fw.t`A copy of this layer above it`, () => board.duplicate(layer)),
-        button(fw.t`Clear`, fw.t`Clear what is painted on it (Delete)`, () => board.clear()));
+        button(fw.t`Clear`, fw.t`Clear what is painted on it (Delete)`, () => board.clear()),
+        ...fw.layers.actions.filter((one) => one.fits(layer)).map((one) => button(one.text, one.title, () => one.run(board, layer))));
       this.facts.replaceChildren(
         labelled(fw.t`Name`, name),
         labelled(fw.t`Opacity`, opacity),
@@ -272,5 +273,8 @@
     }
   }
 
-  Object.assign(fw.layers, { LayersPanel, showRange });
+  // What extensions do with a layer: {text, title, fits(layer), run(board, layer)}.
+  const actions = [];
+
+  Object.assign(fw.layers, { LayersPanel, showRange, actions });
 })();

@@ -77,6 +77,8 @@ FILES: dict[str, tuple[str, str, str, int, str]] = {
         72_400_000,
         "encoder.original_model.blocks.0.0.conv_dw.weight",
     ),
+    "softedge_teed": ("teed", "TeedNet", "7_model.pth", 58_000, "dblock_3.denselayer1.conv2.bias"),
+    "depth_leres": ("leres", "DepthNet", "res101.pth", 115_400_000, "decoder.ffm2.ftb1.conv_branch.4.bias"),
     "segmentation": (
         "uniformer",
         "SegmentNet",
@@ -113,6 +115,111 @@ def test_a_file_makes_a_map(names: tuple[str, ...], tmp_path: Path) -> None:
     torch.save({"other": torch.zeros(2)}, path)
     with pytest.raises(CheckpointError, match=r"is missing, and .* another network's file"):
         run(names[0], tmp_path, picture())
+
+
+def conv(tensors: dict[str, torch.Tensor], name: str, x: torch.Tensor, **more: Any) -> torch.Tensor:
+    return torch.nn.functional.conv2d(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"), **more)
+
+
+def test_teed_computes_as_its_paper_says(tmp_path: Path) -> None:
+    """By functions over a file of its authors, and the map of it in steps."""
+    net = random(part("teed").TeedNet())
+    tensors, image = net.state_dict(), torch.rand(1, 3, 64, 96) * 255
+
+    def smish(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tanh(torch.log(1 + 1 / (1 + torch.exp(-x))))
+
+    def grown(name: str, x: torch.Tensor, padding: int) -> torch.Tensor:
+        weight, bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+        return torch.nn.functional.conv_transpose2d(x, weight, bias, stride=2, padding=padding)
+
+    one = smish(conv(tensors, "block_1.conv1", image, stride=2, padding=1))
+    one = smish(conv(tensors, "block_1.conv2", one, padding=1))
+    two = conv(tensors, "block_2.conv2", smish(conv(tensors, "block_2.conv1", one, padding=1)), padding=1)
+    down = torch.nn.functional.max_pool2d(two, 3, 2, 1)
+    three = smish(down + conv(tensors, "side_1.conv", one, stride=2))
+    three = smish(conv(tensors, "dblock_3.denselayer1.conv1", three, padding=2))
+    three = (conv(tensors, "dblock_3.denselayer1.conv2", three) + conv(tensors, "pre_dense_3.conv", down)) / 2
+    outs = []
+    for name, x in (("up_block_1", one), ("up_block_2", two)):
+        outs.append(grown(f"{name}.features.2", smish(conv(tensors, f"{name}.features.0", x)), 0))
+    x = grown("up_block_3.features.2", smish(conv(tensors, "up_block_3.features.0", three)), 1)
+    outs.append(grown("up_block_3.features.5", smish(conv(tensors, "up_block_3.features.3", x)), 1))
+    whole = torch.cat(outs, 1)
+    inner = conv(tensors, "block_cat.DWconv1", smish(whole), padding=1, groups=3)
+    inner = inner + conv(tensors, "block_cat.DWconv2", inner, padding=1, groups=24)
+    wanted = torch.stack([*outs, smish(inner.sum(1, keepdim=True))]).mean(0)
+    with torch.no_grad():
+        torch.testing.assert_close(net(image), 1 / (1 + torch.exp(-wanted)), atol=1e-4, rtol=1e-4)
+    written(part("teed").TeedNet(), tmp_path / "ControlNetPreprocessor" / "7_model.pth")
+    made, _ = run("softedge_teed", tmp_path, picture())
+    assert made.shape == (64, 96, 3) and len(np.unique(made)) <= 4
+
+
+def test_leres_computes_as_its_paper_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few channels, by functions over a file of its authors; near is white, and what is too near or far is left
+    out."""
+    leres = part("leres")
+    for name, value in {"STEM": 4, "DEPTHS": (1, 2, 1, 1), "GROUPS": 2, "JOINED": (6, 4, 4, 4)}.items():
+        monkeypatch.setattr(leres, name, value)
+    net = random(leres.DepthNet())
+    for name, buffer in net.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.normal_(std=0.1)
+        elif name.endswith("running_var"):
+            buffer.uniform_(0.5, 1.5)
+    tensors = net.state_dict()
+
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        mean, var, weight, bias = (
+            tensors[f"{name}.{key}"][:, None, None] for key in ("running_mean", "running_var", "weight", "bias")
+        )
+        found: torch.Tensor = (x - mean) / (var + 1e-5).sqrt() * weight + bias
+        return found
+
+    def transferred(name: str, x: torch.Tensor) -> torch.Tensor:
+        x = conv(tensors, f"{name}.conv1", x, padding=1).relu()  # its inner ReLU works in place
+        inner = norm(f"{name}.conv_branch.2", conv(tensors, f"{name}.conv_branch.1", x, padding=1)).relu()
+        return (x + conv(tensors, f"{name}.conv_branch.4", inner, padding=1)).relu()
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
+
+    image = torch.randn(1, 3, 64, 96)
+    x = norm("encoder.bn1", conv(tensors, "encoder.conv1", image, stride=2, padding=3)).relu()
+    x, levels = torch.nn.functional.max_pool2d(x, 3, 2, 1), []
+    for level, depth in enumerate((1, 2, 1, 1), start=1):
+        for place in range(depth):
+            name, stride = f"encoder.layer{level}.{place}", 2 if level > 1 and place == 0 else 1
+            inner = norm(f"{name}.bn1", conv(tensors, f"{name}.conv1", x)).relu()
+            inner = conv(tensors, f"{name}.conv2", inner, stride=stride, padding=1, groups=2)
+            inner = norm(f"{name}.bn3", conv(tensors, f"{name}.conv3", norm(f"{name}.bn2", inner).relu()))
+            if place == 0:
+                x = norm(f"{name}.downsample.1", conv(tensors, f"{name}.downsample.0", x, stride=stride))
+            x = (x + inner).relu()
+        levels.append(x)
+    x = twice(conv(tensors, "decoder.conv1", transferred("decoder.conv", levels[3]), padding=1))
+    for level in (2, 1, 0):
+        x = transferred(f"decoder.ffm{level}.ftb1", levels[level]) + x
+        x = twice(transferred(f"decoder.ffm{level}.ftb2", x))
+    name = "decoder.outconv.adapt_conv"
+    x = norm(f"{name}.1", conv(tensors, f"{name}.0", x, padding=1)).relu()
+    wanted = twice(conv(tensors, f"{name}.3", x, padding=1))
+    with torch.no_grad():
+        torch.testing.assert_close(net(image), wanted, atol=1e-4, rtol=1e-4)
+    path = tmp_path / "ControlNetPreprocessor" / "res101.pth"
+    path.parent.mkdir(parents=True)
+    names = {"encoder.": "module.encoder_modules.encoder.", "decoder.": "module.decoder_modules."}
+    others = {"shift_model": {"other": torch.zeros(1)}}  # as the authors' file has
+    torch.save(
+        {**others, "depth_model": {f"{names[key[:8]]}{key[8:]}": tensor for key, tensor in tensors.items()}}, path
+    )
+    made, _ = run("depth_leres", tmp_path, picture())
+    assert made.shape == (64, 96, 3) and made.min() == 0 and made.max() == 255
+    cut = leres.depth_map(picture(), path, near=20, far=30)
+    whole = leres.depth_map(picture(), path, near=0, far=0)
+    kept = (255 - whole > 51) & (whole > 76)
+    assert (cut[kept] == whole[kept]).all() and set(np.unique(cut[~kept])) <= {0, 255}
 
 
 def test_a_module_that_is_not_there_names_those_of_its_kind(tmp_path: Path) -> None:

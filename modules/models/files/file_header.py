@@ -19,7 +19,7 @@ HEAD_BYTES = 1 << 20
 """What is read of files whose header does not say how long it is."""
 ZIPPED, METHOD_AT, LENGTHS_AT, LOCAL_BYTES = b"PK\x03\x04", 8, 26, 30
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C
-LEVELS = ("state_dict", "params_ema", "params", "model", "module")
+LEVELS = ("state_dict", "params_ema", "params", "model", "module", "depth_model")
 """Under which programs put the weights; the first that is there counts."""
 MAX_LEVELS = 4
 HOLDERS = (StoredTensor, Inert, Mapping, list, tuple)

@@ -24,7 +24,7 @@ from modules.errors import CheckpointError
 from modules.models.files.header import REMEDY
 from modules.models.files.tensor_file import DTYPES, Closing, TensorEntry
 
-LEVELS = ("state_dict", "model", "module")  # under which training scripts put the weights
+LEVELS = ("state_dict", "model", "module", "depth_model")  # under which training scripts put the weights
 MAX_LEVELS = 3
 LENGTHS_AT = 26  # of the name and of the extra field, in the header before a zipped file
 HARMLESS_NAMES = (

@@ -196,9 +196,9 @@ def soft(edges: Tensor) -> Pixels:
     return as_bytes(edges)
 
 
-def safe(edges: Tensor) -> Pixels:
-    """In few steps, which hold nothing of the image besides its edges."""
-    return as_bytes((edges * (SAFE_STEPS + 1)).floor() / SAFE_STEPS)
+def safe(edges: Tensor, steps: int = SAFE_STEPS) -> Pixels:
+    """In few steps, which hold nothing of the image besides its edges; 0: as they are."""
+    return as_bytes((edges * (steps + 1)).floor() / steps if steps else edges)
 
 
 def sure(edges: Tensor) -> Pixels:

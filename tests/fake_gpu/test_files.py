@@ -34,7 +34,7 @@ from tests.models.family_files import family_tensors
 from tests.models.gguf_files import write_gguf
 from tests.scripts.test_control_nets import controlnet
 from tests.scripts.test_detailer import BUILT_IN
-from tests.scripts.test_transformer_nets import flux_net
+from tests.scripts.test_transformer_nets import control_lora, flux_net
 from tests.thorough import thoroughly
 from tests.upscalers.models import save_esrgan
 
@@ -125,6 +125,25 @@ def test_a_job_with_a_control_net(
         streamed = controlled(root, family, tmp_path, Silent(), {**settings, **STREAMED}, engine)
         assert np.array_equal(pixels(streamed), resident)
         del streamed
+        leave(engine)
+        assert card.memory.allocated < 1 << 20
+
+
+def test_a_job_with_a_control_lora(root: Path, tmp_path: Path) -> None:
+    """FLUX.1 with a change of every layer: resident, streamed and stored in 8 bits, and nothing stays behind."""
+    engine = engine_of(root, "flux1")
+    lora, _ = control_lora(engine.model("flux1.safetensors"))
+    engine.unload()
+    save_file({key: tensor.contiguous() * 0.3 for key, tensor in lora.items()}, tmp_path / "net.safetensors")
+    with fake_gpu("cuda", 8) as card:
+        engine = engine_of(root, "flux1")
+        plain = pixels(made(engine, "flux1", {}, steps=1))
+        resident = pixels(controlled(root, "flux1", tmp_path, Silent(), {}, engine))
+        assert resident.std() > 1 and not np.array_equal(resident, plain)
+        assert np.array_equal(pixels(made(engine, "flux1", {}, steps=1)), plain)
+        assert np.array_equal(pixels(controlled(root, "flux1", tmp_path, Silent(), STREAMED, engine)), resident)
+        stored = pixels(controlled(root, "flux1", tmp_path, Silent(), stored_as("int8_row"), engine))
+        assert 0 < np.abs(stored.astype(int) - resident).mean() < 8
         leave(engine)
         assert card.memory.allocated < 1 << 20
 

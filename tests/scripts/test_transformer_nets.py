@@ -1,5 +1,8 @@
-"""ControlNets of FLUX.1, SD3 and Z-Image: what a pass predicts with one is what diffusers' modules predict, in fp32."""
+"""ControlNets of transformers, and FLUX.1's control LoRAs: what a pass predicts with one is what diffusers' modules
+predict, in fp32."""
 
+import base64
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,30 +14,42 @@ import torch
 from diffusers import (
     FluxControlNetModel,
     FluxControlNetPipeline,
+    FluxTransformer2DModel,
+    QwenImageControlNetModel,
     SD3ControlNetModel,
     ZImageControlNetModel,
 )
+from diffusers.models.embeddings import ImageProjection, apply_rotary_emb
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection, SiglipVisionConfig, SiglipVisionModel
 
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
 from modules.models.families.denoiser_context import DenoiserContext, ModelInputs
+from modules.models.families.flux1.layout import TABLE
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.files.modules_catalogue import ModuleCatalogue
 from modules.processing.engine.engine import Engine, ExtraModels
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.request.model_use import ModelCall, ModelUse, PassFacts
+from modules.scripts.program import Program
 from modules.settings.values import Settings
 from tests.extensions import built_in
 from tests.models.dit_files import write_split
 from tests.models.dit_models import TINY, original_tensors, write_parts
 from tests.models.family_files import write_family
+from tests.processing.test_qwen_image import modules as qwen_modules
+from tests.processing.test_qwen_image import write_qwen_image
 from tests.recordings import CONFIGS, cpu_machine
 from tests.scripts.test_control_nets import library, random_weights
 from tests.thorough import thoroughly, usually
 
 SIDE, ROWS = 8, 2
-FILES = {"flux": "model.safetensors", "sd3": "sd3.5.safetensors", "z_image": "z_image_tiny.safetensors"}
+FILES = {
+    **{"qwen": "qwen_image.safetensors", "flux": "model.safetensors", "sd3": "sd3.5.safetensors"},
+    "z_image": "z_image_tiny.safetensors",
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +58,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_split(root, "zimage-turbo-cfg1")
     write_parts(root, TINY["dev"])
     write_family(root / "Stable-diffusion", "sd3.5")
+    write_qwen_image(root, qwen_modules())
     return root
 
 
@@ -80,8 +96,18 @@ def hint_of(model: Any) -> Tensor:
     return latents
 
 
-def controlled(engine: Engine, model: Any, path: Path, inputs: ModelInputs, painted: Any = None, **unit: Any) -> Tensor:
-    """What the model predicts with a unit around it; `painted` [H,W,1] is the mask of an inpaint map."""
+def controlled(
+    engine: Engine,
+    model: Any,
+    path: Path,
+    inputs: ModelInputs,
+    painted: Any = None,
+    program: Any = None,
+    negative: Any = (False,) * ROWS,
+    **unit: Any,
+) -> Tensor:
+    """What the model predicts with a unit around it; `painted` [H,W,1] is the mask of an inpaint map, `negative` says
+    which rows are for negative prompts."""
     facts = PassFacts(("",), ("",), (8 * SIDE, 8 * SIDE), 4, 1.0)
     use = ModelUse(model, facts, lambda *_: None, lambda _: None, engine.auxiliary)
     values = library("reading").read_unit({"model": path.stem, **unit}, "unit 0")
@@ -101,8 +127,8 @@ def controlled(engine: Engine, model: Any, path: Path, inputs: ModelInputs, pain
     )
     job = SimpleNamespace(settings=Settings(), iteration=0, width=8 * SIDE, height=8 * SIDE)
     rows = len(inputs.x)
-    with use.undo, torch.no_grad(), use.calling(ModelCall(tuple(range(rows)), (False,) * rows, 0, 4)):
-        library("passes").begin_pass([each], job, use, None)
+    with use.undo, torch.no_grad(), use.calling(ModelCall(tuple(range(rows)), negative, 0, 4)):
+        library("passes").begin_pass([each], job, use, program)
         context = DenoiserContext(inputs.crossattn, inputs.vector, None, inputs.extra, inputs.mask)
         found: Tensor = model.predict(inputs.x, inputs.timesteps, context)
         return found
@@ -218,6 +244,218 @@ def test_flux(engine: Engine, tmp_path: Path, form: str, layout: str) -> None:
             controlled(engine, model, path, inputs)
 
 
+def control_lora(model: Any, rank: int = 4) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A file of a control LoRA, and what the model's weights are with it at half of its strength, in diffusers'
+    names."""
+    torch.manual_seed(6)
+    originals = original_tensors(TABLE, model.unet.state_dict(), "")
+    lora, whole = dict[str, Tensor](), dict[str, Tensor]()
+    for name, weight in originals.items():
+        whole[name] = weight
+        if name.endswith(".scale"):
+            whole[name] = lora[name] = torch.rand_like(weight) + 0.5
+        elif name.endswith(".weight"):
+            stem = name.removesuffix(".weight")
+            width = weight.shape[1] * (1 + (stem == "img_in"))
+            down, up = torch.randn(rank, width) / width**0.5, torch.randn(len(weight), rank) / rank
+            lora |= {f"{stem}.lora_A.weight": down, f"{stem}.lora_B.weight": up}
+            lora[f"{stem}.lora_B.bias"] = torch.randn(len(weight)) * 0.1
+            padded = torch.nn.functional.pad(weight, (0, width - weight.shape[1]))
+            whole[name] = padded + 0.5 * up @ down
+    for name in [name for name in originals if name.endswith(".bias")]:
+        whole[name] = whole[name] + 0.5 * lora[f"{name.removesuffix('.bias')}.lora_B.bias"]
+    header: Any = whole
+    sources = TABLE.row_map(header, "", model.unet.inner_dim).sources
+    parts = {
+        ours: torch.cat([whole[source.key][first:last] for first, last in source.rows or ((0, None),)])
+        for ours, source in sources.items()
+    }
+    return lora, parts
+
+
+def test_flux_control_lora(engine: Engine, tmp_path: Path) -> None:
+    model = model_of(engine, "flux")
+    inputs, (lora, whole) = inputs_of(model), control_lora(model)
+    path = saved(tmp_path / "canny.safetensors", lora)
+    theirs = FluxTransformer2DModel.from_config({**model.unet.config, "in_channels": 128, "out_channels": 64})
+    theirs.load_state_dict(whole)
+    pack = FluxControlNetPipeline._pack_latents
+    seen = torch.cat([inputs.x, hint_of(model).expand(ROWS, -1, -1, -1)])
+    with torch.no_grad():
+        (tokens,) = theirs.eval()(
+            torch.cat([pack(part, ROWS, 16, SIDE, SIDE) for part in seen.chunk(2)], dim=2),
+            encoder_hidden_states=inputs.crossattn,
+            pooled_projections=inputs.vector,
+            timestep=inputs.timesteps / 1000,
+            img_ids=FluxControlNetPipeline._prepare_latent_image_ids(1, SIDE // 2, SIDE // 2, "cpu", torch.float32),
+            txt_ids=torch.zeros(inputs.crossattn.shape[1], 3),
+            guidance=inputs.extra["guidance"],
+            return_dict=False,
+        )
+    expected = FluxControlNetPipeline._unpack_latents(tokens, 8 * SIDE, 8 * SIDE, 8)
+    plain = with_extra(model, inputs, {})
+    same(controlled(engine, model, path, inputs, weight=0.5), expected, plain)
+    torch.testing.assert_close(with_extra(model, inputs, {}), plain, atol=0, rtol=0)
+    stored = model_of(engine, "flux", fp8_storage="Enable", fp8_format="int8_row", stream_weights="Layers")
+    found = controlled(engine, stored, path, inputs, weight=0.5)
+    assert float((found - expected).norm() / expected.norm()) < 0.1
+    assert engine.auxiliaries.here[-1].streaming is not None
+    with pytest.raises(CheckpointError, match=r"is a control LoRA of FLUX\.1, and the model is of"):
+        controlled(engine, model_of(engine, "sd3"), path, inputs_of(model_of(engine, "sd3")))
+
+
+CLIP = {
+    **{"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 1},
+    **{"image_size": 28, "patch_size": 14},
+}
+
+
+def clip_file(folder: Path) -> Any:
+    torch.manual_seed(7)
+    encoder = CLIPVisionModelWithProjection(CLIPVisionConfig(projection_dim=24, hidden_act="gelu", **CLIP)).eval()
+    (folder / "clip_vision").mkdir(exist_ok=True)
+    of_texts = {"text_model.final_layer_norm.weight": torch.ones(4), "logit_scale": torch.ones(1)}  # of a whole CLIP
+    saved(folder / "clip_vision" / "clip_vitl.safetensors", {**encoder.state_dict(), **of_texts})
+    return encoder
+
+
+def test_flux_ip_adapter_of_xlabs(engine: Engine, tmp_path: Path) -> None:
+    """Also a negative row, which sees the tokens of no image, as diffusers' pipeline gives them."""
+    model = model_of(engine, "flux")
+    inputs, encoder = inputs_of(model), clip_file(tmp_path)
+    width, context = model.unet.inner_dim, model.unet.config.joint_attention_dim
+    torch.manual_seed(8)
+    projection = random_weights(ImageProjection(24, context, num_image_text_embeds=4))
+    file = {
+        f"ip_adapter_proj_model.{name.replace('image_embeds', 'proj')}": tensor
+        for name, tensor in projection.state_dict().items()
+    }
+    parts = dict[str, Tensor]()
+    for place in range(len(model.unet.transformer_blocks)):
+        for part in "kv":
+            weight, bias = torch.randn(width, context) / context**0.5, torch.randn(width) * 0.1
+            stem = f"double_blocks.{place}.processor.ip_adapter_double_stream_{part}_proj"
+            file |= {f"{stem}.weight": weight, f"{stem}.bias": bias}
+            parts |= {f"{place}.to_{part}_ip.weight": weight, f"{place}.to_{part}_ip.bias": bias}
+    path = saved(tmp_path / "ip.safetensors", file)
+    program = Program(folders=lambda name: (tmp_path / name,))
+    theirs = FluxTransformer2DModel.from_config(model.unet.config)
+    theirs.load_state_dict(model.unet.state_dict())
+    projected = {name.replace("image_embeds", "proj"): tensor for name, tensor in projection.state_dict().items()}
+    theirs._load_ip_adapter_weights([{"ip_adapter": parts, "image_proj": projected}], low_cpu_mem_usage=False)
+    for processor in theirs.attn_processors.values():
+        if hasattr(processor, "scale"):
+            processor.scale = [0.7]
+    pack = FluxControlNetPipeline._pack_latents
+    with torch.no_grad():
+        pixels = library("ip_adapter").preprocessed(picture(), None, 28)
+        embedding = encoder(pixels).image_embeds
+        both = torch.stack([embedding[0], torch.zeros_like(embedding[0])])[:, None]
+        (tokens,) = theirs.eval()(
+            pack(inputs.x, ROWS, 16, SIDE, SIDE),
+            encoder_hidden_states=inputs.crossattn,
+            pooled_projections=inputs.vector,
+            timestep=inputs.timesteps / 1000,
+            img_ids=FluxControlNetPipeline._prepare_latent_image_ids(1, SIDE // 2, SIDE // 2, "cpu", torch.float32),
+            txt_ids=torch.zeros(inputs.crossattn.shape[1], 3),
+            guidance=inputs.extra["guidance"],
+            joint_attention_kwargs={"ip_adapter_image_embeds": [both]},
+            return_dict=False,
+        )
+    expected = FluxControlNetPipeline._unpack_latents(tokens, 8 * SIDE, 8 * SIDE, 8)
+    unit = {"module": "ip-adapter-auto", "weight": 0.7, "program": program}
+    ours = controlled(engine, model, path, inputs, negative=(False, True), **unit)
+    same(ours, expected, with_extra(model, inputs, {}))
+    region = np.zeros((8 * SIDE, 8 * SIDE), np.uint8)
+    nowhere = base64.b64encode(_png(region)).decode()
+    masked = controlled(engine, model, path, inputs, effective_region_mask=nowhere, **unit)
+    torch.testing.assert_close(masked, with_extra(model, inputs, {}), atol=1e-6, rtol=1e-6)
+
+
+class InstantX:
+    """An attention processor that computes as InstantX's adapter says: what the image's tokens give is added to the
+    attention, before the layer's output."""
+
+    def __init__(self, tokens: Tensor, key: Tensor, value: Tensor, scale: float) -> None:
+        self.tokens, self.key, self.value, self.scale = tokens, key, value, scale
+
+    def __call__(
+        self, attn: Any, hidden_states: Tensor, encoder_hidden_states: Any, attention_mask: Any, image_rotary_emb: Any
+    ) -> Any:
+        def heads(x: Tensor) -> Tensor:
+            return x.reshape(len(x), -1, attn.heads, x.shape[-1] // attn.heads)
+
+        q, k, v = (heads(layer(hidden_states)) for layer in (attn.to_q, attn.to_k, attn.to_v))
+        q, k = attn.norm_q(q), attn.norm_k(k)
+        key, value = heads(self.tokens @ self.key.T), heads(self.tokens @ self.value.T)
+        key = key / (key.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        weights = (torch.einsum("bqhc,bkhc->bhqk", q, key) / q.shape[-1] ** 0.5).softmax(-1)
+        image = torch.einsum("bhqk,bkhc->bqhc", weights, value).flatten(2)
+        count = 0
+        if encoder_hidden_states is not None:
+            count = encoder_hidden_states.shape[1]
+            layers = (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
+            aq, ak, av = (heads(layer(encoder_hidden_states)) for layer in layers)
+            q, k = torch.cat([attn.norm_added_q(aq), q], 1), torch.cat([attn.norm_added_k(ak), k], 1)
+            v = torch.cat([av, v], 1)
+        q, k = (apply_rotary_emb(part, image_rotary_emb, sequence_dim=1) for part in (q, k))
+        weights = (torch.einsum("bqhc,bkhc->bhqk", q, k) / q.shape[-1] ** 0.5).softmax(-1)
+        found = torch.einsum("bhqk,bkhc->bqhc", weights, v).flatten(2)
+        own = found[:, count:] + self.scale * image
+        return own if not count else (attn.to_out[0](own), attn.to_add_out(found[:, :count]))
+
+
+def test_flux_ip_adapter_of_instantx(engine: Engine, tmp_path: Path) -> None:
+    """With SigLIP's vision model, in all blocks."""
+    model = model_of(engine, "flux")
+    inputs, width, context = inputs_of(model), model.unet.inner_dim, model.unet.config.joint_attention_dim
+    sizes = {"hidden_size": 72, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 1}
+    torch.manual_seed(7)
+    encoder = random_weights(SiglipVisionModel(SiglipVisionConfig(image_size=28, patch_size=14, **sizes)))
+    (tmp_path / "clip_vision").mkdir()
+    names = {f"vision_model.{name}": tensor for name, tensor in encoder.state_dict().items()}
+    saved(tmp_path / "clip_vision" / "sigclip_vision_patch14_384.safetensors", names)
+    projection = random_weights(
+        torch.nn.Sequential(torch.nn.Linear(72, 144), torch.nn.GELU(), torch.nn.Linear(144, 6 * context))
+    )
+    norm = random_weights(torch.nn.LayerNorm(context))
+    file = {f"image_proj.proj.{name}": tensor for name, tensor in projection.state_dict().items()}
+    file |= {f"image_proj.norm.{name}": tensor for name, tensor in norm.state_dict().items()}
+    theirs = FluxTransformer2DModel.from_config(model.unet.config)
+    theirs.load_state_dict(model.unet.state_dict())
+    pack = FluxControlNetPipeline._pack_latents
+    with torch.no_grad():
+        pixels = library("ip_adapter").preprocessed(picture(), None, 28, (0.5,) * 3, (0.5,) * 3)
+        tokens = norm(projection(encoder(pixels).pooler_output).reshape(1, 6, context))
+        processors = {}
+        for place, name in enumerate(theirs.attn_processors):
+            key, value = (torch.randn(width, context) / context**0.5 for _ in range(2))
+            file |= {f"ip_adapter.{place}.to_k_ip.weight": key, f"ip_adapter.{place}.to_v_ip.weight": value}
+            processors[name] = InstantX(tokens.expand(ROWS, -1, -1), key, value, 0.7)
+        theirs.set_attn_processor(processors)
+        (found,) = theirs.eval()(
+            pack(inputs.x, ROWS, 16, SIDE, SIDE),
+            encoder_hidden_states=inputs.crossattn,
+            pooled_projections=inputs.vector,
+            timestep=inputs.timesteps / 1000,
+            img_ids=FluxControlNetPipeline._prepare_latent_image_ids(1, SIDE // 2, SIDE // 2, "cpu", torch.float32),
+            txt_ids=torch.zeros(inputs.crossattn.shape[1], 3),
+            guidance=inputs.extra["guidance"],
+            return_dict=False,
+        )
+    path = saved(tmp_path / "ip.safetensors", file)
+    expected = FluxControlNetPipeline._unpack_latents(found, 8 * SIDE, 8 * SIDE, 8)
+    program = Program(folders=lambda name: (tmp_path / name,))
+    ours = controlled(engine, model, path, inputs, program=program, module="ip-adapter-auto", weight=0.7)
+    same(ours, expected, with_extra(model, inputs, {}))
+
+
+def _png(pixels: Any) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "PNG")
+    return data.getvalue()
+
+
 @pytest.mark.parametrize("form", ["InstantX", thoroughly("Stability AI"), "Stability AI canny"])
 def test_sd3(engine: Engine, tmp_path: Path, form: str) -> None:
     model = model_of(engine, "sd3")
@@ -321,6 +559,47 @@ def test_z_image(engine: Engine, tmp_path: Path, form: str) -> None:
         blocks = net(
             list(inputs.x.unsqueeze(2)), 1 - inputs.timesteps / 1000, list(inputs.crossattn), [image[0]] * ROWS, 0.7
         )
+    theirs = with_extra(model, inputs, {"controlnet_block_samples": blocks})
+    same(ours, theirs, with_extra(model, inputs, {}))
+
+
+@pytest.mark.parametrize("is_inpaint", [False, True])
+def test_qwen_image(engine: Engine, tmp_path: Path, is_inpaint: bool) -> None:
+    """Each output goes to half of the blocks; the network for inpainting sees a mask beside the latents."""
+    model = model_of(engine, "qwen")
+    config, inputs = model.unet.config, inputs_of(model)
+    net = random_weights(
+        QwenImageControlNetModel(
+            num_layers=1,
+            attention_head_dim=config.attention_head_dim,
+            num_attention_heads=config.num_attention_heads,
+            joint_attention_dim=config.joint_attention_dim,
+            extra_condition_channels=4 if is_inpaint else 0,
+        )
+    )
+    path = saved(tmp_path / "net.safetensors", net.state_dict())
+    image, painted, unit = hint_of(model), None, {}
+    if is_inpaint:
+        painted = np.zeros((8 * SIDE, 8 * SIDE, 1), np.uint8)
+        painted[: 4 * SIDE, 8:] = 255
+        pixels = torch.from_numpy(picture()).permute(2, 0, 1)[None].float() / 127.5 - 1.0
+        pixels[:, :, : 4 * SIDE, 8:] = -1
+        kept = torch.ones(1, 1, SIDE, SIDE)
+        kept[:, :, : SIDE // 2, 1:] = 0
+        image, unit = torch.cat([model.encode(pixels), kept], dim=1), {"module": "inpaint_global_harmonious"}
+    pack = FluxControlNetPipeline._pack_latents
+    with torch.no_grad():
+        blocks = net(
+            pack(inputs.x, ROWS, 16, SIDE, SIDE),
+            pack(image, 1, image.shape[1], SIDE, SIDE).expand(ROWS, -1, -1),
+            conditioning_scale=0.7,
+            encoder_hidden_states=inputs.crossattn,
+            encoder_hidden_states_mask=inputs.mask,
+            timestep=inputs.timesteps / 1000,
+            img_shapes=[[(1, SIDE // 2, SIDE // 2)]] * ROWS,
+            return_dict=False,
+        )
+    ours = controlled(engine, model, path, inputs, painted, weight=0.7, **unit)
     theirs = with_extra(model, inputs, {"controlnet_block_samples": blocks})
     same(ours, theirs, with_extra(model, inputs, {}))
 

@@ -37,14 +37,26 @@ class Kind(Enum):
     FLUX = "a ControlNet for FLUX.1"
     SD3 = "a ControlNet for SD3"
     Z_IMAGE = "a ControlNet for Z-Image"
+    QWEN = "a ControlNet for Qwen-Image"
+    FLUX_LORA = "a control LoRA of FLUX.1"
+    FLUX_IP = "an IP-adapter for FLUX.1"
+    ANIMA_LLLITE = "a ControlNet-LLLite for Anima"
 
     @property
     def is_net(self) -> bool:
         return self in (Kind.ORIGINAL, Kind.DIFFUSERS, Kind.UNION, Kind.LORA)
 
     @property
+    def is_of_unet(self) -> bool:
+        return not (self.is_of_transformer or self in (Kind.FLUX_LORA, Kind.FLUX_IP, Kind.ANIMA_LLLITE))
+
+    @property
+    def is_ip(self) -> bool:
+        return self in (Kind.IP, Kind.FLUX_IP)
+
+    @property
     def is_of_transformer(self) -> bool:
-        return self in (Kind.FLUX, Kind.SD3, Kind.Z_IMAGE)
+        return self in (Kind.FLUX, Kind.SD3, Kind.Z_IMAGE, Kind.QWEN)
 
 
 KINDS = {kind.value: kind for kind in Kind}

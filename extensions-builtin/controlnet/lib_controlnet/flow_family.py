@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -93,3 +93,20 @@ def spread(count: int, blocks: int, first: int, is_repeated: bool = False) -> li
     for block in range(blocks if count else 0):
         found[block % count if is_repeated else block // share].append(first + block)
     return found
+
+
+def tokens_of(hint: Tensor, patch: int) -> Tensor:
+    """Latents [rows,C,h,w] as [rows,tokens,patch * patch * C]; odd sides are continued by their last row or column."""
+    hint = F.pad(hint, (0, -hint.shape[3] % patch, 0, -hint.shape[2] % patch), mode="replicate")
+    return F.pixel_unshuffle(hint, patch).flatten(2).transpose(1, 2)
+
+
+def for_all(output: Tensor, x: Tensor) -> Tensor:
+    """An output for the tokens of a denoiser's input: nothing for those behind the image that is made."""
+    output = output.to(x.device, x.dtype)
+    return F.pad(output, (0, 0, 0, x.shape[1] - output.shape[1])) if output.shape[1] < x.shape[1] else output
+
+
+def blocks_of(names: Iterable[str], level: str) -> int:
+    """Return how many blocks a file has of a level."""
+    return len({name.split(".")[1] for name in names if name.startswith(level)})

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from lib_controlnet.files import Kind, kind_of
 from lib_controlnet.flow_family import Call, FlowNets, Hint
 from lib_controlnet.flux_nets import FLUX
+from lib_controlnet.qwen_nets import QWEN
 from lib_controlnet.running import OUTPUTS, SOFTENING, NetControl, check_whole, hint_of, is_on
 from lib_controlnet.sd3_nets import SD3
 from lib_controlnet.units import check_layer_weights
@@ -24,20 +25,23 @@ from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.auxiliary import AuxiliaryParts
 from modules.processing.request.model_use import ModelCall, ModelUse
 
-NETS: Mapping[Kind, FlowNets] = {each.kind: each for each in (FLUX, SD3, Z_IMAGE)}
+NETS: Mapping[Kind, FlowNets] = {each.kind: each for each in (FLUX, SD3, Z_IMAGE, QWEN)}
 """All families with such networks."""
 
 
 def build_flow_net(file: TensorSource, model: Any) -> AuxiliaryParts:
     """A `Builder` of the networks of all these families."""
-    kind = kind_of(file.entries, file.path)
-    nets = NETS.get(kind)
-    if nets is None or type(model.unet).__name__ != nets.denoiser:
+    return NETS[kind_of(file.entries, file.path)].build(file, model)
+
+
+def check_denoiser(each: Any, denoiser: str, model: Any) -> None:
+    """Raise `CheckpointError` where the file of a unit is for another class of denoisers: also for one that is in
+    memory, as what another model has used."""
+    if type(model.unet).__name__ != denoiser:
         raise CheckpointError(
-            f"{file.path.name} is {kind.value}, and the model is of the family {model.family.label}. Choose a "
-            "ControlNet that was made for it."
+            f"{each.file.path.name} is {each.kind.value}, and the model is of the family {model.family.label}. Choose "
+            "a control model that was made for it."
         )
-    return nets.build(file, model)
 
 
 @dataclass(eq=False)
@@ -64,7 +68,7 @@ class FlowControl(NetControl):
         if not weight:
             return
         own = self.nets.rows_of(whole, rows)
-        outputs = self.nets.outputs(self.net, self._image(call, rows), own, self.control_type, weight, use.model)
+        outputs = self.nets.outputs(self.net, self.image_of(call, rows), own, self.control_type, weight, use.model)
         places = self.nets.places(self.net, use.model.unet)
         for output, scale, blocks in zip(outputs, self.scales(len(outputs)), places, strict=True):
             output = self._masked(output * scale, call, use)
@@ -75,7 +79,8 @@ class FlowControl(NetControl):
             for block in blocks:
                 found[block] = found[block] + output if block in found else output
 
-    def _image(self, call: ModelCall, rows: Sequence[int]) -> Tensor:
+    def image_of(self, call: ModelCall, rows: Sequence[int]) -> Tensor:
+        """The hint for some rows of a call, [rows,C,h,w]: of the parts that they show."""
         assert self.image is not None
         values, cell = self.image.values.to(self.net.device, self.net.dtype), self.image.cell
         if call.windows is None:
@@ -97,14 +102,19 @@ class FlowControl(NetControl):
         return output * F.pad(tokens, (0, 0, 0, output.shape[1] - tokens.shape[1]))
 
 
+def fitted_to_latents(each: Any, pixels: Any, use: ModelUse) -> Any:
+    """A unit's map in the size that the latents of a pass stand for."""
+    height, width = (side * use.model.downscale for side in use.latent_size)
+    return pixels if pixels.shape[:2] == (height, width) else each.map.fitted(width, height)
+
+
 def flow_control(each: Any, pixels: Any, region: Tensor | None, softens: bool, drops: bool, use: ModelUse) -> Any:
     """A unit's network for a pass. Raises `CheckpointError` where it is of another family, or takes another image."""
     nets = NETS[each.kind]
+    check_denoiser(each, nets.denoiser, use.model)
     net = use.auxiliary(each.file.path, build_flow_net)
     check_layer_weights(each.unit, len(nets.places(net, use.model.unet)), each.name)
-    height, width = (side * use.model.downscale for side in use.latent_size)
-    if pixels.shape[:2] != (height, width):
-        pixels = each.map.fitted(width, height)
+    pixels = fitted_to_latents(each, pixels, use)
     color = hint_of(pixels, is_inpaint=False)
     mask = None
     if pixels.shape[2] == 4:

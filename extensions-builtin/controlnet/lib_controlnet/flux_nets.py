@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib_controlnet.files import Kind
-from lib_controlnet.flow_family import Call, Hint, Rest, inpaint_hint, placed, spread
+from lib_controlnet.flow_family import Call, Hint, Rest, blocks_of, for_all, inpaint_hint, placed, spread, tokens_of
 from lib_controlnet.nets import HINT_CONVOLUTIONS, NOT_FITTING, NetFacts, OwnNames
 from lib_controlnet.units import UNION_TAGS
 from modules.errors import CheckpointError
@@ -71,8 +71,8 @@ class FluxNets:
             net = FluxControlNetModel(
                 patch_size=PATCH if takes_pixels else 1,
                 in_channels=channels,
-                num_layers=_count(names, "transformer_blocks."),
-                num_single_layers=_count(names, "single_transformer_blocks."),
+                num_layers=blocks_of(names, "transformer_blocks."),
+                num_single_layers=blocks_of(names, "single_transformer_blocks."),
                 attention_head_dim=config.attention_head_dim,
                 num_attention_heads=config.num_attention_heads,
                 joint_attention_dim=context[1],
@@ -100,8 +100,7 @@ class FluxNets:
     ) -> list[Tensor]:
         module, rest = net.module, call.rest
         if module.input_hint_block is None:
-            hint = F.pad(hint, (0, -hint.shape[3] % PATCH, 0, -hint.shape[2] % PATCH), mode="replicate")
-            hint = F.pixel_unshuffle(hint, PATCH).flatten(2).transpose(1, 2)  # [rows,tokens,4C]
+            hint = tokens_of(hint, PATCH)
         else:
             multiple = PATCH * model.downscale
             hint = F.pad(hint, (0, -hint.shape[3] % multiple, 0, -hint.shape[2] % multiple), mode="replicate")
@@ -125,7 +124,7 @@ class FluxNets:
             guidance=guidance.to(net.device) if module.config.guidance_embeds and guidance is not None else None,
             return_dict=False,
         )
-        return [_for_all(output, call.x) for output in (*(double or ()), *(single or ()))]
+        return [for_all(output, call.x) for output in (*(double or ()), *(single or ()))]
 
     def places(self, net: Auxiliary, denoiser: Any) -> list[list[int]]:
         double, module = len(denoiser.transformer_blocks), net.module
@@ -154,16 +153,6 @@ class FluxNets:
 
 
 FLUX = FluxNets()
-
-
-def _for_all(output: Tensor, x: Tensor) -> Tensor:
-    """Nothing for tokens behind those of the image that is made."""
-    output = output.to(x.device, x.dtype)
-    return F.pad(output, (0, 0, 0, x.shape[1] - output.shape[1])) if output.shape[1] < x.shape[1] else output
-
-
-def _count(names: set[str], level: str) -> int:
-    return len({name.split(".")[1] for name in names if name.startswith(level)})
 
 
 def mode_of(unit: Any, known: int) -> int | None:

@@ -31,13 +31,16 @@ from modules.processing.request.model_use import ModelUse
 from modules.scripts.program import Program
 from modules.system.bounded import read_json_file
 
-ENCODER_H, ENCODER_G = "clip_h", "clip_g"
+ENCODER_H, ENCODER_G, ENCODER_L, ENCODER_SIGLIP = "clip_h", "clip_g", "clip_vitl", "sigclip_vision_patch14_384"
 ENCODERS = {
     "ip-adapter_clip_sd15": ENCODER_H,
     "ip-adapter_clip_sdxl": ENCODER_G,
     "ip-adapter_clip_sdxl_plus_vith": ENCODER_H,
 }
 HEAD_WIDTH = 64
+SIGLIP_SIGN, SIGLIP_HEAD = "vision_model.head.probe", 72
+SIGLIP = "siglip_vision_model"
+HALF = (0.5, 0.5, 0.5)
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 
@@ -194,12 +197,34 @@ def layer_weights(unit: Unit, unet: Any, name: str) -> dict[Any, float]:
     return {layer: max(weight, 0.0) for weight, block in zip(weights, blocks, strict=True) for layer in block.modules()}
 
 
+def build_siglip(file: TensorSource, shapes: dict[str, tuple[int, ...]]) -> AuxiliaryParts:
+    """The vision model of SigLIP (Zhai et al. 2023, arXiv:2303.15343), sizes from its tensors."""
+    from transformers import SiglipVisionConfig, SiglipVisionModel
+
+    width, _, patch, _ = shapes["vision_model.embeddings.patch_embedding.weight"]
+    layers = 1 + max(int(key.split(".")[3]) for key in shapes if key.startswith("vision_model.encoder.layers."))
+    config = SiglipVisionConfig(
+        hidden_size=width,
+        intermediate_size=shapes["vision_model.encoder.layers.0.mlp.fc1.weight"][0],
+        num_hidden_layers=layers,
+        num_attention_heads=max(width // SIGLIP_HEAD, 1),
+        patch_size=patch,
+        image_size=patch * math.isqrt(shapes["vision_model.embeddings.position_embedding.weight"][0]),
+    )
+    with on_meta():
+        encoder = SiglipVisionModel(config)
+    component = Component("clip_vision", encoder, OwnNames("vision_model."), ("vision_model.",), "")
+    return AuxiliaryParts(component, lambda key: not key.startswith("vision_model."), config)
+
+
 def build_encoder(file: TensorSource, model: Any) -> AuxiliaryParts:
-    """A `Builder` of CLIP's vision models, sizes from the settings next to the file or from its tensors."""
+    """A `Builder` of vision models of CLIP and SigLIP, sizes from the settings next to the file or from its tensors."""
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     settings = file.path.with_name("config.json")
     shapes = {key: entry.shape for key, entry in file.entries.items()}
+    if SIGLIP_SIGN in shapes:
+        return build_siglip(file, shapes)
     if "visual_projection.weight" not in shapes or "vision_model.embeddings.class_embedding" not in shapes:
         raise CheckpointError(f"{file.path.name} is no CLIP vision model in transformers' names.")
     if settings.is_file():
@@ -225,13 +250,19 @@ def build_encoder(file: TensorSource, model: Any) -> AuxiliaryParts:
     with on_meta():
         encoder = CLIPVisionModelWithProjection(config)
     component = Component("clip_vision", encoder, OwnNames(), ("",), "")
-    return AuxiliaryParts(component, lambda key: key.endswith("position_ids"), config)
+
+    def belongs_elsewhere(key: str) -> bool:  # to the text encoder of a whole CLIP
+        return key.endswith("position_ids") or not key.startswith(("vision_model.", "visual_projection."))
+
+    return AuxiliaryParts(component, belongs_elsewhere, config)
 
 
-def preprocessed(image: Pixels, mask: Pixels | None, side: int) -> Tensor:
+def preprocessed(
+    image: Pixels, mask: Pixels | None, side: int, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
+) -> Tensor:
     """[1,3,side,side], normed: the whole image [H,W,3] in a square, by area. What a mask [H,W] covers is 0."""
     values = resize_area(image, side, side).astype(np.float32) / 255.0
-    normed = (values - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
+    normed = (values - np.array(mean, np.float32)) / np.array(std, np.float32)
     if mask is not None:
         normed *= 1.0 - resize_area(mask, side, side).astype(np.float32)[:, :, None] / 255.0
     return torch.from_numpy(normed).permute(2, 0, 1)[None]
@@ -241,7 +272,7 @@ def put_ip_adapter(each: Any, use: ModelUse, program: Program) -> None:
     """Have the cross-attentions of a pass attend to the image of a unit, too. Raises `CheckpointError`."""
     adapter = use.auxiliary(each.file.path, build_adapter)
     facts: AdapterFacts = adapter.facts
-    positive, negative = _tokens(each, adapter, facts, use, program)
+    positive, negative = tokens_of_image(each, adapter, facts, use, program)
     layers = cross_attentions(use.model.unet)
     weights = layer_weights(each.unit, use.model.unet, each.name)
     for number, layer in enumerate(layers):
@@ -279,7 +310,9 @@ def _attend_too(
     use.hook(layer.to_out[0], add, HookOrder.OBSERVE)
 
 
-def _tokens(each: Any, adapter: Any, facts: AdapterFacts, use: ModelUse, program: Program) -> tuple[Tensor, Tensor]:
+def tokens_of_image(
+    each: Any, adapter: Any, facts: AdapterFacts, use: ModelUse, program: Program
+) -> tuple[Tensor, Tensor]:
     """For prompts and for negative prompts, [1,tokens,context] each; several images are averaged."""
     projection = adapter.module.image_proj
 
@@ -293,14 +326,18 @@ def _tokens(each: Any, adapter: Any, facts: AdapterFacts, use: ModelUse, program
         return positive, projected(torch.zeros_like(found[0]))
     path = _encoder_file(each, facts, use, program)
     encoder = use.auxiliary(path, build_encoder)
-    side = encoder.facts.image_size
+    side, is_siglip = encoder.facts.image_size, encoder.facts.model_type == SIGLIP
 
     def seen(pixels: Tensor) -> Tensor:
         output = encoder.module(pixels.to(encoder.device, encoder.dtype), output_hidden_states=True)
-        result: Tensor = output.hidden_states[-2] if facts.wants_states else output.image_embeds
+        if facts.wants_states:
+            states: Tensor = output.hidden_states[-2]
+            return states
+        result: Tensor = output.pooler_output if is_siglip else output.image_embeds
         return result
 
-    encoded = [seen(preprocessed(image, mask, side)) for image, mask in _images(each)]
+    norm = (HALF, HALF) if is_siglip else (MEAN, STD)
+    encoded = [seen(preprocessed(image, mask, side, *norm)) for image, mask in _images(each)]
     if encoded[0].shape[-1] != facts.width:
         raise CheckpointError(
             f"{each.file.name} takes features of width {facts.width}, {path.name} gives {encoded[0].shape[-1]}. Choose "
@@ -311,8 +348,10 @@ def _tokens(each: Any, adapter: Any, facts: AdapterFacts, use: ModelUse, program
     return positive, projected(nothing)
 
 
-def _encoder_file(each: Any, facts: AdapterFacts, use: ModelUse, program: Program) -> Path:
+def _encoder_file(each: Any, facts: Any, use: ModelUse, program: Program) -> Path:
     name = ENCODERS.get(each.unit.module.name)
+    if each.kind is Kind.FLUX_IP:
+        name = ENCODER_SIGLIP if facts.is_instantx else ENCODER_L
     if name is None:  # by the name of the model's file
         words = each.file.name.lower()
         name = ENCODER_G if "sdxl" in words and "vit-h" not in words and "plus" not in words else ENCODER_H

@@ -38,25 +38,39 @@ def begin_pass(prepared: Sequence[Any], p: Any, use: ModelUse, program: Program)
     taking_part = [each for each in prepared if each.takes_part(use.facts.is_hires)]
     check_denoiser(taking_part, use)
     for each in prepared:
-        if each.map is not None and each.kind is not Kind.IP:
+        if each.map is not None and not (each.kind and each.kind.is_ip):
             fitted[each.number] = pixels = each.map.fitted(width, height)
             each.shown_maps[width * height, use.facts.is_hires] = pixels
     refer(prepared, p, use, fitted)  # inside of the networks, which do not see the reference
     for each in taking_part:
         pixels = fitted.get(each.number)
+        if each.kind is None:
+            continue
         if each.kind is Kind.IP:
             from lib_controlnet.ip_adapter import put_ip_adapter
 
             put_ip_adapter(each, use, program)
-        elif each.kind is not None and each.kind.is_of_transformer:
-            flows.append(_flow_control(each, pixels, use))
-        elif each.kind is not None and each.kind is not Kind.LLLITE:
-            kept = ControlNetSettings(p.settings).control_net_model_cache_size
-            controls.append(_net_control(each, pixels, use, kept, p))
+        elif each.kind is Kind.FLUX_IP:
+            from lib_controlnet.flux_ip import put_flux_ip
+
+            put_flux_ip(each, use, program)
+        elif each.kind is Kind.FLUX_LORA:
+            from lib_controlnet.flux_lora import put_flux_lora
+
+            put_flux_lora(each, pixels, each.unit.control_mode is ControlMode.CONTROL, use)
+        elif each.kind is Kind.ANIMA_LLLITE:
+            from lib_controlnet.anima_lllite import put_anima_lllite
+
+            put_anima_lllite(each, pixels, use)
         elif each.kind is Kind.LLLITE:
             from lib_controlnet.lllite import put_lllite
 
             put_lllite(each, pixels, use)
+        elif each.kind.is_of_transformer:
+            flows.append(_flow_control(each, pixels, use))
+        else:
+            kept = ControlNetSettings(p.settings).control_net_model_cache_size
+            controls.append(_net_control(each, pixels, use, kept, p))
     if controls:
         put_around(use, controls)
     if flows:
@@ -71,7 +85,7 @@ def check_denoiser(prepared: Sequence[Any], use: ModelUse) -> None:
     if hasattr(use.model.unet, "down_blocks"):
         return
     for each in prepared:
-        if each.kind is not None and not each.kind.is_of_transformer:
+        if each.kind is not None and each.kind.is_of_unet:
             raise CheckpointError(f"{each.file.path.name}: {NOT_FITTING.format(family=use.model.family.label)}")
 
 

@@ -156,7 +156,7 @@ class Unit:
 def check_use(unit: Unit, kind: Kind | None, name: str) -> None:
     """Raise `InvalidValueError` for what a unit asks for and its model, of this kind (None: it has none), ignores."""
     what = kind.value if kind is not None else f"the module {unit.module.label}"
-    if unit.embeddings and kind is not Kind.IP:
+    if unit.embeddings and not (kind and kind.is_ip):
         raise InvalidValueError(
             f"{name}: ipadapter_input holds what an IP-adapter sees of images, and the unit has {what}. Give an image."
         )
@@ -166,7 +166,9 @@ def check_use(unit: Unit, kind: Kind | None, name: str) -> None:
         raise InvalidValueError(
             f"{name}: effective_region_mask counts for control models, and {what} works without one. Leave it out."
         )
-    if unit.layer_weights is not None and kind in (None, Kind.LLLITE):
+    if unit.region is not None and kind is Kind.FLUX_LORA:
+        raise InvalidValueError(f"{name}: {what} changes the whole image. Leave effective_region_mask out.")
+    if unit.layer_weights is not None and kind in (None, Kind.LLLITE, Kind.ANIMA_LLLITE, Kind.FLUX_LORA, Kind.FLUX_IP):
         raise InvalidValueError(f"{name}: advanced_weighting is not for {what}; set weight instead.")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib_controlnet.files import Kind
-from lib_controlnet.flow_family import Call, Hint, Rest, placed
+from lib_controlnet.flow_family import Call, Hint, Rest, blocks_of, placed
 from lib_controlnet.nets import NOT_FITTING, NetFacts, OwnNames
 from modules.errors import CheckpointError
 from modules.models.files.tensor_source import TensorSource
@@ -40,7 +40,7 @@ class ZImageNets:
         from diffusers import ZImageControlNetModel
 
         width, patched = file.entries[EMBEDDER].shape
-        layers = _count(file.entries, "control_layers.")
+        layers = blocks_of(file.entries, "control_layers.")
         own = len(model.unet.layers)
         if width != model.unet.config.dim or not layers or own % layers:
             raise CheckpointError(f"{file.path.name}: {NOT_FITTING.format(family=model.family.label)}")
@@ -52,7 +52,7 @@ class ZImageNets:
                 control_in_dim=patched // PATCHES,
                 add_control_noise_refiner=refiner,
                 dim=width,
-                n_refiner_layers=_count(file.entries, REFINER) or len(model.unet.noise_refiner),
+                n_refiner_layers=blocks_of(file.entries, REFINER) or len(model.unet.noise_refiner),
                 n_heads=model.unet.config.n_heads,
                 n_kv_heads=model.unet.config.n_kv_heads,
             )
@@ -117,7 +117,3 @@ def _sharing(net: Any, transformer: Any) -> Iterator[None]:
         yield
     finally:
         net.__dict__.update(before)
-
-
-def _count(names: Mapping[str, object], level: str) -> int:
-    return len({name.split(".")[1] for name in names if name.startswith(level)})

@@ -81,12 +81,14 @@ class Prepared:
 
     def takes_part(self, is_hires: bool) -> bool:
         """IP-adapters count in both passes, as their callers are used to."""
-        return self.kind is Kind.IP or self.unit.hires is not (HiresOption.LOW if is_hires else HiresOption.HIGH)
+        return bool(self.kind and self.kind.is_ip) or self.unit.hires is not (
+            HiresOption.LOW if is_hires else HiresOption.HIGH
+        )
 
     def maps_to_show(self) -> list[Any]:
         """Return what callers get back: the map in the size of each pass, the largest first; of an IP-adapter its
         images."""
-        if self.kind is Kind.IP:
+        if self.kind and self.kind.is_ip:
             return [] if self.map is None else [self.map.pixels, *images_after_first(self.unit)]
         return [pixels for _, pixels in sorted(self.shown_maps.items(), reverse=True)]
 
@@ -211,7 +213,7 @@ class ControlNet(scripts.Script):
             file = find_model(self.program, unit.model)
             kind = kind_of_file(file.path)
             is_ip = unit.module.name.startswith("ip-adapter")
-            if is_ip != (kind is Kind.IP):
+            if is_ip != kind.is_ip:
                 raise InvalidValueError(
                     f"{name}: {file.name} is {kind.value}, which does not go with the module {unit.module.label}."
                 )

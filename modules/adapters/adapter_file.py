@@ -13,7 +13,7 @@ from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.algorithms import full, glora, ia3, loha, lokr, lora, oft
 from modules.adapters.algorithms.adapter import COMMON_ENDS, Adapter, Factors
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.detection.kinds import ADAPTERS, other_of
+from modules.models.detection.kinds import ADAPTERS, row_of
 from modules.models.files.tensor_file import TensorFile
 
 BUNDLE = "bundle_emb."
@@ -57,9 +57,10 @@ class AdapterFile:
 def read_adapter_file(path: Path) -> AdapterFile:
     """Read a whole file into main memory. Raises `AdapterError` that says what is wrong with it."""
     tensors = read_tensors(path)
-    other = other_of(tensors, *ADAPTERS)
+    other = row_of(tensors, ADAPTERS)
     if other is not None:
-        raise AdapterError(f"{path.name}: is {other.sentence}. Choose a file of the LoRA family.")
+        said = f"{other.name}, which belongs into models/{other.folder}" if other.is_read else other.sentence
+        raise AdapterError(f"{path.name}: is {said}. Choose a file of the LoRA family.")
     layers: dict[str, dict[str, Tensor]] = {}
     bundled: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():

@@ -14,7 +14,7 @@ HUB = "https://huggingface.co"
 CIVITAI = "https://civitai.com"
 HUB_FILE = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+?))?[:/](?P<file>[^:@]+\.\w+)")
 HUB_PAGE = re.compile(r"/(?P<repo>[\w.-]+/[\w.-]+)/(?:blob|resolve)/(?P<revision>[^/]+)/(?P<file>.+)")
-NAMELESS = ("pytorch_lora_weights", "model")
+NAMELESS = ("pytorch_lora_weights", "diffusion_pytorch_model", "model")
 """Names that hundreds of repositories give their only file: it gets the name of its repository."""
 SUFFIXES = (".safetensors", ".sft", ".gguf")
 """Of files that cannot run code."""
@@ -74,9 +74,9 @@ def _hub(repo: str, revision: str, file: str) -> Source:
     if ".." in file.split("/"):
         raise InvalidValueError(f"{file!r} is no name of a file in a repository.")
     name = file.rpartition("/")[2]
-    stem, _, ending = name.rpartition(".")
+    stem, dot, suffix = name.rpartition(".")
     if stem in NAMELESS:
-        name = f"{repo.rpartition('/')[2]}.{ending}"
+        name = f"{repo.rpartition('/')[2]}{dot}{suffix}"
     return Source(f"{HUB}/{repo}/resolve/{quote(revision, safe='')}/{quote(file)}", f"{repo}/{file}", name)
 
 

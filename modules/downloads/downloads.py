@@ -33,7 +33,7 @@ from modules.system.paths import Paths
 
 def model_folders(paths: Paths) -> dict[str, tuple[Path, ...]]:
     """Return the folders of model files by the name of the first. One of several kinds stands at the first of these."""
-    others = (Kind.CONTROLNET, Kind.PREPROCESSOR, Kind.IMAGE_ENCODER, Kind.DETECTOR, Kind.SEGMENTER)
+    others = (Kind.CONTROLNET, Kind.PREPROCESSOR, Kind.IMAGE_ENCODER, Kind.DETECTOR, Kind.SEGMENTER, Kind.BACKGROUND)
     return {
         FOLDERS[Kind.CHECKPOINT]: paths.checkpoint_dirs,
         FOLDERS[Kind.VAE]: paths.vae_dirs,

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     FACE_RESTORER = "face restorer"
     DETECTOR = "detector"
     SEGMENTER = "segmentation model"
+    BACKGROUND = "background remover"
     LANGUAGE_MODEL = "language model"
     MEDIA = "video or audio part"
     UNKNOWN = "unknown"
@@ -49,7 +50,7 @@ FOLDERS: Mapping[Kind, str] = {
     **{Kind.TINY_VAE: "VAE-taesd", Kind.LORA: "Lora", Kind.EMBEDDING: "embeddings", Kind.HYPERNETWORK: "hypernetworks"},
     **dict.fromkeys((Kind.CONTROLNET, Kind.CONTROL_LORA, Kind.T2I_ADAPTER, Kind.IP_ADAPTER), "ControlNet"),
     **{Kind.PREPROCESSOR: "ControlNetPreprocessor", Kind.UPSCALER: "ESRGAN", Kind.FACE_RESTORER: "GFPGAN"},
-    **{Kind.DETECTOR: "adetailer", Kind.SEGMENTER: "segmentation"},
+    **{Kind.DETECTOR: "adetailer", Kind.SEGMENTER: "segmentation", Kind.BACKGROUND: "background_removal"},
 }
 """Folders below `models/` (embeddings: the folder of embeddings); kinds that are not read have none."""
 ADAPTERS = (Kind.CONTROL_LORA, Kind.CONTROLNET, Kind.IP_ADAPTER, Kind.MEDIA)

@@ -220,6 +220,16 @@ STRANGERS = {
         "is SAM, which cuts objects out, which is not supported.",
     ),
     "YOLOv8": Stranger({"model.22.dfl.conv.weight": (1, 16, 1, 1)}, "a YOLO detector, fp16", "adetailer"),
+    "BiRefNet": Stranger(
+        {"bb.patch_embed.proj.weight": (192, 3, 4, 4), "squeeze_module.0.conv_in.weight": (64, 5760, 3, 3)},
+        "BiRefNet or RMBG-2.0, fp16",
+        "background_removal",
+    ),
+    "IS-Net": Stranger(
+        {"net.stage1.rebnconvin.conv_s1.weight": (64, 64, 3, 3), "net.conv_in.weight": (64, 3, 3, 3)},
+        "U-2-Net, IS-Net or RMBG-1.4, fp16",
+        "background_removal",
+    ),
     "YOLOv5": Stranger(
         {"model.24.anchors": (3, 3, 2), "model.2.cv1.conv.weight": (9, 9, 1, 1)},
         "is YOLOv5 or older, which is not supported.",

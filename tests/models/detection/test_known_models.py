@@ -61,6 +61,8 @@ SEEING = {
 QWEN_IMAGE21 = {"txt_in.text_norm.weight": (4096,), "modulation.1.weight": (16384, 4096)}
 TAESD = {"1.weight": (64, 4, 3, 3), "3.conv.0.weight": (64, 64, 3, 3)}
 SAM2 = {"image_encoder.trunk.patch_embed.proj.weight": (96, 3, 7, 7), "sam_mask_decoder.iou_token.weight": (1, 256)}
+BIREFNET = {"bb.patch_embed.proj.weight": (192, 3, 4, 4), "squeeze_module.0.conv_in.weight": (64, 5760, 3, 3)}
+FLUX_LORA = {"img_in.lora_A.weight": (128, 128), "double_blocks.0.img_attn.proj.lora_B.bias": (3072,)}
 DOWN = "down_blocks_1_attentions_0_transformer_blocks_0_attn2_to_k"
 RECORDED: Mapping[str, Shapes] = {
     "flux2-dev": {
@@ -98,6 +100,16 @@ RECORDED: Mapping[str, Shapes] = {
         "owlv2.vision_model.embeddings.class_embedding": (768,),
         "objectness_head.dense0.weight": (768, 768),
     },
+    "qwen-image-control": {"controlnet_x_embedder.weight": (3072, 64), "txt_norm.weight": (3584,)},
+    "flux1-canny-lora": FLUX_LORA,
+    "flux1-depth-lora": FLUX_LORA,
+    "flux1-ip-adapter": {
+        "double_blocks.0.processor.ip_adapter_double_stream_k_proj.weight": (3072, 4096),
+        "ip_adapter_proj_model.proj.weight": (65536, 768),
+    },
+    "birefnet": BIREFNET,
+    "birefnet-lite": BIREFNET,
+    "rmbg-1.4": {"conv_in.weight": (64, 3, 3, 3), "stage1.rebnconvin.conv_s1.weight": (64, 64, 3, 3)},
 }
 """The tensors by which files of the list are told, where no list of all names is recorded."""
 LISTS = {
@@ -161,6 +173,13 @@ SAID = {
     "sam2.1-hiera-tiny": "SAM 2, fp16",
     "clipseg": "CLIPSeg, fp16",
     "owlv2-base": "OWLv2, fp16",
+    "qwen-image-control": "a ControlNet for Qwen-Image, fp16",
+    "flux1-canny-lora": "a control LoRA of FLUX.1 for FLUX.1 dev, fp16",
+    "flux1-depth-lora": "a control LoRA of FLUX.1 for FLUX.1 dev, fp16",
+    "flux1-ip-adapter": "an IP-adapter for FLUX.1, fp16",
+    "birefnet": "BiRefNet or RMBG-2.0, fp16",
+    "birefnet-lite": "BiRefNet or RMBG-2.0, fp16",
+    "rmbg-1.4": "U-2-Net, IS-Net or RMBG-1.4, fp16",
     "flux-vae": "a VAE (16 channels), original names, fp16",
     "qwen-image-vae": "a VAE (16 channels), original names, fp16",
     "flux2-vae": "a VAE (32 channels), original names, fp16",

@@ -52,6 +52,9 @@ NAMED = {
 }
 
 
+READ = {"QwenImageControlNetModel": "a ControlNet for Qwen-Image"}
+
+
 def recorded(name: str) -> dict[str, tuple[int, ...]]:
     pairs = (line.split(" ") for line in RECORDED[name])
     return {key: tuple(int(side) for side in sides.split("x") if side) for key, sides in pairs}
@@ -65,6 +68,9 @@ def test_every_recorded_model_of_another_kind_is_called_by_its_name() -> None:
     failed = []
     for name in RECORDED:
         found = look(recorded(name))
+        if name in READ:
+            assert (found.what, found.refusal) == (READ[name], "")
+            continue
         said = NAMED.get(name)
         if not found.refusal or "no known" in found.refusal or (said and f"is {said}, " not in found.refusal):
             failed.append((name, found.refusal))
@@ -90,8 +96,6 @@ def test_the_names_before_the_tensors_change_nothing(prefix: str) -> None:
         (("decoder.upsamples.0.upsamples.0.residual.0.gamma", "decoder.conv1.weight"), "the VAE of Wan 2.2"),
         (("encoder.layers.0.self_attention.query_key_value.weight",), "ChatGLM"),
         (("model.layers.0.pre_feedforward_layernorm.weight", "model.embed_tokens.weight"), "Gemma"),
-        (("double_blocks.0.processor.ip_adapter_double_stream_k_proj.weight",), "an IP-adapter of XLabs"),
-        (("img_in.lora_A.weight", "double_blocks.0.img_attn.proj.lora_B.bias"), "a control LoRA of FLUX.1"),
     ],
 )
 def test_original_names_are_known_too(names: tuple[str, ...], said: str) -> None:
@@ -254,7 +258,7 @@ def test_a_control_lora_of_flux_says_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "canny.safetensors"
     names = ("img_in.lora_A.weight", "img_in.lora_B.weight", "double_blocks.0.img_attn.proj.lora_B.bias")
     save_file({name: torch.zeros(4, 4) for name in names}, path)
-    with pytest.raises(AdapterError, match=r"is a control LoRA of FLUX\.1, which is not supported"):
+    with pytest.raises(AdapterError, match=r"is a control LoRA of FLUX\.1, which belongs into models/ControlNet"):
         read_adapter_file(path)
 
 

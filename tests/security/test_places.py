@@ -92,7 +92,16 @@ def of_control(value: str) -> Iterator[dict[str, Any]]:
     yield {"controlnet_module": "canny", "controlnet_input_images": [value]}
 
 
+def of_extras(value: str) -> Iterator[Any]:
+    for name, arguments in (("Remove background", {"enable": True, "model": value}), (value, {value: value})):
+        yield {"image": PNG, "operations": {name: arguments}}
+
+
 FREE: Mapping[str, Callable[[str], Iterator[Any]]] = {
+    "/sdapi/v1/extra-single-image": of_extras,
+    "/sdapi/v1/extra-batch-images": lambda value: (
+        {**body, "imageList": [{"data": PNG, "name": "a.png"}]} for body in of_extras(value)
+    ),
     "/sdapi/v1/txt2img": of_job,
     "/sdapi/v1/img2img": lambda value: ({**body, "init_images": [PNG]} for body in of_job(value)),
     "/controlnet/txt2img": of_job,

@@ -1,7 +1,6 @@
 """Questions that an extension may ask the running program: which files and names there are, looked up when it asks."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from modules.models.files.catalogue import CheckpointCatalogue
 from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.lending import lent
 from modules.processing.request.result import Result
 from modules.processing.request.stages import Stage
 from modules.processing.request.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
@@ -85,9 +83,6 @@ class Program:
     compute: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]] = _no_work
     """(name, values, user) -> values: work that an extension registered by `script_callbacks.on_work`, done where
     images are computed, in its turn among them. Waits for it, and raises what it raises."""
-    auxiliary: Callable[[Path, Any], AbstractContextManager[Any]] = _no_models
-    """(file, builder) -> a context with a `loading.auxiliary.Auxiliary`, for use outside of an image's passes, where
-    images are computed. Raises `CheckpointError`."""
     compute_alone: Callable[[Path, Any, Callable[[Any], Any]], Any] = _no_models
     """(file, `Builder`, what to do with the model) -> what that returns: see `Engine.compute_alone`."""
     measured: Callable[[Result], Measured] = lambda result: Measured()
@@ -134,7 +129,6 @@ def program_of(
         detector=lambda name: detectors().check(name),
         detect=partial(_detected, detectors),
         compute=compute,
-        auxiliary=lambda path, build: lent(engine, path, build, settings.current),
         compute_alone=engine.compute_alone,
         measured=partial(measured, engine),
         report=report,

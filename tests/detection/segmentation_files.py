@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,7 @@ from torch import Tensor
 
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.lending import lent
 from modules.scripts.program import Program
-from modules.settings.values import Settings
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, cpu_machine
 
@@ -105,6 +103,5 @@ def running(folder: Path) -> Iterator[tuple[Engine, Program]]:
     folder.mkdir(exist_ok=True)
     write_family(folder, "sd1")
     engine = Engine(CheckpointCatalogue([folder], HashCache(folder / "hashes.json")), CONFIGS, cpu_machine)
-    lend: Callable[..., Any] = lambda path, build: lent(engine, path, build, Settings())  # noqa: E731
-    yield engine, Program(folders=lambda name: (folder / name,), auxiliary=lend)
+    yield engine, Program(folders=lambda name: (folder / name,), compute_alone=engine.compute_alone)
     engine.close()

@@ -1,18 +1,10 @@
-"""Detectors of several extensions behind one name, and models that are lent outside of a pass."""
-
-from pathlib import Path
+"""Detectors of several extensions behind one name."""
 
 import pytest
-import torch
 from PIL import Image
 
 from modules.detection.detection import AllDetectors, Detection
 from modules.errors import CheckpointError, UnknownNameError
-from modules.processing.engine.lending import lent
-from modules.scripts.program import Program
-from modules.settings.values import Settings
-from tests.detection import segmentation_files as files
-from tests.detection.test_segmentation import library
 
 IMAGE = Image.new("RGB", (4, 4))
 
@@ -45,22 +37,3 @@ def test_the_first_detectors_that_know_a_name_are_asked() -> None:
         both.check("feet")
     with pytest.raises(UnknownNameError, match="Known: none"):
         AllDetectors().find(IMAGE, "feet")
-
-
-def test_a_lent_model_works_next_to_the_one_in_use(tmp_path: Path) -> None:
-    """Where there is none, that of the settings is loaded; it computes without gradients, and is kept."""
-    path = files.save(files.clipseg(2), tmp_path / "clipseg" / "model.safetensors", config=True)
-    build = library("building").build_clipseg
-    with files.running(tmp_path / "models") as (engine, _):
-        models = [engine.status.model]
-        with lent(engine, path, build, Settings()) as first:
-            models.append(engine.status.model)
-            assert not torch.is_grad_enabled()
-        assert [model is None for model in models] == [True, False]
-        missing = Settings().with_changes({"sd_model_checkpoint": "another"})
-        with lent(engine, path, build, missing) as second:
-            assert second is first
-        engine.unload()
-        assert engine.auxiliaries.here == ()
-    with pytest.raises(Exception, match="no program is running"):
-        Program().auxiliary(path, build)

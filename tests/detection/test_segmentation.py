@@ -4,6 +4,7 @@ and SAM 2's own repository, compute with the same weights."""
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,8 +72,10 @@ def point(x: float, y: float, is_included: bool = True) -> Any:
     return library("asked").Point(x, y, is_included)
 
 
-def lent(program: Program, path: Path, kind: str) -> Any:
-    return program.auxiliary(path, library("building").BUILDERS[kind])
+@contextmanager
+def lent(program: Program, path: Path, kind: str) -> Iterator[Any]:
+    with torch.no_grad():
+        yield program.compute_alone(path, library("building").BUILDERS[kind], lambda loaded: loaded)
 
 
 @pytest.mark.parametrize(

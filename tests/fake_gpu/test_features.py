@@ -16,8 +16,8 @@ from lib_detailer.detectors import Detectors
 from modules.adapters.applying import LoraMode
 from modules.flags.flags import parse_flags
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.engine import Engine, ExtraModels
-from modules.processing.engine.precision import machine_of
+from modules.processing.engine.engine import Engine, EngineOptions, ExtraModels
+from modules.processing.engine.precision import PrecisionOptions, machine_of
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request.events import Silent
@@ -26,6 +26,7 @@ from modules.processing.request.source_images import FromImage, Mask, SourceImag
 from modules.processing.request.stages import Stage
 from modules.scripts.library import ScriptLibrary, filled_args
 from modules.scripts.program import Program
+from modules.settings.values import Settings
 from tests.fake_gpu import FakeCard, fake_gpu
 from tests.fake_gpu.failing import Failing
 from tests.fake_gpu.jobs import LORAS, engine_of, leave, made, pixels, request_of
@@ -132,11 +133,15 @@ def test_adapters_act_in_every_mode_and_leave(root: Path, family: str, storage: 
 # -- what extensions and other models do --------------------------------------------------------------------------
 
 
-def tiny_engine_of(tmp_path: Path, *flags: str) -> Engine:
+def tiny_engine_of(tmp_path: Path, *flags: str, settings: Settings | None = None) -> Engine:
     catalogue = CheckpointCatalogue([REFERENCE / "models"], HashCache(tmp_path / "hashes.json"))
     parsed = parse_flags(list(flags))
     return Engine(
-        catalogue, CONFIGS, lambda: machine_of(parsed, tmp_path / "off"), models=ExtraModels(adapters=tiny_adapters())
+        catalogue,
+        CONFIGS,
+        lambda: machine_of(parsed, tmp_path / "off"),
+        models=ExtraModels(adapters=tiny_adapters()),
+        options=EngineOptions(lambda: PrecisionOptions.of(settings or Settings())),
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
-from modules.processing.engine.lending import lent
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
 from modules.settings.values import Settings
@@ -46,11 +45,8 @@ def photo() -> Image.Image:
 def test_clicks_and_words_on_the_card(tmp_path: Path, card: FakeCard, settings: dict[str, Any]) -> None:
     built_in()
     library = {name: sys.modules.get(f"lib_segmentation.{name}") for name in ("segmenter", "asked")}
-    engine = tiny_engine_of(tmp_path)
-    chosen = Settings().with_changes({**CHECKPOINT, **settings})
-    program = Program(
-        folders=lambda name: (tmp_path / name,), auxiliary=lambda path, build: lent(engine, path, build, chosen)
-    )
+    engine = tiny_engine_of(tmp_path, settings=Settings().with_changes(settings))
+    program = Program(folders=lambda name: (tmp_path / name,), compute_alone=engine.compute_alone)
     segmenter = library["segmenter"].Segmenter(program)  # type: ignore[union-attr]
     point = library["asked"].Point(20, 30)  # type: ignore[union-attr]
     files.save(files.sam(), tmp_path / "segmentation" / "sam2" / "model.safetensors", config=True)
@@ -66,17 +62,14 @@ def test_clicks_and_words_on_the_card(tmp_path: Path, card: FakeCard, settings: 
     leave(engine)
     assert card.memory.tensors == 0
     with files.running(tmp_path / "cpu") as (_, on_cpu):
-        there = Program(folders=program.folders, auxiliary=on_cpu.auxiliary)
+        there = Program(folders=program.folders, compute_alone=on_cpu.compute_alone)
         wanted = library["segmenter"].Segmenter(there).by_points(photo(), [point])  # type: ignore[union-attr]
     assert (np.asarray(wanted.outline) == np.asarray(found.outline)).mean() > MIN_AGREEMENT
 
 
 def test_a_whole_image_of_what_a_word_names(tmp_path: Path, card: FakeCard) -> None:
     engine = tiny_engine_of(tmp_path)
-    chosen = Settings().with_changes(CHECKPOINT)
-    program = Program(
-        folders=lambda name: (tmp_path / name,), auxiliary=lambda path, build: lent(engine, path, build, chosen)
-    )
+    program = Program(folders=lambda name: (tmp_path / name,), compute_alone=engine.compute_alone)
     off = [path.name for path in BUILT_IN.iterdir() if path.name != "segmentation"]
     library = ScriptLibrary.load([BUILT_IN], off, program=program)
     engine.adapters.add_types(library.adapters.types)

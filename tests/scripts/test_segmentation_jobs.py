@@ -19,11 +19,9 @@ from modules.errors import CheckpointError, InvalidValueError
 from modules.images.infotext import parse_infotext
 from modules.jobs.work.calls import call
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.lending import lent
 from modules.processing.request.result import Result
 from modules.scripts.library import ScriptLibrary, filled_args
 from modules.scripts.program import Program
-from modules.settings.values import Settings
 from tests.detection import segmentation_files as files
 from tests.extensions import built_in
 from tests.fakes import fake_services, whole_api
@@ -62,7 +60,7 @@ def loaded(engine: Engine, folder: Path) -> ScriptLibrary:
     """The two extensions in a program whose models lie in this folder."""
     program = Program(
         folders=lambda name: (folder / name,),
-        auxiliary=lambda path, build: lent(engine, path, build, Settings()),
+        compute_alone=engine.compute_alone,
         find_faces=engine.faces.find,
         detector=lambda name: found.detectors().check(name),
         detect=lambda image, name, score: found.detectors().find(image, name, score),

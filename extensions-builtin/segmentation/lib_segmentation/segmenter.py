@@ -85,9 +85,11 @@ class Segmenter:
         from lib_segmentation.building import BUILDERS
         from lib_segmentation.networks import outlined
 
-        with self._program.auxiliary(file.path, BUILDERS[SAM]) as sam:
-            levels = self.seen.of(image.convert("RGB"), sam)
-            return outlined(image.size, levels, sam, points, box)
+        def outline(sam: Any) -> Detection:
+            return outlined(image.size, self.seen.of(image.convert("RGB"), sam), sam, points, box)
+
+        found: Detection = self._program.compute_alone(file.path, BUILDERS[SAM], outline)
+        return found
 
     def by_words(
         self, image: Image.Image, words: str, min_score: float | None = None, model: str = ""
@@ -101,13 +103,17 @@ class Segmenter:
 
         least = MIN_SCORES[file.kind] if min_score is None else min_score
         rgb = image.convert("RGB")
+
+        def find(network: Any) -> list[Detection]:
+            if file.kind == SAM:
+                return everything(image.size, self.seen.of(rgb, network), network, least)
+            names = [name.strip() for name in words.split(",") if name.strip()]
+            by_name = boxes if file.kind == OWL else areas
+            return [item for name in names for item in by_name(network, rgb, name, least)]
+
+        found: list[Detection] = self._program.compute_alone(file.path, BUILDERS[file.kind], find)
         if file.kind == SAM:
-            with self._program.auxiliary(file.path, BUILDERS[SAM]) as sam:
-                return everything(image.size, self.seen.of(rgb, sam), sam, least)
-        names = [name.strip() for name in words.split(",") if name.strip()]
-        find = boxes if file.kind == OWL else areas
-        with self._program.auxiliary(file.path, BUILDERS[file.kind]) as network:
-            found = [item for name in names for item in find(network, rgb, name, least)]
+            return found
         found = sorted(found, key=lambda item: -item.score)[: max_found(image.size)]
         has_sam = any(one.kind == SAM for one in model_files(self.folder))
         if file.kind != OWL or not has_sam:

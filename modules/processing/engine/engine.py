@@ -281,6 +281,8 @@ class Engine:
         and placed by the settings, kept for the next image. When memory runs out, the model in use leaves, then weights
         are streamed, and then the CPU computes; `work` is called again. Raises `CheckpointError`, and
         `MemoryShortageError` when nothing helps."""
+        import torch
+
         from modules.memory.recovery import Recovery
         from modules.processing.engine.auxiliaries import ALONE, NO_ROOM_ALONE, Alone, alone_fallbacks
 
@@ -300,7 +302,7 @@ class Engine:
             with Recovery(alone_fallbacks(found, leave), self._release, advice=NO_ROOM_ALONE) as recovery:
 
                 def run() -> T:
-                    with found.computing():
+                    with torch.no_grad(), found.computing():
                         return work(found)
 
                 try:

@@ -79,11 +79,19 @@ def modules() -> dict[str, Any]:
                 num_key_value_heads=1,
             )
         ),
-        "vae": AutoencoderKLFlux2(
-            latent_channels=32, block_out_channels=(32, 32, 32, 32), layers_per_block=1,
-            down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
-        ),
     }  # fmt: skip
+    return with_vae(parts)
+
+
+def with_vae(parts: dict[str, Any]) -> dict[str, Any]:
+    """The parts and FLUX.2's VAE, with random weights that bf16 holds."""
+    parts["vae"] = AutoencoderKLFlux2(
+        latent_channels=32,
+        block_out_channels=(32, 32, 32, 32),
+        layers_per_block=1,
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+    )
     for part in parts.values():
         part.eval().requires_grad_(False)
         for key, parameter in part.named_parameters():

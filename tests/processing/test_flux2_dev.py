@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2Pipeline, Flux2Transformer2DModel
+from diffusers import FlowMatchEulerDiscreteScheduler, Flux2Pipeline, Flux2Transformer2DModel
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
@@ -31,7 +31,7 @@ from modules.processing.request.source_images import FromNoise, SourceImage
 from modules.settings.values import Settings
 from tests.models.dit_files import HeaderOnly, full_header
 from tests.models.dit_models import original_tensors
-from tests.processing.test_ernie_image import tekken
+from tests.processing.test_ernie_image import tekken, with_vae
 from tests.processing.test_krea2 import type_of, write
 from tests.processing.test_z_image import engine_of, made, pixels, relative
 from tests.recordings import CONFIGS
@@ -61,7 +61,7 @@ class Tokenizer:
 @pytest.fixture(scope="module")
 def parts() -> dict[str, Any]:
     torch.manual_seed(11)
-    made: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "transformer": Flux2Transformer2DModel(
             num_layers=1, num_single_layers=2, num_attention_heads=1, joint_attention_dim=3 * HIDDEN,
         ),
@@ -72,19 +72,8 @@ def parts() -> dict[str, Any]:
                 rope_parameters={"rope_type": "default", "rope_theta": 1e9},
             )
         ),
-        "vae": AutoencoderKLFlux2(
-            latent_channels=32, block_out_channels=(32, 32, 32, 32), layers_per_block=1,
-            down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
-        ),
     }  # fmt: skip
-    for part in made.values():
-        part.eval().requires_grad_(False)
-        for key, parameter in part.named_parameters():
-            scale = 1.0 if "embed_tokens" in key else 1.0 / max(parameter[0].numel(), 1) ** 0.5
-            is_gain = parameter.ndim == 1 and key.endswith("weight")
-            size = 0.1 if parameter.ndim == 1 else scale
-            parameter.copy_((torch.randn_like(parameter) * size + is_gain).bfloat16().float())
-    return made
+    return with_vae(parts)
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,8 @@ class Padding:
         return found
 
 
-def modules() -> dict[str, Any]:
+def modules(**tower: Any) -> dict[str, Any]:
+    """`tower`: other sizes of what the text encoder sees with."""
     torch.manual_seed(11)
     text = {
         "vocab_size": 151_936,
@@ -79,6 +80,7 @@ def modules() -> dict[str, Any]:
         "out_hidden_size": WIDTH,
         "deepstack_visual_indexes": [0],
         "num_position_embeddings": 16,
+        **tower,
     }
     parts: dict[str, Any] = {
         "transformer": Krea2Transformer2DModel(

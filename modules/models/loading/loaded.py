@@ -179,7 +179,7 @@ class LoadedModel:
 
     @property
     def takes_references(self) -> bool:
-        """Whether it is shown the image of img2img next to the one that it makes."""
+        """Whether it is shown reference images next to the one that it makes."""
         denoiser = self.family.denoiser
         takes = denoiser.takes_references(self.unet, self.info.name)
         return takes and not (denoiser.references_in_text and why_blind(self))

@@ -63,14 +63,15 @@ class Context:
 def run_layers(
     model: Any, layers: Sequence[Any], x: Tensor, places: Tensor, context: Context | None = None, cache: Any = None
 ) -> Iterator[Tensor]:
-    """Yield the states [1,T,width] behind each layer of `model`, for tokens at `places` [3,1,T]. `context`: the text
-    with the images that they are of; `cache`: what they attend to besides, and are added to."""
+    """Yield the states [1,T,width] behind each layer of `model`, for tokens at `places` [3,1,T], as transformers
+    records them: the last alone has what its layer adds of images. `context`: the text with the images that they are
+    of; `cache`: what they attend to besides, and are added to."""
     turns = _turns(model, x, places.to(x.device))
     for number, layer in enumerate(layers):
         x = layer(x, attention_mask=None, position_embeddings=turns, past_key_values=cache)
-        if context is not None:
-            x = context.deepened(x, number)
-        yield x
+        deeper = x if context is None else context.deepened(x, number)
+        yield deeper if number == len(layers) - 1 else x
+        x = deeper
 
 
 def _turns(model: Any, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:

@@ -216,6 +216,8 @@ class Conditioner:
         if model.family.denoiser.references_in_text:  # where they are as large as the denoiser sees them
             return tuple(as_reference(image, model.size_multiple_px) for image in images)
         if not images:
+            if model.family.denoiser.edits_by_adapter:
+                return ()
             name = model.info.name
             note = page_text(f"{name} edits images, and none is given: give it one in img2img or as a reference.")
             self.notices[note] = None

@@ -478,11 +478,14 @@ class MemoryEstimator:
         """The size in latents of an image of as many tokens as the denoiser sees: those of the image that it makes, of
         the one that this starts from, and of each that it is shown besides."""
         start, model = case.request.start, case.meta_model
-        is_from_image = isinstance(start, FromImage)
+        denoiser = model.family.denoiser
+        is_from_image = isinstance(start, FromImage) and not denoiser.edits_by_adapter
         if not (is_from_image or start.references):
             return height, width
-        if not model.family.denoiser.takes_references(model.module("unet"), model.info.name):
+        if not denoiser.takes_references(model.module("unet"), model.info.name):
             return height, width
+        if denoiser.edits_by_adapter:
+            return height * (1 + len(start.references)), width
         pixels = sum(math.prod(reference_size(*source.image.size)) for source in start.references)
         rows = (height if is_from_image else 0) + -(-pixels // (model.downscale**2 * width))
         multiple = model.family.latents.multiple
@@ -780,7 +783,8 @@ def _tower(case: _Case, stage: Stage) -> MetaModel | None:
 def _shown(case: _Case) -> tuple[int, int]:
     """Return how many images the text encoder sees with a text, and the pixels of each."""
     start, model = case.request.start, case.meta_model
-    count = len(start.references) + isinstance(start, FromImage)
+    is_shown = isinstance(start, FromImage) and not model.family.denoiser.edits_by_adapter
+    count = len(start.references) + is_shown
     if not (count and model.family.denoiser.takes_references(model.module("unet"), model.info.name)):
         return 0, 0
     return count, model.family.texts.shown_pixels(model.info.name, count)

@@ -154,7 +154,7 @@ def sample_batch(passes: Passes, draft: BatchDraft, tools: BatchTools) -> Tensor
         tuple(text.encoded for text in batch.negatives),
         passes.first.model_calls,
         request.size_px,
-        images=passes.start.seen,
+        images=passes.start.seen(tools.passing.in_use.model),
     )
     encoded = _encode(texts, passes, tools, passes.first)
     result = _run(passes, passes.first, passes.start, batch, texts, encoded, tools)
@@ -187,7 +187,7 @@ def _run_second(passes: Passes, second: SecondPass, latents: Tensor, batch: Batc
         passes.first.model_calls,
         second.size.upscale_to,
         second.settings.model_calls,
-        start.seen,
+        start.seen(tools.passing.in_use.model),
     )
     early = _encode(texts, passes, tools) if settings.compatibility.hires_fix_use_firstpass_conds else None
     if batch.hires_prompts[0]:  # the first image's tags count for the batch, as in the first pass

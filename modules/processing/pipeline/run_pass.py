@@ -143,7 +143,7 @@ class _Computing:
     def denoiser(self, prompts: Sequence[str], negatives: Sequence[str], cfg_scale: float, steps: int) -> Denoise:
         model, settings = self.tools.in_use.model, self.settings
         own = replace(settings, sampler=SAMPLERS.get("Euler"), steps=steps, cfg_scale=cfg_scale)
-        encode, images = self.tools.in_use.conditioner.encode, self.start.seen
+        encode, images = self.tools.in_use.conditioner.encode, self.start.seen(model)
         encoded = encode(prompts, negatives, steps, own.settings, own.size_px, images=images)
         denoiser = guided_denoiser(own, model, self.levels, encoded, self.image, self.start.image_cfg_scale)
         return build_guidance(own, denoiser, self.tools.steps.check, model.plan.check_nan)

@@ -39,6 +39,9 @@ MASK_PREFIX = "mask_"
 HASH_CHARS = 12
 REFERENCE_PIXELS = 1024 * 1024
 """A reference image is shown with at most so many."""
+FITTED_MULTIPLE, NEARLY = 16, 0.92
+"""Of the sides of a reference that is fitted into an image, in pixels; the share of a side that is filled at least
+where it is cut to the whole image instead."""
 MAX_REFERENCES = 9
 
 
@@ -445,6 +448,18 @@ def reference_size(width: int, height: int, multiple: int = 1) -> tuple[int, int
 def as_reference(image: Image.Image, multiple: int) -> Image.Image:
     """Return a reference image as a model is shown it whose images have sides of this multiple."""
     return ImageOps.fit(image, reference_size(*image.size, multiple), Image.Resampling.LANCZOS)
+
+
+def fitted_into(image: Image.Image, size_px: tuple[int, int]) -> Image.Image:
+    """Return a reference image as a model is shown it that expects it inside of the image that it makes: cut to that
+    size where the proportions are nearly those, else in its own proportions, in steps of `FITTED_MULTIPLE`."""
+    share = min(whole / side for whole, side in zip(size_px, image.size, strict=True))
+    fitted = [side * share for side in image.size]
+    if any(side < whole * NEARLY for side, whole in zip(fitted, size_px, strict=True)):
+        steps = (max(int(side), FITTED_MULTIPLE) // FITTED_MULTIPLE for side in fitted)
+        width, height = (count * FITTED_MULTIPLE for count in steps)
+        size_px = width, height
+    return ImageOps.fit(image, size_px, Image.Resampling.BICUBIC)
 
 
 def _check_references(references: tuple[SourceImage, ...]) -> None:

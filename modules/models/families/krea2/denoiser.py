@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX, QWEN3_VL
-from modules.models.families.denoiser_context import ModelInputs
+from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
 from modules.models.families.family import (
     Denoiser,
     DenoiserInputSizes,
@@ -118,8 +118,17 @@ def _widen_norms(module: nn.Module) -> None:
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
-    """The velocity, see `Denoiser.run`. Latents of an odd side are continued by their last row or column for it."""
+    """The velocity, see `Denoiser.run`. Latents of an odd side are continued by their last row or column for it.
+    References follow as frames of their own, each in the middle of the image: what edit LoRAs were trained with
+    (ComfyUI pull request 14843)."""
     x, ids, (height, width) = packed(inputs.x)
+    count, extra = len(ids), dict(inputs.extra)
+    stacked = extra.pop(REFERENCE, None)
+    shown = single_references(stacked, inputs.x.shape[1]) if isinstance(stacked, Tensor) else []
+    for number, reference in enumerate(shown, 1):
+        tokens, places, (high, wide) = packed(reference, number)
+        middle = places.new_tensor([0, max(height - high, 0) / 2, max(width - wide, 0) / 2])
+        x, ids = torch.cat([x, tokens], dim=1), torch.cat([ids, places + middle])
     states = transformer.config.num_text_layers
     mask = None if inputs.mask is None or bool(inputs.mask.all()) else inputs.mask.to(x.device)
     output: Tensor = transformer(
@@ -129,9 +138,9 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
         torch.cat([ids.new_zeros(inputs.crossattn.shape[1], len(AXES)), ids]),
         encoder_attention_mask=mask,
         return_dict=False,
-        **inputs.extra,
+        **extra,
     )[0]
-    return unpacked(output, height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
+    return unpacked(output[:, :count], height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
 
 
 def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
@@ -145,4 +154,6 @@ DENOISER = Denoiser(
     run=run_transformer,
     sizes=transformer_inputs,
     usual_settings=usual_by_name(("turbo",), UsualSettings(steps=8), UsualSettings(steps=28, cfg_scale=SCALE)),
+    takes_references=lambda transformer, name: True,
+    edits_by_adapter=True,
 )

@@ -1,7 +1,10 @@
 """Krea 2 raw and turbo (Krea 2026): a transformer with one stream of text and image that predicts a flow, and reads
-twelve layers of a language model."""
+twelve layers of a language model. With an edit LoRA it edits by references."""
 
+from dataclasses import replace
 from functools import partial
+
+from PIL import Image, ImageOps
 
 from modules.models.detection.families import KREA2, QWEN3_VL
 from modules.models.families.family import QWEN_IMAGE_VAE, ExternalTextEncoder, Latents, ModelFamily
@@ -10,8 +13,16 @@ from modules.models.families.krea2.layout import ENCODER_PREFIX, FOLDER
 from modules.models.families.language_model import read_by
 from modules.models.families.packing import PATCH
 from modules.models.text_encoders.counting import TokenCounting
+from modules.models.text_encoders.encoding import TextParts, TextRequest
 from modules.models.text_encoders.llm import HiddenStates, head_component
-from modules.models.text_encoders.llm_texts import DESCRIBED, DESCRIBED_SYSTEM_TOKENS, LlmRecipe
+from modules.models.text_encoders.llm_texts import (
+    DESCRIBED,
+    DESCRIBED_SYSTEM_TOKENS,
+    SEEN,
+    ImageWords,
+    LlmConditioner,
+    LlmRecipe,
+)
 from modules.models.text_encoders.vision import tower_component
 from modules.models.text_encoders.writing import Writing
 
@@ -24,6 +35,23 @@ TEXTS = LlmRecipe(
     keeps_end=True,
     dropped=DESCRIBED_SYSTEM_TOKENS,
 )
+GROUNDED_PX = 768
+"""The longest side with which a reference is seen; edit LoRAs were trained with up to that."""
+
+
+def _shown(image: Image.Image) -> Image.Image:
+    image = image.convert("RGB")
+    side = (GROUNDED_PX, GROUNDED_PX)
+    return ImageOps.contain(image, side, Image.Resampling.LANCZOS) if max(image.size) > GROUNDED_PX else image
+
+
+SEEING = replace(TEXTS, most=TOKENS, images=ImageWords(SEEN, _shown))
+
+
+def _conditioner(parts: TextParts, request: TextRequest) -> LlmConditioner:
+    return (SEEING if request.images else TEXTS).conditioner(parts, request)
+
+
 ENCODER = ExternalTextEncoder("qwen3vl_4b", ENCODER_PREFIX, is_part=True, need=QWEN3_VL)
 STYLE = (
     "It reads one paragraph of 40 to 120 words that names the medium (photo, painting, render ...), then the subject, "
@@ -39,6 +67,8 @@ FAMILY = ModelFamily(
         TokenCounting("qwen3", TOKENS),
         width=context_width,
         theta=ROPE_THETA,
+        conditioner=_conditioner,
+        shown_pixels=lambda name, count: GROUNDED_PX**2,
         writing=Writing(partial(head_component, prefix=ENCODER_PREFIX, states=TEXTS.states), STYLE),
         tower=partial(tower_component, prefix=ENCODER_PREFIX, hint=TOWER_HINT),
     ),

@@ -18,7 +18,7 @@ from modules.processing.engine.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
-from modules.processing.pipeline.starts.references import NO_REFERENCES, References
+from modules.processing.pipeline.starts.references import NO_REFERENCES, References, shows_start
 from modules.processing.request.hooks import Hooks, MaskBlend, MaskedStart
 from modules.processing.request.parameters import infotext_fields
 from modules.processing.request.pass_settings import PassSettings
@@ -83,8 +83,9 @@ class ImageStart:
         own = self.asked.initial_noise_multiplier
         return self.default_noise_multiplier if own is None else own
 
-    @property
-    def seen(self) -> tuple[tuple[Image.Image, ...], ...]:
+    def seen(self, model: LoadedModel) -> tuple[tuple[Image.Image, ...], ...]:
+        if not shows_start(model):
+            return (self.references.images,)
         return tuple((image, *self.references.images) for image in self.prepared.images)
 
     @property
@@ -114,6 +115,8 @@ class ImageStart:
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         """An inpainting model sees the mask and the image without what the mask hides; without a mask it may paint
         everything. An editing model sees the image, and so does one that takes references."""
+        if model.takes_references and not shows_start(model):
+            return self.references.shown(model, height, width)
         if model.image_channels == 0 and not model.takes_references:
             return None
         if self.prepared.mask is None and not model.edits_images and not model.takes_references:

@@ -28,8 +28,7 @@ class NoiseStart:
     noise_multiplier: float = 1.0
     image_cfg_scale: float | None = None
 
-    @property
-    def seen(self) -> tuple[tuple[Image.Image, ...], ...]:
+    def seen(self, model: LoadedModel) -> tuple[tuple[Image.Image, ...], ...]:
         return (self.references.images,)
 
     @property
@@ -53,7 +52,8 @@ class NoiseStart:
         )
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
-        return self.references.shown(model) if model.takes_references else unpainted_image(model, height, width)
+        shows = model.takes_references
+        return self.references.shown(model, height, width) if shows else unpainted_image(model, height, width)
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         return None

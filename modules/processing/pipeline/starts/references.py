@@ -14,7 +14,7 @@ from modules.models.loading.loaded import LoadedModel, why_blind
 from modules.processing.engine.pixels import from_images
 from modules.processing.request.pasting import REFERENCES_KEY
 from modules.processing.request.request import GenerationRequest
-from modules.processing.request.source_images import as_reference
+from modules.processing.request.source_images import as_reference, fitted_into
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,15 @@ class References:
                 f"out, or choose a model that edits by references. {why_blind(model)}".rstrip()
             )
 
-    def shown(self, model: LoadedModel) -> Tensor | None:
-        """Return what the denoiser sees of the references, `stacked_references` of one row; None without any, and for a
-        model that cannot see any."""
-        return stacked_references(self._encoded(model)) if self.images and model.takes_references else None
+    def shown(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
+        """Return what the denoiser sees of the references next to latents of this size, `stacked_references` of one
+        row; None without any, and for a model that cannot see any."""
+        if not (self.images and model.takes_references):
+            return None
+        if not model.family.denoiser.edits_by_adapter:
+            return stacked_references(self._encoded(model))
+        size_px = width * model.downscale, height * model.downscale
+        return stacked_references([model.encode(from_images([fitted_into(each, size_px)])) for each in self.images])
 
     def shown_after(self, first: Tensor, model: LoadedModel) -> Tensor:
         """Return the references after `first` [1,C,h,w], the latents of the image that an editing model starts from."""
@@ -59,6 +64,11 @@ class References:
     def fields(self) -> dict[str, object]:
         """Return the infotext fields of the references."""
         return {REFERENCES_KEY: ", ".join(self.hashes)} if self.hashes else {}
+
+
+def shows_start(model: LoadedModel) -> bool:
+    """Whether a model is shown the image of img2img as a reference."""
+    return model.takes_references and not model.family.denoiser.edits_by_adapter
 
 
 NO_REFERENCES = References()

@@ -29,8 +29,7 @@ class Start(Protocol):
     def encodes(self) -> bool:
         """Whether `latents` encodes images."""
 
-    @property
-    def seen(self) -> tuple[tuple[Image.Image, ...], ...]:
+    def seen(self, model: LoadedModel) -> tuple[tuple[Image.Image, ...], ...]:
         """The images that a model which edits by references is shown: a row for each image of the batch, or one for
         all of them."""
 

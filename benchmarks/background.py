@@ -1,8 +1,9 @@
 """Memory and time of removing the background of an image of 1024 px, with networks of full size and random weights.
 
-Run `python -m benchmarks.background [NAME ...]`. Each network is a process of its own, on the CPU in bf16; memory is
-what only the process has (RssAnon), at its peak beyond what it had, with all libraries, before
-the network's file was read. Linux only.
+Run `python -m benchmarks.background [NAME ...] [--no-half]`. Each network is a process of its own, on the CPU in the
+dtype that the program chooses, or with `--no-half` in fp32, of which nothing is written; memory is what only the
+process has (RssAnon), at its peak beyond what it had, with all libraries, before the network's file was read. Linux
+only.
 """
 
 import subprocess
@@ -66,7 +67,7 @@ def measure(path: Path) -> None:
     from lib_background.networks import build_network, foreground
 
     catalogue = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json"))
-    engine = Engine(catalogue, path.parent, lambda: machine_of(parse_flags([])))
+    engine = Engine(catalogue, path.parent, lambda: machine_of(parse_flags(sys.argv[3:])))
     pixels = np.random.default_rng(0).integers(0, 255, (SIDE_PX, SIDE_PX, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
     assert engine.machine is not None and SwinBackbone is not None and ndimage is not None  # they are there before
@@ -77,9 +78,10 @@ def measure(path: Path) -> None:
     print(watch.most - before, time.process_time() - began)
 
 
-def main(names: list[str]) -> None:
+def main(words: list[str]) -> None:
+    flags = [word for word in words if word.startswith("--")]
     rows = []
-    for name in names or NETWORKS:
+    for name in [word for word in words if word not in flags] or NETWORKS:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "net.safetensors"
             tensors = {
@@ -87,12 +89,13 @@ def main(names: list[str]) -> None:
             }
             save_file(tensors, path)
             size = path.stat().st_size
-            command = [sys.executable, "-m", "benchmarks.background", "--file", str(path)]
+            command = [sys.executable, "-m", "benchmarks.background", "--file", str(path), *flags]
             said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
             rows.append((name, f"{size / 1e9:.2f}", f"{int(said[-2]) / 1e9:.2f}", f"{float(said[-1]):.0f}"))
             print(rows[-1], flush=True)
     print_table(("network", "file, GB", "at the peak, GB", "CPU seconds"), rows)
-    write_result("background", {"rows": rows})
+    if not flags:
+        write_result("background", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def facts(path: Path, way: str) -> dict[str, Any]:
         found: dict[str, Any] = {"stored": model.stored_bytes, "finite": bool(output.isfinite().all())}
         del model
     except (RuntimeError, MemoryError) as error:
-        found = {"error": str(error).splitlines()[0]}
+        found = {"error": (str(error) or type(error).__name__).splitlines()[0]}
     gc.collect()
     release_memory(torch.device("cpu"))
     return found

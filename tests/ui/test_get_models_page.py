@@ -146,7 +146,8 @@ def test_after_the_first_image_a_real_model_is_offered(page: sync_api.Page) -> N
     page.wait_for_selector("#txt2img_messages:has-text('three that fit this machine')")
     page.click("#txt2img_messages button:has-text('Get a real model')")
     page.wait_for_selector(f"{TAB} .fw-models-fitting .fw-models-row")
-    page.evaluate("featherweight.showTab('txt2img')")
+    page.get_by_role("tab", name="txt2img", exact=True).click()
+    page.wait_for_selector("#txt2img_prompt textarea")
     page.press("#txt2img_prompt textarea", "Control+Enter")
     page.wait_for_selector("#txt2img_messages:has-text('Time taken:')")
     assert page.locator("#txt2img_messages:has-text('three that fit')").count() == 0, "it is offered once"

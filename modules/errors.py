@@ -81,3 +81,8 @@ class Skipped(FeatherweightError):  # noqa: N818 - see Interrupted
     """Raised inside a step when the user pressed Skip: this batch ends, the next one starts."""
 
     status = 409
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or the name of its class where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from modules.errors import first_line
 from modules.system.devices import autocast, memory_info
 from modules.system.registry import Registry
 
@@ -235,7 +236,7 @@ def xformers_problem(device: torch.device, dtype: torch.dtype) -> str | None:
     try:
         attend(zeros, zeros, zeros)
     except (RuntimeError, NotImplementedError, ValueError) as error:
-        return f"xformers does not work with {dtype} on {device}: {str(error).strip().splitlines()[0]}"
+        return f"xformers does not work with {dtype} on {device}: {first_line(error)}"
     return None
 
 

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from modules.errors import first_line
 from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.formats.format import StorageFormat
 from modules.memory.formats.rotation import rotate
@@ -192,7 +193,7 @@ class Int8Product:
             if is_out_of_memory(error):  # others deal with that
                 raise
             self.fails = True
-            self.told.once(f"the product of a layer does not work here ({str(error).strip().splitlines()[0]})")
+            self.told.once(f"the product of a layer does not work here ({first_line(error)})")
             return None
 
     def _product(self, layer: Any, state: Stored, x: Tensor, bias: Tensor | None) -> Tensor | None:

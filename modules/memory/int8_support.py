@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from modules.errors import first_line
 from modules.system.atomic_files import write_atomic
 from modules.system.bounded import read_json_file
 from modules.system.devices import describe, synchronize
@@ -93,7 +94,7 @@ def measure(device: torch.device, dtype: torch.dtype) -> Int8Support:
             return Int8Support(None, "this build of PyTorch multiplies int8 matrices wrongly here")
         return Int8Support(_ratio(left, right, dtype))
     except (RuntimeError, NotImplementedError, TypeError) as error:  # how builds without the kernel say so
-        return Int8Support(None, f"int8 products do not work here: {str(error).strip().splitlines()[0]}")
+        return Int8Support(None, f"int8 products do not work here: {first_line(error)}")
 
 
 def _ratio(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> float:

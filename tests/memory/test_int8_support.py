@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -54,6 +55,11 @@ def test_wrong_sums_are_no_support(monkeypatch: pytest.MonkeyPatch) -> None:
     found = int8_support(CPU, torch.float32)
     assert not found.works and not found.pays
     assert "wrongly" in found.reason
+
+
+def test_an_error_without_words_is_said_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "_int_mm", Mock(side_effect=NotImplementedError))
+    assert int8_support(CPU, torch.float32).reason.endswith("do not work here: NotImplementedError")
 
 
 def test_a_build_without_the_kernel_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from modules.errors import first_line
 from modules.memory.streaming.groups import Level
 from modules.models.files.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading.load_model import load_model
@@ -68,7 +69,7 @@ def facts(path: Path, way: str) -> dict[str, Any]:
         found: dict[str, Any] = {"stored": model.stored_bytes, "finite": bool(output.isfinite().all())}
         del model
     except (RuntimeError, MemoryError) as error:
-        found = {"error": (str(error) or type(error).__name__).splitlines()[0]}
+        found = {"error": first_line(error)}
     gc.collect()
     release_memory(torch.device("cpu"))
     return found

@@ -172,6 +172,17 @@ def test_on_a_card_where_memory_runs_out(folder: Path, tmp_path: Path) -> None:
         assert card.memory.tensors == 0
 
 
+def test_networks_that_were_used_before_leave_memory(folder: Path, tmp_path: Path) -> None:
+    catalogue, source = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes")), folder / "background_removal"
+    engine = Engine(catalogue, CONFIGS, cpu_machine)
+    for number in range(4):
+        path = tmp_path / f"{number}.safetensors"
+        path.symlink_to(source / "birefnet.safetensors")
+        engine.compute_alone(path, library("networks").build_network, lambda net: None)
+    assert len(engine.auxiliaries.here) == engine.auxiliaries.limit == 2
+    engine.close()
+
+
 def test_a_network_is_stored_and_streamed_as_the_settings_say(folder: Path, tmp_path: Path) -> None:
     settings = {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn_row", "stream_weights": "Layers"}
     options = PrecisionOptions.of(Settings().with_changes(settings))

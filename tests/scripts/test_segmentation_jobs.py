@@ -128,7 +128,7 @@ def test_the_detailer_paints_what_a_word_names(library: ScriptLibrary, engine: E
 
 def test_the_detailer_says_what_a_word_does_not_find(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     result = detailed(library, engine, tmp_path, ad_prompt="<segment:zebra> stripes")
-    assert result.notices == ("ADetailer found nothing for 'segment:zebra'; the image was left as it is.",)
+    assert result.notices == ("ADetailer found nothing for 'segment:zebra'; the image is unchanged.",)
     with pytest.raises(InvalidValueError, match=r"unit 1: its prompt has 2 tags <segment:...>; allowed is one"):
         detailed(library, engine, tmp_path, ad_prompt="<segment:hat> a <segment:cat> b")
     with pytest.raises(InvalidValueError, match=r"unit 1: <segment:hat:size=3> has size="):

@@ -3,21 +3,10 @@
   const fw = window.featherweight;
   const OPERATIONS = { "Remove background": { enable: true } };
 
-  const base64 = (blob) =>
-    new Promise((resolve, reject) => {
-      const reader = new FileReader();
-      reader.onload = () => resolve(reader.result.split(",")[1]);
-      reader.onerror = () => reject(reader.error);
-      reader.readAsDataURL(blob);
-    });
-
   async function foreground(blob) {
-    const body = JSON.stringify({ image: await base64(blob), operations: OPERATIONS });
-    const headers = { "Content-Type": "application/json" };
-    const reply = await fetch("sdapi/v1/extra-single-image", { method: "POST", headers, body });
-    const data = await reply.json().catch(() => ({}));
-    if (!reply.ok) throw new Error(data.errors || fw.t`The server answered ${reply.status}.`);
-    return new Blob([Uint8Array.from(atob(data.image), (char) => char.charCodeAt(0))]);
+    const [, image] = (await fw.dataUri(blob)).split(",");
+    const reply = await fw.post("sdapi/v1/extra-single-image", { image, operations: OPERATIONS });
+    return new Blob([Uint8Array.from(atob(reply.image), (char) => char.charCodeAt(0))]);
   }
 
   async function cut(board, layer) {

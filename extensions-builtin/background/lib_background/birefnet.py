@@ -33,7 +33,7 @@ RENAMED = (
     (re.compile(r"\.attn\.(relative_position_bias)_table$"), r".attention.\1.\1_table"),
 )
 TRAINING_ONLY = re.compile(r"relative_position_index$|\.gdt_convs_pred_\d\.|\.conv_ms_spvn_\d\.|^cls_head\.")
-"""What files hold and an image does not need."""
+"""Tensors that files hold and an image does not need."""
 
 
 class Aspp(nn.Module):

@@ -10,7 +10,7 @@ from PIL import Image
 
 Floats = npt.NDArray[np.float32]
 RADII = (90, 6)
-"""Of the squares over which colors are smoothed, one pass after the other, in pixels."""
+"""Half the sides of the squares over which colors are smoothed, one pass after the other, in pixels."""
 PART, AROUND = 1024, sum(RADII)
 """Side of what is worked on at once, and of what is seen around it, in pixels."""
 

@@ -30,7 +30,7 @@ LAYERS = {
     **{f"self_attn_{letter}_proj": f"attn1.to_{letter}" for letter in "qkv"},
     **{"cross_attn_q_proj": "attn2.to_q", "mlp_layer1": "ff.net.0.proj"},
 }
-"""What layers of a block are called in files, and here."""
+"""Names of a block's layers, in files and in diffusers' transformer."""
 DILATIONS = (1, 2, 4, 8)
 CELL = 16
 """Pixels of a token's side."""

@@ -469,7 +469,7 @@ class Detailer(scripts.Script):
         if not masks:
             log.info("ADetailer: %s finds nothing to paint.", unit["ad_model"])
             if WORDS.fullmatch(f"<{unit['ad_model']}>"):
-                p.comment(page_text(f"ADetailer found nothing for {unit['ad_model']!r}; the image was left as it is."))
+                p.comment(page_text(f"ADetailer found nothing for {unit['ad_model']!r}; the image is unchanged."))
         texts = [
             [_text(part, own) for part in unit[name].split(SEPARATOR)]
             for name, own in (("ad_prompt", p.prompts), ("ad_negative_prompt", p.negative_prompts))

@@ -183,7 +183,7 @@
       switchButton.setAttribute("aria-busy", "true");
       show();
       try {
-        if (surface.key() !== known) [uri, known] = [await asUri(given), surface.key()];
+        if (surface.key() !== known) [uri, known] = [await fw.dataUri(given), surface.key()];
         do {
           isStale = false;
           const wanted = found;
@@ -309,15 +309,6 @@
     const context = fw.element("canvas", { width, height }).getContext("2d", { willReadFrequently: true });
     context.drawImage(image, 0, 0);
     return context.getImageData(0, 0, width, height);
-  }
-
-  function asUri(blob) {
-    return new Promise((resolve, reject) => {
-      const reader = new FileReader();
-      reader.onload = () => resolve(reader.result);
-      reader.onerror = () => reject(reader.error);
-      reader.readAsDataURL(blob);
-    });
   }
 
   function mount() {

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lib_segmentation.files import CLIPSEG, OWL, SAM
-from modules.errors import CheckpointError
+from modules.errors import CheckpointError, first_line
 from modules.models.files.tensor_source import TensorSource
 from modules.models.loading.auxiliary import AuxiliaryParts, Builder
 from modules.models.names.component import Component, on_meta
@@ -27,7 +27,7 @@ from modules.system.bounded import read_json_file
 
 Shapes = Mapping[str, tuple[int, ...]]
 MAX_SIZE = 2**17
-"""Of a number in config.json: above that it is no width, side or count."""
+"""Largest number of a config.json that can be a width, a side or a count."""
 HEAD_WIDTH = 64
 HIERA: Mapping[tuple[int, int], dict[str, Any]] = {
     (96, 12): {"blocks": [1, 2, 7, 2], "heads": 1, "windows": [8, 4, 14, 7], "global": [5, 7, 9]},
@@ -39,7 +39,7 @@ HIERA: Mapping[tuple[int, int], dict[str, Any]] = {
 VIDEO = re.compile(
     r"^(memory_|maskmem_|mask_downsample|obj(ect)?_p|temporal_pos|no_mem(ory)?_pos|no_obj|occlusion_spatial)"
 )
-"""What SAM 2 has for videos alone, in both layouts."""
+"""Tensors that SAM 2 has for videos alone, in both layouts."""
 GAUSSIAN = "positional_encoding_gaussian_matrix"
 ORIGINAL = tuple(
     (re.compile(pattern), name)
@@ -251,8 +251,7 @@ def _made(file: TensorSource, make: Any) -> Any:
         with on_meta():
             return make()
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ZeroDivisionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(f"{file.path.name}: its sizes describe no model: {reason}") from error
+        raise CheckpointError(f"{file.path.name}: its sizes describe no model: {first_line(error)}") from error
 
 
 def original_name(name: str) -> str:

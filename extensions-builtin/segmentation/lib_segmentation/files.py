@@ -15,7 +15,7 @@ FOLDER = "segmentation"  # below models/
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 SAM, OWL, CLIPSEG = "SAM 2", "OWLv2", "CLIPSeg"
 BY_WORDS = (OWL, CLIPSEG)
-"""What finds things by words: boxes, which SAM 2 outlines where it is there, or areas."""
+"""Types that find things by words: by boxes, which SAM 2 outlines where there is one, or by areas."""
 SOURCES = {SAM: "sam2.1-hiera-tiny", OWL: "owlv2-base", CLIPSEG: "clipseg"}
 """Names in the list of models."""
 

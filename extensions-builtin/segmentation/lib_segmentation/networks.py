@@ -28,7 +28,7 @@ from modules.prompting.tokens import ClipTokenizer
 
 CLIPSEG_SIDE_PX = 352
 MIN_SHARE = 0.0005
-"""Of an image: smaller areas of CLIPSeg's are noise."""
+"""Share of an image below which an area that CLIPSeg finds is noise."""
 GRID = 12
 """Points along a side, at which everything is looked for."""
 BATCH = 24

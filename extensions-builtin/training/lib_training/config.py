@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from modules.errors import InvalidValueError
+from modules.errors import InvalidValueError, first_line
 from modules.memory.formats.catalog import trainable_formats
 
 ADAPTERS = ("lora", "dora", "loha", "lokr", "textual_inversion")
@@ -276,8 +276,7 @@ def read_config(path: Path, changes: Mapping[str, Mapping[str, Any]] | None = No
     except OSError as error:
         raise InvalidValueError(f"{path} cannot be read ({error.strerror}). Name a YAML file.") from error
     except (YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidValueError(f"{path.name} is no YAML that can be used: {reason}") from error
+        raise InvalidValueError(f"{path.name} is no YAML that can be used: {first_line(error)}") from error
     if not isinstance(tree, dict):
         raise InvalidValueError(f"{path.name} has no sections. It begins with one of: {', '.join(sections())}.")
     for section, values in (changes or {}).items():

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from lib_training.config import DataConfig, FolderConfig
 from lib_training.failures import TrainingError
 from lib_training.presets import SUFFIXES
+from modules.errors import first_line
 from modules.images.reading import in_8_bits
 from modules.system.atomic_files import output_error, write_atomic
 from modules.system.decoding import decode_text
@@ -202,7 +203,7 @@ def _look(path: Path) -> tuple[tuple[int, int], bytes]:
 
 
 def _reason(error: BaseException) -> str:
-    return "no image" if isinstance(error, UnidentifiedImageError) else str(error).splitlines()[0][:80]
+    return "no image" if isinstance(error, UnidentifiedImageError) else first_line(error)[:80]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from modules.errors import CheckpointError
+from modules.errors import CheckpointError, first_line
 from modules.models.autoencoders.autoencoder import Autoencoder
 from modules.models.autoencoders.kl import PREVIEW_BIAS, PREVIEW_FACTORS
 from modules.models.autoencoders.registry import read_autoencoder
@@ -132,7 +132,7 @@ def read_architecture(path: Path, usual: Path | None = None) -> LdmArchitecture:
     except OSError as error:
         raise CheckpointError(f"{path.name}: cannot be read ({error.strerror}).") from error
     except (YAMLError, OmegaConfBaseException, AssertionError) as error:
-        raise CheckpointError(f"{path.name}: is not a readable YAML: {str(error).splitlines()[0]}") from error
+        raise CheckpointError(f"{path.name}: is not a readable YAML: {first_line(error)}") from error
     except KeyError as error:
         raise CheckpointError(
             f"{path.name}: the entry {error} is missing. A model YAML needs model.params with unet_config, "

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from modules.errors import CheckpointError
+from modules.errors import CheckpointError, first_line
 from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.format import Encoded
@@ -85,7 +85,7 @@ class CodedFile(Closing):
         except (ValueError, RuntimeError, IndexError, TypeError, KeyError) as error:
             raise CheckpointError(
                 f"{self.path.name}: {name} cannot be decoded from {weight.name}: its scales or codes do not fit its "
-                f"shape {list(weight.shape)} ({str(error).splitlines()[0]}). Use another copy."
+                f"shape {list(weight.shape)} ({first_line(error)}). Use another copy."
             ) from error
         return decoded if into is None else into.copy_(decoded)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from modules.errors import CheckpointError
+from modules.errors import CheckpointError, first_line
 from modules.models.files.header import REMEDY
 from modules.models.files.tensor_file import DTYPES, Closing, TensorEntry
 
@@ -143,8 +143,7 @@ def _load(path: Path, is_zip: bool) -> object:
             "programs when it is opened. Get the .safetensors version of the model."
         ) from error
     except Exception as error:  # a damaged file makes torch's reader fail in any way at all
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path.name}: is not a readable checkpoint: {reason}. {REMEDY}") from error
+        raise CheckpointError(f"{path.name}: is not a readable checkpoint: {first_line(error)}. {REMEDY}") from error
 
 
 def _weights(content: object) -> Mapping[object, object]:

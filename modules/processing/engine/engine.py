@@ -286,20 +286,13 @@ class Engine:
         from modules.memory.recovery import Recovery
         from modules.processing.engine.auxiliaries import ALONE, NO_ROOM_ALONE, Alone, alone_fallbacks
 
-        def leave() -> bool:
-            is_there = self._model is not None and not self.leases
-            if is_there:
-                self._shelf.clear()
-                self._drop()
-                self._status = EngineStatus(
-                    EngineState.EMPTY, page_text("The model was unloaded; the next image loads it.")
-                )
-            return is_there
-
         with self.lock:
+            if not self.leases:
+                self.auxiliaries.begin_job()  # those of calls before may leave
             holder: Any = Alone(resolve(self._current_options(), self.machine, None))
             found = self.auxiliaries.get(path, build, holder, self._release)
-            with Recovery(alone_fallbacks(found, leave), self._release, advice=NO_ROOM_ALONE) as recovery:
+            ways = alone_fallbacks(found, lambda: not self.leases and self._leave())
+            with Recovery(ways, self._release, advice=NO_ROOM_ALONE) as recovery:
 
                 def run() -> T:
                     with torch.no_grad(), found.computing():
@@ -308,7 +301,7 @@ class Engine:
                 try:
                     return recovery.run(ALONE, run)
                 finally:
-                    self.auxiliaries.let_go()
+                    found.let_go()
 
     def fitting(self, info: CheckpointInfo, options: PrecisionOptions) -> PrecisionOptions:
         """The options as this checkpoint is loaded by it: with weights streamed where *Automatic* found that they do
@@ -376,12 +369,8 @@ class Engine:
             had_auxiliaries = bool(self.auxiliaries.here)
             self.auxiliaries.release()
             self._finer.clear()
-            self._drop()
-            if self._shelf.clear() or had_auxiliaries:
+            if not self._leave() and had_auxiliaries:
                 self._release()
-            self._status = EngineStatus(
-                EngineState.EMPTY, page_text("The model was unloaded; the next image loads it.")
-            )
 
     def measure_again(self) -> dict[str, dict[str, Any]]:
         """Measure the device again, free of models, and choose by it from now on. Returns seconds and problems by the
@@ -515,6 +504,15 @@ class Engine:
         kept.model.switch_seconds = time.monotonic() - began
         self._status = self._ready(kept.model)
         return kept.model
+
+    def _leave(self) -> bool:
+        """Let go of the model in use and of those that are kept; returns whether there were any."""
+        had_model, had_kept = self._model is not None, bool(self._shelf.clear())
+        self._drop()
+        if had_kept:
+            self._release()
+        self._status = EngineStatus(EngineState.EMPTY, page_text("The model was unloaded; the next image loads it."))
+        return had_model or had_kept
 
     def _drop(self) -> None:
         """Let go of the model and give its memory back to the system."""

@@ -783,8 +783,7 @@ def _tower(case: _Case, stage: Stage) -> MetaModel | None:
 def _shown(case: _Case) -> tuple[int, int]:
     """Return how many images the text encoder sees with a text, and the pixels of each."""
     start, model = case.request.start, case.meta_model
-    is_shown = isinstance(start, FromImage) and not model.family.denoiser.edits_by_adapter
-    count = len(start.references) + is_shown
+    count = len(start.references) + (isinstance(start, FromImage) and not model.family.denoiser.edits_by_adapter)
     if not (count and model.family.denoiser.takes_references(model.module("unet"), model.info.name)):
         return 0, 0
     return count, model.family.texts.shown_pixels(model.info.name, count)

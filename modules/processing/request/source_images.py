@@ -40,8 +40,8 @@ HASH_CHARS = 12
 REFERENCE_PIXELS = 1024 * 1024
 """A reference image is shown with at most so many."""
 FITTED_MULTIPLE, NEARLY = 16, 0.92
-"""Of the sides of a reference that is fitted into an image, in pixels; the share of a side that is filled at least
-where it is cut to the whole image instead."""
+"""Pixels that the sides of a reference are multiples of which is fitted into an image; share of each side from which on
+it is cut to the whole image instead."""
 MAX_REFERENCES = 9
 
 

@@ -100,6 +100,15 @@ window.featherweight = (() => {
     tabAround: (element, ...names) => fw.tabs.find((tab) => tab.holds(element, ...names)),
     isRunning: () => fw.tabs.some((tab) => tab.isRunning()),
 
+    // A file or blob as a data URL.
+    dataUri: (blob) =>
+      new Promise((resolve, reject) => {
+        const reader = new FileReader();
+        reader.onload = () => resolve(reader.result);
+        reader.onerror = () => reject(reader.error);
+        reader.readAsDataURL(blob);
+      }),
+
     post: (path, body) =>
       answer(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }),
     get: (path) => answer(path),

@@ -204,12 +204,7 @@
     const button = document.querySelector(Object.keys(DESCRIBERS).find((name) => DESCRIBERS[name] === model));
     button.setAttribute("aria-busy", "true");
     try {
-      const image = await dataUri(file);
-      const headers = { "Content-Type": "application/json" };
-      const body = JSON.stringify({ image, model });
-      const reply = await fetch("sdapi/v1/interrogate", { method: "POST", headers, body });
-      const data = await reply.json().catch(() => ({}));
-      if (!reply.ok) throw new Error(data.errors || fw.t`The server answered ${reply.status}.`);
+      const data = await fw.post("sdapi/v1/interrogate", { image: await fw.dataUri(file), model });
       const prompt = tab.field("prompt").value;
       tab.set("prompt", prompt ? `${prompt}, ${data.caption}` : data.caption);
     } catch (error) {
@@ -217,15 +212,6 @@
     } finally {
       button.removeAttribute("aria-busy");
     }
-  }
-
-  function dataUri(blob) {
-    return new Promise((resolve, reject) => {
-      const reader = new FileReader();
-      reader.onload = () => resolve(reader.result);
-      reader.onerror = () => reject(reader.error);
-      reader.readAsDataURL(blob);
-    });
   }
 
   document.addEventListener("click", (event) => {

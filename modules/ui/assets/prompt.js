@@ -102,22 +102,18 @@
     if (fw.tabAround(event.target, ...COUNTED)) event.preventDefault();
   });
 
-  document.addEventListener("drop", (event) => {
+  document.addEventListener("drop", async (event) => {
     const file = event.dataTransfer && event.dataTransfer.files[0];
     const tab = fw.tabAround(event.target, ...COUNTED);
     if (!file || !tab) return;
     event.preventDefault();
-    const reader = new FileReader();
-    reader.onload = async () => {
-      try {
-        const reply = await fw.post("sdapi/v1/png-info", { image: reader.result });
-        if (!reply.info) throw new Error(fw.t`This image holds no parameters.`);
-        tab.take(reply.info);
-      } catch (error) {
-        tab.clearMessages();
-        tab.message(error.message, true);
-      }
-    };
-    reader.readAsDataURL(file);
+    try {
+      const reply = await fw.post("sdapi/v1/png-info", { image: await fw.dataUri(file) });
+      if (!reply.info) throw new Error(fw.t`This image holds no parameters.`);
+      tab.take(reply.info);
+    } catch (error) {
+      tab.clearMessages();
+      tab.message(error.message, true);
+    }
   });
 })();

@@ -40,6 +40,7 @@ def choose(page: sync_api.Page, field: str, text: str) -> None:
 def test_one_image_is_upscaled_and_still_there_after_a_reload(
     page: sync_api.Page, address: str, fakes: Services, folder: Path
 ) -> None:
+    open_page(page, address)  # without an image that another test has sent here
     open_tab(page)
     page.click("#extras_generate")
     page.wait_for_selector("#extras_notice :text('There is no image to work on')")

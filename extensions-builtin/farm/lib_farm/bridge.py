@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from modules.errors import first_line
 from modules.jobs.workers.loop import WorkerLoop
 from modules.jobs.workers.process import Build
 from modules.jobs.workers.protocol import Command, Report
@@ -148,7 +149,7 @@ class _Bridge:
         except Exception as error:  # Ray has plain ones too
             log.debug("the cluster was not reached", exc_info=True)
             self._end(
-                f"could not be started: the cluster ({self._wanted.address}) gave no worker ({_first_line(error)}); "
+                f"could not be started: the cluster ({self._wanted.address}) gave no worker ({first_line(error)}); "
                 "it is asked again until it does"
             )
         limit.cancel()
@@ -270,7 +271,3 @@ def _has_token() -> bool:
     """Whether this user has a token of Ray's, where Ray looks for it."""
     places = (os.environ.get("RAY_AUTH_TOKEN_PATH"), Path.home() / ".ray" / "auth_token")
     return bool(os.environ.get("RAY_AUTH_TOKEN")) or any(place and Path(place).is_file() for place in places)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -3,7 +3,6 @@
 // tests/ui/js calls them.
 (() => {
   const fw = window.featherweight;
-  const MOUNT_MS = 200;
   const DRAG_PX = 6; // on the screen: a pointer that moves so far draws a box
   const [INCLUDED, EXCLUDED, DARK] = ["#2fbf5b", "#e5484d", "#000000"];
 
@@ -325,5 +324,6 @@
   }
 
   fw.segmentation = { runsOf, outlinesOf, bodyOf, gesture, strokeOf };
-  setInterval(mount, MOUNT_MS);
+  document.addEventListener("fw:canvas", mount); // at once: a row that comes later would move the image
+  mount();
 })();

@@ -131,7 +131,7 @@
     // `color()` gives the color that a new page paints with.
     constructor(root, { label, layer = "", color = () => "#ffffff", onFiles = () => {}, onChange = () => {} }) {
       Object.assign(this, { root, label, layer, startColor: color, onFiles, onChange });
-      root.paintCanvas = this; // for scripts of extensions
+      root.paintCanvas = this; // for scripts of extensions, which hear of it when it is built
       this.history = history.empty();
       this.version = 0; // counts changes of what is painted
       this.brush = 0; // 0: as suits the image
@@ -145,6 +145,7 @@
       this.build();
       this.listen();
       this.show();
+      document.dispatchEvent(new CustomEvent("fw:canvas"));
     }
 
     get image() {

@@ -254,6 +254,7 @@
     place.replaceChildren(fw.element("div", { className: "fw-layers" },
       tools.bar, board.results.root, stage, board.status, panel.root));
     takesDrops(place);
+    document.dispatchEvent(new CustomEvent("fw:canvas"));
     board.ready = board.restore();
   }
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from modules.setup.process import SetupError
 from tests.setup.fakes import make_environment, make_root, recording
 
 ROOT = Path(__file__).parents[1]
+LIMITS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["featherweight"]
 
 
 @pytest.mark.parametrize(
@@ -190,11 +192,16 @@ class Beside:
         return "Found 1 error\n", None
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, codes: Mapping[str, int], words: tuple[str, ...]) -> int:
-    """The exit code of all checks with stand-ins for their commands, which `Beside.commands` lists."""
+def run_with(
+    monkeypatch: pytest.MonkeyPatch, codes: Mapping[str, int], words: tuple[str, ...], slowness: float = 1.0
+) -> int:
+    """The exit code of all checks with stand-ins for their commands, which `Beside.commands` lists, on a CPU that is so
+    many times slower than the one that the budget was measured on."""
     Beside.commands.clear()
 
     def run(command: list[str], **keywords: object) -> SimpleNamespace:
+        if command[2] == "tests.costs":
+            return SimpleNamespace(stdout=f"{slowness * LIMITS['checks_yardstick_seconds']}\n")
         Beside.commands.append(command)
         return SimpleNamespace(returncode=codes[command[2]])
 
@@ -217,17 +224,19 @@ def test_checks_all_run_once_and_the_first_failure_is_the_exit_code(
     assert capsys.readouterr().out.endswith("== mypy\nFound 1 error\n== failed: mypy, pytest\n")
 
 
-@pytest.mark.parametrize(("share", "code"), [(1.3, 0), (1.4, 1)])
-def test_all_tests_together_keep_to_the_budget(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], share: float, code: int
+@pytest.mark.parametrize(
+    ("share", "slowness", "code"), [(1.3, 1.0, 0), (1.4, 1.0, 1), (1.3, 0.5, 0), (2.6, 2.0, 0), (2.8, 2.0, 1)]
+)
+def test_all_tests_together_keep_to_the_budget_of_this_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], share: float, slowness: float, code: int
 ) -> None:
-    budget_s = checks._budget_s(ROOT)
+    budget_s = LIMITS["checks_cpu_seconds"]
     used = iter([5.0, 5.0 + share * budget_s])
     monkeypatch.setattr(checks, "_used_s", lambda: next(used))
     monkeypatch.setattr(Beside, "returncode", 0)
-    assert run_with(monkeypatch, {"ruff": 0, "pytest": 0}, ()) == code
+    assert run_with(monkeypatch, {"ruff": 0, "pytest": 0}, (), slowness) == code
     said = capsys.readouterr().out
-    assert f"{share * budget_s:.0f} of {budget_s:.0f}" in said
+    assert f"{share * budget_s:.0f} of {max(1.0, slowness) * budget_s:.0f}" in said
     assert ("== failed: cpu seconds" in said) == bool(code)
 
 

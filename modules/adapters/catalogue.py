@@ -1,5 +1,6 @@
 """Which adapter files there are, and what they answer to: name, alias, hash. Reads headers only."""
 
+import json
 import logging
 import os
 import threading
@@ -38,6 +39,14 @@ class AdapterInfo:
     def alias(self) -> str:
         """`ss_output_name` of its metadata, else the name."""
         return self.metadata.get("ss_output_name") or self.name
+
+    @property
+    def trainer(self) -> str:
+        """The name of the program that trained it, as AI Toolkit writes it; "" for others."""
+        try:
+            return str(json.loads(self.metadata.get("software", "{}"))["name"])
+        except (ValueError, LookupError, TypeError):
+            return ""
 
     @cached_property
     def version(self) -> str:

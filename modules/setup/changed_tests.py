@@ -71,9 +71,13 @@ def _read_without_import(root: Path, graph: Mapping[str, set[str]], changed: Ite
 
     Scripts and data below a loader's folder have the loader; a conftest.py has the tests of its folder; what else no
     file imports (tables next to the code, modules named in a row) has its neighbours. A file without neighbours, a
-    document for one, has the tests that name it or its folder, and for `configs` the modules that do.
+    document for one, has the tests that name it or its folder, and for `configs` the modules that do. Tests that walk
+    through all files of a kind have each of that kind.
     """
     imported = set[str]().union(*graph.values())
+    tests = {file: (root / file).read_text("utf-8") for file in graph if file.startswith("tests/")}
+    walks = tuple(f'.rglob("*{Path(name).suffix}")' for name in changed)
+    yield from (file for file, text in tests.items() if any(walk in text for walk in walks))
     for name in changed:
         folder, _, own = name.rpartition("/")
         yield from (f"{loader.replace('.', '/')}.py" for loader, below in LOADERS.items() if name.startswith(below))

@@ -27,7 +27,7 @@ OWN_KEYS = frozenset(
         *("worker_interrupt_grace", "stealth_pnginfo"),
         *("queue_resume_after", "queue_resume_every", "queue_resume_megabytes"),
         "split_feed_forward",
-        *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),
+        *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb", "krea2_references"),
         *("forge_additional_modules", "weights_budget_gb", "prompt_cache_mb"),
         *("stream_weights", "stream_keep_gb", "offload_quota_gb", "forecast_strength", "step_cache_threshold"),
         *("vram_headroom_gb", "torch_compile", "cuda_graphs", "decoded_keep_gb"),

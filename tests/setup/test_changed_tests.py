@@ -35,6 +35,7 @@ def repository(tmp_path: Path) -> Path:
         "tests/ui/test_page.py": "import modules.rows.catalog\n",
         "tests/test_docs.py": 'TABLE = "table.md"\n',
         "tests/test_node.py": 'FOLDER = "js"\n',
+        "tests/test_walk.py": 'FILES = sorted(ROOT.rglob("*.js"))\n',
         "tests/conftest.py": "",
     }
     for name, text in files.items():
@@ -59,7 +60,7 @@ def test_nothing_changed_nothing_to_run(repository: Path) -> None:
         ("modules/rows/euler.py", ["tests/ui/test_page.py"]),
         ("docs/table.md", ["tests/test_docs.py"]),
         ("docs/other.md", []),
-        ("tests/js/a.test.js", ["tests/test_node.py"]),
+        ("tests/js/a.test.js", ["tests/test_node.py", "tests/test_walk.py"]),
         ("tests/ui/conftest.py", ["tests/ui/test_page.py"]),
         ("tests/test_new.py", ["tests/test_new.py"]),
         ("tests/conftest.py", ["tests"]),

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from modules.jobs.tasks import Task, TaskSpec
 from modules.services import Services
 from tests.models.merging.toys import UNET, Toys, toy
-from tests.ui.browser import needs_browser
+from tests.ui.browser import needs_browser, wait_until_open
 
 pytestmark = needs_browser
 LIST = "ul[role=listbox]"
@@ -32,6 +32,8 @@ def folder(fakes: Services) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def merger(shared_page: sync_api.Page, folder: Path) -> sync_api.Page:
+    shared_page.reload()  # without models that were chosen when tests of this file ran here before
+    wait_until_open(shared_page)
     show_tab(shared_page)
     for letter in "ABC":
         shared_page.click(f"#refresh_checkpoint_{letter}")

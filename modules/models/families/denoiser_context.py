@@ -13,6 +13,9 @@ Extra = Tensor | tuple[Tensor, ...]
 REFERENCE, END = "reference", "end"
 """In `ModelInputs.extra`: scaled latents of images that are shown next to the one that is made, see
 `stacked_references`; and the noise levels [N] to which a step leads."""
+CLEAN_REFERENCE, ISOLATED_REFERENCE = "clean_reference", "isolated_reference"
+"""Instead of `REFERENCE`, for adapters that were trained with references at time 0, which see everything or one another
+alone."""
 
 
 def stacked_references(latents: Sequence[Tensor]) -> Tensor:

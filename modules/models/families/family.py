@@ -255,8 +255,8 @@ class Denoiser:
     `reads_end`: whether a denoiser receives the end of the step that it is called for, as `END` in `ModelInputs.extra`.
     `references_in_text`: whether references have places in the text that a language model sees them with: without its
     vision tower they cannot be taken, and the model was not trained to edit alone.
-    `edits_by_adapter`: whether it edits by adapters alone: it is shown the references that are given, fitted into the
-    image that is made, and not the image of img2img.
+    `edits_by_adapter`: whether it edits by adapters alone: it is shown the references that are given, as the adapter
+    was trained (see `AdapterFiles.references_shown_as`), and not the image of img2img.
     `runs_on_meta`: whether a call asks no tensor for its device, so that tensors on the meta device can stand in.
     """
 

@@ -60,6 +60,7 @@ class LoadedModel:
     adapters: Any = None  # what applies adapters to this model (`processing.engine` puts it here)
     hypernetworks: Any = None
     token: object = field(default_factory=object)  # another one for each model that was loaded
+    shown_as: str = REFERENCE  # the name in `ModelInputs.extra` that a job's references have
     step_bytes: int = 0  # the most that a step was seen to take on a GPU besides weights
     step_times: StepTimes = field(default_factory=dict, repr=False)
     modules: tuple[nn.Module, ...] = field(init=False)
@@ -202,7 +203,7 @@ class LoadedModel:
         device, dtype = self.unet_runner.device or x.device, self.unet_runner.dtype or self.plan.offload_dtype
         image, extra = context.image, dict(context.extra)
         if image is not None and self.takes_references:
-            extra[REFERENCE], image = image, None
+            extra[self.shown_as], image = image, None
         whole = x if image is None else torch.cat([x, image.to(x)], dim=1)
         wanted = self.family.denoiser.sizes(self.unet).channels
         if whole.shape[1] != wanted:

@@ -74,7 +74,7 @@ class TextParts:
 class TextRequest:
     """The request of a job to the text encoders: embeddings by the width of an encoder, the options, all settings, and
     the size of the image (width, height). With `has_gradients` CLIP's encodings can be trained through. `images`: what
-    the model edits, for language models that see."""
+    the model edits, for language models that see; `shown_as`: the name that they have in `ModelInputs.extra`."""
 
     embeddings: Mapping[int, EmbeddingTable]
     options: TextOptions
@@ -82,6 +82,7 @@ class TextRequest:
     size_px: tuple[int, int]
     has_gradients: bool = False
     images: tuple[Image.Image, ...] = ()
+    shown_as: str = ""
 
 
 def _all_true(tokens: int) -> Tensor:

@@ -87,7 +87,7 @@ class LlmRecipe:
         hashes = tuple(hashlib.sha256(f"{each.size}".encode() + each.tobytes()).hexdigest() for each in shown)
         before = self.images.before(len(shown))
         see, are_left_out = partial(parts.see, shown), self.images.are_left_out
-        facts = (("images", *hashes),)
+        facts = (("images", before, *hashes),)
         return replace(conditioner, images=before, sights=see, leaves_out_images=are_left_out, facts=facts)
 
 

@@ -145,11 +145,11 @@ def for_editing(image: Image.Image, area: int = EDITED_PIXELS) -> Image.Image:
     return _in_rgb(image).resize((width, height), Image.Resampling.LANCZOS)
 
 
-def for_describing(image: Image.Image) -> Image.Image:
-    """Return an image in RGB with its own size, or if it is larger than a tower looks at, cut down to that."""
-    share = min(1.0, math.sqrt(MAX_PIXELS / (image.width * image.height)))
-    longest = MAX_PIXELS // EDITED_MULTIPLE
-    width, height = (min(max(round(side * share), 1), longest) for side in image.size)
+def for_describing(image: Image.Image, area: int = MAX_PIXELS, least: int = 1) -> Image.Image:
+    """Return an image in RGB with its own size, or cut down to `area` pixels and sides of at least `least`."""
+    share = min(1.0, math.sqrt(area / (image.width * image.height)))
+    longest = area // EDITED_MULTIPLE
+    width, height = (min(max(round(side * share), least), longest) for side in image.size)
     return _in_rgb(image).resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
 
 

@@ -13,6 +13,14 @@ from modules.adapters.adapter_facts import EMBEDDING_IMAGE_SUFFIXES, EMBEDDING_S
 from modules.adapters.catalogue import SHORT_HASH, AdapterCatalogue, AdapterInfo
 from modules.adapters.tags import LoraTag, plain_name
 from modules.prompting.cache import AdapterUse
+from modules.prompting.extra_networks import PromptTags
+from modules.settings.sections.stable_diffusion import (
+    AI_TOOLKIT,
+    AI_TOOLKIT_CACHED,
+    AUTOMATIC_REFERENCES,
+    IDENTITY_EDIT,
+)
+from modules.settings.values import Settings
 from modules.system.model_folders import FilesBelow, as_folders
 from modules.system.texts import page_text
 
@@ -77,6 +85,22 @@ class AdapterFiles:
     def knows(self, name: str) -> bool:
         """Whether there is an adapter of the LoRA family of this name, alias or hash."""
         return self.catalogue.find(name) is not None
+
+    def named_in(self, tags: PromptTags) -> list[AdapterInfo]:
+        """Return the files of the LoRA family that these tags of a prompt name."""
+        names = {tag.items[0] for same_type in tags.values() for tag in same_type if tag.items}
+        return [info for info in map(self.catalogue.find, names) if info is not None]
+
+    def references_shown_as(self, tags: PromptTags, settings: Settings) -> str:
+        """Return the name in `ModelInputs.extra` of the references of a job with these tags, for models that edit by
+        adapters."""
+        from modules.models.families.denoiser_context import CLEAN_REFERENCE, ISOLATED_REFERENCE, REFERENCE
+
+        asked = settings.img2img.krea2_references
+        if asked == AUTOMATIC_REFERENCES:
+            is_toolkit = any(info.trainer == "ai-toolkit" for info in self.named_in(tags))
+            asked = AI_TOOLKIT if is_toolkit else IDENTITY_EDIT
+        return {AI_TOOLKIT: CLEAN_REFERENCE, AI_TOOLKIT_CACHED: ISOLATED_REFERENCE}.get(asked, REFERENCE)
 
     def put_on(self, model: LoadedModel, wanted: Sequence[LoraTag]) -> LoadedAdapters:
         """Have exactly these adapters of the LoRA family on the model, in the mode of its precision plan.

@@ -148,7 +148,8 @@ class Conditioner:
         timing = partial(_timing, steps, hires_steps, settings)
         if not settings.optimizations.persistent_cond_cache:
             self.clear()
-        request = TextRequest(self._tables, options, settings, size_px, images=rows[0])
+        shown_as = self._model.shown_as
+        request = TextRequest(self._tables, options, settings, size_px, images=rows[0], shown_as=shown_as)
         conditioner = self._conditioning(request)
         positive = self._identity(tuple(prompts), "positive", timing(prompts), options, conditioner.facts)
 

@@ -201,6 +201,8 @@ class ModelInUse:
         model, adapters = self.model, self._engine.adapters
         active = model.recovery.run(Stage.ADAPTERS, lambda: adapters.activate(model, tags, self._request.settings))
         self.conditioner.adapters = active
+        if model.family.denoiser.edits_by_adapter:
+            model.shown_as = adapters.files.references_shown_as(tags, self._request.settings)
         adapters.files.embeddings.refresh()
         widths = model.text_widths
         bundled = {name: item for name, item in active.embeddings.items() if set(widths) <= set(item.vectors)}

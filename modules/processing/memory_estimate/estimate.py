@@ -473,8 +473,7 @@ class MemoryEstimator:
             return 3 * item.width_px * item.height_px * 3 * 4  # the decoded image, and two on the way to bytes
         return None  # hashing holds nothing
 
-    @staticmethod
-    def _with_references(case: _Case, height: int, width: int) -> tuple[int, int]:
+    def _with_references(self, case: _Case, height: int, width: int) -> tuple[int, int]:
         """The size in latents of an image of as many tokens as the denoiser sees: those of the image that it makes, of
         the one that this starts from, and of each that it is shown besides."""
         start, model = case.request.start, case.meta_model
@@ -484,7 +483,7 @@ class MemoryEstimator:
             return height, width
         if not denoiser.takes_references(model.module("unet"), model.info.name):
             return height, width
-        if denoiser.edits_by_adapter:
+        if denoiser.edits_by_adapter and self._are_fitted(case.request):
             return height * (1 + len(start.references)), width
         pixels = sum(math.prod(reference_size(*source.image.size)) for source in start.references)
         rows = (height if is_from_image else 0) + -(-pixels // (model.downscale**2 * width))
@@ -502,12 +501,17 @@ class MemoryEstimator:
         pixels = min(width, tile or width) * min(height, tile or height) * info.scale**2
         return 4 * (UPSCALER_MAPS * pixels + 2 * 3 * item.width_px * item.height_px)
 
+    def _are_fitted(self, request: GenerationRequest) -> bool:
+        """Whether references are fitted into the image that is made, by a model that edits by adapters."""
+        from modules.models.families.denoiser_context import REFERENCE
+
+        tags = prepare_text(request.prompt, request.settings).tags
+        return self._engine.adapters.files.references_shown_as(tags, request.settings) == REFERENCE
+
     def _adapter_bytes(self, request: GenerationRequest) -> int:
         """The files of the adapters that the prompt names: they are held in main memory and put on the device."""
         tags = prepare_text(request.prompt, request.settings).tags
-        names = {tag.items[0] for same_type in tags.values() for tag in same_type if tag.items}
-        found = (self._engine.adapters.files.catalogue.find(name) for name in names)
-        return sum(2 * info.size_bytes for info in found if info is not None)
+        return sum(2 * info.size_bytes for info in self._engine.adapters.files.named_in(tags))
 
     @staticmethod
     def _text_bytes(case: _Case) -> int:

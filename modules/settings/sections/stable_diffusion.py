@@ -7,6 +7,9 @@ MAX_CROP_PX = 4096
 
 FULL, TINY = "Full", "TAESD"
 """Which autoencoder decodes or encodes: the model's own, or a tiny one for such latents."""
+AUTOMATIC_REFERENCES, IDENTITY_EDIT = "Automatic", "Identity Edit"
+AI_TOOLKIT, AI_TOOLKIT_CACHED = "AI Toolkit", "AI Toolkit, KV cache"
+"""How references are shown to Krea 2."""
 
 
 class StableDiffusionSettings(SettingsGroup):
@@ -254,6 +257,14 @@ class Img2ImgSettings(SettingsGroup):
         False,
         infotext="Exact img2img steps",
         hint="Otherwise a denoising strength of 0.5 makes half of the steps.",
+    )
+    krea2_references = choice(
+        "Krea 2: what its edit LoRAs were trained with",
+        AUTOMATIC_REFERENCES,
+        (AUTOMATIC_REFERENCES, IDENTITY_EDIT, AI_TOOLKIT, AI_TOOLKIT_CACHED),
+        infotext="Krea 2 references",
+        hint="Decides how references are shown. Automatic: AI Toolkit if the file of a LoRA in the prompt says so, "
+        "else Identity Edit. No file says whether it was trained for a KV cache.",
     )
     img2img_background_color = text(
         "With img2img, fill transparent parts of the input image with this color.",

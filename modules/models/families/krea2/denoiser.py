@@ -1,6 +1,8 @@
 """Krea 2's transformer: sizes from the tensors, the module on the meta device, and how it is called."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -9,7 +11,13 @@ from torch.nn import functional as F
 
 from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX, QWEN3_VL
-from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
+from modules.models.families.denoiser_context import (
+    CLEAN_REFERENCE,
+    ISOLATED_REFERENCE,
+    REFERENCE,
+    ModelInputs,
+    single_references,
+)
 from modules.models.families.family import (
     Denoiser,
     DenoiserInputSizes,
@@ -47,6 +55,73 @@ class WideNorm(nn.Module):
         """`x` [...,width], normed, in its own dtype."""
         gain = self.weight.float() + 1.0
         return F.rms_norm(x.float(), gain.shape, gain, NORM_EPS).to(x.dtype)
+
+
+class Krea2TransformerBlock(nn.Module):
+    """A block of diffusers' class of this name. The last `clean` tokens are at time 0, whose modulation is the last row
+    of `temb` then, and `sight` [1,1,tokens,tokens] is False where a token does not see another one."""
+
+    norm1: nn.Module
+    norm2: nn.Module
+    attn: nn.Module
+    ff: nn.Module
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        self.scale_shift_table = block.scale_shift_table
+        for name, layer in block.named_children():
+            self.add_module(name, layer)
+        self.clean = 0
+        self.sight: Tensor | None = None
+
+    def forward(
+        self, hidden_states: Tensor, temb: Tensor, image_rotary_emb: Any, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the hidden states [N,tokens,width] after the block; `temb` [N,1,6 * width], or [N + 1,1,6 * width]."""
+        modulation = torch.unflatten(temb, -1, (6, -1)) + self.scale_shift_table
+        scale, shift, gate, scale_after, shift_after, gate_after = modulation.unbind(-2)
+        if self.sight is not None:
+            attention_mask = self.sight if attention_mask is None else attention_mask & self.sight
+        shifted = self._by_time(_shifted, self.norm1(hidden_states), scale, shift)
+        attended = self.attn(shifted, attention_mask=attention_mask, image_rotary_emb=image_rotary_emb)
+        hidden_states = hidden_states + self._by_time(torch.mul, attended, gate)
+        shifted = self._by_time(_shifted, self.norm2(hidden_states), scale_after, shift_after)
+        return hidden_states + self._by_time(torch.mul, self.ff(shifted), gate_after)
+
+    def _by_time(self, function: Callable[..., Tensor], x: Tensor, *modulation: Tensor) -> Tensor:
+        if not self.clean:
+            return function(x, *modulation)
+        noisy = function(x[:, : -self.clean], *(each[:-1] for each in modulation))
+        return torch.cat([noisy, function(x[:, -self.clean :], *(each[-1:] for each in modulation))], dim=1)
+
+
+def _shifted(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return (1.0 + scale) * x + shift
+
+
+def _isolated(tokens: int, clean: int, device: torch.device) -> Tensor:
+    """The `sight` of that many tokens, the last of which see only one another."""
+    sight = torch.ones(1, 1, tokens, tokens, dtype=torch.bool, device=device)
+    sight[..., tokens - clean :, : tokens - clean] = False
+    return sight
+
+
+@contextmanager
+def _clean_tokens(transformer: Any, clean: int, sight: Tensor | None) -> Iterator[None]:
+    """While open, the last `clean` tokens are at time 0, see `Krea2TransformerBlock`."""
+
+    def without_clean(layer: nn.Module, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return given[0], given[1][: len(given[0])]
+
+    hook = transformer.final_layer.register_forward_pre_hook(without_clean)
+    try:
+        for block in transformer.transformer_blocks:
+            block.clean, block.sight = clean, sight
+        yield
+    finally:
+        hook.remove()
+        for block in transformer.transformer_blocks:
+            block.clean, block.sight = 0, None
 
 
 def context_width(header: Header) -> int | None:
@@ -99,6 +174,8 @@ def transformer_component(header: Header) -> Component:
     )
     with on_meta():
         _widen_norms(module)
+    for number, block in enumerate(module.transformer_blocks):
+        module.transformer_blocks[number] = Krea2TransformerBlock(block)
     return Component("unet", module, transformer_keymap(header), (PREFIX,), MISSING_HINT, skip=SKIP)
 
 
@@ -119,27 +196,36 @@ def _widen_norms(module: nn.Module) -> None:
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     """The velocity, see `Denoiser.run`. Latents of an odd side are continued by their last row or column for it.
-    References follow as frames of their own, each in the middle of the image: what edit LoRAs were trained with
-    (ComfyUI pull request 14843)."""
+    References follow as frames of their own: each in the middle of the image, or where it is at time 0, from its corner
+    on (ComfyUI pull request 14843)."""
     x, ids, (height, width) = packed(inputs.x)
     count, extra = len(ids), dict(inputs.extra)
-    stacked = extra.pop(REFERENCE, None)
+    shown_as = next((name for name in (CLEAN_REFERENCE, ISOLATED_REFERENCE) if name in extra), REFERENCE)
+    stacked = extra.pop(shown_as, None)
     shown = single_references(stacked, inputs.x.shape[1]) if isinstance(stacked, Tensor) else []
     for number, reference in enumerate(shown, 1):
         tokens, places, (high, wide) = packed(reference, number)
-        middle = places.new_tensor([0, max(height - high, 0) / 2, max(width - wide, 0) / 2])
-        x, ids = torch.cat([x, tokens], dim=1), torch.cat([ids, places + middle])
-    states = transformer.config.num_text_layers
+        if shown_as == REFERENCE:
+            places = places + places.new_tensor([0, max(height - high, 0) / 2, max(width - wide, 0) / 2])
+        x, ids = torch.cat([x, tokens], dim=1), torch.cat([ids, places])
+    states, text = transformer.config.num_text_layers, inputs.crossattn.shape[1]
+    times = inputs.timesteps.float() / TRAINED_TIMESTEPS
+    at_zero: AbstractContextManager[None] = nullcontext()
+    if shown_as != REFERENCE:
+        times = torch.cat([times, times.new_zeros(1)])
+        sight = _isolated(text + len(ids), len(ids) - count, x.device) if shown_as == ISOLATED_REFERENCE else None
+        at_zero = _clean_tokens(transformer, len(ids) - count, sight)
     mask = None if inputs.mask is None or bool(inputs.mask.all()) else inputs.mask.to(x.device)
-    output: Tensor = transformer(
-        x,  # not by name: hooks look at it
-        torch.unflatten(inputs.crossattn, -1, (states, -1)),
-        inputs.timesteps.float() / TRAINED_TIMESTEPS,
-        torch.cat([ids.new_zeros(inputs.crossattn.shape[1], len(AXES)), ids]),
-        encoder_attention_mask=mask,
-        return_dict=False,
-        **extra,
-    )[0]
+    with at_zero:
+        output: Tensor = transformer(
+            x,  # not by name: hooks look at it
+            torch.unflatten(inputs.crossattn, -1, (states, -1)),
+            times,
+            torch.cat([ids.new_zeros(text, len(AXES)), ids]),
+            encoder_attention_mask=mask,
+            return_dict=False,
+            **extra,
+        )[0]
     return unpacked(output[:, :count], height, width)[..., : inputs.x.shape[-2], : inputs.x.shape[-1]]
 
 

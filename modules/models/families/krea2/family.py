@@ -7,6 +7,7 @@ from functools import partial
 from PIL import Image, ImageOps
 
 from modules.models.detection.families import KREA2, QWEN3_VL
+from modules.models.families.denoiser_context import CLEAN_REFERENCE, ISOLATED_REFERENCE
 from modules.models.families.family import QWEN_IMAGE_VAE, ExternalTextEncoder, Latents, ModelFamily
 from modules.models.families.krea2.denoiser import DENOISER, context_width
 from modules.models.families.krea2.layout import ENCODER_PREFIX, FOLDER
@@ -23,7 +24,7 @@ from modules.models.text_encoders.llm_texts import (
     LlmConditioner,
     LlmRecipe,
 )
-from modules.models.text_encoders.vision import tower_component
+from modules.models.text_encoders.vision import EDITED_PIXELS, for_describing, tower_component
 from modules.models.text_encoders.writing import Writing
 
 TOKENS = 512
@@ -36,7 +37,9 @@ TEXTS = LlmRecipe(
     dropped=DESCRIBED_SYSTEM_TOKENS,
 )
 GROUNDED_PX = 768
-"""The longest side with which a reference is seen; edit LoRAs were trained with up to that."""
+"""The longest side with which a reference is seen; LoRAs of Identity Edit were trained with up to that."""
+CLEAN_LEAST_PX = 28
+"""The shortest side with which a reference at time 0 is seen."""
 
 
 def _shown(image: Image.Image) -> Image.Image:
@@ -46,10 +49,15 @@ def _shown(image: Image.Image) -> Image.Image:
 
 
 SEEING = replace(TEXTS, most=TOKENS, images=ImageWords(SEEN, _shown))
+SEEING_CLEAN = replace(
+    SEEING, images=ImageWords("Picture {}: " + SEEN, partial(for_describing, area=EDITED_PIXELS, least=CLEAN_LEAST_PX))
+)
+"""As AI Toolkit's edit mode shows references, which are at time 0 then (github.com/ostris/ai-toolkit)."""
 
 
 def _conditioner(parts: TextParts, request: TextRequest) -> LlmConditioner:
-    return (SEEING if request.images else TEXTS).conditioner(parts, request)
+    seeing = SEEING_CLEAN if request.shown_as in (CLEAN_REFERENCE, ISOLATED_REFERENCE) else SEEING
+    return (seeing if request.images else TEXTS).conditioner(parts, request)
 
 
 ENCODER = ExternalTextEncoder("qwen3vl_4b", ENCODER_PREFIX, is_part=True, need=QWEN3_VL)

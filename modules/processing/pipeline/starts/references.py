@@ -9,7 +9,7 @@ from torch import Tensor
 
 from modules.errors import InvalidValueError
 from modules.images.masks import flattened
-from modules.models.families.denoiser_context import stacked_references
+from modules.models.families.denoiser_context import REFERENCE, stacked_references
 from modules.models.loading.loaded import LoadedModel, why_blind
 from modules.processing.engine.pixels import from_images
 from modules.processing.request.pasting import REFERENCES_KEY
@@ -44,7 +44,7 @@ class References:
         row; None without any, and for a model that cannot see any."""
         if not (self.images and model.takes_references):
             return None
-        if not model.family.denoiser.edits_by_adapter:
+        if not model.family.denoiser.edits_by_adapter or model.shown_as != REFERENCE:
             return stacked_references(self._encoded(model))
         size_px = width * model.downscale, height * model.downscale
         return stacked_references([model.encode(from_images([fitted_into(each, size_px)])) for each in self.images])

@@ -25,8 +25,10 @@ from tests.thorough import ENVIRONMENT, HOLDERS, holders, is_left_out, is_thorou
 
 if TYPE_CHECKING:
     from playwright import sync_api
+    from xdist.remote import Producer
 
     from modules.processing.engine.engine import Engine
+    from tests.whole_files import WholeFiles
 
 # One thread for each process, child processes too: the recordings were made so, tiny models gain nothing from several,
 # and the tests run side by side. Set here because the conftest.py of a folder may import torch before any hook runs.
@@ -54,6 +56,16 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.bounds import Bounds  # imports torch
 
         config.pluginmanager.register(Bounds(Path(file).resolve()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WholeFiles | None:
+    """Keep the tests of a file together."""
+    if config.getoption("dist") != "worksteal":
+        return None
+    from tests.whole_files import WholeFiles
+
+    return WholeFiles(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -30,7 +30,7 @@ from tests.processing.test_qwen_image21 import Processor
 from tests.processing.test_qwen_image_edit import picture
 from tests.processing.test_z_image import engine_of, made, pixels, relative
 
-REFERENCES = ("Automatic", "Identity Edit", "AI Toolkit", "AI Toolkit, KV cache")
+REFERENCES = ("Automatic", "Identity Edit", "AI Toolkit", "AI Toolkit (KV cache)")
 
 
 @pytest.fixture(scope="module")

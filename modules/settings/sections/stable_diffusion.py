@@ -8,7 +8,7 @@ MAX_CROP_PX = 4096
 FULL, TINY = "Full", "TAESD"
 """Which autoencoder decodes or encodes: the model's own, or a tiny one for such latents."""
 AUTOMATIC_REFERENCES, IDENTITY_EDIT = "Automatic", "Identity Edit"
-AI_TOOLKIT, AI_TOOLKIT_CACHED = "AI Toolkit", "AI Toolkit, KV cache"
+AI_TOOLKIT, AI_TOOLKIT_CACHED = "AI Toolkit", "AI Toolkit (KV cache)"
 """How references are shown to Krea 2."""
 
 

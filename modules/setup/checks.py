@@ -119,8 +119,8 @@ def side_by_side(pytest_words: Sequence[str]) -> tuple[str, ...]:
     """The words that have pytest run in a process for each core: none, where its words switch pytest-xdist off.
 
     Each process begins with its share of the folders, so that most of what is made once for a process is made in one;
-    one that is done takes files from another (`tests/whole_files.py`). Other words of pytest-xdist come after these and win: `-n 0` runs all
-    tests in one process.
+    one that is done takes files from another (`tests/whole_files.py`). Other words of pytest-xdist come after these and
+    win: `-n 0` runs all tests in one process.
     """
     if {"no:xdist", "-pno:xdist"} & set(pytest_words):
         return ()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
+from modules.system.devices import wide_dtype
 from recipes.scenes.loss import rate_factor
 
 log = logging.getLogger("card")
@@ -18,8 +18,8 @@ REPORT_SECONDS = 10.0
 
 class Learner:
     """Modules that AdamW trains for some seconds: the rate warms up and falls by a cosine of the time. They compute in
-    `dtype`; the weights that are trained are fp32, and so is their moving average, which `use_average` leaves in the
-    modules."""
+    `dtype`, by default bf16 where the device multiplies it itself; the weights that are trained are fp32, and so is
+    their moving average, which `use_average` leaves in the modules."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Learner:
         *modules: nn.Module,
         seconds: float,
         learning_rate: float,
-        dtype: torch.dtype = torch.bfloat16,
+        dtype: torch.dtype | None = None,
         weight_decay: float = 0.0,
         warmup_steps: int = 100,
         final_rate: float = 0.005,
@@ -41,7 +41,7 @@ class Learner:
         for weight, gradient in zip(self._trained, self._gradients, strict=True):
             weight.grad = gradient
         for module in modules:
-            module.to(dtype)
+            module.to(dtype or wide_dtype(self._trained[0].device))
         self._working = [parameter for module in modules for parameter in module.parameters()]
         fused = self._trained[0].is_cuda
         self._optimizer = torch.optim.AdamW(
@@ -97,8 +97,3 @@ class Learner:
             module.float()
         self._show(self._average)
         log.info("%s: %d steps", self._name, self.step)
-
-
-def in_bf16(device: torch.device) -> AbstractContextManager[None]:
-    """Matrix products and convolutions in bf16."""
-    return torch.autocast(device.type, torch.bfloat16)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from recipes.card.drawing import DrawnPool, seeded
-from recipes.card.running import in_bf16, log
-from recipes.scenes.model import SceneModel
+from recipes.card.running import log
+from recipes.scenes.model import SceneModel, in_bf16
 from recipes.scenes.tiny_vae import TinyOptions, TinyTrainer, disturbed, write_tiny
 
 

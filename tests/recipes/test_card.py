@@ -45,7 +45,7 @@ def test_pool_holds_the_images_of_its_seeds_and_their_wordings(pool: DrawnPool) 
 def test_average_is_what_stays_and_nothing_endless() -> None:
     layer = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(layer.weight)
-    learner = Learner("test", layer, seconds=5, learning_rate=0.1, warmup_steps=1)
+    learner = Learner("test", layer, seconds=5, learning_rate=0.1, dtype=torch.bfloat16, warmup_steps=1)
     while learner.going() and learner.step < 50:
         learner.learn((layer(torch.ones(1, 1, dtype=layer.weight.dtype)) - 1).float().square().sum())
     assert layer.weight.dtype == torch.bfloat16

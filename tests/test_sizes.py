@@ -27,6 +27,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
 def code_lines(path: Path) -> int:
     """The lines of a file that are neither blank nor comments nor parts of docstrings."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -112,7 +112,6 @@ class Mask:
             api_default=0,
             infotext=Infotext(key="Mask mode", written=lambda mask: mask.invert),
             option=Option(name="--mask-invert", help="black in the mask is painted"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = False
     blur_x: Annotated[
@@ -129,7 +128,6 @@ class Mask:
             ),
             api="mask_blur_x",
             infotext=Infotext(key="Mask blur x", written=lambda mask: mask.blur is None),
-            tabs=Tab.IMG2IMG,
         ),
     ] = 4
     blur_y: Annotated[
@@ -139,7 +137,6 @@ class Mask:
             high=MAX_BLUR_PX,
             api="mask_blur_y",
             infotext=Infotext(key="Mask blur y", written=lambda mask: mask.blur is None),
-            tabs=Tab.IMG2IMG,
         ),
     ] = 4
     full_resolution: Annotated[
@@ -157,7 +154,6 @@ class Mask:
             api_default=True,
             infotext=Infotext(key="Inpaint area", written=lambda mask: mask.full_resolution),
             option=Option(name="--only-masked", help="make only the masked area, in the size of the image"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = False
     padding: Annotated[
@@ -178,7 +174,6 @@ class Mask:
             api_default=0,
             infotext=Infotext(key="Masked area padding", written=lambda mask: mask.full_resolution),
             option=Option(name="--only-masked-padding", metavar="PIXELS", help="around that area, default: 32"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = 32
     fill: Annotated[
@@ -196,7 +191,6 @@ class Mask:
             api_default=0,
             infotext=Infotext(key="Masked content", written=lambda mask: mask.fill is not MaskedContent.ORIGINAL),
             option=Option(name="--masked-content", metavar="WORD"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = MaskedContent.ORIGINAL
     round: Annotated[
@@ -204,7 +198,6 @@ class Mask:
         Parameter(
             api="mask_round",
             infotext=Infotext(key="Mask round", written=lambda mask: not mask.round),
-            tabs=Tab.IMG2IMG,
         ),
     ] = True
     latent: SourceImage | None = None  # instead of `image` while sampling, as it is: neither inverted nor blurred
@@ -257,7 +250,6 @@ class FromImage:
             api="denoising_strength",
             infotext=Infotext(key="Denoising strength", written=lambda start: True),
             option=Option(name="--denoising-strength", metavar="SHARE", help="0 to 1, default: 0.75"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = 0.75
     resize_mode: Annotated[
@@ -274,7 +266,6 @@ class FromImage:
             api_default=0,
             infotext=Infotext(key="Resize mode", written=lambda start: start.resize_mode is not ResizeMode.JUST_RESIZE),
             option=Option(name="--resize-mode", metavar="WORDS", help='such as "Crop and resize"'),
-            tabs=Tab.IMG2IMG,
         ),
     ] = ResizeMode.JUST_RESIZE
     image_cfg_scale: Annotated[
@@ -297,7 +288,6 @@ class FromImage:
             infotext=Infotext(key="Image CFG scale"),
             option=Option(name="--image-cfg-scale", metavar="SCALE", help="of models that edit images"),
             axis=ParameterAxis(label="Image CFG Scale"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = None
     initial_noise_multiplier: Annotated[
@@ -309,7 +299,6 @@ class FromImage:
             infotext=Infotext(key="Noise multiplier", is_pasted=False),
             option=Option(name="--noise-multiplier", metavar="FACTOR", help="of the first noise, default: 1"),
             axis=ParameterAxis(label="Initial noise multiplier"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = None
     outpaint_left: Annotated[
@@ -328,7 +317,6 @@ class FromImage:
             infotext=Infotext(key="Outpaint left", written=lambda start: start.outpaint_left > 0),
             option=Option(name="--outpaint-left", metavar="PIXELS", help="grow the image to the left"),
             needs_memory=True,
-            tabs=Tab.IMG2IMG,
         ),
     ] = 0
     outpaint_right: Annotated[
@@ -347,7 +335,6 @@ class FromImage:
             infotext=Infotext(key="Outpaint right", written=lambda start: start.outpaint_right > 0),
             option=Option(name="--outpaint-right", metavar="PIXELS", help="grow the image to the right"),
             needs_memory=True,
-            tabs=Tab.IMG2IMG,
         ),
     ] = 0
     outpaint_up: Annotated[
@@ -367,7 +354,6 @@ class FromImage:
             infotext=Infotext(key="Outpaint up", written=lambda start: start.outpaint_up > 0),
             option=Option(name="--outpaint-up", metavar="PIXELS", help="grow the image upwards"),
             needs_memory=True,
-            tabs=Tab.IMG2IMG,
         ),
     ] = 0
     outpaint_down: Annotated[
@@ -387,7 +373,6 @@ class FromImage:
             infotext=Infotext(key="Outpaint down", written=lambda start: start.outpaint_down > 0),
             option=Option(name="--outpaint-down", metavar="PIXELS", help="grow the image downwards"),
             needs_memory=True,
-            tabs=Tab.IMG2IMG,
         ),
     ] = 0
     mask: Mask | None = None
@@ -430,8 +415,8 @@ class FromImage:
         return self.margins.size_of((0, 0))
 
 
-IMAGE_ROWS = rows_of(FromImage)
-MASK_ROWS = rows_of(Mask, MASK_PREFIX)
+IMAGE_ROWS = rows_of(FromImage, tabs=Tab.IMG2IMG)
+MASK_ROWS = rows_of(Mask, MASK_PREFIX, Tab.IMG2IMG)
 IMAGE_PARAMETERS = (*IMAGE_ROWS, *MASK_ROWS)
 """The rows of what img2img starts from."""
 

@@ -221,6 +221,27 @@ class FromNoise:
         _check_references(self.references)
 
 
+def _outpaint(side: str, grows: str, help: str, line: int = 0) -> Parameter:
+    """Return the row of the pixels that are added on one side."""
+    name = f"outpaint_{side}"
+    return Parameter(
+        low=0,
+        high=MAX_OUTPAINT_PX,
+        control=Control(
+            elem_id=f"{{tab}}_{name}",
+            help=help,
+            label=f"Outpaint {side}",
+            section=Section.OUTPAINT,
+            line=line,
+            slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
+        ),
+        api=name,
+        infotext=Infotext(key=f"Outpaint {side}", written=lambda start: getattr(start, name) > 0),
+        option=Option(name=f"--outpaint-{side}", metavar="PIXELS", help=f"grow the image {grows}"),
+        needs_memory=True,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class FromImage:
     """Images that are noised as far as `denoising_strength` says, and sampled from there: img2img and inpainting.
@@ -302,78 +323,20 @@ class FromImage:
         ),
     ] = None
     outpaint_left: Annotated[
-        int,  # pixels
-        Parameter(
-            low=0,
-            high=MAX_OUTPAINT_PX,
-            control=Control(
-                elem_id="{tab}_outpaint_left",
-                help="How many pixels are added on the left; the model invents them.",
-                label="Outpaint left",
-                section=Section.OUTPAINT,
-                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
-            ),
-            api="outpaint_left",
-            infotext=Infotext(key="Outpaint left", written=lambda start: start.outpaint_left > 0),
-            option=Option(name="--outpaint-left", metavar="PIXELS", help="grow the image to the left"),
-            needs_memory=True,
-        ),
+        int,
+        _outpaint("left", "to the left", "How many pixels are added on the left; the model invents them."),
     ] = 0
     outpaint_right: Annotated[
-        int,  # pixels
-        Parameter(
-            low=0,
-            high=MAX_OUTPAINT_PX,
-            control=Control(
-                elem_id="{tab}_outpaint_right",
-                help="How many pixels are added on the right; the model invents them.",
-                label="Outpaint right",
-                section=Section.OUTPAINT,
-                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
-            ),
-            api="outpaint_right",
-            infotext=Infotext(key="Outpaint right", written=lambda start: start.outpaint_right > 0),
-            option=Option(name="--outpaint-right", metavar="PIXELS", help="grow the image to the right"),
-            needs_memory=True,
-        ),
+        int,
+        _outpaint("right", "to the right", "How many pixels are added on the right; the model invents them."),
     ] = 0
     outpaint_up: Annotated[
-        int,  # pixels
-        Parameter(
-            low=0,
-            high=MAX_OUTPAINT_PX,
-            control=Control(
-                elem_id="{tab}_outpaint_up",
-                help="How many pixels are added at the top; the model invents them.",
-                label="Outpaint up",
-                section=Section.OUTPAINT,
-                line=1,
-                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
-            ),
-            api="outpaint_up",
-            infotext=Infotext(key="Outpaint up", written=lambda start: start.outpaint_up > 0),
-            option=Option(name="--outpaint-up", metavar="PIXELS", help="grow the image upwards"),
-            needs_memory=True,
-        ),
+        int,
+        _outpaint("up", "upwards", "How many pixels are added at the top; the model invents them.", line=1),
     ] = 0
     outpaint_down: Annotated[
-        int,  # pixels
-        Parameter(
-            low=0,
-            high=MAX_OUTPAINT_PX,
-            control=Control(
-                elem_id="{tab}_outpaint_down",
-                help="How many pixels are added at the bottom; the model invents them.",
-                label="Outpaint down",
-                section=Section.OUTPAINT,
-                line=1,
-                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
-            ),
-            api="outpaint_down",
-            infotext=Infotext(key="Outpaint down", written=lambda start: start.outpaint_down > 0),
-            option=Option(name="--outpaint-down", metavar="PIXELS", help="grow the image downwards"),
-            needs_memory=True,
-        ),
+        int,
+        _outpaint("down", "downwards", "How many pixels are added at the bottom; the model invents them.", line=1),
     ] = 0
     mask: Mask | None = None
     references: tuple[SourceImage, ...] = ()

@@ -54,6 +54,16 @@ def meta_module(path: str, *args: Any, **sizes: Any) -> Any:
         return model(*args, **sizes)
 
 
+@contextmanager
+def reading_sizes(what: str = "transformer is not whole", hint: str = "") -> Iterator[None]:
+    """Sizes of a part of a model are taken from a header in here. Raises `CheckpointError`, which says `what` and ends
+    with `hint`, for a tensor that is missing or of another shape."""
+    try:
+        yield
+    except (KeyError, IndexError, ValueError) as error:
+        raise CheckpointError(f"its {what} ({error} is missing or of another shape). {hint}".rstrip()) from error
+
+
 @dataclass(frozen=True)
 class Component:
     """A part of a model as it is to be built: an empty module on the meta device and how the file names its tensors.

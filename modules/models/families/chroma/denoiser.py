@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, rows_by_length
 from modules.models.families.exact_times import exact_times
@@ -21,7 +20,7 @@ from modules.models.families.flux1.layout import BLOCKS, OUTER, width_of
 from modules.models.families.layer_table import Layer, LayerTable
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.libraries import library_name
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, meta_module, reading_sizes
 from modules.models.names.row_map import RowMap
 
 APPROXIMATOR = "distilled_guidance_layer"
@@ -51,13 +50,11 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     width = width_of(header)
-    try:
+    with reading_sizes():
         channels = header[f"{PREFIX}img_in.weight"].shape[1]
         context = header[f"{PREFIX}txt_in.weight"].shape[1]
         out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
         hidden, inputs = header[f"{PREFIX}{APPROXIMATOR}.in_proj.weight"].shape
-    except (KeyError, IndexError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
     module = meta_module(
         "diffusers.ChromaTransformer2DModel",

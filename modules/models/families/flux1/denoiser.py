@@ -13,7 +13,7 @@ from modules.models.families.exact_times import exact_times
 from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
 from modules.models.families.flux1.layout import GUIDANCE, TABLE, VECTOR, transformer_rows, width_of
 from modules.models.families.packing import PATCH, packed, unpacked
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, meta_module, reading_sizes
 
 AXES = (16, 56, 56)
 HEAD_WIDTH = sum(AXES)
@@ -32,13 +32,11 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     width = width_of(header)
-    try:
+    with reading_sizes():
         channels = header[f"{PREFIX}img_in.weight"].shape[1]
         context = header[f"{PREFIX}txt_in.weight"].shape[1]
         vector = header[f"{PREFIX}{VECTOR}"].shape[1]
         out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
-    except (KeyError, IndexError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
     if channels not in (PATCH**2 * LATENT_CHANNELS, PATCH**2 * INPAINTING_CHANNELS):
         raise CheckpointError(

@@ -5,14 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.errors import CheckpointError
 from modules.models.detection.families import FLUX_GUIDANCE, PREFIX
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
 from modules.models.families.exact_times import exact_times
 from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
 from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, meta_module, reading_sizes
 
 AXES = (32, 32, 32, 32)
 THETA = 2000
@@ -35,14 +34,12 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     width = width_of(header)
-    try:
+    with reading_sizes():
         channels = header[f"{PREFIX}img_in.weight"].shape[1]
         context = header[f"{PREFIX}txt_in.weight"].shape[1]
         out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
         doubled, _ = header[f"{PREFIX}double_blocks.0.img_mlp.0.weight"].shape
         time = header[f"{PREFIX}time_in.in_layer.weight"].shape[1]
-    except (KeyError, IndexError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
     module = meta_module(
         "diffusers.Flux2Transformer2DModel",

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import END, REFERENCE, ModelInputs, rows_by_length, single_references
 from modules.models.families.exact_times import exact_times
 from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
 from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width
 from modules.models.families.flux3.layout import IMAGE, SINGLE, TABLE, transformer_rows
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, meta_module, reading_sizes
 
 AXES = (32, 32, 32, 32)
 THETA, NORM_EPS = 10_000, 1e-6
@@ -45,14 +44,12 @@ class ExactNorm(nn.Module):
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
-    try:
+    with reading_sizes():
         width, channels = header[f"{PREFIX}emb_in.image.weight"].shape
         _, shown = header[f"{PREFIX}emb_in.image_cond.weight"].shape
         _, context = header[f"{PREFIX}txt_in.weight"].shape
         _, times = header[f"{PREFIX}time_in.in_layer.weight"].shape
         _, mlp = header[f"{PREFIX}{SINGLE.replace('{}', '0')}.mlp_out.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
     module = meta_module(
         "diffusers.Flux3Transformer2DModel",

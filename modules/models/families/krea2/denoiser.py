@@ -28,7 +28,7 @@ from modules.models.families.family import (
 )
 from modules.models.families.krea2.layout import PROJECTOR, transformer_keymap
 from modules.models.families.packing import PATCH, packed, unpacked
-from modules.models.names.component import Component, Header, meta_module, on_meta
+from modules.models.names.component import Component, Header, meta_module, on_meta, reading_sizes
 
 AXES = (32, 48, 48)
 HEAD_WIDTH = sum(AXES)
@@ -136,7 +136,7 @@ def transformer_component(header: Header) -> Component:
     for match in map(NUMBERED.match, header):
         if match is not None:
             counts[match[1]] = max(counts.get(match[1], 0), int(match[2]) + 1)
-    try:
+    with reading_sizes():
         width, channels = header[f"{PREFIX}first.weight"].shape
         _, time = header[f"{PREFIX}tmlp.0.weight"].shape
         heads, kv_heads, head, mlp = _sizes(header, "blocks.0")
@@ -144,8 +144,6 @@ def transformer_component(header: Header) -> Component:
         _, states = header[f"{PREFIX}{PROJECTOR}"].shape
         text_heads, text_kv_heads, _, text_mlp = _sizes(header, "txtfusion.layerwise_blocks.0")
         layerwise, refiners = counts["txtfusion.layerwise_blocks"], counts["txtfusion.refiner_blocks"]
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     if head == HEAD_WIDTH and width != heads * head:
         raise CheckpointError(
             f"its transformer is {width} wide, and its {heads} heads of {head} are {heads * head} wide together. The "

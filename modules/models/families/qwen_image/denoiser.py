@@ -21,7 +21,7 @@ from modules.models.families.family import (
 )
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.families.qwen_image.layout import EDIT_MARK, transformer_keymap
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, meta_module, reading_sizes
 
 AXES = (16, 56, 56)
 HEAD_WIDTH = sum(AXES)
@@ -77,13 +77,11 @@ def transformer_component(header: Header) -> Component:
             "Qwen-Image, or a model that was tuned from it."
         )
     blocks = max((int(match[1]) + 1 for match in map(NUMBERED.match, header) if match is not None), default=0)
-    try:
+    with reading_sizes():
         width, patched = header[f"{PREFIX}img_in.weight"].shape
         _, text = header[f"{PREFIX}txt_in.weight"].shape
         (head,) = header[f"{PREFIX}transformer_blocks.0.attn.norm_q.weight"].shape
         out, _ = header[f"{PREFIX}proj_out.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_heads(width, head, HEAD_WIDTH)
     module = meta_module(
         "diffusers.QwenImageTransformer2DModel",

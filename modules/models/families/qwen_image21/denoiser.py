@@ -22,7 +22,7 @@ from modules.models.families.family import (
 from modules.models.families.qwen_image.denoiser import AXES, DISTILLED, HEAD_WIDTH, rotations
 from modules.models.families.qwen_image21.layout import BLOCK, TABLE, transformer_rows
 from modules.models.libraries import library_name
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import Component, Header, on_meta, reading_sizes
 from modules.models.text_encoders.llm_layers import IMAGE_TOKEN
 from modules.models.text_encoders.llm_texts import SEEN, ImageWords
 from modules.models.text_encoders.tokenizers import LlmTokenizer
@@ -124,15 +124,13 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     first = f"{PREFIX}{BLOCK.replace('{}', '0')}"
-    try:
+    with reading_sizes():
         width, channels = header[f"{PREFIX}img_in.weight"].shape
         (text,) = header[f"{PREFIX}txt_in.text_norm.weight"].shape
         (head,) = header[f"{first}.attn.norm_q.weight"].shape
         _, mlp = header[f"{first}.img_mlp.out.weight"].shape
         out, _ = header[f"{PREFIX}proj_out.weight"].shape
         _, times = header[f"{PREFIX}time_text_embed.timestep_embedder.linear_1.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_heads(width, head, HEAD_WIDTH)
     if mlp % width:
         raise CheckpointError(

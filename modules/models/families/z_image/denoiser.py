@@ -11,7 +11,7 @@ from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, text_lengths
 from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
 from modules.models.families.z_image.layout import transformer_rows
-from modules.models.names.component import Component, Header, meta_module, on_meta
+from modules.models.names.component import Component, Header, meta_module, on_meta, reading_sizes
 from modules.models.names.row_map import whole_shapes
 
 AXES, POSITIONS = (32, 48, 48), (2048, 512, 512)
@@ -30,13 +30,11 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     shapes = whole_shapes({name: entry.shape for name, entry in header.items() if name.startswith(PREFIX)})
-    try:
+    with reading_sizes():
         width, patched = shapes[f"{PREFIX}{'x_embedder' if f'{PREFIX}x_embedder.weight' in shapes else X}.weight"]
         (caption,) = shapes[f"{PREFIX}cap_embedder.0.weight"]
         layers, refiners = _count(rows.sources, "layers."), _count(rows.sources, "noise_refiner.")
         mlp, _ = shapes[f"{PREFIX}layers.0.feed_forward.w1.weight"]
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     if width % HEAD_WIDTH:
         raise CheckpointError(
             f"its transformer is {width} wide, and that of Z-Image is a multiple of {HEAD_WIDTH}. Choose another file."

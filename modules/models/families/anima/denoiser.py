@@ -12,7 +12,7 @@ from modules.models.detection.families import PREFIX
 from modules.models.families.anima.layout import ADAPTER, ADAPTER_TABLE, adapter_keymap, blocks_of, transformer_keymap
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import Denoiser, DenoiserInputSizes
-from modules.models.names.component import Component, Header, meta_module, reading_sizes
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 from modules.models.text_encoders.llm import Rotation
 
 HEAD_WIDTH, ADAPTER_HEAD_WIDTH = 128, 64
@@ -23,7 +23,6 @@ ADAPTER_THETA = 10_000.0
 TOKENS = 512
 TRAINED_TIMESTEPS = 1000.0
 ADAPTER_COMPONENT = "text_encoder_2"
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^patch_embed\.", r"^time_embed\.", r"^norm_out\.", r"^proj_out$")
 """Small layers at the ends, which 8-bit formats leave alone."""
 
@@ -48,7 +47,7 @@ def adapter_component(name: str, header: Header) -> Component:
         min_sequence_length=TOKENS,
     )
     module.rotary_emb = Rotation(head, ADAPTER_THETA)
-    return Component(name, module, adapter_keymap(), (ADAPTER,), MISSING_HINT)
+    return Component(name, module, adapter_keymap(), (ADAPTER,), NO_DENOISER)
 
 
 def transformer_component(header: Header) -> Component:
@@ -78,7 +77,7 @@ def transformer_component(header: Header) -> Component:
         concat_padding_mask=False,
         extra_pos_embed_type=None,
     )
-    return Component("unet", module, transformer_keymap(blocks), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, transformer_keymap(blocks), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:

@@ -9,18 +9,12 @@ from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, rows_by_length
 from modules.models.families.exact_times import exact_times
 from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
-from modules.models.families.flux1.denoiser import (
-    AXES,
-    HEAD_WIDTH,
-    MISSING_HINT,
-    TRAINED_TIMESTEPS,
-    check_width,
-)
+from modules.models.families.flux1.denoiser import AXES, HEAD_WIDTH, TRAINED_TIMESTEPS, check_width
 from modules.models.families.flux1.layout import BLOCKS, OUTER, width_of
 from modules.models.families.layer_table import Layer, LayerTable
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.libraries import library_name
-from modules.models.names.component import Component, Header, meta_module, reading_sizes
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 from modules.models.names.row_map import RowMap
 
 APPROXIMATOR = "distilled_guidance_layer"
@@ -71,7 +65,7 @@ def transformer_component(header: Header) -> Component:
         approximator_layers=TABLE.count(rows.sources, f"{APPROXIMATOR}.layers.{{}}.in_layer"),
     )
     _number_vectors(module, inputs)
-    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def _number_vectors(module: Any, inputs: int) -> None:

@@ -17,12 +17,11 @@ from modules.models.families.family import (
     denoiser_alone,
     usual_by_name,
 )
-from modules.models.names.component import Component, Header, meta_module, reading_sizes
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 
 AXES = (32, 48, 48)
 HEAD_WIDTH = sum(AXES)
 THETA = 256
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (
     *(r"^x_embedder\.", r"^text_proj$", r"^time_embedding\.", r"^adaLN_modulation\.", r"^final_norm\."),
     r"^final_linear$",
@@ -54,7 +53,7 @@ def transformer_component(header: Header) -> Component:
         rope_theta=THETA,
         rope_axes_dim=AXES,
     )
-    return Component("unet", module, transformer_keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, transformer_keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:

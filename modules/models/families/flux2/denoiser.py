@@ -11,14 +11,13 @@ from modules.models.families.exact_times import exact_times
 from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
 from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
-from modules.models.names.component import Component, Header, meta_module, reading_sizes
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 
 AXES = (32, 32, 32, 32)
 THETA = 2000
 REFERENCE_TIME = 10
 """The position in time of an image that is shown next to the one that is made, whose is 0."""
 TRAINED_TIMESTEPS = 1000.0
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (
     r"^x_embedder$",
     r"^context_embedder$",
@@ -56,7 +55,7 @@ def transformer_component(header: Header) -> Component:
         rope_theta=THETA,
         guidance_embeds=f"{PREFIX}{FLUX_GUIDANCE}" in header,
     )
-    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
@@ -65,8 +64,7 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     height, width = inputs.x.shape[-2:]
     x, ids = inputs.x.flatten(2).transpose(1, 2), _places(inputs.x)
     count, extra = len(ids), dict(inputs.extra)
-    stacked = extra.pop(REFERENCE, None)
-    shown = single_references(stacked, inputs.x.shape[1]) if isinstance(stacked, Tensor) else []
+    shown = single_references(extra.pop(REFERENCE, None), inputs.x.shape[1])
     for number, reference in enumerate(shown, 1):
         x = torch.cat([x, reference.flatten(2).transpose(1, 2)], dim=1)
         ids = torch.cat([ids, _places(reference, number * REFERENCE_TIME)])

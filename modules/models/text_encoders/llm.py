@@ -141,6 +141,11 @@ def vision_llm_names(header: Header, prefix: str) -> Names:
     return keymap, {key: name if name.startswith(apart) else f"{LEVEL}{name}" for key, name in short.items()}
 
 
+def vision_llm_aliases(prefix: str) -> tuple[tuple[str, str], ...]:
+    """Return the aliases of `ModelFamily` for a language model that sees, at `prefix`."""
+    return ((f"{prefix}.model.language_model", f"{prefix}.model"), (f"{prefix}.model.visual", f"{prefix}.visual"))
+
+
 def mistral_names(header: Header, prefix: str) -> Names:
     """Return the names as `llm_names` does, for a language model of Mistral, which what it sees with may be next to."""
     parts = (*(f"{LEVEL}{part}" for part in ("embed_tokens", "layers", "norm")), *(name.rstrip(".") for name in APART))

@@ -107,7 +107,8 @@ def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     return DenoiserInputSizes(config.in_channels // PATCH**2, config.joint_attention_dim, config.pooled_projection_dim)
 
 
-def _guidance(transformer: Any) -> GuidanceType:
+def guidance_of(transformer: Any) -> GuidanceType:
+    """Return how models of this class are guided, by the layer that takes the scale as an input."""
     return GuidanceType.DISTILLED if transformer.config.guidance_embeds else GuidanceType.CFG
 
 
@@ -130,7 +131,7 @@ DENOISER = Denoiser(
     run=run_transformer,
     sizes=transformer_inputs,
     rows=transformer_rows,
-    guidance=_guidance,
+    guidance=guidance_of,
     usual_settings=_usual_settings,
     takes_references=_takes_references,
     inpainting_input=folded_mask,

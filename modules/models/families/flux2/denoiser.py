@@ -8,8 +8,8 @@ from torch import Tensor
 from modules.models.detection.families import FLUX_GUIDANCE, PREFIX
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
-from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone
+from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width, guidance_of
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
 from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 
@@ -102,10 +102,6 @@ def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     return DenoiserInputSizes(config.in_channels, config.joint_attention_dim)
 
 
-def _guidance(transformer: Any) -> GuidanceType:
-    return GuidanceType.DISTILLED if transformer.config.guidance_embeds else GuidanceType.CFG
-
-
 def _usual_settings(transformer: Any, name: str) -> UsualSettings:
     """Give dev the scale that its authors use, and klein CFG where it is not distilled."""
     if transformer.config.guidance_embeds:
@@ -118,7 +114,7 @@ DENOISER = Denoiser(
     run=run_transformer,
     sizes=transformer_inputs,
     rows=transformer_rows,
-    guidance=_guidance,
+    guidance=guidance_of,
     usual_settings=_usual_settings,
     takes_references=lambda transformer, name: True,
 )
